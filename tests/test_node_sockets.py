@@ -32,26 +32,25 @@ class Late:
         pause()  # as MPI may, which is finalised when Python ends
 
 class Asks:
+    def __init__(self, name, pid):
+        self.other = {{3: Address(name, int(pid), "here", network())}}
+
     def look(self, now):
-        global asks
-        asked, asks = asks, None
-        if asked:
+        other, self.other = self.other, {{}}
+        if other:
             print("asks", flush=True)
-            name, pid = asked.split()
-            other = {{3: Address(name, int(pid), "here", network())}}
             print(ask(other, {{"comm": "a communicator", "what": ""}}, 60)[3].state, flush=True)
 
 late = Late()
 rank = Rank()
-asks, looks = None, Asks()
 register("a communicator", 3, rank.answer)
 assert serve() == serve()
 print(serve().name, flush=True)
-on_signal(signal.SIGUSR2, lambda *_: None, lambda: print("acts", flush=True))
-service.watch(looks.look)
 for line in sys.stdin:
     if line.startswith("ask "):
-        asks = line[4:]
+        on_signal(signal.SIGUSR2, lambda *_: None, lambda: print("acts", flush=True))
+        asks = Asks(*line[4:].split())
+        service.watch(asks.look)
     if line == "hold\\n":
         ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
     if line == "exit\\n":

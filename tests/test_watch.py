@@ -132,9 +132,11 @@ with hpccomm.new_comm() as comm:
     comm.dup()
     comm.barrier()
     assert threads() == (1, before + 1), (before, threads())
-    while not threads()[0] == 2:
-        comm.all_reduce(np.ones(1 << 20), async_op=True).wait()
+    message = comm.recv(x, 1 - comm.rank, async_op=True)
     assert threads() == (2, before + 2), (before, threads())
+    comm.barrier()
+    comm.send(x, 1 - comm.rank)
+    message.wait()
 """
 
 

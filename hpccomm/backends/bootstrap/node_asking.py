@@ -3,118 +3,21 @@
 Arrivals, the side channel and the exits ask by it; `node_sockets` carries the questions.
 """
 
-import errno
 import os
-import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from hpccomm.backends.bootstrap.node_sockets import Address, credentials, packed, receive
+from hpccomm.backends.bootstrap.node_sockets import Address, go_on, receive, send, user_of
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.service import service
 
-PAUSE_SECONDS = 0.002
-"""How long who waits for answers from other nodes too waits between two looks."""
+LONGEST_SECONDS, PAUSE_SECONDS = 1.0, 0.002
+"""How long who asks waits between two looks: at ranks of this node alone, and of others as well."""
 
 RETRY_SECONDS = 0.01
 """When a process that had too many questions at once is asked again."""
-
-
-@dataclass(slots=True, eq=False)
-class _Asked:
-    """One question under way, as who asks sees it."""
-
-    rank: int
-    address: Address
-    unsent: memoryview
-    wire: socket.socket | None = None
-    received: bytearray = field(default_factory=bytearray)
-
-
-class _Asking:
-    """Questions to several processes of this node at the same time."""
-
-    def __init__(self, addresses: Mapping[int, Address], question: Facts) -> None:
-        self.answers: dict[int, Answer] = {}
-        self._descriptors = service.descriptors()
-        self._unconnected = [
-            _Asked(rank, address, memoryview(packed({**question, "rank": rank})))
-            for rank, address in addresses.items()
-        ]
-        self._connected: dict[int, _Asked] = {}
-
-    def over(self) -> bool:
-        """Begin what has not begun; return whether all have answered, or cannot."""
-        retried, self._unconnected = self._unconnected, []
-        for asked in retried:
-            self._connect(asked)
-        return not self._connected and not self._unconnected
-
-    def wait(self, seconds: float) -> None:
-        """Wait at most so long for something to move, and move it."""
-        self._descriptors.turn(min(seconds, RETRY_SECONDS) if self._unconnected else seconds)
-
-    def end(self) -> dict[int, Answer]:
-        """Stop waiting for the others; return the outcome of each rank."""
-        for asked in (*self._unconnected, *self._connected.values()):
-            self.answers[asked.rank] = _unanswered(asked)
-            if asked.wire is not None:
-                self._close(asked.wire)
-        return self.answers
-
-    def _connect(self, asked: _Asked) -> None:
-        try:
-            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError:  # this process has too many files open
-            self.answers[asked.rank] = _unanswered(asked)
-            return
-        connecting.setblocking(False)
-        try:
-            connecting.connect("\0" + asked.address.name)
-        except OSError as error:
-            connecting.close()
-            if error.errno == errno.EAGAIN:  # it has not accepted those before
-                self._unconnected.append(asked)
-            else:
-                self.answers[asked.rank] = _unanswered(asked, refused=True)
-            return
-        if credentials(connecting).uid != os.geteuid():  # somebody else has taken the name
-            connecting.close()
-            self.answers[asked.rank] = _unanswered(asked)
-            return
-        asked.wire = connecting
-        self._connected[asked.rank] = asked
-        self._descriptors.hear(
-            connecting, partial(self._move, asked), selectors.EVENT_READ | selectors.EVENT_WRITE
-        )
-
-    def _move(self, asked: _Asked) -> None:
-        assert asked.wire is not None
-        try:
-            if asked.unsent:
-                asked.unsent = asked.unsent[asked.wire.send(asked.unsent) :]
-                if not asked.unsent:
-                    self._descriptors.hear(asked.wire, partial(self._move, asked))
-                return
-            facts = receive(asked.wire, asked.received)
-            if facts is None:
-                return
-            answered = Answer(ANSWERED, facts)
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):  # it has ended by now
-            answered = _unanswered(asked, refused=True)
-        self.answers[asked.rank] = answered
-        self._close(asked.wire)
-        del self._connected[asked.rank]
-
-    def _close(self, wire: socket.socket) -> None:
-        self._descriptors.forget(wire)
-        wire.close()
 
 
 def ask(
@@ -142,24 +45,74 @@ def ask(
     dict of int to Answer
         The answers, by rank. Of a silent process it has what the kernel knows.
     """
-    asking, until = _Asking(addresses, question), time.monotonic() + seconds
+    descriptors, until = service.descriptors(), time.monotonic() + seconds
+    connections: dict[int, socket.socket] = {}
+    answers: dict[int, Answer] = {}
+
+    def steps(rank: int, connected: socket.socket) -> Iterator[int]:
+        try:
+            yield from send(connected, {**question, "rank": rank})
+            answers[rank] = Answer(ANSWERED, (yield from receive(connected)))
+        except (OSError, ValueError):  # it has ended by now
+            answers[rank] = _refused(addresses[rank])
+
     while True:
-        over = asking.over(), others is None or others()
+        pause = LONGEST_SECONDS if others is None else PAUSE_SECONDS
+        for rank in addresses.keys() - connections.keys() - answers.keys():
+            try:
+                connections[rank] = connected = _connected(addresses[rank])
+            except BlockingIOError:  # it has not accepted those before
+                pause = min(pause, RETRY_SECONDS)
+            except ConnectionError:
+                answers[rank] = _refused(addresses[rank])
+            except OSError:  # no answer can come
+                answers[rank] = _unanswered(addresses[rank])
+            else:
+                go_on(descriptors, connected, steps(rank, connected))
+        over = others is None or others()
         left = until - time.monotonic()
-        if all(over) or left <= 0:
-            return asking.end()
-        asking.wait(left if others is None else min(left, PAUSE_SECONDS))
+        if left <= 0 or (over and len(answers) == len(addresses)):
+            break
+        descriptors.turn(min(left, pause))
+    for each in connections.values():
+        descriptors.forget(each)
+        each.close()
+    missing = addresses.keys() - answers.keys()
+    return answers | {rank: _unanswered(addresses[rank]) for rank in missing}
 
 
-def _unanswered(asked: _Asked, *, refused: bool = False) -> Answer:
-    """Return the kernel's facts of a silent process.
+def _connected(address: Address) -> socket.socket:
+    """Return a connection to a process. Never blocks.
 
-    A process that refuses and still exists is in the last steps of its exit, or runs another
-    program.
+    Raises
+    ------
+    OSError
+        If there is none: the process has too many questions at once (`BlockingIOError`) or refuses
+        (`ConnectionError`), this one has too many files open, or somebody else has the name.
     """
-    known = {"host": asked.address.host, "pid": asked.address.pid}
-    state = state_of(asked.address)
-    return Answer(state, known | {"ending": True} if refused and state == SILENT else known)
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.setblocking(False)
+        connected.connect("\0" + address.name)
+        if user_of(connected) != os.geteuid():
+            raise PermissionError("another user's")
+    except OSError:
+        connected.close()
+        raise
+    return connected
+
+
+def _unanswered(address: Address) -> Answer:
+    """Return the kernel's facts of a silent process."""
+    return Answer(state_of(address), {"host": address.host, "pid": address.pid})
+
+
+def _refused(address: Address) -> Answer:
+    """Return them where it refuses: if it still exists, it ends or runs another program."""
+    silent = _unanswered(address)
+    return (
+        Answer(silent.state, {**silent.facts, "ending": True}) if silent.state == SILENT else silent
+    )
 
 
 def state_of(near: Address) -> str:

@@ -2,7 +2,7 @@
 
 Such a socket is a name in the kernel without a file or port, and vanishes with its process. Each
 process serves one from its service thread, from before MPI starts, and answers only processes of
-the same user. A connection carries one question and its answer, each as JSON after its length.
+the same user. A connection carries one question and its answer: each side sends JSON, and no more.
 
 `node_asking` asks through it.
 """
@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime.answering import answer
 from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.service import service
+from hpccomm.runtime.service import Descriptors, service
 
 logger = logging.getLogger("hpccomm")
 
@@ -38,7 +38,6 @@ IDLE_SECONDS = 30.0
 FULL_SECONDS = 0.1
 """How long a process that has too many open files leaves questions unanswered before it tries again."""
 
-_LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _PREFIX = "hpccomm"
 _LISTENS = 0x10000  # __SO_ACCEPTCON, among the flags in /proc/net/unix
@@ -91,61 +90,59 @@ def _base() -> str:
 # What both sides do.
 
 
-class Credentials(NamedTuple):
-    """A process and its user."""
-
-    pid: int
-    uid: int
-    gid: int
-
-
-def credentials(connected: socket.socket) -> Credentials:
-    """Return the process at the other end of a connection, as the kernel tells."""
+def user_of(connected: socket.socket) -> int:
+    """Return the user at the other end of a connection, as the kernel tells."""
     raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Credentials(*_CREDENTIALS.unpack(raw))
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    return int(user)
 
 
-def packed(facts: Facts) -> bytes:
-    """Return facts as they are sent."""
-    text = json.dumps(facts, default=repr).encode()
-    return _LENGTH.pack(len(text)) + text
+def go_on(descriptors: Descriptors, connected: socket.socket, steps: Iterator[int]) -> None:
+    """Run a side's steps, each as soon as the connection allows; then close it. Never blocks.
+
+    A step gives what the next one waits for, as selectors name it.
+    """
+    try:
+        events = next(steps)
+    except (StopIteration, OSError, ValueError):  # the other side is gone, or is not one of us
+        descriptors.forget(connected)
+        connected.close()
+    else:
+        descriptors.hear(connected, partial(go_on, descriptors, connected, steps), events)
 
 
-def receive(connected: socket.socket, received: bytearray) -> Facts | None:
-    """Return the facts that came, or None while some of them are missing.
+def send(connected: socket.socket, facts: Facts) -> Iterator[int]:
+    """Send facts, and nothing after them."""
+    unsent = memoryview(json.dumps(facts, default=repr).encode())
+    while unsent:
+        yield selectors.EVENT_WRITE
+        with contextlib.suppress(BlockingIOError):
+            unsent = unsent[connected.send(unsent) :]
+    connected.shutdown(socket.SHUT_WR)
+
+
+def receive(connected: socket.socket) -> Generator[int, None, Facts]:
+    """Return the facts that come.
 
     Raises
     ------
     ValueError
         If the other side closed early or sent something else.
     """
-    part = connected.recv(2**18)
-    received += part
-    if len(received) >= _LENGTH.size:
-        (length,) = _LENGTH.unpack_from(received)
-        if length > LARGEST:
+    received, part = bytearray(), b" "
+    while part:
+        yield selectors.EVENT_READ
+        part = connected.recv(2**18)
+        received += part
+        if len(received) > LARGEST:
             raise ValueError("too long")
-        if len(received) >= _LENGTH.size + length:
-            facts = json.loads(received[_LENGTH.size :])
-            if not isinstance(facts, dict):
-                raise ValueError("no facts")
-            return facts
-    if not part:
-        raise ValueError("closed early")
-    return None
+    facts = json.loads(received)
+    if not isinstance(facts, dict):
+        raise ValueError("no facts")
+    return facts
 
 
 # The side that answers.
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """One question under way, as who answers sees it."""
-
-    wire: socket.socket
-    opened: float = field(default_factory=time.monotonic)
-    received: bytearray = field(default_factory=bytearray)
-    unsent: memoryview | None = None
 
 
 class NodeServer:
@@ -168,7 +165,7 @@ class NodeServer:
         self._socket.setblocking(False)
         self._socket.bind("\0" + name)
         self._socket.listen(4096)
-        self._connections: set[_Connection] = set()
+        self._opened: dict[socket.socket, float] = {}  # connections, and when
         self.address = Address(name, os.getpid(), platform.node(), network())
         service.hear(self._socket, self._accept)
         if not service.start():
@@ -182,55 +179,32 @@ class NodeServer:
 
     def disown(self) -> None:
         """Close what a forked child has of its parent's server; the parent's continues."""
-        self._socket.close()
-        for each in self._connections:
-            each.wire.close()
+        for each in (self._socket, *self._opened):
+            each.close()
 
     def _accept(self) -> None:
         now = time.monotonic()
-        for each in tuple(self._connections):
-            if now - each.opened > IDLE_SECONDS:
-                self._close(each)
+        for each, opened in tuple(self._opened.items()):
+            if each.fileno() < 0 or now - opened > IDLE_SECONDS:
+                service.forget(each)
+                each.close()
+                del self._opened[each]
         try:
             connected, _ = self._socket.accept()
         except OSError as error:  # who asked is gone, or this process ends
-            if error.errno in (
-                errno.EMFILE,
-                errno.ENFILE,
-            ):  # it waits on, and may have a place later
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # later it may have a place
                 time.sleep(FULL_SECONDS)
             return
         connected.setblocking(False)
-        if credentials(connected)[1] != os.geteuid():
+        if user_of(connected) == os.geteuid():
+            self._opened[connected] = now
+            go_on(service, connected, self._answer(connected))
+        else:
             connected.close()
-            return
-        connection = _Connection(connected)
-        self._connections.add(connection)
-        service.hear(connected, partial(self._serve, connection))
 
-    def _serve(self, connection: _Connection) -> None:
-        """Read the question, or write the answer, as far as it goes."""
-        wire = connection.wire
-        try:
-            if connection.unsent is None:
-                question = receive(wire, connection.received)
-                if question is None:
-                    return
-                connection.unsent = memoryview(packed(answer(question)))
-                service.hear(wire, partial(self._serve, connection), selectors.EVENT_WRITE)
-            connection.unsent = connection.unsent[wire.send(connection.unsent) :]
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):  # who asked is gone, or is not one of us
-            self._close(connection)
-            return
-        if not connection.unsent:
-            self._close(connection)
-
-    def _close(self, connection: _Connection) -> None:
-        service.forget(connection.wire)
-        connection.wire.close()
-        self._connections.discard(connection)
+    def _answer(self, connected: socket.socket) -> Iterator[int]:
+        question = yield from receive(connected)
+        yield from send(connected, answer(question))
 
 
 _server: NodeServer | None = None
