@@ -124,7 +124,7 @@ def test_the_end_of_a_chain_of_messages_is_found() -> None:
     known = {0: rank_of(0, 4, [recv(1)]), 1: rank_of(1, 4, [recv(2)]), 2: rank_of(2, 4, [recv(3)])}
     known[3] = rank_of(3, 4, [])
     origin = Origin(UID, "world", 0, 4)
-    assert behind(origin, range(4), 1, known).keys() == {3}
-    assert behind(origin, range(4), 1, {**known, 3: Answer(GONE)})[3].state == GONE
-    assert behind(origin, range(4), 1, {**known, 3: rank_of(3, 4, [recv(0)])}) == {}
-    assert behind(origin, range(4), 1, {**known, 3: rank_of(3, 4, [], sent=[2])}) == {}
+    assert behind(origin, range(4), known, 1).keys() == {3}
+    assert behind(origin, range(4), {**known, 3: Answer(GONE)}, 1)[3].state == GONE
+    assert behind(origin, range(4), {**known, 3: rank_of(3, 4, [recv(0)])}, 1) == {}
+    assert behind(origin, range(4), {**known, 3: rank_of(3, 4, [], sent=[2])}, 1) == {}

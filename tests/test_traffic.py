@@ -1,5 +1,6 @@
 """Counting messages, those of plans among them."""
 
+from hpccomm.contracts.fingerprint import of_message
 from hpccomm.runtime.traffic import OTHERS, PLANNED, Repeated, Traffic
 
 
@@ -32,3 +33,12 @@ def test_channels_beyond_those_that_are_told_apart_are_counted_together(monkeypa
         traffic.cell(5, tag)[0] += 1
     assert traffic.between(5) == [(0, 1, 0), (1, 2, 0), (OTHERS, 2, 0)]
     assert traffic.between(4) == []
+
+
+def test_a_message_has_its_number_also_where_others_have_begun_after_it() -> None:
+    traffic, send = Traffic(), of_message("send", 8, (5, None), 3, 6)
+    traffic.cell(5, 6)[0] += 3
+    (wait,) = traffic.waits(send, [], [send, of_message("send", 8, (5, None), 4, 8)])
+    assert (wait["number"], wait["sure"]) == (2, True)
+    for more in ({"exact": False}, {"later": [send._replace(name="batch")]}):
+        assert not traffic.waits(send, **more)[0]["sure"]

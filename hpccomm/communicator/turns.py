@@ -26,9 +26,7 @@ _NEXT, _SERVED = 0, 1
 
 _ONE = np.ones(1, np.int64)
 
-_BEGIN, _END = (
-    compared("in_turn", {"operation": "in_turn", "part": part}) for part in ("begin", "end")
-)
+_OF_ALL = compared("in_turn", {"operation": "in_turn"})
 
 
 class _Shared(Hinting):
@@ -84,14 +82,12 @@ class Mutex(_Shared):
     """A lock that one rank at a time holds, in the order in which they ask. Made by `Communicator.mutex`.
 
     ``with mutex:`` holds it during the block.
-
-    Attributes
-    ----------
-    held : bool
-        Whether this rank holds it.
     """
 
-    held = False
+    @property
+    def held(self) -> bool:
+        """Whether this rank holds it."""
+        return self._number in self._window._core.calls.holds  # noqa: SLF001
 
     def acquire(self, *, timeout: float | None = None) -> None:
         """Take the mutex. Blocks until the ranks that asked before have released it.
@@ -122,7 +118,7 @@ class Mutex(_Shared):
                 if state[1]:
                     error.args = (f"{error.args[0]}; rank {state[1] - 1} holds the mutex",)
                 raise
-            self._hold(held=True)
+            window._core.calls.holds.add(self._number)  # noqa: SLF001
 
     def release(self, *, timeout: float | None = None) -> None:
         """Give the mutex to the rank that asked next. Blocks until it is done.
@@ -143,7 +139,7 @@ class Mutex(_Shared):
         with window._call("release"):  # noqa: SLF001
             if not self.held:
                 raise UsageError("this rank does not hold the mutex; acquire it before")
-            self._hold(held=False)
+            window._core.calls.holds.discard(self._number)  # noqa: SLF001
             served = np.array([1, -1 - self._rank])
             steps = self._fold(served, _SERVED, ReduceOp.SUM, np.empty_like(served))
             window._issue("release", 0, steps, (), timeout, self._root)  # noqa: SLF001
@@ -169,11 +165,6 @@ class Mutex(_Shared):
         assert entry is not None
         ends = (("held", holder, self._number),) if holder >= 0 else ()
         entry[LABEL] = with_peers("acquire", 0, tuple(peer for _, peer, _ in ends), ends)
-
-    def _hold(self, *, held: bool) -> None:
-        """Note whether this rank holds it, also for ranks that ask what holds them up."""
-        self.held, holds = held, self._window._core.calls.holds  # noqa: SLF001
-        (holds.add if held else holds.discard)(self._number)
 
     def _fold(self, x: np.ndarray, start: int, op: ReduceOp | WindowOp, old: np.ndarray) -> Steps:
         return self._window._access.fold(x, self._root, start, op, old)  # noqa: SLF001
@@ -243,14 +234,15 @@ def in_turn(self: HasCore, *, timeout: float | None = None) -> AbstractContextMa
 @contextmanager
 def _turn(core: Core, timeout: float | None) -> Iterator[None]:
     rank, last, control = core.backend.rank, core.backend.size - 1, core.control
-    cell, before = core.calls.traffic.cell, (("src", rank - 1, TURNS),) if rank else ()
+    cell = core.calls.traffic.cell
+    of_all = _OF_ALL._replace(ends=(("src", rank - 1, TURNS),) if rank else ())
 
     def turn() -> Steps:
         if rank:
             cell(rank - 1, TURNS)[1] += 1
             yield from control.receive_steps(rank - 1)
 
-    _part(core, _BEGIN._replace(ends=before), turn, timeout)
+    _part(core, of_all, turn, timeout)
     try:
         yield
     finally:
@@ -260,7 +252,7 @@ def _turn(core: Core, timeout: float | None) -> Iterator[None]:
                 cell(rank + 1, TURNS)[0] += 1
                 passed = with_peers("in_turn", 0, (rank + 1,))
                 _part(core, passed, lambda: control.send_steps(b"", rank + 1), timeout)
-            _part(core, _END, lambda: control.all_gather_steps(b""), timeout)
+            _part(core, of_all, lambda: control.all_gather_steps(b""), timeout)
 
 
 def _part(

@@ -102,7 +102,7 @@ def explored(calls: CallState, seconds: float) -> Known:
 
 def found(
     calls: CallState, entry: CallRecord, known: Known, what: tuple[str, str]
-) -> tuple[RankMismatch, list[tuple[int, Facts]]] | None:
+) -> tuple[RankMismatch, list[tuple[list[int], Facts]]] | None:
     """Return the error of a call that waits in vain, and whom to tell what of it; None as long as it may be done.
 
     Parameters
@@ -123,27 +123,29 @@ def found(
     waits, told = {member: wait for member, (wait, _) in stuck.items()}, _told_from(me, stuck)
     text = _in_words(me, waits, told)
     ranks = [waits[each].there["rank"] for each in told if waits[each].uid == uid]
-    if (
-        entry[NUMBER] and len(ranks) < calls.origin.size
-    ):  # it waits with those that are in the call, too
+    if entry[NUMBER] and len(ranks) < calls.origin.size:  # others wait in it, too
         ranks = ranks[1:] or [calls.backend.members.index(list(told)[1])]
     error = RankMismatch(f"{what[0]}: {text}{what[1]}", ranks=tuple(sorted(ranks)))
-    concerned = {
-        member: (wait.uid, wait.there["rank"], wait.now["collective"])
-        for member, wait in waits.items()
-    }
-    # All ranks of this communicator: those that are not stuck may come to wait for those that are.
-    latest = max(number for where, _, number in concerned.values() if where == uid)
-    concerned = {
-        member: (uid, rank, latest) for rank, member in enumerate(calls.backend.members)
-    } | concerned
-    del concerned[me]
+    here = {member: each.now["collective"] for member, each in waits.items() if each.uid == uid}
+    # All ranks of this communicator hear of it: others may come to wait for those that are stuck.
+    here = dict.fromkeys(calls.backend.members, max(here.values())) | here
+    of_number: dict[int, list[int]] = {}
+    for member in here.keys() - {me}:
+        of_number.setdefault(here[member], []).append(member)
     common = {"kind": RankMismatch.__name__, "text": str(error)}
-    accusations: list[tuple[int, Facts]] = []
-    for member, (where, rank, number) in concerned.items():
-        accused = ranks if where == uid else [rank]
-        accuse = {**common, "ranks": accused, "collective": number, "all": where != uid}
-        accusations.append((member, {"accuse": accuse, "at": [where, rank]}))
+    accusations: list[tuple[list[int], Facts]] = [
+        (members, {"accuse": {**common, "ranks": ranks, "collective": number}})
+        for number, members in of_number.items()
+    ]
+    for member, (there, now) in waits.items():
+        if there["uid"] != uid:
+            accuse = {
+                **common,
+                "ranks": [there["rank"]],
+                "collective": now["collective"],
+                "all": True,
+            }
+            accusations.append(([member], {"accuse": accuse, "at": [there["uid"], there["rank"]]}))
     return error, accusations
 
 
@@ -169,7 +171,7 @@ def stuck_with(me: int, uid: str, known: Known) -> Stuck:
     return {}
 
 
-def behind(origin: Origin, members: Sequence[int], rank: int, known: Known) -> dict[int, Answer]:
+def behind(origin: Origin, members: Sequence[int], known: Known, rank: int) -> dict[int, Answer]:
     """Return who keeps a rank in a message, by rank: those at the end of the awaited ones, as far as they are known.
 
     Empty if it waits for none, or for this rank.
@@ -180,10 +182,10 @@ def behind(origin: Origin, members: Sequence[int], rank: int, known: Known) -> d
         The communicator, of this rank.
     members : sequence of int
         Its ranks, as the job numbers them.
-    rank : int
-        The rank that waits.
     known : mapping
         What ranks do.
+    rank : int
+        The rank that waits.
     """
     me, first, uid = members[origin.rank], members[rank], origin.uid
     ends, seen, front = dict[int, Answer](), {first}, [first]

@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from time import perf_counter, sleep
 
@@ -212,7 +213,7 @@ class Inquiry:
         calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
         peers = () if entry[NUMBER] else entry[LABEL].peers
         others = [each for each in peers or range(origin.size) if each != origin.rank]
-        self._known = {}
+        self._known = known = deadlock.explored(calls, ANSWER_SECONDS)
         if side is None or not others:
             return None
         with service.holding(self._lock):
@@ -229,7 +230,8 @@ class Inquiry:
                 "counts": {rank: calls.traffic.between(rank) for rank in self.answers},
                 "between": {rank: between_ranks(entry, rank) for rank in self.answers},
             }
-            verdict = judge(mine, self.answers, self._behind)
+            behind = partial(deadlock.behind, origin, calls.backend.members, known)
+            verdict = judge(mine, self.answers, behind)
             self.awaited = (*verdict.missing, *verdict.held_up)
             return verdict
 
@@ -320,26 +322,15 @@ class Inquiry:
     def _stuck(self, verdict: Verdict | None, entry: CallRecord) -> RankMismatch | None:
         """Return the error of a call of which ranks wait for each other; all whom it concerns have heard of it."""
         what = self._calls.reports.described(entry), "" if verdict is None else verdict.remarks
-        found = deadlock.found(self._calls, entry, self._explored(), what)
+        found = deadlock.found(self._calls, entry, self._known, what)
         if found is None or not any(each is entry for each in self._calls.blocked()[1]):
             return None
         error, accusations = found
         self._calls.reports.attribute(error, entry, waited(entry))
         self._failing = str(error)  # before others go on, and find this rank in the call
-        for member, accusation in accusations:
-            deadlock.asked(self._calls, [member], ANSWER_SECONDS, **accusation)
+        for members, accusation in accusations:
+            deadlock.asked(self._calls, members, ANSWER_SECONDS, **accusation)
         return error
-
-    def _explored(self) -> deadlock.Known:
-        """Return what the ranks do that this one may wait for, and so on, asked once for each verdict."""
-        if not self._known:
-            self._known = deadlock.explored(self._calls, ANSWER_SECONDS)
-        return self._known
-
-    def _behind(self, rank: int) -> dict[int, Answer]:
-        return deadlock.behind(
-            self._calls.origin, self._calls.backend.members, rank, self._explored()
-        )
 
     # What the others hear.
 
@@ -398,7 +389,7 @@ class Inquiry:
                 self._release(entry, error, LEAVE_SECONDS)
             return
         self._give_up(
-            entry, error, tell=accusation.get("all", False)
+            entry, error, tell="all" in accusation
         )  # who has found it does not reach them
 
     # The end of a call.

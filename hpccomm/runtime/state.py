@@ -27,12 +27,14 @@ from hpccomm.runtime.recorder import (
     LABEL,
     MODE,
     NUMBER,
+    ORIGIN,
     SEQUENCE,
     TIMEOUT,
     CallRecord,
     Mishap,
     Origin,
     Site,
+    calls,
     doing,
     find,
     in_words,
@@ -219,10 +221,11 @@ class CallState:
             "any": how == ANY_OF,
         }
         if label.ends:
-            others = [each for each in self.pending() if each is not entry]
-            earlier = [each[LABEL] for each in others if each[BEGIN] <= entry[BEGIN]]
-            later = [each[LABEL] for each in others if each[BEGIN] > entry[BEGIN]]
-            now["waits"] = self.traffic.waits(label, earlier, later)
+            beside = [each[LABEL] for each in self.pending() if each is not entry]
+            own = [each for each in calls() if each[ORIGIN] is self.origin]
+            later = [each[LABEL] for each in own if each[BEGIN] > entry[BEGIN]]
+            last = entry is self.current or any(each is entry for each in own)
+            now["waits"] = self.traffic.waits(label, beside, later, exact=last)
         return now
 
     def across(self) -> Facts:

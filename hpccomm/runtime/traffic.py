@@ -108,8 +108,10 @@ class Traffic:
     def waits(
         self,
         label: CallFingerprint,
-        earlier: Sequence[CallFingerprint] = (),
+        beside: Sequence[CallFingerprint] = (),
         later: Sequence[CallFingerprint] = (),
+        *,
+        exact: bool = True,
     ) -> list[Facts]:
         """Return the awaited messages of a call: their numbers in the channel and with the peer.
 
@@ -119,20 +121,27 @@ class Traffic:
         ----------
         label : CallFingerprint
             The call.
-        earlier, later : sequence of CallFingerprint
-            Other calls under way, which have begun before it and after it.
+        beside : sequence of CallFingerprint
+            Other calls under way.
+        later : sequence of CallFingerprint
+            Calls that have begun after it, also those that are over: a small message may overtake a large one.
+        exact : bool
+            Whether `later` has all of them.
         """
         found: list[Facts] = []
         passed = Counter(end for each in later if not each.ahead for end in each.ends)
-        beside = {(way, peer) for each in (*earlier, *later) for way, peer, _ in each.ends}
-        several = any(each.name == "batch" for each in later)
+        others = {(way, peer) for each in beside for way, peer, _ in each.ends}
+        # What is carried out together does not tell how many messages of a channel it has.
+        apart = exact and not any(
+            each.name == "batch" or PLANNED in {end[2] for end in each.ends} for each in later
+        )
         for way, peer, channel in label.ends:
             one = peer is not None and channel not in ANY_TAG
             counts: dict[int, list[int]] = {}
             if peer is not None and one:
                 counts = {each: both for each, *both in self.between(peer)}
             index, ahead = (0, 0) if way == "dst" else (1, label.ahead)
-            lone = (way, peer) not in beside if one else not beside
+            lone = (way, peer) not in others if one else not others
             wait = {
                 "way": way,
                 "peer": peer,
@@ -141,7 +150,8 @@ class Traffic:
                 "of_all": sum(each[index] for each in counts.values()) + ahead,
                 # A send may be done while the call waits for something else.
                 "sure": (way != "dst" or len(label.ends) == 1)
-                and (lone or (one and channel != PLANNED and not several)),
+                and apart
+                and (lone or (one and channel != PLANNED)),
                 "told_apart": OTHERS not in counts,
                 "lone": lone,
                 "open": label.ahead > 0,
