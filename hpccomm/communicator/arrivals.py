@@ -337,11 +337,11 @@ def _next(
 
 def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
     """Return whom a message is from; it is counted when it is there."""
-    tags = {tag // DTYPES for tag in wanted.tags}
-    every = [ANY_TAG[each] for each in (ARRAYS, OBJECTS) if wanted.fits(wire_tag(0, each))]
-    channels = sorted(tags) or every
-    if wanted.src is not None and len(tags) == 1:
+    channels = sorted({tag // DTYPES for tag in wanted.tags})
+    if wanted.src is not None and len(channels) == 1:
         return of_message(name, nbytes, (None, wanted.src), channels[0] // 2, channels[0], ahead=1)
+    if not channels:
+        channels = [ANY_TAG[each] for each in (ARRAYS, OBJECTS) if wanted.fits(wire_tag(0, each))]
     ends = tuple([("src", wanted.src, each) for each in channels])
     return with_peers(name, nbytes, () if wanted.src is None else (wanted.src,), ends, ahead=1)
 
