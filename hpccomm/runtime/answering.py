@@ -17,7 +17,7 @@ from typing import Any
 from hpccomm.contracts.side import Facts
 from hpccomm.runtime import dump
 from hpccomm.runtime.lifetime import ServiceThread, after_fork
-from hpccomm.runtime.recorder import doing
+from hpccomm.runtime.recorder import doing, lingering
 
 logger = logging.getLogger("hpccomm")
 
@@ -130,6 +130,8 @@ def answer(question: Facts) -> Facts:
         return {"unknown": True} if served is None else served(question)
     process: dict[str, object] = {"host": platform.node(), "pid": os.getpid(), "doing": doing()}
     process |= {name: fact for name, fact in _about.items() if fact is not None}
+    if thread := lingering():
+        process["over"] = thread
     if "said" in question:
         process["said"] = _said.get(question["said"])
     if "at" in question:  # of a communicator in which who asks may not be

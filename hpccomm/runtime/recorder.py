@@ -243,6 +243,16 @@ def doing() -> str:
     return described(site_of(own_frame(frames().get(threading.main_thread().ident or 0))))
 
 
+def lingering() -> str:
+    """Return in words the thread that keeps a process whose main thread has ended; empty without one."""
+    main = threading.main_thread()
+    threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
+    if main.is_alive() or not threads:
+        return ""
+    where = described(site_of(own_frame(frames().get(threads[0].ident or 0))))
+    return f"its thread {threads[0].name!r}{f' at {where}' if where else ''}"
+
+
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame outside hpccomm and the standard library."""
     while frame is not None and not _outside_hpccomm(frame.f_code.co_filename):

@@ -126,20 +126,6 @@ def _ask_all(question: Facts) -> dict[int, Answer]:
     return {widest.members[rank]: each for rank, each in answers.items()}
 
 
-def others_go_on(size: int) -> bool:
-    """Whether some of the other ranks have not come to the end of their program.
-
-    Parameters
-    ----------
-    size : int
-        Ranks of the job. Of those on other nodes nothing is known: they go on.
-    """
-    answers = ask(_others(), {}, ANSWER_SECONDS)
-    facts = [each.facts for each in answers.values()]
-    far = len(answers) + len(gone()) < size - 1
-    return far or not all(each.get("leaving") or each.get("over") for each in facts)
-
-
 def _others() -> dict[int, Address]:
     return {rank: each for rank, each in present().items() if each.pid != os.getpid()}
 

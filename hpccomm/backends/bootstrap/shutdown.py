@@ -58,40 +58,22 @@ _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
-_main: "_MainThread | None" = None
+_installed = False
 
 
 def installed() -> bool:
     """Whether an uncaught exception ends the job in hpccomm's way."""
-    return _main is not None
+    return _installed
 
 
 def install(mpi: Any) -> None:
     """Install what ends the job when this process fails. Once a process, of several ranks."""
-    global _main
+    global _installed
     Voice.before = presence.said_before
-    _main = _MainThread(mpi)
-    service.watch(_main.look)
+    _installed = True
     _Exceptions(mpi)
     if threading.current_thread() is threading.main_thread():
         _hook_signals(mpi.COMM_WORLD.rank)
-
-
-class _MainThread:
-    """Looks whether the program has come to its end while another thread of it keeps the process."""
-
-    def __init__(self, mpi: Any) -> None:
-        self._mpi, self._over = mpi, 0.0
-
-    def look(self, now: float) -> None:
-        """Look: for the watchdog."""
-        if threading.main_thread().is_alive() or lifetime.leaving():
-            return
-        self._over = self._over or now
-        world = self._mpi.COMM_WORLD
-        why = status.lingering(world.rank, world.size, now - self._over, ALONE_SECONDS)
-        if why:
-            end_with(self._mpi, why, status.known() or 0)
 
 
 # The ends.

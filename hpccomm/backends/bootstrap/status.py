@@ -11,10 +11,8 @@ import threading
 from types import TracebackType
 from typing import Any, NoReturn
 
-from hpccomm.backends.bootstrap import presence
-from hpccomm.runtime import answering, raised
+from hpccomm.runtime import raised
 from hpccomm.runtime.lifetime import status_of
-from hpccomm.runtime.recorder import described, frames, own_frame, site_of
 
 _known: int | None = None
 _installed = False
@@ -92,26 +90,3 @@ def watch_for_it() -> None:
         previous(kind, error, where)
 
     sys.excepthook = hook
-
-
-def lingering(rank: int, size: int, seconds: float, limit: float) -> str:
-    """Tell the other ranks that this one's main thread has ended; return why the job must end.
-
-    A program that leaves with a status other than 0 has failed, and the job ends with it after
-    `limit` seconds, unless the other ranks have ended as well. The threads of one that has returned may
-    go on to communicate: the others wait for it until their deadline.
-    """
-    main = threading.main_thread()
-    threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
-    if not threads:
-        return ""
-    where = described(site_of(own_frame(frames().get(threads[0].ident or 0))))
-    thread = f"its thread {threads[0].name!r}{f' at {where}' if where else ''}"
-    answering.note(over=thread)
-    leaving = known() or 0
-    if not leaving or seconds < limit or not presence.others_go_on(size):
-        return ""
-    return (
-        f"hpccomm: rank {rank} exits with status {leaving}, and {thread} has kept it for {seconds:.0f} s, while other "
-        "ranks go on. The job ends with that status"
-    )
