@@ -56,7 +56,7 @@ ENDS = {
     # What rank 1 does; what is told; the status of the job where the others' call is native, or a ring.
     "an exception in a block": (CLOSES_FILES, "rank 1 raised:\nTraceback(.*\n)*ZeroDivis", 1, 1),
     "sys.exit(5) in a block": ("with comm: sys.exit(5)", LEFT, 5, 5),
-    "sys.exit(0) in a block": ("with comm: sys.exit(0)", r"rank 1: finalize\(\)", 3, 1),
+    "sys.exit(0) in a block": ("with comm: sys.exit(0)", "PeerLost", 3, 1),
     "a thread and sys.exit(5) in a block": (f"{THREAD}\n    with comm: sys.exit(5)", LEFT, 5, 5),
     "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
     "sys.exit(5)": ("sys.exit(5)", "rank 1 exits with status 5", 5, 5),

@@ -18,7 +18,6 @@ from hpccomm.communicator import mesh as meshes
 from hpccomm.communicator import planning as plans
 from hpccomm.communicator.core import Core
 from hpccomm.foreign_names import Hinting
-from hpccomm.runtime.lifetime import status_of
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -33,8 +32,8 @@ class Communicator(Hinting):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a
-    context manager: leaving it normally, or by ``sys.exit(0)``, finalizes it. Leaving it by an exception tells the
-    other ranks of that, prints it, and aborts the communicator, locally.
+    context manager: leaving it normally finalizes it. Leaving it by an exception tells the other ranks of that,
+    prints it, and aborts the communicator, locally.
 
     In place are `all_reduce`, `reduce` (at the root) and `broadcast`, as in ``torch.distributed``, and nothing
     else: all other calls leave x alone and return a new array, unless ``out`` is given.
@@ -303,7 +302,7 @@ class Communicator(Hinting):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        if error is None or (isinstance(error, SystemExit) and status_of(error) == 0):
+        if error is None:
             self.finalize()
         else:
             groups.leave(self, error)

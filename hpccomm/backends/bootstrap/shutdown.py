@@ -265,6 +265,8 @@ class _Exceptions:
         if not self._concerned() or self._seen is error or not status.in_main_thread():
             return
         if isinstance(error, SystemExit):
+            if not status_of(error):
+                return
             status.note(status_of(error))
         self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
 
