@@ -13,8 +13,8 @@ from hpccomm.backends.bootstrap.node_sockets import Address, go_on, receive, sen
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.service import service
 
-LONGEST_SECONDS, PAUSE_SECONDS = 1.0, 0.002
-"""How long who asks waits between two looks: at ranks of this node alone, and of others as well."""
+PAUSE_SECONDS = 0.002
+"""How long who also waits for answers from other nodes waits between two looks."""
 
 RETRY_SECONDS = 0.01
 """When a process that had too many questions at once is asked again."""
@@ -57,7 +57,7 @@ def ask(
             answers[rank] = _refused(addresses[rank])
 
     while True:
-        pause = LONGEST_SECONDS if others is None else PAUSE_SECONDS
+        pause = seconds if others is None else PAUSE_SECONDS
         for rank in addresses.keys() - connections.keys() - answers.keys():
             try:
                 connections[rank] = connected = _connected(addresses[rank])
