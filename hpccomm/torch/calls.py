@@ -69,7 +69,6 @@ class GroupCalls:
     def _over(self, comm: "Communicator") -> None:
         """Carry calls out over a communicator."""
         self._comm, self._lock = comm, RLock()
-        comm._core.check.threads = True  # noqa: SLF001 (of hpccomm)
         self._duplicates: list[Communicator] = []
         self._kept: dict[int, tuple[list[Issued], list[Any], Staging]] = {}  # by thread
 

@@ -2,7 +2,6 @@
 
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -96,38 +95,5 @@ def test_a_truncation_is_told_as_the_calls_that_met(mpi_comm: Any, kind: str) ->
     assert re.search(r"rank 1: .*test_agreement.py line", said)
     with pytest.raises(CommunicatorAborted):
         comm.broadcast(np.ones(4))
-    comm.abort()
-    mpi_comm.Barrier()
-
-
-@by_default_on(2)
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("crossed", [False, True])
-def test_threads_that_call_in_another_order_never_get_each_other_s_data(
-    mpi_comm: Any, crossed: bool
-) -> None:
-    """All calls are of one kind, so only what the threads mean tells them apart: the main one sums 1, the other 2."""
-    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60)
-    comm._core.check.threads = True  # as a group of PyTorch
-
-    def start(value: float) -> Any:
-        return comm.all_reduce(np.full(2, value), async_op=True)
-
-    def in_thread() -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(start, 2.0).result()
-
-    comm.all_reduce(np.ones(2), async_op=True).wait()
-    order = (1.0, 2.0) if crossed and comm.rank == 1 else (2.0, 1.0)
-    works = [start(value) if value == 1.0 else in_thread() for value in order]
-    if crossed:
-        with pytest.raises(RankMismatch, match="not the main one") as caught:
-            works[0].wait()
-        assert "test_agreement.py line" in str(caught.value)
-        assert (caught.value.elapsed or 0) < 30  # before the deadline
-        with pytest.raises(CommunicatorAborted):
-            works[1].wait()
-    else:
-        assert [work.wait()[0] / comm.size for work in works] == [*order]
     comm.abort()
     mpi_comm.Barrier()

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
-from threading import current_thread, main_thread
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
@@ -76,12 +75,6 @@ class Check:
         Its control plane.
     setting : str
         When calls are agreed: one of `hpccomm.settings.CHECKS`.
-
-    Attributes
-    ----------
-    threads : bool
-        Whether several threads make asynchronous calls, one after the other. Ranks may order those differently, so
-        each of another thread than the main one is agreed, and is of another kind than the main thread's.
     """
 
     def __init__(self, engine: CallEngine, control: Control, setting: str) -> None:
@@ -90,7 +83,6 @@ class Check:
         self._control = control
         self._setting = CHECK_OFF if alone else setting
         self._known: set[int] = set()
-        self.threads = False
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.compare = self.wait
@@ -122,20 +114,13 @@ class Check:
     def operation(self, operation: Operation) -> Operation:
         """Return an operation that agrees first, if that is due. It must be issued next."""
         label = operation.label
-        if not operation.ordered:
-            return operation
-        beside = self.threads and current_thread() is not main_thread()
-        if beside and self._setting != CHECK_OFF and label.values:
-            values = {**label.values, "thread": "not the main one"}
-            other = compared(label.name, values)
-            label = label._replace(values=values, fingerprint=other.fingerprint)
-        elif not self.due(label):
+        if not operation.ordered or not self.due(label):
             return operation
         engine = self._engine
         digest = digested(engine.digest, label.fingerprint)
         # Learned now, and not when its turn comes: all ranks must know at the same call.
         first = self._first(label, engine.number + 1, digest, operation.start)
-        return replace(operation, label=label, start=first)
+        return replace(operation, start=first)
 
     def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
         """Return the steps of a begun call: first the agreement, then those of `start`."""
