@@ -59,7 +59,7 @@ ENDS = {
     "sys.exit(0) in a block": ("with comm: sys.exit(0)", "PeerLost", 3, 1),
     "a thread and sys.exit(5) in a block": (f"{THREAD}\n    with comm: sys.exit(5)", LEFT, 5, 5),
     "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
-    "sys.exit(5)": ("sys.exit(5)", "rank 1 exits with status 5", 5, 5),
+    "sys.exit(5)": ("sys.exit(5)", "rank 1 ends the job: it exits with status 5", 5, 5),
     "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
     # The launcher's words: nothing of Python's is run.
     "os._exit(4)": ("os._exit(4)", r"(?i)exit code: +4", 4, 4),
@@ -157,14 +157,14 @@ import ctypes, os, signal
 import numpy as np
 import hpccomm
 
-comm = hpccomm.new_comm(timeout=1)
+comm = hpccomm.new_comm(timeout=20)
 comm.barrier(algorithm="dissemination")
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 elif comm.rank == 2:
     ctypes.PyDLL(None).sleep(60)  # holds the interpreter
 try:
-    comm.barrier(algorithm="dissemination")
+    comm.barrier(algorithm="dissemination", timeout=1)
 except hpccomm.CommunicationError:
     print("caught")
 """

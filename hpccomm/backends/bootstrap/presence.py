@@ -49,28 +49,27 @@ def gone() -> set[int]:
 
 def not_at_their_end() -> str:
     """Return in words which ranks of this node have not come to their exit, and where they are."""
-    return "; ".join(_lingering()) or "other ranks have not come to their end"
+    return "; ".join(_lingering().values()) or "other ranks have not come to their end"
 
 
 def all_leave(seconds: float) -> bool:
     """Return whether all ranks of this node reach their exit within a time."""
-    until = time.monotonic() + seconds
-    while lingering := bool(_lingering()):
-        if time.monotonic() > until:
-            break
-        time.sleep(LOOK_SECONDS)
-    return not lingering
+    return not _staying(_lingering, seconds)
 
 
 def stuck(seconds: float) -> str:
     """Return in words which ranks of this node are silent and do not end in time; '' if none."""
-    until = time.monotonic() + seconds
-    stuck = _stuck()
-    while stuck and time.monotonic() <= until:
+    return "; ".join(_staying(lambda: _silent(_asked()), seconds).values())
+
+
+def _staying(find: Callable[[], dict[int, str]], seconds: float) -> dict[int, str]:
+    """Return which of the ranks that are found at once are found all the time."""
+    until, found = time.monotonic() + seconds, find()
+    while found and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
-        again = _stuck()  # a rank that was slow once stays skipped
-        stuck = [each for each in stuck if each in again]
-    return "; ".join(stuck)
+        again = find()
+        found = {rank: words for rank, words in found.items() if rank in again}
+    return found
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") -> int:
@@ -78,7 +77,7 @@ def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") ->
 
     Ranks that do not answer in time are not counted. A rank that ends the job has given all its
     facts. In less than the usual time, as in signal handlers, only this node's ranks are asked.
-    With `end` they learn why this rank ends the job, as by `tell_end`.
+    With `end` they learn why this rank ends the job: they need not say that they end.
     """
     own = say(what)
     if ended():
@@ -111,11 +110,6 @@ def first(others: Mapping[int, Facts], own: Facts | None) -> Facts | None:
     return min(every, key=lambda each: tuple(each["order"]), default=None)
 
 
-def tell_end(why: str) -> None:
-    """Tell the other ranks that this one ends the job, and why: they need not say that they end."""
-    _ask_all({"end": why})
-
-
 def _ask_all(question: Facts) -> dict[int, Answer]:
     """Ask the other ranks; those on other nodes by the side channel of the communicator of most ranks."""
     near, widest = _others(), None if _widest is None else _widest()
@@ -130,27 +124,28 @@ def _others() -> dict[int, Address]:
     return {rank: each for rank, each in present().items() if each.pid != os.getpid()}
 
 
-def _lingering() -> list[str]:
-    answers = ask(_others(), {}, ANSWER_SECONDS)
-    silent = _silent(answers)
+def _asked() -> dict[int, Answer]:
+    return dict(sorted(ask(_others(), {}, ANSWER_SECONDS).items()))
+
+
+def _lingering() -> dict[int, str]:
+    """Return in words which ranks of this node have not come to their exit."""
+    answers = _asked()
+    found = _silent(answers)
     for rank, answer in answers.items():
         facts = answer.facts
         if answer.state == ANSWERED and not facts.get("leaving"):
             where = f" is at {facts['doing']}" if facts.get("doing") else " goes on"
             if facts.get("over"):
                 where = f" has come to its end, except {facts['over']}"
-            silent[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
-    return [silent[rank] for rank in sorted(silent)]
-
-
-def _stuck() -> list[str]:
-    return list(_silent(ask(_others(), {}, ANSWER_SECONDS)).values())
+            found[rank] = f"rank {rank} (pid {facts.get('pid')}){where}"
+    return found
 
 
 def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
     """Return by rank which of them exist, are silent, and have not ended."""
     errors = {}
-    for rank, answer in sorted(answers.items()):
+    for rank, answer in answers.items():
         who = f"rank {rank} (pid {answer.facts.get('pid')})"
         if answer.state == STOPPED:
             errors[rank] = f"{who} is stopped, by SIGSTOP or a debugger"

@@ -81,7 +81,10 @@ def install(mpi: Any) -> None:
 
 @service.ends
 def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
-    """End all processes of the job with an exit status. From any thread."""
+    """End all processes of the job with an exit status. From any thread.
+
+    The launcher gets it before the other ranks can see that this one is gone.
+    """
     words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
     first = presence.first(presence.raised(0.0), answering.noted("raised"))
     if first is not None and first["own"]:  # what the others raise follows from it
@@ -92,21 +95,8 @@ def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
         time.sleep(LAST_WORDS_SECONDS)
     else:
         write_stderr(f"hpccomm: {words}{meaning()}")
-    _abort(mpi, with_status)
-
-
-@service.ends
-def end_with(mpi: Any, last_words: str, with_status: int) -> NoReturn:
-    """End this process, and the job with its status unless ranks are to survive the loss of one.
-
-    The launcher gets the status before the other ranks can see that this one is gone.
-    """
-    if libmpi.survives():
-        end_process(last_words, with_status)
-    _begin(with_status, last_words)
-    write_stderr(f"{last_words}{meaning()}")
-    presence.tell_end(last_words)
-    _abort(mpi, with_status)
+    libmpi.abort(mpi, with_status)
+    os._exit(with_status)
 
 
 @service.ends
@@ -119,11 +109,6 @@ def end_process(last_words: str, with_status: int) -> NoReturn:
         write_stderr(last_words)
     if with_status == Status.TERMINATED:
         time.sleep(max(0.0, begun + TERMINATED_SECONDS - time.monotonic()))
-    os._exit(with_status)
-
-
-def _abort(mpi: Any, with_status: int) -> NoReturn:
-    libmpi.abort(mpi, with_status)
     os._exit(with_status)
 
 
@@ -181,11 +166,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
             end_job(mpi, why, Status.ENDED)
-        if leaving and not presence.all_leave(LAST_WORDS_SECONDS):
-            last_words = (
-                f"hpccomm: rank {mpi.COMM_WORLD.rank} ends the job with its status, {leaving}"
-            )
-            end_with(mpi, last_words, leaving)
+        if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
+            end_job(mpi, f"it exits with status {leaving}", leaving)
         libmpi.sign_off()
         if not ours:  # nothing else keeps mpi4py from finalising
             leave_now(leaving)
@@ -211,18 +193,12 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             if lost * LOOK_SECONDS > LOST_SECONDS:
                 libmpi.sign_off()
                 leave_now(leaving)
-        if leaving:
-            end_with(
-                mpi,
-                f"hpccomm: rank {rank} exits with status {leaving}, and has waited for the others for {limit:g} s: "
-                f"{presence.not_at_their_end()}. The job ends with that status",
-                leaving,
-            )
-        end_process(
-            f"hpccomm: rank {rank} has waited for {limit:g} s in MPI_Finalize: "
-            f"{presence.not_at_their_end()}. The job ends now",
-            Status.ENDED,
-        )
+        others = presence.not_at_their_end()
+        if leaving and not libmpi.survives():
+            why = f"it exits with status {leaving}, and has waited for the others for {limit:g} s"
+            end_job(mpi, f"{why}: {others}", leaving)
+        words = f"rank {rank} has waited for {limit:g} s in MPI_Finalize: {others}"
+        end_process(f"hpccomm: {words}. It ends now", leaving or Status.ENDED)
 
     with contextlib.suppress(RuntimeError):  # too late for threads: it goes on unwatched
         threading.Thread(target=watch, name="hpccomm-finalize", daemon=True).start()
