@@ -221,7 +221,10 @@ def test_a_rank_that_has_left_has_not_given_up_what_others_found(tmp_path: Path)
             "rank 1 has waited for 3 s in MPI_Finalize: rank 2 is at a.py line 7. The job ends now",
             ["ended"],
         ),
-        ("rank 1 ends the job: it exits with status 3, and has waited for the others for 2 s", ["ended"]),
+        (
+            "rank 1 ends the job: it exits with status 3, and has waited for the others for 2 s",
+            ["ended"],
+        ),
         ("rank 1 ends: it was sent SIGTERM", []),
         ("rank 1 was interrupted at a.py, line 7", []),
     ],
