@@ -16,13 +16,12 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
 from hpccomm.communicator.lanes import Call, Check, Lanes
 from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, call_on_number
-from hpccomm.communicator.plan_tags import PlanTags
 from hpccomm.communicator.prepared_calls import PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import compared
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Steps
+from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import Deterministic
 from hpccomm.runtime.callpath import all_in_turn
@@ -32,6 +31,54 @@ from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.work import dropped_communicator
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings, check_bool, check_int, check_seconds
+
+
+class PlanTags:
+    """The tags of one communicator's plans, and the transports on which they are.
+
+    The first plan with messages makes a transport, and so does each that finds too few tags left.
+
+    Parameters
+    ----------
+    backend : Backend
+        Makes the transports.
+    calls : CallEngine
+        The communicator's.
+    """
+
+    def __init__(self, backend: Backend, calls: CallEngine) -> None:
+        self._backend = backend
+        self._calls = calls
+        self._transport: Transport | None = None
+        self._next = 0
+
+    def take(self, count: int) -> tuple[Transport, int]:
+        """Return a transport and the first of `count` tags on it. Collective, with the same count; blocks.
+
+        Raises
+        ------
+        UsageError
+            If a transport has no tags left.
+        """
+        transport = self._transport or self._made()
+        tags = transport.largest_tag + 1
+        if count > tags:
+            raise UsageError(
+                f"the plan has {count} messages from one rank to another, and the backend has "
+                f"{tags} tags; plan fewer, or make larger messages"
+            )
+        if self._next + count > tags:
+            transport = self._made()
+        first = self._next
+        self._next += count
+        return transport, first
+
+    def _made(self) -> Transport:
+        """Make a transport, for the plans to come also where this one is refused."""
+        with self._calls.beside_watchdog("planning messages", ordered=True):
+            transport = self._backend.planned()
+        self._transport, self._next = transport, 0
+        return transport
 
 
 class Closable(Protocol):

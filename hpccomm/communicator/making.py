@@ -111,7 +111,7 @@ def open_device_lane(
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
-        from hpccomm.dispatch.cuda_aware_probe import open_aware
+        from hpccomm.dispatch.aware import open_aware
 
         dispatch, why = open_aware(backend, control, calls, device, settings, _wire)
         return dispatch, None, why

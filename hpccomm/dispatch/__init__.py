@@ -12,7 +12,7 @@ backend's messages or over memory that the ranks of a node share.
 Arrays on a device take one of three paths: NCCL, a CUDA-aware MPI that gets their addresses, or
 pinned host memory and the host path. In the last two the host takes part.
 
-- `nccl`, `aware`, `staged`: decide; `cuda_aware_probe` finds out whether MPI takes device memory.
+- `nccl`, `aware`, `staged`: decide; `aware` finds out whether MPI takes device memory.
 - `device_schedules`: makes hpccomm's algorithms ready for device memory.
 - `parts`: cuts large arrays; `send_order` keeps messages in order.
 """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.dispatch import cuda_aware_probe
+from hpccomm.dispatch import aware
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda import users
 
@@ -121,14 +121,14 @@ def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, 
 def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) -> None:
     if mpi_comm.rank == 0:
         # This rank sees what a library leaves that takes the address for the host's.
-        real = cuda_aware_probe._pattern
+        real = aware._pattern
         seen = []
 
         def pattern(rank, nbytes):
             seen.append(rank)
             return real(rank, nbytes) if len(seen) % 2 else np.zeros(nbytes, np.uint8)
 
-        monkeypatch.setattr(cuda_aware_probe, "_pattern", pattern)
+        monkeypatch.setattr(aware, "_pattern", pattern)
     with opened(monkeypatch, mpi_comm) as comm:
         assert comm.backends["cuda"] == "staged"
         with cupy.cuda.Device(comm.device):
