@@ -145,9 +145,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     A process whose communicator has failed leaves without MPI_Finalize. It would leave with 0, and failed tests
     would pass.
     """
-    from hpccomm.backends.bootstrap import status
+    from hpccomm.backends.bootstrap import shutdown
 
-    status.note(int(session.exitstatus))
+    shutdown.note(int(session.exitstatus))
 
 
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:

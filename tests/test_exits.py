@@ -235,7 +235,7 @@ def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
     program = """
 import ctypes, os, signal, sys, _thread, threading, time
 import hpccomm
-from hpccomm.backends.bootstrap import shutdown, status
+from hpccomm.backends.bootstrap import shutdown
 
 comm = hpccomm.new_comm()
 try:
@@ -255,7 +255,7 @@ try:
 except KeyboardInterrupt:
     print(f"caught after {time.monotonic() - begin}")
 assert time.monotonic() - begin > shutdown.HANDLED_SECONDS
-assert status.known() is None, status.known()
+assert shutdown.known() is None, shutdown.known()
 """
     job = mpiexec(2, "-c", program)
     assert job.returncode == 0, job.stderr
@@ -329,9 +329,9 @@ WAYS_OUT = {
 def test_the_status_of_an_exit_is_known_at_exit_and_not_before() -> None:
     program = f"""
 import atexit, os, sys, threading
-from hpccomm.backends.bootstrap import status
+from hpccomm.backends.bootstrap import shutdown
 
-status.watch_for_it()
+shutdown.watch(None)
 
 def caught():
     for raises in (lambda: sys.exit(3), lambda: exit(3)):
@@ -339,7 +339,7 @@ def caught():
             raises()
         except SystemExit as error:
             error.code = 4
-            print(status.known(), error.code, flush=True)
+            print(shutdown.known(), error.code, flush=True)
 
 caught()
 thread = threading.Thread(target=sys.exit, args=(5,))
@@ -347,7 +347,7 @@ thread.start()
 thread.join()
 for way in {list(WAYS_OUT)}:
     if os.fork() == 0:
-        atexit.register(lambda: print(status.known(), flush=True))
+        atexit.register(lambda: print(shutdown.known(), flush=True))
         exec(way)
         break
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from hpccomm import settings
-from hpccomm.backends.bootstrap import libmpi, presence, shutdown, status
+from hpccomm.backends.bootstrap import libmpi, presence, shutdown
 from hpccomm.backends.bootstrap.launch import launched, started_by
 from hpccomm.backends.bootstrap.node_sockets import present
 from hpccomm.contracts.backend import Backend
@@ -87,7 +87,7 @@ def start() -> Any:
             abort = settings.read("HPCCOMM_ABORT_ON_EXCEPTION")
             mpi = load()
             _ours, _owner = _initialize(mpi), os.getpid()
-            status.watch_for_it()
+            shutdown.watch(mpi)
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
             # Attributes of COMM_SELF are deleted first when MPI is finalised (MPI 4.1, section
             # 11.2.4).
@@ -269,8 +269,8 @@ def _finalize(mpi: Any) -> None:
     if mpi.Is_finalized() or (_owner != os.getpid() and _ours):
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
-        shutdown.leave_now(status.known() or 0)
-    if not status.known():  # else the job soon ends with that status, unless the others exit too
+        shutdown.leave_now(shutdown.known() or 0)
+    if not shutdown.known():  # else the job soon ends with that status, unless the others exit too
         answering.note_exit()
         for calls in everyone():
             calls.closed = calls.closed or "was left: the program of this rank has ended"

@@ -5,6 +5,8 @@ here. `mpi` installs them when it starts MPI.
 """
 
 import contextlib
+import ctypes
+import gc
 import math
 import os
 import signal
@@ -14,7 +16,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from hpccomm.backends.bootstrap import libmpi, presence, status
+from hpccomm.backends.bootstrap import libmpi, presence
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.contracts.side import Facts
 from hpccomm.errors import HpccommError, PeerLost
@@ -58,20 +60,27 @@ _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
-_installed = False
+_known: int | None = None  # the exit status
+_exceptions: "_Exceptions | None" = None
+
+
+def watch(mpi: Any) -> None:
+    """Take note of the exit status from now on. Once a process; what Python does stays the same."""
+    global _exceptions
+    _watch_code()
+    sys.exit = _exit  # up to Python 3.11, its own ``SystemExit`` is not stored if uncaught
+    _exceptions = _Exceptions(mpi)
 
 
 def installed() -> bool:
     """Whether an uncaught exception ends the job in hpccomm's way."""
-    return _installed
+    return _exceptions is not None and _exceptions.end
 
 
 def install(mpi: Any) -> None:
-    """Install what ends the job when this process fails. Once a process, of several ranks."""
-    global _installed
-    Voice.before = presence.said_before
-    _installed = True
-    _Exceptions(mpi)
+    """Install what ends the job when this process fails. Once a process, of several ranks, after `watch`."""
+    assert _exceptions is not None
+    Voice.before, Voice.leaves, _exceptions.end = presence.said_before, _exceptions.leaves, True
     if threading.current_thread() is threading.main_thread():
         _hook_signals(mpi.COMM_WORLD.rank)
 
@@ -161,7 +170,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         The most that it may take otherwise.
     """
     if failed:
-        leaving = status.known() or 0
+        leaving = known() or 0
         _settle(mpi)
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
@@ -178,7 +187,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         refuse()
         mpi.Finalize()  # holds the interpreter's lock: it cannot be watched
         return
-    leaving = status.known() or 0
+    leaving = known() or 0
     limit = min(seconds, ALONE_SECONDS) if leaving else seconds
     done = threading.Event()
     rank = mpi.COMM_WORLD.rank
@@ -223,6 +232,64 @@ def _settle(mpi: Any) -> None:
             time.sleep(0.001)
 
 
+# The status with which this process is about to exit, as far as Python reveals it: functions of `atexit` do not get it.
+# Known are an uncaught exception, and the status of a ``SystemExit``, raised by ``sys.exit`` or in another way.
+
+
+def known() -> int | None:
+    """Return the exit status of this process; None if unknown, and then usually 0."""
+    return _known
+
+
+def note(status: int) -> None:
+    """Remember that the process exits with that status."""
+    global _known
+    _known = status
+
+
+def _watch_code() -> None:
+    """Take note of the code of a ``SystemExit`` when the interpreter itself asks for it, to end the process.
+
+    It is the only way to see a ``SystemExit`` raised without ``sys.exit``. The attribute works as
+    before. Types of the interpreter cannot be changed by assignment, but their names lie in a
+    dictionary.
+    """
+    names: Any = gc.get_referents(SystemExit.__dict__)
+    if len(names) != 1 or not isinstance(names[0], dict):  # another interpreter
+        return
+    code = names[0]["code"]
+
+    def asked(error: SystemExit) -> object:
+        value: object = code.__get__(error)
+        if _in_main_thread():
+            try:
+                sys._getframe(1)  # noqa: SLF001 (documented so)
+            except ValueError:  # no reader is left: only the interpreter runs
+                note(status_of(error))
+        return value
+
+    names[0]["code"] = property(asked, code.__set__, code.__delete__, code.__doc__)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    """Exit the interpreter by raising SystemExit(status)."""
+    raise SystemExit(status)
+
+
+def _in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _is_uncaught(error: BaseException) -> bool:
+    """Whether the interpreter itself reports an exception as uncaught, in ``sys.excepthook``.
+
+    Programs also call the hook, or a wrapper of it, for caught exceptions. The interpreter stores
+    the reported exception first.
+    """
+    return getattr(sys, "last_value", None) is error
+
+
 # Exceptions.
 
 
@@ -230,20 +297,20 @@ class _Exceptions:
     """Tells the other ranks of an exception that ends this one's program. The first of the job is printed, and ends it."""
 
     def __init__(self, mpi: Any) -> None:
+        self.end = False  # whether they end the job
         self._mpi, self._owner = mpi, os.getpid()
         self._seen: BaseException | None = None
         self._printed: BaseException | None = None
         self._previous, sys.excepthook = sys.excepthook, self._uncaught
-        Voice.leaves = self._leaves
 
-    def _leaves(self, error: BaseException) -> None:
+    def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
-        if not self._concerned() or self._seen is error or not status.in_main_thread():
+        if not self._concerned() or self._seen is error or not _in_main_thread():
             return
         if isinstance(error, SystemExit):
             if not status_of(error):
                 return
-            status.note(status_of(error))
+            note(status_of(error))
         self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
 
     def _uncaught(
@@ -251,7 +318,12 @@ class _Exceptions:
     ) -> None:
         """End the job: in place of ``sys.excepthook``."""
         global _lost
-        if not self._concerned() or not status.uncaught(error):
+        if not _is_uncaught(error):
+            self._previous(kind, error, where)
+            return
+        note(status_of(error))
+        if not (self.end and self._concerned()):
+            raised.note(error)
             self._previous(kind, error, where)
             return
         rank = self._mpi.COMM_WORLD.rank
