@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from chosen import EXAMPLES, MARKS, chosen_items
@@ -25,6 +25,13 @@ providers.is_local_module_file = lambda path: False
 settings.register_profile("chosen", settings.get_profile("all"), max_examples=12)
 
 Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
+
+HEAD = """
+import os, signal, sys, threading, time
+import numpy as np
+import hpccomm
+"""
+"""How programs of a job begin, but for those that are about what is imported first."""
 
 SLOW = "slow(why): takes more than 3 seconds on a quiet machine, and why"
 TELL_SECONDS, FAIL_SECONDS = 3.0, 5.0
@@ -219,6 +226,22 @@ def open_mpi(launcher: str) -> bool:
     return "Open MPI" in asked.stdout
 
 
+def starting(start: Mpiexec) -> Mpiexec:
+    """Return what takes the arguments that `mpiexec` has, for a way to start a job."""
+
+    def run(
+        ranks: int,
+        *arguments: str | os.PathLike[str],
+        timeout: float = 60.0,
+        env: dict[str, str] | None = None,
+        cwd: str | os.PathLike[str] = ".",
+    ) -> subprocess.CompletedProcess[str]:
+        variables = launch_environment() | (env or {})
+        return start(ranks, [*map(os.fspath, arguments)], timeout, variables, os.fspath(cwd))
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
@@ -227,25 +250,17 @@ def mpiexec(launcher: str) -> Mpiexec:
     (seconds, default 60; the launcher is killed, the test fails), ``env`` (variables to add),
     ``cwd``.
     """
-
-    def run(
-        ranks: int,
-        *arguments: str | os.PathLike[str],
-        timeout: float = 60.0,
-        env: dict[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [launcher, "-n", str(ranks), sys.executable, *arguments],
+    return starting(
+        lambda ranks, words, timeout, env, cwd: subprocess.run(
+            [launcher, "-n", str(ranks), sys.executable, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=launch_environment() | (env or {}),
+            env=env,
             cwd=cwd,
         )
-
-    return run
+    )
 
 
 @pytest.fixture(scope="session")
@@ -265,17 +280,10 @@ def shared_job(launcher: str, shared_jobs: dict[int, SharedJob]) -> Mpiexec:
     leaves behind that raised fits no other.
     """
 
-    def run(
-        ranks: int,
-        *arguments: str | os.PathLike[str],
-        timeout: float = 60.0,
-        env: dict[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-    ) -> subprocess.CompletedProcess[str]:
+    def start(ranks: int, *asked: Any) -> subprocess.CompletedProcess[str]:
         job = shared_jobs.get(ranks)
         if job is None or not job.usable:
             job = shared_jobs[ranks] = SharedJob(launcher, ranks, launch_environment())
-        words, variables = list(map(os.fspath, arguments)), launch_environment() | (env or {})
-        return job.run(words, timeout, variables, os.fspath(cwd or "."))
+        return job.run(*asked)
 
-    return run
+    return starting(start)

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from _pytest.capture import CaptureManager
     from mpi4py import MPI
 
+__all__ = [
+    "FAILED",
+    "mpi_comm",
+    "pytest_collection_finish",
+    "pytest_configure",
+    "pytest_exception_interact",
+    "pytest_runtest_makereport",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+]
+
 GRACE = 5.0
 """Seconds that a rank waits for the others beyond the time limit of a phase."""
 

@@ -5,13 +5,13 @@ import inspect
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from alone import python
 
 import hpccomm
 from hpccomm import UsageError
@@ -127,9 +127,7 @@ assert os.waitpid(child, 0)[1] == 0
 comm.send(np.ones(1), 0)
 assert work.wait() == 1
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python("-c", program)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr

@@ -3,9 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
+from alone import python
 from damage import called
 
 RAW = "läuft-→-".encode() + b"\xfc\xff"
@@ -98,16 +98,9 @@ def test_every_verb_takes_any_text_in_ascii(tmp_path):
         [word.replace("@", RAW.decode("ascii", "surrogateescape")) for word in words.split()]
         for words in COMMANDS
     ]
-    variables = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=os.environ | variables,
-    )
+    variables = os.environ | {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    given = json.dumps(commands)
+    done = python("-c", PROGRAM, input=given, timeout=120, cwd=tmp_path, env=variables)
     assert done.returncode == 0, done.stderr
     answers = dict(zip(COMMANDS, json.loads(done.stdout), strict=True))
     assert {words: status for words, (status, *_) in answers.items()} == COMMANDS

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from alone import python
 
 from hpccomm.backends.bootstrap.cuda_aware import LibraryAnswers, decide, lists_cuda
 
@@ -59,13 +59,7 @@ def test_the_user_comes_before_the_library(
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HPCCOMM_LAUNCH_CHECK": "0"}
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
+    return python("-c", textwrap.dedent(program), env=environment)
 
 
 def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no() -> None:

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from alone import python
 
 pytest.importorskip("sphinx", reason="the documentation's tools are not installed")
 
@@ -32,10 +32,8 @@ A ring needs :math:`2(n-1)/n`, and a `link <https://example.org>`_ may lead anyw
 def build(folder: Path, conf: str, page: str) -> subprocess.CompletedProcess[str]:
     (folder / "conf.py").write_text(CONF + conf)
     (folder / "index.rst").write_text(page)
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", folder, folder / "html"],
-        capture_output=True,
-        text=True,
+    return python(
+        "-m", "sphinx", "-n", "-W", "--keep-going", "-q", folder, folder / "html", timeout=600
     )
 
 

@@ -3,14 +3,14 @@
 import re
 import signal
 import subprocess
-import sys
 import traceback
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mpiexec
+from alone import python
+from conftest import HEAD, Mpiexec
 
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.lifetime import Status
@@ -22,15 +22,10 @@ MOST_LINES = 15
 """Of a job with a single fault, the launcher's own lines among them."""
 
 RANK = """
-import os
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
 """
 
 WAITS = """
-import os, signal, sys, threading, time
-import numpy as np
-import hpccomm
-
 comm = hpccomm.new_comm(timeout=20)
 comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])  # the first is agreed upon
 if comm.rank == 1:
@@ -54,7 +49,12 @@ CLOSES_FILES = """try:
 
 ENDS = {
     # What rank 1 does; what is told; the status of the job where the others' call is native, or a ring.
-    "an exception in a block": (CLOSES_FILES, "rank 1 raised:\nTraceback(.*\n)*ZeroDivis", 1, 1),
+    "an exception in a block": (
+        f"{THREAD}\n    {CLOSES_FILES}",
+        "rank 1 raised:\nTraceback(.*\n)*ZeroDivis",
+        1,
+        1,
+    ),
     "sys.exit(5) in a block": ("with comm: sys.exit(5)", LEFT, 5, 5),
     "sys.exit(0) in a block": ("with comm: sys.exit(0)", "PeerLost", 3, 1),
     "a thread and sys.exit(5) in a block": (f"{THREAD}\n    with comm: sys.exit(5)", LEFT, 5, 5),
@@ -69,7 +69,7 @@ BY_DEFAULT = {
     ("native", "sys.exit(5) in a block"): "the launcher ends the others",
     (
         "ring",
-        "a thread and sys.exit(6)",
+        "a thread and sys.exit(5) in a block",
     ): "the 2 s that a rank which leaves so waits for the others",
 }
 
@@ -100,7 +100,7 @@ def test_a_rank_that_ends_while_others_wait_is_named(
 ) -> None:
     does, told, native, polled = ENDS[way]
     before = set(SHM.iterdir())
-    job = mpiexec(3, "-c", f"{WAITS}    {does}{REST}", algorithm, cwd=tmp_path)
+    job = mpiexec(3, "-c", f"{HEAD}{WAITS}    {does}{REST}", algorithm, cwd=tmp_path)
     check_ended(job, told, native if algorithm == "native" else polled)
     assert job.stderr.count("Traceback") <= (1 if "exception" in way else 2)
     assert not [each for each in set(SHM.iterdir()) - before if "hpccomm" in each.name]
@@ -110,9 +110,6 @@ def test_a_rank_that_ends_while_others_wait_is_named(
 @pytest.mark.slow("what is under way is given two seconds")
 def test_a_rank_that_leaves_without_waiting_for_what_it_began_is_named(mpiexec: Mpiexec) -> None:
     program = """
-import numpy as np
-import hpccomm
-
 comm = hpccomm.new_comm(timeout=60)
 comm.barrier()
 work = comm.all_reduce(np.ones(10), algorithm="ring", async_op=True)
@@ -122,17 +119,15 @@ if comm.rank != 1:
     except hpccomm.PeerLost as error:
         print(error)
 """
-    job = mpiexec(3, "-c", program)
+    job = mpiexec(3, "-c", HEAD + program)
     left = r"rank 1 on node \S+ \(pid \d+\) has come to the end of the program without waiting for "
-    said = rf"^all_reduce #2 .*: {left}all_reduce #2 at <string> line 7"
+    said = rf"^all_reduce #2 .*: {left}all_reduce #2 at <string> line 8"
     assert len(re.findall(said, job.stdout, re.MULTILINE)) == 2, job.stdout + job.stderr
     assert job.returncode == 0, job.stderr
 
 
 def test_a_rank_that_ends_with_a_mutex_is_named(mpiexec: Mpiexec) -> None:
     program = """
-import hpccomm
-
 comm = hpccomm.new_comm(timeout=60)
 mutex = comm.mutex()
 if comm.rank == 1:
@@ -144,7 +139,7 @@ if comm.rank != 1:
     except hpccomm.PeerLost as error:
         print(error, error.ranks)
 """
-    job = mpiexec(3, "-c", program)
+    job = mpiexec(3, "-c", HEAD + program)
     said = rf"^acquire .*: {LOST}.*; rank 1 holds the mutex \(1,\)"
     assert len(re.findall(said, job.stdout, re.MULTILINE)) == 2, job.stdout + job.stderr
     assert job.returncode == 0, job.stderr
@@ -153,10 +148,7 @@ if comm.rank != 1:
 @pytest.mark.slow("two deadlines in a row")
 def test_ranks_that_do_not_end_after_a_caught_failure_end_the_job(mpiexec: Mpiexec) -> None:
     program = """
-import ctypes, os, signal
-import numpy as np
-import hpccomm
-
+import ctypes
 comm = hpccomm.new_comm(timeout=20)
 comm.barrier(algorithm="dissemination")
 if comm.rank == 1:
@@ -168,7 +160,7 @@ try:
 except hpccomm.CommunicationError:
     print("caught")
 """
-    job = mpiexec(4, "-c", program)
+    job = mpiexec(4, "-c", HEAD + program)
     stopped = r"rank 1 \(pid \d+\) is stopped, by SIGSTOP or a debugger; rank 2 \(pid \d+\) does not answer"
     check_ended(job, rf"ends the job: a communicator has failed.*: {stopped}", Status.ENDED)
     assert job.stdout.count("caught") == 2
@@ -197,7 +189,7 @@ ENDED_BY = {
     # What all ranks do; what is told; the status; what is not told.
     "SIGTERM": (SIGNALLED.format("SIGTERM"), r"rank \d ends", 143, "Traceback"),
     "SIGINT": (
-        *(SIGNALLED.format("SIGINT"), r"rank \d was interrupted at <string> line 8"),
+        *(SIGNALLED.format("SIGINT"), r"rank \d was interrupted at <string> line 9"),
         *(130, "Traceback"),
     ),
     "SIGTERM in an end": (
@@ -209,7 +201,7 @@ ENDED_BY = {
     ),
     "finalisation": (
         "time.sleep(60) if comm.rank == 1 else None",
-        r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 7",
+        r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 8",
         *(Status.ENDED, "Traceback"),
     ),
 }
@@ -219,22 +211,18 @@ ENDED_BY = {
 @pytest.mark.parametrize("way", ENDED_BY)
 def test_what_ends_a_job_is_told_in_a_line(mpiexec: Mpiexec, way: str) -> None:
     program = """
-import os, signal, threading, time
-import numpy as np
-import hpccomm
 from hpccomm.runtime.lifetime import ExitStep, at_exit, before_end
 comm = hpccomm.new_comm(timeout=5)
 """
     does, told, status, untold = ENDED_BY[way]
-    job = mpiexec(2, "-c", program + does.lstrip())
+    job = mpiexec(2, "-c", HEAD + program + does.lstrip())
     check_ended(job, told, status)
     assert untold not in job.stderr
 
 
 def test_what_the_program_handles_ends_nothing(mpiexec: Mpiexec) -> None:
     program = """
-import ctypes, os, signal, sys, _thread, threading, time
-import hpccomm
+import ctypes, _thread
 from hpccomm.backends.bootstrap import shutdown
 
 comm = hpccomm.new_comm()
@@ -257,7 +245,7 @@ except KeyboardInterrupt:
 assert time.monotonic() - begin > shutdown.HANDLED_SECONDS
 assert shutdown.known() is None, shutdown.known()
 """
-    job = mpiexec(2, "-c", program)
+    job = mpiexec(2, "-c", HEAD + program)
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("caught after ") == 2
     assert job.stderr.count("ZeroDivisionError: division by zero") == 2
@@ -295,11 +283,7 @@ hpccomm.new_comm(timeout=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", ["", "from mpi4py import MPI"])
 def test_a_late_rank_exits_in_order_after_others_gave_up(mpiexec: Mpiexec, first: str) -> None:
-    program = f"""
-import time
-{first}
-import hpccomm
-
+    program = """
 comm = hpccomm.new_comm(timeout=20)
 if comm.rank == 1:
     time.sleep(2)
@@ -309,7 +293,7 @@ else:
     except hpccomm.CollectiveTimeout:
         pass
 """
-    job = mpiexec(2, "-c", program)
+    job = mpiexec(2, "-c", first + HEAD + program)
     assert job.returncode == 0, job.stderr
     assert "Traceback" not in job.stderr
 
@@ -352,9 +336,7 @@ for way in {list(WAYS_OUT)}:
         break
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
-    job = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
+    job = python("-c", program)
     told = ["None 4", "None 4"]
     for known in WAYS_OUT.values():
         told += [str(known), str(known or 0)]
@@ -407,10 +389,6 @@ def test_the_documentation_lists_the_statuses() -> None:
 
 
 HANDLER = """
-import os, signal, threading
-import numpy as np
-import hpccomm
-
 with hpccomm.new_comm(timeout=40) as comm:
     other = comm.dup()
     x, peer = np.zeros(10), 1 - comm.rank
@@ -436,5 +414,5 @@ with hpccomm.new_comm(timeout=40) as comm:
 
 
 def test_a_handler_of_the_program_runs_while_a_call_polls(shared_job: Mpiexec) -> None:
-    job = shared_job(2, "-c", HANDLER)
+    job = shared_job(2, "-c", HEAD + HANDLER)
     assert job.returncode == 0, job.stderr

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from alone import python
 from conftest import launch_environment
 from until import until
 
@@ -209,13 +210,8 @@ def test_a_run_that_is_stopped_leaves_what_it_had(
 
 def own(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program beside the script's modules."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(PYTHONPATH=str(SCRIPT.with_name("gpu")), **variables),
-    )
+    variables = environment(PYTHONPATH=str(SCRIPT.with_name("gpu")), **variables)
+    return python("-c", program, *arguments, env=variables)
 
 
 @pytest.mark.thorough

@@ -1,9 +1,7 @@
 """Errors of other callbacks than hpccomm's, in a process of their own, as JAX raises them again and again."""
 
-import subprocess
-import sys
-
 import pytest
+from alone import python
 
 pytest.importorskip("jax")
 
@@ -34,7 +32,5 @@ os._exit(0)  # JAX raises it once more at the exit
 
 
 def test_an_error_of_another_callback_is_not_swallowed() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = python("-c", PROGRAM, timeout=100)
     assert done.stdout.endswith("all is said\n"), done.stderr

@@ -1,9 +1,7 @@
 """Kept memory, the order of the exit, and forks: in processes of their own, which end."""
 
-import subprocess
-import sys
-
 import pytest
+from alone import python
 
 PROGRAM = """
 import atexit, os
@@ -19,13 +17,7 @@ class Late:
 
 def printed(program: str) -> list[str]:
     """Run the program and return the lines that it prints, including those of its end."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM + program],
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-W", "ignore", "-c", PROGRAM + program)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

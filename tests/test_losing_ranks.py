@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alone import python
 from conftest import launch_environment
 from losing_ranks import KINDS
 
@@ -158,12 +159,5 @@ def test_without_ulfm_shrink_says_how_to_launch(launcher: str) -> None:
         "try: comm.shrink()\n"
         "except hpccomm.UsageError as error: print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={k: v for k, v in launch_environment().items() if k != "OMPI_MCA_mpi_ft_enable"},
-        cwd=Path.cwd(),
-    )
+    done = python("-c", program, env=launch_environment())
     assert "start the job with mpiexec --with-ft ulfm" in done.stdout, done.stdout + done.stderr

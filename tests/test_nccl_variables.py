@@ -7,12 +7,11 @@ import ctypes
 import mmap
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import wheels
+from alone import python
 
 from hpccomm.variables.judging import Surroundings, VariableSetting, judge
 from hpccomm.variables.tables import known, version_code
@@ -70,10 +69,7 @@ print(value.value.decode())
 def test_a_value_does_not_fit_where_nccl_goes_by_the_default(text, read):
     name, _, value = text.partition("=")
     library = FOLDERS[0] / "lib/libnccl.so.2"
-    job = subprocess.run(
-        [sys.executable, "-c", READ, library, name],
-        env=os.environ | {name: value}, capture_output=True, text=True,
-    )  # fmt: skip
+    job = python("-c", READ, library, name, env=os.environ | {name: value})  # fmt: skip
     if job.stderr.strip() == "too old":
         pytest.skip("this NCCL does not say what it reads")
     assert job.stdout.strip() == read, job.stderr

@@ -3,10 +3,9 @@
 import importlib.metadata
 import importlib.resources
 import json
-import subprocess
-import sys
 
 import pytest
+from alone import python
 
 import hpccomm
 
@@ -16,13 +15,7 @@ HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "vl_convert"}
 def modules_after(program: str) -> set[str]:
     """Names of all modules that a fresh interpreter has loaded after a program."""
     report = "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{report}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = python("-c", f"{program}\n{report}", check=True)
     return set(json.loads(done.stdout))
 
 

@@ -3,14 +3,13 @@
 import gc
 import multiprocessing
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 import weakref
 
 import numpy as np
 import pytest
+from alone import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,9 +173,7 @@ def test_limits_of_the_process_are_errors(limit: str, reason: str) -> None:
         first[:] = 2
         assert heap.empty(0).size == 0
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
-    )
+    done = python("-c", textwrap.dedent(script))
     assert done.returncode == 0, done.stderr
     assert reason in done.stdout
     assert "ulimit" in done.stdout

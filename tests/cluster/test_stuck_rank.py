@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from alone import python
 
 CHECKOUT = Path(__file__).parents[2]
 STORED = CHECKOUT / "docs" / "measured" / "stuck-rank.txt"
@@ -30,13 +30,8 @@ def test_the_stored_sentence_is_the_promised_one() -> None:
 
 @pytest.mark.thorough
 def test_the_transcript_can_be_made_anew(launcher: str) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "-"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | {"HPCCOMM_MPIEXEC": launcher, "HPCCOMM_VENV": sys.prefix},
-    )
+    environment = os.environ | {"HPCCOMM_MPIEXEC": launcher, "HPCCOMM_VENV": sys.prefix}
+    done = python(SCRIPT, "-", timeout=200, env=environment)
     if done.returncode == UNAVAILABLE:
         pytest.skip(" ".join(done.stderr.split()))
     stored = STORED.read_text("utf-8")

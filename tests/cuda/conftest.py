@@ -20,30 +20,15 @@ import nccl_ranks
 import pytest
 
 # pytest takes hooks and fixtures from here by their names.
-from mpi_ranks import (
-    FAILED,
-    mpi_comm,
-    pytest_collection_finish,
-    pytest_exception_interact,
-    pytest_runtest_makereport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
+from mpi_ranks import *  # noqa: F403
+from mpi_ranks import FAILED
 from mpi_ranks import pytest_configure as agree_outcomes
 from nccl_ranks import pinned
 
 if TYPE_CHECKING:
     import hpccomm
 
-__all__ = [
-    "mpi_comm",
-    "pinned",
-    "pytest_collection_finish",
-    "pytest_exception_interact",
-    "pytest_runtest_makereport",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-]
+__all__ = ["pinned"]
 
 HERE = Path(__file__).parent
 STANDIN = HERE.parent / "standin"

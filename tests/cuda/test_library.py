@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 
 import cupy
 import numpy as np
 import pytest
+from alone import python
 from conftest import launch_environment
 
 from hpccomm.errors import HpccommError
@@ -43,13 +43,8 @@ def test_a_newer_cupy_is_taken(look, version):
 
 
 def in_python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=launch_environment() | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | variables,
-    )
+    variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables}
+    return python(*arguments, env=launch_environment() | variables)
 
 
 @pytest.mark.standin

@@ -11,7 +11,6 @@ import io
 import json
 import lzma
 import re
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alone import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -445,13 +445,7 @@ def test_an_empty_log_has_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("subject", [["-"], []])
 def test_standard_input_is_read(subject: list[str]) -> None:
     with (LOGS / "slots.log").open() as log:
-        done = subprocess.run(
-            [sys.executable, "-m", "hpccomm", "explain", *subject],
-            stdin=log,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = python("-m", "hpccomm", "explain", *subject, stdin=log)
     assert done.returncode == 1, done.stderr
     assert "standard input: 30 lines\nFirst cause: line 2\n" in done.stdout
 

@@ -6,79 +6,21 @@ threads (``test_front.py``); those of device arrays, whose modules are named ``d
 (``tests/cuda/test_front.py``).
 """
 
-from front import (
-    algorithms,
-    arrays,
-    as_they_are,
-    calls,
-    creation,
-    deterministic,
-    device_asynchronous,
-    device_calls,
-    device_choices,
-    device_failures,
-    device_frameworks,
-    device_graphs,
-    device_misuse,
-    device_registered,
-    device_streams,
-    failures,
-    in_flight,
-    locations,
-    misuse,
-    misused_arrays,
-    numbers,
-    objects,
-    observers,
-    plans,
-    refusals,
-    shared_memory,
-    turns,
-    uneven,
-    windows,
-    works,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from hpccomm.testing.conformance.case import Behaviours, Case
 
-SECTIONS: tuple[Behaviours, ...] = (
-    calls.CALLS,
-    algorithms.ALGORITHMS,
-    deterministic.DETERMINISTIC,
-    locations.LOCATIONS,
-    uneven.UNEVEN,
-    objects.OBJECTS,
-    works.WORKS,
-    in_flight.IN_FLIGHT,
-    plans.PLANS,
-    creation.CREATION,
-    arrays.ARRAYS,
-    arrays.OF_TORCH,
-    as_they_are.AS_THEY_ARE,
-    numbers.NUMBERS,
-    turns.TURNS,
-    windows.WINDOWS,
-    shared_memory.SHARED_MEMORY,
-    observers.OBSERVERS,
-    misuse.MISUSE,
-    misused_arrays.ARRAYS,
-    refusals.WINDOWS,
-    refusals.GROUPS,
-    failures.FAILURES,
-)
-
-DEVICE_SECTIONS: tuple[Behaviours, ...] = (
-    device_streams.STREAMS,
-    device_asynchronous.ASYNCHRONOUS,
-    device_calls.CALLS,
-    device_choices.CHOICES,
-    device_graphs.GRAPHS,
-    device_frameworks.FRAMEWORKS,
-    device_frameworks.OF_TORCH,
-    device_misuse.MISUSE,
-    device_registered.REGISTERED,
-    as_they_are.ON_DEVICE,
-    device_failures.FAILURES,
-)
+MODULES = [
+    import_module(f"{__name__}.{each.name}")
+    for each in iter_modules(__path__)
+    if not each.name.startswith("test_")
+]
+SECTIONS = [
+    each for module in MODULES for each in vars(module).values() if isinstance(each, Behaviours)
+]
+DEVICE = "devices."
+"""Begins the names of the sections of device arrays."""
 
 NCCL, MPI, STAGED = PATHS = ("nccl", "mpi", "staged")
 """The values of ``comm.backends["cuda"]``."""
@@ -96,15 +38,20 @@ ONLY = {
 """Beginnings of the names of cases that are not for all ways of device arrays, and the ways that have them."""
 
 
+def every_case() -> list[Case]:
+    """Return every case of every module here, so that none is forgotten."""
+    return [case for section in SECTIONS for case in section.cases()]
+
+
 def cases() -> tuple[Case, ...]:
     """Return every case of host arrays; no name is one of the conformance suite's."""
-    return tuple(case for section in SECTIONS for case in section.cases())
+    return tuple(case for case in every_case() if not case.name.startswith(DEVICE))
 
 
 def device_cases(way: str) -> list[Case]:
     """Return the cases of device arrays that go by `way`, one of `PATHS`."""
-    every = [case for section in DEVICE_SECTIONS for case in section.cases()]
-    return [case for case in every if way in ways(case.name)]
+    of_devices = [case for case in every_case() if case.name.startswith(DEVICE)]
+    return [case for case in of_devices if way in ways(case.name)]
 
 
 def ways(name: str) -> tuple[str, ...]:

@@ -80,59 +80,29 @@ def one(**other: Any) -> dict[str, Any]:
     return {"a": np.zeros((2, 3)), "b": np.zeros(4), **other}
 
 
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        pytest.param(
-            lambda comm: GradientSync(comm, one(c=np.zeros(1))),
-            "'c' is missing on rank 0",
-            id="names",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(b=np.zeros(5))),
-            r"'b' is float64 \(4,\).*\(5,\)",
-            id="shapes",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(b=np.zeros(4, "f"))), "'b'.*float32", id="dtypes"
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, dict(reversed(one().items()))),
-            "order differs: number 0",
-            id="order",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), bucket_bytes=9),
-            "bucket_bytes is 26214400",
-            id="buckets",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), op="sum"), "op is 'average' on rank 0", id="op"
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), accumulate=2), "accumulate is 1", id="accumulate"
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), frozen="b"),
-            r"frozen is \(\) on rank 0 and \('b',\)",
-            id="frozen",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), order="revers"),
-            "did you mean reverse",
-            id="wrong",
-        ),
-        pytest.param(
-            lambda comm: GradientSync(comm, one(), bucket_byte=1),  # type: ignore[call-arg]
-            "did you mean bucket_bytes",
-            id="unknown",
-        ),
-        pytest.param(lambda comm: GradientSync(comm, []), "no parameters", id="empty"),
-    ],
-)
-def test_models_that_differ_are_refused_on_every_rank(made: Any, text: str) -> None:
+DIFFERING: dict[str, tuple[Any, dict[str, Any], str]] = {
+    # What one rank gives, and what is said.
+    "names": (one(c=np.zeros(1)), {}, "'c' is missing on rank 0"),
+    "shapes": (one(b=np.zeros(5)), {}, r"'b' is float64 \(4,\).*\(5,\)"),
+    "dtypes": (one(b=np.zeros(4, "f")), {}, "'b'.*float32"),
+    "order": (dict(reversed(one().items())), {}, "order differs: number 0"),
+    "buckets": (one(), {"bucket_bytes": 9}, "bucket_bytes is 26214400"),
+    "op": (one(), {"op": "sum"}, "op is 'average' on rank 0"),
+    "accumulate": (one(), {"accumulate": 2}, "accumulate is 1"),
+    "frozen": (one(), {"frozen": "b"}, r"frozen is \(\) on rank 0 and \('b',\)"),
+    "wrong": (one(), {"order": "revers"}, "did you mean reverse"),
+    "unknown": (one(), {"bucket_byte": 1}, "did you mean bucket_bytes"),
+    "empty": ([], {}, "no parameters"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERING)
+def test_models_that_differ_are_refused_on_every_rank(what: str) -> None:
+    model, options, text = DIFFERING[what]
+
     def body(comm: Communicator) -> HpccommError:
-        return raised(comm, made if comm.rank == 2 else lambda comm: GradientSync(comm, one()))
+        given = (model, options) if comm.rank == 2 else (one(), {})
+        return raised(comm, lambda comm: GradientSync(comm, given[0], **given[1]))
 
     for rank, error in enumerate(run_ranks(3, body)):
         with pytest.raises(type(error), match=text):

@@ -4,9 +4,9 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import pytest
+from alone import python
 from published_nodes import (
     BOARD,
     BOARD_MATRIX,
@@ -209,7 +209,7 @@ def test_alone_it_starts_no_mpi(tmp_path):
         "import sys; from hpccomm.cli.main import main; status = main(['topo', '--cluster', "
         f"{str(tmp_path / 'c.toml')!r}]); print('mpi4py.MPI' in sys.modules, status)"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    ran = python("-c", script, check=True)
     assert ran.stdout.splitlines()[-1] == "False 0"
     assert load(str(tmp_path / "c.toml")).nodes == 1
 

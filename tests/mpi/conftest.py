@@ -10,31 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 # pytest takes hooks and fixtures from here by their names.
-from mpi_ranks import (
-    FAILED,
-    mpi_comm,
-    pytest_collection_finish,
-    pytest_configure,
-    pytest_exception_interact,
-    pytest_runtest_makereport,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-)
+from mpi_ranks import *  # noqa: F403
+from mpi_ranks import FAILED
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     import hpccomm
-
-__all__ = [
-    "mpi_comm",
-    "pytest_collection_finish",
-    "pytest_configure",
-    "pytest_exception_interact",
-    "pytest_runtest_makereport",
-    "pytest_sessionfinish",
-    "pytest_terminal_summary",
-]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,12 +1,12 @@
 """The command line: what it answers to misuse, and what it loads."""
 
 import re
-import subprocess
 import sys
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
+from alone import python
 from damage import called
 
 from ..conftest import launch_environment
@@ -115,12 +115,5 @@ except SystemExit:
     pass
 print([name for name in ("mpi4py", "h5py", "cupy") if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=launch_environment(),
-        check=True,
-    )
+    done = python("-c", code, env=launch_environment(), check=True)
     assert done.stdout.endswith("[]\n")

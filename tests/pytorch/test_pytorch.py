@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alone import python
 from conftest import launch_environment
 
 HERE = Path(__file__).parent
@@ -85,11 +86,8 @@ def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProc
 def test_torchrun_without_mpi() -> None:
     """The error says how to start the program."""
     program = "import torch.distributed as dist, hpccomm.torch; dist.init_process_group('hpccomm')"
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "--no-python",
-         sys.executable, "-c", program],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+    words = ["--nproc-per-node=2", "--standalone", "--no-python", sys.executable, "-c", program]
+    done = python("-m", "torch.distributed.run", *words, timeout=SECONDS)
     assert done.returncode != 0
     assert "LaunchError" in done.stderr
     assert "mpiexec -n 2" in done.stderr

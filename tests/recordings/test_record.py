@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alone import python
 from until import until
 
 from hpccomm.results import recording_file
@@ -43,10 +44,7 @@ def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path
     assert done.returncode == 5, done.stderr
     assert f"20 calls of 2 ranks are recording0001 of {file}" in done.stderr
     assert f"hpccomm advise {file}" in done.stderr
-    alone = subprocess.run(
-        [sys.executable, *record(file, sys.executable, "-m", "program", "0")],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
+    alone = python(*record(file, sys.executable, "-m", "program", "0"), check=True, cwd=tmp_path)
     assert "10 calls of 1 rank are recording0002" in alone.stderr
     recordings = recording_file.read_recordings(file)
     assert [each.status for each in recordings] == ["completed"] * 2
@@ -66,10 +64,7 @@ def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path
 def test_what_cannot_be_recorded_is_refused_before_it_starts(
     tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hpccomm", "record", *arguments],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+    done = python("-m", "hpccomm", "record", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert not list(tmp_path.iterdir())
@@ -102,10 +97,7 @@ def test_what_a_recorded_program_starts_runs_unrecorded(tmp_path: Path) -> None:
         "    comm.barrier()\n"
         f"    subprocess.run([sys.executable, {str(child)!r}, '0'], check=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, *record(tmp_path / "t.h5", sys.executable, str(program))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(*record(tmp_path / "t.h5", sys.executable, str(program)))
     assert done.returncode == 0, done.stderr
     assert "not recorded: rank 0: another program records to" in done.stderr
     (recording,) = recording_file.read_recordings(tmp_path / "t.h5")

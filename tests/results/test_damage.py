@@ -1,14 +1,13 @@
 """Damaged files: shown values were stored, damage is named, and the rest is returned."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import damage
 import h5py
 import numpy as np
 import pytest
+from alone import python
 from damage import called
 
 from hpccomm.errors import ResultsError
@@ -71,9 +70,7 @@ def files(tmp_path, example):
 )
 def test_what_is_shown_of_a_damaged_file_was_stored(tmp_path, files, seeds):
     words = (tmp_path, seeds.start, seeds.stop, *files)
-    done = subprocess.run(
-        [sys.executable, damage.__file__, *map(str, words)], capture_output=True, text=True
-    )
+    done = python(damage.__file__, *map(str, words))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(seeds)} damaged files, not right: 0" in done.stdout
 

@@ -1,11 +1,10 @@
 """Curves with the shape known from practice, and the memory that simulating many ranks takes."""
 
-import subprocess
-import sys
 from functools import cache
 
 import numpy as np
 import pytest
+from alone import python
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
@@ -72,7 +71,5 @@ from test_shape import all_reduce
 all_reduce({algorithm!r}, {ranks}, {nbytes})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
-    )
+    run = python("-c", program, check=True, timeout=100)
     assert int(run.stdout) < 2 * GIB

@@ -1,10 +1,9 @@
 """Scripts of ``hpccomm slurm``, submitted to a real Slurm: how jobs start, and how they end."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from alone import python
 from slurm_jobs import CHECKOUT, SWEEP, Slurm
 
 pytestmark = pytest.mark.slow("starts Slurm, and jobs")
@@ -19,9 +18,7 @@ def mpich() -> Path:
     library = prefix / "lib" / "libmpi.so.12"
     if not library.exists():
         install = ["install", "--quiet", "--no-deps", "--prefix", str(prefix), "mpich"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *install], capture_output=True, text=True, timeout=120
-        )
+        done = python("-m", "pip", *install, timeout=120)
         if done.returncode or not library.exists():
             pytest.skip(f"pip cannot install MPICH here: {done.stderr.strip()[-300:]}")
     return library
