@@ -8,8 +8,6 @@ MPI by it; `hpccomm.backends.mpi.ulfm` calls functions that mpi4py lacks.
 import contextlib
 import ctypes
 import os
-import select
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,6 @@ from typing import Any
 from hpccomm.backends.bootstrap.launch import LIBRARY
 
 _LAUNCHED_WITH = "OMPI_MCA_mpi_ft_enable"
-
-ACKNOWLEDGED_SECONDS = 0.5
-"""How long the launcher may take to acknowledge that a process leaves."""
 
 
 def loaded() -> list[ctypes.CDLL]:
@@ -64,8 +59,7 @@ def abort(mpi: Any, status: int) -> None:
         # As MPI_Abort, without its nine lines of output.
         mpi_library.PMIx_Abort(ctypes.c_int(status), None, None, ctypes.c_size_t(0))
         return
-    # As MPI_Abort of MPICH does, which fails while another thread is in MPI_Finalize.
-    abort_by_hydra(status)
+    # MPICH's fails while another thread is in MPI_Finalize: then the status of this process ends the job.
     handle: int = mpi._handleof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     size: int = mpi._sizeof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer
@@ -87,40 +81,16 @@ def has_ulfm(mpi: Any) -> bool:
 def sign_off() -> bool:
     """Tell the launcher that this process leaves in order, without ``MPI_Finalize``; return whether it knows.
 
-    ``MPI_Finalize`` waits for all ranks. The launcher alone takes leave of each process by itself: without
-    it, Open MPI's would end the job with status 1 and thirty lines, and MPICH's would end the other ranks
-    without a word, with status 0.
+    ``MPI_Finalize`` waits for all ranks. PMIx takes leave of each process by itself: without it, Open MPI's
+    launcher would end the job with status 1 and thirty lines. Other launchers know no such way.
     """
     mpi_library = library()
-    if mpi_library is not None and hasattr(mpi_library, "PMIx_Finalize"):
-        for _ in range(8):  # it counts its users
-            if not mpi_library.PMIx_Initialized() or mpi_library.PMIx_Finalize(None, 0):
-                break
-        return not mpi_library.PMIx_Initialized()
-    hydra = _hydra()
-    if hydra is not None:
-        with contextlib.suppress(OSError, ValueError):
-            os.write(hydra, b"cmd=finalize\n")
-            ready, _, _ = select.select([hydra], [], [], ACKNOWLEDGED_SECONDS)
-            return bool(ready) and b"finalize_ack" in os.read(hydra, 4096)
-    return False
-
-
-def abort_by_hydra(status: int) -> None:
-    """Have Hydra end the job with a status, also while MPI is not up. Other launchers take this process's."""
-    hydra = _hydra()
-    if hydra is not None:
-        with contextlib.suppress(OSError):
-            os.write(hydra, b"cmd=abort exitcode=%d\n" % status)
-            time.sleep(ACKNOWLEDGED_SECONDS)
-
-
-def _hydra() -> int | None:
-    """Return this process's connection to Hydra, MPICH's launcher; None with another one."""
-    descriptor = os.environ.get("PMI_FD", "")
-    # Slurm's PMI-2 has such a variable too, and speaks otherwise.
-    own = "MPI_LOCALNRANKS" in os.environ and "SLURM_PMI2_SRUN_PORT" not in os.environ
-    return int(descriptor) if own and descriptor.isdigit() else None
+    if mpi_library is None or not hasattr(mpi_library, "PMIx_Finalize"):
+        return False
+    for _ in range(8):  # it counts its users
+        if not mpi_library.PMIx_Initialized() or mpi_library.PMIx_Finalize(None, 0):
+            break
+    return not mpi_library.PMIx_Initialized()
 
 
 def exit_at_once() -> None:

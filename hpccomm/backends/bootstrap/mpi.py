@@ -306,5 +306,4 @@ def end_started_job(reason: str) -> NoReturn:
     if _started is not None:
         shutdown.end_job(_started, reason, Status.ENDED)
     # MPI itself did not start; the launcher ends the job when a process fails.
-    libmpi.abort_by_hydra(Status.ENDED)
     shutdown.end_process(f"hpccomm: this process ends: {reason}", Status.ENDED)

@@ -163,8 +163,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         unless it is finalised here.
     failed : bool
         Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet
-        unfinished communication: the process leaves without, and with the status of the program. It
-        ends the job if ranks of its node are stopped or do not answer, and where its status is not 0 if
+        unfinished communication: the process leaves without, where its launcher lets it (PMIx), and with the
+        status of the program. It ends the job if ranks of its node are stopped or do not answer, and where its status is not 0 if
         others go on.
     seconds : float
         The most that it may take otherwise.
@@ -177,11 +177,11 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             end_job(mpi, why, Status.ENDED)
         if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
             end_job(mpi, f"it exits with status {leaving}", leaving)
-        libmpi.sign_off()
-        if not ours:  # nothing else keeps mpi4py from finalising
-            leave_now(leaving)
-        libmpi.exit_at_once()
-        return
+        if libmpi.sign_off():
+            if not ours:  # nothing else keeps mpi4py from finalising
+                leave_now(leaving)
+            libmpi.exit_at_once()
+            return
     library = libmpi.library()
     if library is None:
         refuse()
