@@ -26,7 +26,7 @@ from time import perf_counter, sleep
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
 from hpccomm.runtime import deadlock, dump
-from hpccomm.runtime.lifetime import PATIENCE_SECONDS, Voice, write_stderr
+from hpccomm.runtime.lifetime import Voice, write_stderr
 from hpccomm.runtime.recorder import (
     BEGIN,
     BLOCKING,
@@ -102,7 +102,6 @@ class Inquiry:
         self._given_up: CallRecord | None = None
         self._reported: CallRecord | None = None
         self._said = {""}
-        self._ends: tuple[CallRecord, CommunicationError, float] | None = None
         self._lock = threading.Lock()
 
     # For the watchdog.
@@ -112,11 +111,6 @@ class Inquiry:
         self._look_for_lost()
         calls = self._calls
         accusation, entry = self.accusation, calls.waiting()
-        if self._ends is not None and entry is self._ends[0]:
-            blocked, found, until = self._ends
-            if now > until:
-                self._ends = None
-                self._end_job(blocked, found, CANNOT_LEAVE)
         if accusation is not None:
             self._accused(entry, accusation)
             self.accusation = None  # now its answers tell of the failure
@@ -407,11 +401,7 @@ class Inquiry:
             calls.failure.fail(error)  # first, so that the call ends with this error
             self._release(entry, error, RELEASE_SECONDS)
         else:
-            if not self.answers:  # another rank has found it
-                self._asked(entry)
-            # A rank that an exception has left ends the job itself, with its words and its status.
-            raised = any(each.facts.get("raised") for each in self.answers.values())
-            self._ends = entry, error, perf_counter() + PATIENCE_SECONDS * raised
+            self._end_job(entry, error, CANNOT_LEAVE)
 
     def _release(self, entry: CallRecord, error: CommunicationError, seconds: float) -> None:
         """Have the backend release a blocked call, where it can; end the job if the call has not returned then."""

@@ -286,6 +286,9 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
         return f"the {{process}} of {{who}}{begun} {{has}} ended{_last(facts)}"
     if answer.state == STOPPED:
         return f"{{who}}{begun} {{is}} stopped, by SIGSTOP or a debugger{_last(facts)}"
+    if not facts.get("failed") and facts.get("leaving") and facts.get("now"):
+        call = f"{_named(facts['now'])} at {facts['now'].get('site')}".removesuffix(" at ")
+        return f"{{who}} {{has}} come to the end of the program without waiting for {call}"
     if facts.get("ending"):
         return f"{{who}}{begun} {{has}} come to the end of the program{_last(facts)}"
     if answer.state != ANSWERED:
@@ -295,9 +298,6 @@ def _predicate(answer: Answer, number: int, what: str) -> str:
         )
     if facts.get("failed"):
         return f"{{who}} {{has}} given up: {_quoted(facts['failed'])}"
-    if facts.get("leaving") and facts.get("now"):
-        call = f"{_named(facts['now'])} at {facts['now'].get('site')}".removesuffix(" at ")
-        return f"{{who}} {{has}} come to the end of the program without waiting for {call}"
     if facts.get("leaving") or facts.get("over"):
         left = f", but for {_quoted(facts['over'])}" if facts.get("over") else ""
         return f"{{who}} {{has}} come to the end of the program without this call{left}"

@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -89,15 +91,23 @@ def install(mpi: Any) -> None:
 
 
 @service.ends
-def end_job(mpi: Any, reason: str, with_status: int) -> NoReturn:
+def end_job(
+    mpi: Any, reason: str, with_status: int, say: Callable[[], None] | None = None
+) -> NoReturn:
     """End all processes of the job with an exit status. From any thread.
 
-    The launcher gets it before the other ranks can see that this one is gone.
+    The launcher gets it before the other ranks can see that this one is gone. A rank whose exception came first
+    ends the job itself, once it has come to the end of its program; then its status counts here as well. It is
+    waited for, before this rank may `say` why.
     """
-    words = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}"
-    first = presence.first(presence.raised(0.0), answering.noted("raised"))
+    words, own = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}", answering.noted("raised")
+    first = presence.first(presence.raised(0.0), own)
+    if first is not None and first is not own:
+        time.sleep(PATIENCE_SECONDS)
     if first is not None and first["own"]:  # what the others raise follows from it
         with_status = first["status"]
+    if say is not None:
+        say()
     _begin(with_status, words)
     if presence.said_before("that it ends the job", end=words):
         # The first one may still be about to write why. It ends this one.
@@ -334,14 +344,8 @@ class _Exceptions:
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
         facts, others = self._tell(error, at_once=False)
-        if presence.first(others, facts) is not facts:
-            time.sleep(PATIENCE_SECONDS)  # that one tells of this error as well, and ends the job
-        self._print(error)
-        end_job(
-            self._mpi,
-            f"{kind.__name__} was not caught{raised.beside(facts, others)}",
-            Status.RAISED,
-        )
+        reason = f"{kind.__name__} was not caught{raised.beside(facts, others)}"
+        end_job(self._mpi, reason, Status.RAISED, partial(self._print, error))
 
     def _concerned(self) -> bool:
         return not self._mpi.Is_finalized() and self._owner == os.getpid()
