@@ -4,16 +4,14 @@ import pytest
 
 from hpccomm.testing import run_ranks
 
-SIZES = range(1, 10)
-
 
 def payload(rank: int) -> bytes:
     """A rank's bytes, of another length on each; rank 2 has none."""
     return bytes([rank]) * ((rank * 37 + 5) % 79)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_root(size: int) -> None:
+@pytest.mark.parametrize("size", range(1, 10))
+def test_every_root_and_who_differs(size: int) -> None:
     def on_rank(comm) -> None:
         control = comm._core.control
         everyone = [payload(rank) for rank in range(size)]
@@ -25,14 +23,6 @@ def test_every_root(size: int) -> None:
         assert control.all_gather(payload(comm.rank)) == everyone
         assert control.bcast(b"") == b""
         assert control.all_gather(b"") == [b""] * size
-
-    run_ranks(size, on_rank)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_differing(size: int) -> None:
-    def on_rank(comm) -> None:
-        control = comm._core.control
         assert control.differing(b"same") == {}
         assert control.differing(b"") == {}
         for odd in range(1, size):

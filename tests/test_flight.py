@@ -4,7 +4,6 @@ import gc
 import json
 import logging
 import platform
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Mpiexec
 
 import hpccomm
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
@@ -33,8 +33,6 @@ from hpccomm.runtime.recorder import (
     SITE,
 )
 from hpccomm.testing import run_ranks
-
-Mpiexec = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def of(comm: hpccomm.Communicator) -> list[recorder.CallRecord]:

@@ -55,10 +55,7 @@ def run(mpiexec: Mpiexec, folder: Path, main: str) -> list[str]:
 
 @pytest.mark.slow("starts five processes from a rank")
 def test_what_a_rank_starts_is_no_rank(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    lines = run(
-        mpiexec,
-        tmp_path,
-        """
+    main = """
     from mpi4py import MPI  # the rank itself need not use hpccomm yet
     if MPI.COMM_WORLD.rank == 0:
         print("mpi4py, fork:", by_pool("fork"))
@@ -72,8 +69,8 @@ def test_what_a_rank_starts_is_no_rank(mpiexec: Mpiexec, tmp_path: Path) -> None
         print("of its own:", by_subprocess(env=cleared()))
     comm.barrier()
     comm.finalize()
-""",
-    )
+"""
+    lines = run(mpiexec, tmp_path, main)
     told = dict(line.split(": ", 1) for line in lines)
     assert told.pop("of its own") == "rank 0 of 1"
     assert told.pop("fork").startswith("BackendUnavailable")
@@ -86,10 +83,7 @@ def test_what_a_rank_starts_is_no_rank(mpiexec: Mpiexec, tmp_path: Path) -> None
 
 def test_children_of_ranks_have_threads_as_ranks(mpiexec: Mpiexec, tmp_path: Path) -> None:
     """They start no MPI, and do not meet in their parents'."""
-    lines = run(
-        mpiexec,
-        tmp_path,
-        """
+    main = """
     import hpccomm, numpy
     comm = hpccomm.new_comm(timeout=10)
     loopback = "import hpccomm; hpccomm.new_comm('loopback').finalize(); print('mpi4py.MPI' in sys.modules)"
@@ -102,17 +96,14 @@ def test_children_of_ranks_have_threads_as_ranks(mpiexec: Mpiexec, tmp_path: Pat
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     print(int(comm.all_reduce(numpy.ones(1))[0]))
     comm.finalize()
-""",
-    )
+"""
+    lines = run(mpiexec, tmp_path, main)
     assert sorted(lines) == ["2", "2", "False", "False"]
 
 
 @pytest.mark.thorough
 def test_of_two_with_the_variables_of_a_rank_one_is_it(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    lines = run(
-        mpiexec,
-        tmp_path,
-        """
+    main = """
     rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK")
     if rank == "0" and len(sys.argv) == 1:  # a wrapper that has nothing to do with MPI itself
         first = subprocess.Popen([sys.executable, __file__, "first"], stdin=-1, stdout=-1, text=True)
@@ -126,8 +117,8 @@ def test_of_two_with_the_variables_of_a_rank_one_is_it(mpiexec: Mpiexec, tmp_pat
             print(f"first: {comm.rank} of {comm.size}", flush=True)
             sys.stdin.read()
         comm.barrier()
-""",
-    )
+"""
+    lines = run(mpiexec, tmp_path, main)
     told = dict(line.split(": ", 1) for line in lines)
     assert told.keys() == {"first", "second"}
     assert told["first"] == "0 of 2"
@@ -136,16 +127,13 @@ def test_of_two_with_the_variables_of_a_rank_one_is_it(mpiexec: Mpiexec, tmp_pat
 
 @pytest.mark.thorough
 def test_ranks_of_a_job_that_a_rank_starts_are_ranks(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    lines = run(
-        mpiexec,
-        tmp_path,
-        """
+    main = """
     import hpccomm
     comm = hpccomm.new_comm(timeout=60)
     launcher = os.environ.get("HPCCOMM_MPIEXEC") or os.path.join(os.path.dirname(sys.executable), "mpiexec")
     if comm.rank == 0:
         print(by_subprocess(launcher, "-n", "2"))
     comm.barrier()
-""",
-    )
+"""
+    lines = run(mpiexec, tmp_path, main)
     assert sorted(lines) == ["rank 0 of 2", "rank 1 of 2"]

@@ -2,20 +2,19 @@
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Mpiexec
 
 CONFTEST = Path(__file__).with_name("mpi") / "conftest.py"
 
-Launch = Callable[..., subprocess.CompletedProcess[str]]
 SOON = 3
 """Seconds that a phase may take of a test that hangs: more than ranks wait for each other's outcome."""
 
 
 @pytest.fixture
-def launch(tmp_path: Path, mpiexec: Launch) -> Launch:
+def launch(tmp_path: Path, mpiexec: Mpiexec) -> Mpiexec:
     """Run the text of a test file on n ranks, with a time limit of so many seconds a phase."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
 
@@ -69,7 +68,7 @@ def test_skips_everywhere():
 """
 
 
-def test_tests_that_end_on_every_rank(launch: Launch) -> None:
+def test_tests_that_end_on_every_rank(launch: Mpiexec) -> None:
     """One job of all kinds of ends, which rank 0 alone reports."""
     done = launch(3, ENDING)
     told = done.stdout + done.stderr
@@ -94,26 +93,21 @@ def test_tests_that_end_on_every_rank(launch: Launch) -> None:
 
 
 @pytest.mark.thorough
-def test_failure_that_leaves_the_others_waiting(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
+def test_failure_that_leaves_the_others_waiting(launch: Mpiexec) -> None:
+    text = """
 def test_others_wait_for_ever(mpi_comm):
     assert mpi_comm.rank == 0, "planted"
     mpi_comm.Barrier()
-""",
-        SOON,
-    )
+"""
+    done = launch(2, text, SOON)
     assert done.returncode not in (0, None)
     assert "test_others_wait_for_ever failed here" in done.stderr
     assert "AssertionError: planted" in done.stderr
     assert "in test_others_wait_for_ever" in done.stderr
 
 
-def test_what_pytest_captured_is_told_where_hpccomm_ends_the_job(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
+def test_what_pytest_captured_is_told_where_hpccomm_ends_the_job(launch: Mpiexec) -> None:
+    text = """
 import os, threading
 import numpy as np
 import hpccomm
@@ -126,18 +120,16 @@ def test_that_ends(mpi_comm):
         if comm.rank == number == 1:
             threading.Event().wait()
         comm.all_reduce(np.zeros(10), algorithm="native", timeout=60 - 59.5 * number)
-""",
-    )
+"""
+    done = launch(2, text)
     assert done.returncode not in (0, None)
     assert "its deadline is 0.5 s" in done.stderr
     assert "warned before" in done.stderr
     assert "said before" in done.stdout
 
 
-def test_ranks_with_different_tests_do_not_start(launch: Launch) -> None:
-    done = launch(
-        2,
-        """
+def test_ranks_with_different_tests_do_not_start(launch: Mpiexec) -> None:
+    text = """
 from mpi4py import MPI
 
 def test_everywhere():
@@ -146,7 +138,7 @@ def test_everywhere():
 if MPI.COMM_WORLD.rank == 0:
     def test_only_here():
         pass
-""",
-    )
+"""
+    done = launch(2, text)
     assert done.returncode not in (0, None)
     assert "the ranks collected different tests" in done.stdout + done.stderr
