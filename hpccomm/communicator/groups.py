@@ -271,8 +271,10 @@ def abort(self: Communicator) -> None:
 
 def leave(self: Communicator, error: BaseException) -> None:
     """Abort a communicator whose block an exception leaves: the other ranks hear of that. Local."""
-    Voice.leaves(error)  # first: who finds the communicator aborted must find out why
-    _abort(self, f"was left by {told(error)}")
+    try:
+        Voice.leaves(error)  # first: who finds the communicator aborted must find out why
+    finally:
+        _abort(self, f"was left by {told(error)}")
 
 
 def _abort(self: Communicator, why: str) -> None:

@@ -37,8 +37,12 @@ _ended = ""
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
-    """Answer questions to that rank of that communicator by a bound method, held weakly."""
+    """Answer questions to that rank of that communicator by a bound method, held weakly.
+
+    A program that makes a communicator goes on: an exception that was told before has been caught.
+    """
     key = uid, rank
+    note(raised=None)
     with _lock:
         _closed.pop(key, None)
         _answering[key] = weakref.WeakMethod(answerer, lambda _: _answering.pop(key, None))

@@ -40,8 +40,9 @@ try:
     if free and not ({refused}):
         {site}
         {call}
-except (RecursionError, MemoryError):
-    if gate.error is None:
+except (RecursionError, MemoryError) as error:
+    # A call may refuse memory before it is made.
+    if gate.error is None and (calls.current is not None or error.__class__ is RecursionError):
         calls.closed, calls.current = LEFT, None
     raise
 {refusal}
@@ -57,8 +58,8 @@ such as Ctrl-C's, runs after calls, and nothing would give the turn back. Nor ha
 its limit. What was under way then is not known to be done, or told of, so the communicator takes no more calls.
 """
 
-LEFT = "was left by an exception for which there was no room"
-"""Why no call is taken after a `RecursionError` or a `MemoryError`."""
+LEFT = "was left by a RecursionError or MemoryError in the midst of a call"
+"""Why no call is taken after that."""
 
 _REFUSAL = """\
 except BaseException as error:

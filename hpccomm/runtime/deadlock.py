@@ -87,14 +87,12 @@ def explored(calls: CallState, seconds: float) -> Known:
     known = {me: Answer(ANSWERED, answering.across(calls))}
     front: Known = known
     while front:
-        waits = [
-            wait
-            for answer in front.values()
-            for within in (uid, None)
-            for wait in _waits(answer, within, answer is known[me])
-        ]
-        few = MOST_ASKED - len(known)
-        peers = {peer for wait in waits for peer in _awaited(wait, few)} - known.keys()
+        few, peers = MOST_ASKED - len(known), set[int]()
+        for member, answer in front.items():
+            for within in (uid, None):
+                for wait in _waits(answer, within, member == me):
+                    peers.update(_awaited(wait, few, own=member == me))
+        peers -= known.keys()
         front = asked(calls, peers, seconds, across=True) if peers else {}
         known |= front
     return known
@@ -243,12 +241,12 @@ def _waits(answer: Answer, within: str | None, own: bool) -> list[Wait]:
     return [wait for wait in waits if not wait.now["any"]][:1] or waits
 
 
-def _awaited(wait: Wait, most: int) -> Iterator[int]:
-    """Yield the ranks to ask about a wait."""
+def _awaited(wait: Wait, most: int, own: bool) -> Iterator[int]:
+    """Yield the ranks to ask about a wait. Who waits for any rank itself asks all of them."""
     there, now = wait
     members, ends = there["members"], now.get("waits", ())
     if any(end["peer"] is None for end in ends):
-        yield from members
+        yield from members if own or len(members) <= MOST_AWAITED else ()
         return
     ranks = [end["peer"] for end in ends]
     if now["collective"] > 0:

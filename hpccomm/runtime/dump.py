@@ -6,6 +6,7 @@ have its names.
 """
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +33,7 @@ from hpccomm.runtime.recorder import (
     stacks,
     unix_ns,
 )
-from hpccomm.runtime.service import on_signal
+from hpccomm.runtime.service import service
 
 logger = logging.getLogger("hpccomm")
 
@@ -241,18 +243,34 @@ def _frame(site: Any) -> dict[str, object]:
     return {"name": code.co_qualname, "filename": code.co_filename, "line": line_of(site)}
 
 
+# SIGUSR1 dumps the last calls, even if the main thread is stuck.
+#
+# Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
+# library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which the service thread hears.
+
+QUIET_SECONDS = 0.05
+"""Nothing more comes of a signal after so long."""
+
+_installed = False
+
+
 def install() -> None:
-    """Dump the last calls at SIGUSR1, unless the program has a use for it. In the main thread.
+    """Dump the last calls at SIGUSR1, unless the program has a use for it. Idempotent."""
+    global _installed
+    if not _installed and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        service.hear(reading, partial(_asked, reading))
+        service.start()
+        faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
+        _installed = True
 
-    That may be stuck in a library: the service thread writes the dump.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        on_signal(signal.SIGUSR1, lambda *_: None, _asked)
-        signal.siginterrupt(signal.SIGUSR1, False)  # a library's call goes on
 
-
-def _asked() -> None:
+def _asked(reading: int) -> None:
+    time.sleep(QUIET_SECONDS)  # the handler writes a stack in pieces: all of them are one signal
+    with contextlib.suppress(BlockingIOError):
+        while os.read(reading, 1 << 16):
+            pass
     try:
         dump(reason="SIGUSR1")
     except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
@@ -262,7 +280,10 @@ def _asked() -> None:
 @after_fork
 def _after_fork() -> None:
     # The child has other calls, if any, and leaves the parent's file alone.
-    global _communicators, _writing, _told
+    global _communicators, _writing, _told, _installed
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
     process.raised, process.ended = None, ""
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False
+    if _installed:  # what the pipe wakes is the parent's
+        _installed = False
+        faulthandler.unregister(signal.SIGUSR1)

@@ -3,9 +3,11 @@
 The exits (`hpccomm.backends.bootstrap.shutdown`) and dumps use it.
 """
 
+import os
 import re
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -33,20 +35,53 @@ def note(error: BaseException) -> Mapping[str, Any]:
     """Store the exception that ends the process, for dump and other ranks; return the facts.
 
     Among them are ``"order"``, by which ranks know the first exception of the job, the ``"status"``
-    with which the process ends by it, and as ``"own"`` whether it is the program's: not a failure that
-    other ranks have as well.
+    with which the process ends by it, and as ``"own"`` whether it is the program's, and no
+    `CommunicationError`, which follows from something else.
     """
     kept = mishap(error, site_of_traceback(error.__traceback__)).facts()
     dump.process.raised = {**kept, "stack": "".join(traceback.format_exception(error))}
     dump.process.reason = dump.process.reason or in_words(error)
     facts = {
         **kept,
-        "order": answering.say("its exception"),
+        "order": _order(error),
         "status": int(status_of(error)),
         "own": not isinstance(error, CommunicationError),
     }
     answering.note(raised=facts)
     return facts
+
+
+def _order(error: BaseException) -> tuple[float, int]:
+    """Return when this process first told of an exception, or of one that led to it, and its number."""
+    for each in chain(error):
+        if hasattr(each, MARK):
+            order: tuple[float, int] = getattr(each, MARK)
+            return order
+    order = time.time(), os.getpid()
+    setattr(error, MARK, order)
+    return order
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, and those that led to it."""
+    each: BaseException | None = error
+    for _ in range(MOST_FRAMES):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def follows(own: Mapping[str, Any] | None, first: Mapping[str, Any]) -> bool:
+    """Whether the end of this rank follows from another rank's exception that came first.
+
+    An exception of the program of this rank does so if it is the same: one rank tells of it for all.
+    """
+    return own is None or not own["own"] or _kind(own["error"]) == _kind(first["error"])
+
+
+MARK = "_hpccomm_told"
+"""Attribute of exceptions that were told; kept there, since who keeps an exception keeps what its frames have."""
 
 
 def told(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from functools import partial, wraps
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec
 
-from hpccomm.runtime.lifetime import after_fork, start_thread
+from hpccomm.runtime.lifetime import Status, after_fork, start_thread
 
 logger = logging.getLogger("hpccomm")
 
@@ -155,7 +155,14 @@ class Service(Descriptors):
 
         @wraps(run)
         def end(*arguments: P.args, **keywords: P.kwargs) -> NoReturn:
-            self.aside(partial(run, *arguments, **keywords))
+            def ending() -> None:
+                try:
+                    run(*arguments, **keywords)
+                finally:  # it has failed
+                    os._exit(Status.ENDED)
+
+            if not (self._here() and start_thread("hpccomm-end", ending)):
+                run(*arguments, **keywords)
             while True:
                 self.rest(LOOK_SECONDS)
 

@@ -102,10 +102,10 @@ def end_job(
     """
     words, own = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}", answering.noted("raised")
     first = presence.first(presence.raised(0.0), own)
-    if first is not None and first is not own:
+    if first is not None and first is not own and raised.follows(own, first):
         time.sleep(PATIENCE_SECONDS)
-    if first is not None and first["own"]:  # what the others raise follows from it
-        with_status = first["status"]
+        if first["own"]:
+            with_status = first["status"]
     if say is not None:
         say()
     _begin(with_status, words)
@@ -174,8 +174,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     failed : bool
         Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet
         unfinished communication: the process leaves without, where its launcher lets it (PMIx), and with the
-        status of the program. It ends the job if ranks of its node are stopped or do not answer, and where its status is not 0 if
-        others go on.
+        status of the program. It ends the job if ranks of its node are stopped or do not answer. It ends
+        the job, too, if its status is not 0 and others go on.
     seconds : float
         The most that it may take otherwise.
     """
@@ -192,12 +192,13 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
                 leave_now(leaving)
             libmpi.exit_at_once()
             return
-    library = libmpi.library()
+    leaving, library = known() or 0, libmpi.library()
     if library is None:
+        if failed:
+            leave_now(leaving)
         refuse()
         mpi.Finalize()  # holds the interpreter's lock: it cannot be watched
         return
-    leaving = known() or 0
     limit = min(seconds, ALONE_SECONDS) if leaving else seconds
     done = threading.Event()
     rank = mpi.COMM_WORLD.rank
@@ -303,25 +304,23 @@ def _is_uncaught(error: BaseException) -> bool:
 # Exceptions.
 
 
+_PRINTED = "_hpccomm_printed"
+"""Attribute of exceptions that were printed."""
+
+
 class _Exceptions:
     """Tells the other ranks of an exception that ends this one's program. The first of the job is printed, and ends it."""
 
     def __init__(self, mpi: Any) -> None:
         self.end = False  # whether they end the job
         self._mpi, self._owner = mpi, os.getpid()
-        self._seen: BaseException | None = None
-        self._printed: BaseException | None = None
         self._previous, sys.excepthook = sys.excepthook, self._uncaught
 
     def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
-        if not self._concerned() or self._seen is error or not _in_main_thread():
-            return
-        if isinstance(error, SystemExit):
-            if not status_of(error):
-                return
-            note(status_of(error))
-        self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
+        told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
+        if told and self._concerned() and _in_main_thread() and not hasattr(error, raised.MARK):
+            self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, where: TracebackType | None
@@ -344,7 +343,9 @@ class _Exceptions:
             _lost = f", after {kind.__name__}: {error}"
             time.sleep(FOLLOWED_SECONDS)
         facts, others = self._tell(error, at_once=False)
-        reason = f"{kind.__name__} was not caught{raised.beside(facts, others)}"
+        told = self._printed(error) in (None, error)
+        what = kind.__name__ if told else raised.told(error)
+        reason = f"{what} was not caught{raised.beside(facts, others)}"
         end_job(self._mpi, reason, Status.RAISED, partial(self._print, error))
 
     def _concerned(self) -> bool:
@@ -352,17 +353,22 @@ class _Exceptions:
 
     def _tell(self, error: BaseException, *, at_once: bool) -> tuple[Facts, dict[int, Facts]]:
         """Tell the other ranks; return this rank's facts and theirs. The first rank may print it at once."""
-        self._seen, facts = error, raised.note(error)
+        facts = raised.note(error)
         others = presence.raised(GATHERED_SECONDS)
         if at_once and presence.first(others, facts) is facts:
             self._print(error)
         return facts, others
 
+    def _printed(self, error: BaseException) -> BaseException | None:
+        """Return which of an exception and those that led to it is printed."""
+        return next((each for each in raised.chain(error) if hasattr(each, _PRINTED)), None)
+
     def _print(self, error: BaseException) -> None:
         """Print an exception, once; it says why the job ends."""
-        if self._printed is error:
+        if self._printed(error) is not None:
             return
-        self._printed, rank = error, self._mpi.COMM_WORLD.rank
+        setattr(error, _PRINTED, True)
+        rank = self._mpi.COMM_WORLD.rank
         answering.say("why the job ends")
         if isinstance(error, SystemExit):
             at = raised.told(error).removeprefix(in_words(error))
