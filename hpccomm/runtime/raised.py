@@ -72,12 +72,12 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or each.__context__
 
 
-def follows(own: Mapping[str, Any] | None, first: Mapping[str, Any]) -> bool:
-    """Whether the end of this rank follows from another rank's exception that came first.
+def follows(own: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether the exception of this rank follows from another rank's that came first.
 
-    An exception of the program of this rank does so if it is the same: one rank tells of it for all.
+    One of the program does so if it is the same: one rank tells of it for all.
     """
-    return own is None or not own["own"] or _kind(own["error"]) == _kind(first["error"])
+    return not own["own"] or _kind(own["error"]) == _kind(first["error"])
 
 
 MARK = "_hpccomm_told"

@@ -1,6 +1,7 @@
 """Curves with the shape known from practice, and the memory that simulating many ranks takes."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_many_ranks_take_little_memory(algorithm, ranks, nbytes):
     """Under 2 GiB, in a process of its own: what this one takes says nothing."""
     program = f"""
 import resource, sys
-sys.path.insert(0, {__file__.rpartition("/")[0]!r})
+sys.path[:0] = {[str(each) for each in Path(__file__).parents[:2]]!r}
 from test_shape import all_reduce
 all_reduce({algorithm!r}, {ranks}, {nbytes})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

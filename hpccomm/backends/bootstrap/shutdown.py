@@ -102,7 +102,8 @@ def end_job(
     """
     words, own = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}", answering.noted("raised")
     first = presence.first(presence.raised(0.0), own)
-    if first is not None and first is not own and raised.follows(own, first):
+    follows = with_status == Status.ENDED if own is None else raised.follows(own, first)
+    if first is not None and first is not own and follows:
         time.sleep(PATIENCE_SECONDS)
         if first["own"]:
             with_status = first["status"]
