@@ -92,21 +92,25 @@ def install(mpi: Any) -> None:
 
 @service.ends
 def end_job(
-    mpi: Any, reason: str, with_status: int, say: Callable[[], None] | None = None
+    mpi: Any,
+    reason: str,
+    with_status: int,
+    say: Callable[[], None] | None = None,
+    others: dict[int, Facts] | None = None,
 ) -> NoReturn:
     """End all processes of the job with an exit status. From any thread.
 
     The launcher gets it before the other ranks can see that this one is gone. A rank whose exception came first
     ends the job itself, once it has come to the end of its program; then its status counts here as well. It is
-    waited for, before this rank may `say` why.
+    waited for, before this rank may `say` why. `others` are their exceptions, where these were asked for already.
     """
     words, own = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}", answering.noted("raised")
-    first = presence.first(presence.raised(0.0), own)
-    follows = with_status == Status.ENDED if own is None else raised.follows(own, first)
-    if first is not None and first is not own and follows:
-        time.sleep(PATIENCE_SECONDS)
-        if first["own"]:
-            with_status = first["status"]
+    first = presence.first(presence.raised(0.0) if others is None else others, own)
+    if first is not None and first is not own:
+        mine = with_status != Status.ENDED if own is None else not raised.follows(own, first)
+        if not mine:
+            time.sleep(PATIENCE_SECONDS)
+            with_status = first["status"] if first["own"] else with_status
     if say is not None:
         say()
     _begin(with_status, words)
@@ -185,7 +189,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         _settle(mpi)
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
-            end_job(mpi, why, Status.ENDED)
+            end_job(mpi, why, Status.ENDED, others={})  # who does not end has raised nothing
         if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
             end_job(mpi, f"it exits with status {leaving}", leaving)
         if libmpi.sign_off():
@@ -320,8 +324,12 @@ class _Exceptions:
     def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
         told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
-        if told and self._concerned() and _in_main_thread() and not hasattr(error, raised.MARK):
-            self._tell(error, at_once=not isinstance(error, HpccommError | KeyboardInterrupt))
+        if not (told and self._concerned() and _in_main_thread()) or hasattr(error, raised.MARK):
+            return
+        if isinstance(error, HpccommError | KeyboardInterrupt):
+            raised.note(error)
+        else:
+            self._tell(error, at_once=True)
 
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, where: TracebackType | None
@@ -347,7 +355,7 @@ class _Exceptions:
         told = self._printed(error) in (None, error)
         what = kind.__name__ if told else raised.told(error)
         reason = f"{what} was not caught{raised.beside(facts, others)}"
-        end_job(self._mpi, reason, Status.RAISED, partial(self._print, error))
+        end_job(self._mpi, reason, Status.RAISED, partial(self._print, error), others)
 
     def _concerned(self) -> bool:
         return not self._mpi.Is_finalized() and self._owner == os.getpid()
