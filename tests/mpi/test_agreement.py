@@ -77,6 +77,8 @@ def room(dtype: Any) -> Any:
 @pytest.mark.parametrize("kind", TRUNCATED)
 def test_a_truncation_is_told_as_the_calls_that_met(mpi_comm: Any, kind: str) -> None:
     """That both calls are named is checked against the program; MPI knows of sizes alone."""
+    if mpi_comm.size > 3:
+        pytest.skip("in a larger tree a rank waits in the library for rank 1, and the job ends")
     comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60)
     for odd in (False, True):
         TRUNCATED[kind](comm, odd)

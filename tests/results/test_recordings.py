@@ -16,6 +16,7 @@ from damage import called
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+from until import until
 
 from hpccomm.cli import advise, export, plot, show
 from hpccomm.errors import ResultsError
@@ -259,6 +260,7 @@ def test_a_part_without_anything_is_not_taken_for_an_earlier_recording(tmp_path)
     assert len(read_recordings(path)) == 1
 
 
+@pytest.mark.slow("a program of its own writes 300 times")
 def test_a_killed_program_leaves_what_was_flushed(tmp_path):
     path = tmp_path / "t.h5"
     program = (
@@ -283,6 +285,8 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         assert process.stdout is not None
         for _ in range(300):
             process.stdout.readline()
+        # The first lines wait for a thread of the program, which lays out more capacity.
+        until(lambda: any(each.calls.count for each in read_recordings(path)))
         process.kill()
     (one,) = read_recordings(path)
     expected = stepped(2, 8_000, lambda rank, step: 1000 + step % 7, 500)
