@@ -304,7 +304,7 @@ def test_the_status_of_an_exit_is_known_at_exit_and_not_before() -> None:
 import atexit, os, sys, threading
 from hpccomm.backends.bootstrap import shutdown
 
-shutdown.watch(None)
+shutdown.watch_status(None)
 
 def caught():
     for raises in (lambda: sys.exit(3), lambda: exit(3)):

@@ -7,7 +7,7 @@ draws them.
 
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ from hpccomm.diagnosis.answers import SIGNALS, JudgedCall, judged
 from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 from hpccomm.errors import RankMismatch
-from hpccomm.runtime.traffic import shortest_round
 from hpccomm.runtime.verdict import Verdict, unlike
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
@@ -327,7 +326,7 @@ def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
     """Return a shortest round of ranks that wait for each other, or an empty one."""
     rounds = []
     for start in sorted(waiting):
-        others = shortest_round(
+        others = _shortest_round(
             start, lambda rank: [peer for each in waiting.get(rank, ()) for peer in each.awaited]
         )
         if others:
@@ -337,3 +336,26 @@ def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
         next(each for each in waiting[rank] if peer in each.awaited)
         for rank, peer in zip(ring, (*ring[1:], *ring[:1]), strict=True)
     ]
+
+
+def _shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
+    """Return the other ranks of a shortest circle of waits; or an empty list.
+
+    Parameters
+    ----------
+    start : int
+        The rank that the round begins and ends with.
+    awaited : callable
+        Returns the ranks that a rank waits for.
+    """
+    reached: dict[int, tuple[int, ...]] = {start: ()}
+    front = [start]
+    while front:
+        rank = front.pop(0)
+        for peer in awaited(rank):
+            if peer == start and rank != start:
+                return reached[rank]
+            if peer not in reached:
+                reached[peer] = (*reached[rank], peer)
+                front.append(peer)
+    return ()

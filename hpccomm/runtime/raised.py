@@ -14,7 +14,7 @@ from typing import Any
 from hpccomm.errors import CommunicationError
 from hpccomm.runtime import answering, dump
 from hpccomm.runtime.lifetime import status_of
-from hpccomm.runtime.recorder import in_words, mishap, of_program, site_of_traceback
+from hpccomm.runtime.recorder import described, in_words, mishap, of_program, site_of_traceback
 from hpccomm.settings import read
 from hpccomm.units import ranks_named
 
@@ -86,9 +86,13 @@ MARK = "_hpccomm_told"
 
 def told(error: BaseException) -> str:
     """Return an error in words, with the line of the program that it came from."""
-    facts = mishap(error, site_of_traceback(error.__traceback__)).facts()
-    at = f" at {facts['site']}" if facts["site"] else ""
-    return f"{facts['error']}{at}"
+    return f"{mishap(error, None).error}{came_from(error)}"
+
+
+def came_from(error: BaseException) -> str:
+    """Return the line of the program that an error came from, as a clause; empty if it is not known."""
+    where = described(site_of_traceback(error.__traceback__))
+    return f" at {where}" if where else ""
 
 
 def report(error: BaseException) -> list[str]:
@@ -120,9 +124,8 @@ def _formatted(stack: Sequence[tuple[FrameType, int]]) -> list[str]:
     """Return the lines of frames: of few ones with their text, of more the last one alone."""
     frames = traceback.StackSummary()
     for number, (frame, line) in enumerate(stack, 1):
-        text = (
-            None if len(stack) <= WITH_SOURCE or number == len(stack) else ""
-        )  # None is looked up
+        with_text = len(stack) <= WITH_SOURCE or number == len(stack)
+        text = None if with_text else ""  # None is looked up
         code = frame.f_code
         frames.append(traceback.FrameSummary(code.co_filename, line, code.co_name, line=text))
     return "".join(frames.format()).splitlines()

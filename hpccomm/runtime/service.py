@@ -161,8 +161,7 @@ class Service(Descriptors):
                 finally:  # it has failed
                     os._exit(Status.ENDED)
 
-            if not (self._here() and start_thread("hpccomm-end", ending)):
-                run(*arguments, **keywords)
+            self.aside(ending if self._here() else partial(run, *arguments, **keywords))
             while True:
                 self.rest(LOOK_SECONDS)
 

@@ -7,7 +7,7 @@ and `hpccomm explain`.
 
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.fingerprint import CallFingerprint
@@ -232,29 +232,6 @@ def has_begun(facts: Facts, number: int) -> bool:
     Nor is what belongs to the making of a communicator: there ranks number differently.
     """
     return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
-
-
-def shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
-    """Return the other ranks of a shortest circle of waits; or an empty list.
-
-    Parameters
-    ----------
-    start : int
-        The rank that the round begins and ends with.
-    awaited : callable
-        Returns the ranks that a rank waits for.
-    """
-    reached: dict[int, tuple[int, ...]] = {start: ()}
-    front = [start]
-    while front:
-        rank = front.pop(0)
-        for peer in awaited(rank):
-            if peer == start and rank != start:
-                return reached[rank]
-            if peer not in reached:
-                reached[peer] = (*reached[rank], peer)
-                front.append(peer)
-    return ()
 
 
 class LeftOver(NamedTuple):

@@ -87,7 +87,7 @@ def start() -> Any:
             abort = settings.read("HPCCOMM_ABORT_ON_EXCEPTION")
             mpi = load()
             _ours, _owner = _initialize(mpi), os.getpid()
-            shutdown.watch(mpi)
+            shutdown.watch_status(mpi)
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
             # Attributes of COMM_SELF are deleted first when MPI is finalised (MPI 4.1, section
             # 11.2.4).

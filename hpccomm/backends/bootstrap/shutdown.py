@@ -31,7 +31,7 @@ from hpccomm.runtime.lifetime import (
     status_of,
     write_stderr,
 )
-from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, in_words, site_of
+from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, site_of
 from hpccomm.runtime.service import on_signal, service
 
 ALONE_SECONDS = 2.0
@@ -66,7 +66,7 @@ _known: int | None = None  # the exit status
 _exceptions: "_Exceptions | None" = None
 
 
-def watch(mpi: Any) -> None:
+def watch_status(mpi: Any) -> None:
     """Take note of the exit status from now on. Once a process; what Python does stays the same."""
     global _exceptions
     _watch_code()
@@ -80,7 +80,7 @@ def installed() -> bool:
 
 
 def install(mpi: Any) -> None:
-    """Install what ends the job when this process fails. Once a process, of several ranks, after `watch`."""
+    """Install what ends the job when this process fails. Once a process, of several ranks, after `watch_status`."""
     assert _exceptions is not None
     Voice.before, Voice.leaves, _exceptions.end = presence.said_before, _exceptions.leaves, True
     if threading.current_thread() is threading.main_thread():
@@ -106,11 +106,13 @@ def end_job(
     """
     words, own = f"rank {mpi.COMM_WORLD.rank} ends the job: {reason}", answering.noted("raised")
     first = presence.first(presence.raised(0.0) if others is None else others, own)
-    if first is not None and first is not own:
-        mine = with_status != Status.ENDED if own is None else not raised.follows(own, first)
-        if not mine:
-            time.sleep(PATIENCE_SECONDS)
-            with_status = first["status"] if first["own"] else with_status
+    if (
+        first is not None
+        and first is not own
+        and (with_status == Status.ENDED if own is None else raised.follows(own, first))
+    ):
+        time.sleep(PATIENCE_SECONDS)
+        with_status = first["status"] if first["own"] else with_status
     if say is not None:
         say()
     _begin(with_status, words)
@@ -184,8 +186,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
     seconds : float
         The most that it may take otherwise.
     """
+    leaving = known() or 0
     if failed:
-        leaving = known() or 0
         _settle(mpi)
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
             why = f"a communicator has failed, and the launcher would wait for ranks that do not end: {stuck}"
@@ -197,7 +199,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
                 leave_now(leaving)
             libmpi.exit_at_once()
             return
-    leaving, library = known() or 0, libmpi.library()
+    library = libmpi.library()
     if library is None:
         if failed:
             leave_now(leaving)
@@ -346,7 +348,7 @@ class _Exceptions:
             return
         rank = self._mpi.COMM_WORLD.rank
         if isinstance(error, KeyboardInterrupt):
-            at = raised.told(error).removeprefix(in_words(error))
+            at = raised.came_from(error)
             end_process(f"hpccomm: rank {rank} was interrupted{at}", Status.INTERRUPTED)
         if isinstance(error, PeerLost):  # no second traceback beside the lost rank's own
             _lost = f", after {kind.__name__}: {error}"
@@ -380,8 +382,8 @@ class _Exceptions:
         rank = self._mpi.COMM_WORLD.rank
         answering.say("why the job ends")
         if isinstance(error, SystemExit):
-            at = raised.told(error).removeprefix(in_words(error))
-            write_stderr(f"hpccomm: rank {rank} exits with status {status_of(error)}{at}")
+            exits = f"exits with status {status_of(error)}{raised.came_from(error)}"
+            write_stderr(f"hpccomm: rank {rank} {exits}")
         else:
             lines = "\n".join(raised.report(error))
             write_stderr(f"hpccomm: rank {rank} raised:\n{lines}".rstrip())
