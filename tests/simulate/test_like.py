@@ -229,15 +229,30 @@ def test_a_real_run_is_predicted_again():
         assert seconds / 1.5 < predicted < 1.5 * seconds
 
 
-def test_a_run_says_nothing_of_what_it_did_not_use(shared_job, tmp_path, capsys):
+def test_a_run_says_nothing_of_what_it_did_not_use(tmp_path, capsys):
+    mine, file = tmp_path / "mine.toml", tmp_path / "run.h5"
+    mine.write_text(
+        "nodes = 1\nranks_per_node = 2\nreduce = 7e9\n[inner]\nlatency = 2e-6\nbandwidth = 6e9\n"
+    )
+    command = ["all_reduce,all_gather", "--cluster", mine, "--algorithm", "ring"]
+    assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", file) == 0
+    capsys.readouterr()
+    assert simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
+    said = capsys.readouterr().out
+    assert "2 ranks, 2 a node; 6 of 6 rows used" in said
+    assert said.count("unknown: no message of the run passed there") == 2  # [across]
+
+
+def test_a_file_of_perf_is_read_whatever_its_times_tell(shared_job, tmp_path, capsys):
+    """On a busy machine they may tell too little."""
     file = tmp_path / "run.h5"
     command = ["perf", "all_reduce,all_gather", "--algorithm", "ring", "-b", "1K", "-e", "1M"]
     shared_job(2, "-m", "hpccomm", *command, "-f", "32", "-n", "20", "--output", file)
     capsys.readouterr()
-    assert simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
-    said = capsys.readouterr().out
-    assert "2 ranks, 2 a node; 12 of 12 rows used" in said
-    assert said.count("unknown: no message of the run passed there") == 2  # [across]
+    told = simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
+    said = capsys.readouterr()
+    assert ("12 of 12 rows used" in said.out) == told
+    assert told or "the 12 rows of own algorithms of run0001 do not tell" in said.err
     assert simulate("all_reduce", "--like", file, "--ranks", "4096", *ONE) == 2
     said = capsys.readouterr().err
     assert "is one node of 2 ranks, and 4096 were asked for" in said
