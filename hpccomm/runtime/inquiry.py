@@ -124,7 +124,7 @@ class Inquiry:
                 if error is not None:
                     self._give_up(entry, error)
         elif seconds > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
-            verdict = self._asked(entry)
+            verdict = self._asked(entry, overdue=False)
             error = self._found(verdict, entry, seconds)
             said = "" if error is not None or verdict is None else verdict.unreceived
             if said not in self._said and len(self._said) <= MOST_NAMED:  # some wait so by design
@@ -202,7 +202,7 @@ class Inquiry:
 
     # What the others say.
 
-    def _asked(self, entry: CallRecord) -> Verdict | None:
+    def _asked(self, entry: CallRecord, *, overdue: bool = True) -> Verdict | None:
         """Ask the peers about a call, and return the verdict; None if no peer can be asked."""
         calls, side, origin = self._calls, self._calls.backend.side, self._calls.origin
         peers = () if entry[NUMBER] else entry[LABEL].peers
@@ -225,7 +225,7 @@ class Inquiry:
                 "between": {rank: between_ranks(entry, rank) for rank in self.answers},
             }
             behind = partial(deadlock.behind, origin, calls.backend.members, known)
-            verdict = judge(mine, self.answers, behind)
+            verdict = judge(mine, self.answers, behind, overdue=overdue)
             self.awaited = (*verdict.missing, *verdict.held_up)
             return verdict
 

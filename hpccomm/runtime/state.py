@@ -48,8 +48,8 @@ from hpccomm.settings import Settings
 MAKING = -(1 << 20)
 """Numbers begin here while the communicator is made, and at 0 for the user's calls."""
 
-REFUSALS = 64
-"""Refused calls that are remembered."""
+REFUSALS = AGREEMENTS = 64
+"""Refused calls that are remembered, and calls that the ranks have compared."""
 
 Compare = Callable[[CallFingerprint, CallRecord], object]
 
@@ -106,6 +106,8 @@ class CallState:
     compare : callable
         ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
         1,024 calls does so.
+    compared : deque of int
+        Numbers of the last calls that the ranks compare, or have compared, before they begin.
     thread : int
         The thread that has made the communicator.
     refusals : deque of tuple of int and Mishap
@@ -131,6 +133,7 @@ class CallState:
         self.gate = self.failure.gate
         self.traffic = Traffic()
         self.holds: set[int] = set()
+        self.compared: deque[int] = deque(maxlen=AGREEMENTS)
         self.compare: Compare = lambda _label, _entry: None
         self.thread = threading.get_ident()
         self.refusals: deque[tuple[int, Mishap]] = deque(maxlen=REFUSALS)
@@ -196,6 +199,7 @@ class CallState:
             "done": min(numbers) - 1 if numbers else self.number,
             "record": None if entry is None else _called(entry),
             "site": "" if entry is None else place(entry),
+            "compared": number in self.compared,
             "now": None if now is None else self._now(now),
             "doing": "" if self.backend.shares_process else doing(),
             "failed": None if error is None else _why(error),

@@ -66,6 +66,8 @@ def judge(
     mine: Facts,
     answers: Mapping[int, Answer],
     behind: Callable[[int], Mapping[int, Answer]] = lambda _: {},
+    *,
+    overdue: bool = True,
 ) -> Verdict:
     """Return why the call of this rank waits.
 
@@ -81,6 +83,9 @@ def judge(
         facts, if any.
     behind : callable, optional
         ``behind(rank)`` returns who keeps a rank that waits in a message, and their answers.
+    overdue : bool, optional
+        Whether the deadline has passed. Until then calls do not count as different if the ranks compare them
+        before they begin: that ends them all, and the communicator goes on.
     """
     number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}
@@ -109,7 +114,8 @@ def judge(
         for rank, each in sorted(came.items())
         if each.get("record") and not (ending and each.get("closed"))
     }
-    differing = _differing(called) if number else ()
+    compared = not overdue and all(each.get("compared") for each in called.values())
+    differing = _differing(called) if number and not compared else ()
     lists = None if differing else _unfit(mine, called)
     if not absent and not differing:
         absent, came = fallen, {r: each for r, each in came.items() if r not in fallen}

@@ -232,6 +232,7 @@ class Check:
         site = self._engine.site
 
         def agreement() -> Steps:
+            self._engine.compared.append(number)
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
             if not (yield from self._control.alike_steps(mine)):
