@@ -33,7 +33,6 @@ __all__ = [
     "pytest_configure",
     "pytest_exception_interact",
     "pytest_runtest_makereport",
-    "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
 
@@ -147,18 +146,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 for rank, outcome in enumerate(outcomes)
             )
         )
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell hpccomm the exit status, which ``python -m pytest`` raises without ``sys.exit``.
-
-    A process whose communicator has failed leaves without MPI_Finalize. It would leave with 0, and failed tests
-    would pass.
-    """
-    from hpccomm.backends.bootstrap import shutdown
-
-    shutdown.note(int(session.exitstatus))
 
 
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:

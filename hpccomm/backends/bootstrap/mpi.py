@@ -87,7 +87,7 @@ def start() -> Any:
             abort = settings.read("HPCCOMM_ABORT_ON_EXCEPTION")
             mpi = load()
             _ours, _owner = _initialize(mpi), os.getpid()
-            shutdown.watch_status(mpi)
+            shutdown.watch_exceptions(mpi)
             at_exit(ExitStep.MPI, partial(_finalize, mpi))
             # Attributes of COMM_SELF are deleted first when MPI is finalised (MPI 4.1, section
             # 11.2.4).
@@ -269,7 +269,7 @@ def _finalize(mpi: Any) -> None:
     if mpi.Is_finalized() or (_owner != os.getpid() and _ours):
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
-        shutdown.leave_now(shutdown.known() or 0)
+        shutdown.leave_now(shutdown.known())
     if not shutdown.known():  # else the job soon ends with that status, unless the others exit too
         answering.note_exit()
         for calls in everyone():

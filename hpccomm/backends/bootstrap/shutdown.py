@@ -5,8 +5,6 @@ here. `mpi` installs them when it starts MPI.
 """
 
 import contextlib
-import ctypes
-import gc
 import math
 import os
 import signal
@@ -62,15 +60,13 @@ _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
-_known: int | None = None  # the exit status
+_known = 0  # the exit status, as far as it is known
 _exceptions: "_Exceptions | None" = None
 
 
-def watch_status(mpi: Any) -> None:
-    """Take note of the exit status from now on. Once a process; what Python does stays the same."""
+def watch_exceptions(mpi: Any) -> None:
+    """Take note of uncaught exceptions from now on. Once a process; what Python does stays the same."""
     global _exceptions
-    _watch_code()
-    sys.exit = _exit  # up to Python 3.11, its own ``SystemExit`` is not stored if uncaught
     _exceptions = _Exceptions(mpi)
 
 
@@ -80,7 +76,7 @@ def installed() -> bool:
 
 
 def install(mpi: Any) -> None:
-    """Install what ends the job when this process fails. Once a process, of several ranks, after `watch_status`."""
+    """Install what ends the job when this process fails. Once a process, of several ranks, after `watch_exceptions`."""
     assert _exceptions is not None
     Voice.before, Voice.leaves, _exceptions.end = presence.said_before, _exceptions.leaves, True
     if threading.current_thread() is threading.main_thread():
@@ -179,14 +175,14 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         Whether hpccomm has started MPI; else mpi4py finalises it when Python's objects are gone,
         unless it is finalised here.
     failed : bool
-        Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet
-        unfinished communication: the process leaves without, where its launcher lets it (PMIx), and with the
-        status of the program. It ends the job if ranks of its node are stopped or do not answer. It ends
-        the job, too, if its status is not 0 and others go on.
+        Whether a communicator has failed. Then ``MPI_Finalize`` might wait for ever, or meet unfinished
+        communication: the process leaves without, where its launcher lets it (PMIx) and mpi4py would not finalise
+        it. It ends the job if ranks of its node are stopped or do not answer. It ends the job, too, if its status
+        is known not to be 0 and others go on.
     seconds : float
         The most that it may take otherwise.
     """
-    leaving = known() or 0
+    leaving = known()
     if failed:
         _settle(mpi)
         if leaving == 0 and (stuck := presence.stuck(STUCK_SECONDS)):
@@ -194,21 +190,20 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             end_job(mpi, why, Status.ENDED, others={})  # who does not end has raised nothing
         if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
             end_job(mpi, f"it exits with status {leaving}", leaving)
-        if libmpi.sign_off():
-            if not ours:  # nothing else keeps mpi4py from finalising
-                leave_now(leaving)
+        if ours and libmpi.sign_off():
             libmpi.exit_at_once()
             return
     library = libmpi.library()
-    if library is None:
+    rank = mpi.COMM_WORLD.rank
+    if library is None:  # mpi4py holds the interpreter's lock: it cannot be watched
         if failed:
-            leave_now(leaving)
+            words = f"rank {rank} cannot finalise MPI, whose library is not found, after a failure"
+            end_process(f"hpccomm: {words}. It ends now", leaving or Status.ENDED)
         refuse()
-        mpi.Finalize()  # holds the interpreter's lock: it cannot be watched
+        mpi.Finalize()
         return
     limit = min(seconds, ALONE_SECONDS) if leaving else seconds
     done = threading.Event()
-    rank = mpi.COMM_WORLD.rank
 
     def watch() -> None:
         until, lost = time.monotonic() + limit, 0
@@ -218,13 +213,16 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             # Faster ranks may be gone too; then this process follows at once.
             lost = lost + 1 if presence.gone() else 0
             if lost * LOOK_SECONDS > LOST_SECONDS:
+                if failed and not leaving:  # perhaps its status is another
+                    break
                 libmpi.sign_off()
                 leave_now(leaving)
         others = presence.not_at_their_end()
         if leaving and not libmpi.survives():
             why = f"it exits with status {leaving}, and has waited for the others for {limit:g} s"
             end_job(mpi, f"{why}: {others}", leaving)
-        words = f"rank {rank} has waited for {limit:g} s in MPI_Finalize: {others}"
+        waited = time.monotonic() - until + limit
+        words = f"rank {rank} has waited for {waited:.2g} s in MPI_Finalize: {others}"
         end_process(f"hpccomm: {words}. It ends now", leaving or Status.ENDED)
 
     with contextlib.suppress(RuntimeError):  # too late for threads: it goes on unwatched
@@ -250,49 +248,12 @@ def _settle(mpi: Any) -> None:
             time.sleep(0.001)
 
 
-# The status with which this process is about to exit, as far as Python reveals it: functions of `atexit` do not get it.
-# Known are an uncaught exception, and the status of a ``SystemExit``, raised by ``sys.exit`` or in another way.
+def known() -> int:
+    """Return the exit status of this process, as far as Python reveals it; 0 if it is unknown.
 
-
-def known() -> int | None:
-    """Return the exit status of this process; None if unknown, and then usually 0."""
-    return _known
-
-
-def note(status: int) -> None:
-    """Remember that the process exits with that status."""
-    global _known
-    _known = status
-
-
-def _watch_code() -> None:
-    """Take note of the code of a ``SystemExit`` when the interpreter itself asks for it, to end the process.
-
-    It is the only way to see a ``SystemExit`` raised without ``sys.exit``. The attribute works as
-    before. Types of the interpreter cannot be changed by assignment, but their names lie in a
-    dictionary.
+    Known is that of an uncaught exception, and that of a ``SystemExit`` which has left the block of a communicator.
     """
-    names: Any = gc.get_referents(SystemExit.__dict__)
-    if len(names) != 1 or not isinstance(names[0], dict):  # another interpreter
-        return
-    code = names[0]["code"]
-
-    def asked(error: SystemExit) -> object:
-        value: object = code.__get__(error)
-        if _in_main_thread():
-            try:
-                sys._getframe(1)  # noqa: SLF001 (documented so)
-            except ValueError:  # no reader is left: only the interpreter runs
-                note(status_of(error))
-        return value
-
-    names[0]["code"] = property(asked, code.__set__, code.__delete__, code.__doc__)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
-
-
-def _exit(status: Any = None, /) -> NoReturn:
-    """Exit the interpreter by raising SystemExit(status)."""
-    raise SystemExit(status)
+    return _known
 
 
 def _in_main_thread() -> bool:
@@ -325,9 +286,12 @@ class _Exceptions:
 
     def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
+        global _known
         told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
         if not (told and self._concerned() and _in_main_thread()) or hasattr(error, raised.MARK):
             return
+        if isinstance(error, SystemExit):
+            _known = told
         if isinstance(error, HpccommError | KeyboardInterrupt):
             raised.note(error)
         else:
@@ -337,11 +301,11 @@ class _Exceptions:
         self, kind: type[BaseException], error: BaseException, where: TracebackType | None
     ) -> None:
         """End the job: in place of ``sys.excepthook``."""
-        global _lost
+        global _known, _lost
         if not _is_uncaught(error):
             self._previous(kind, error, where)
             return
-        note(status_of(error))
+        _known = status_of(error)
         if not (self.end and self._concerned()):
             raised.note(error)
             self._previous(kind, error, where)
