@@ -1,24 +1,88 @@
-"""The generated functions of the path of a call behave like hand-written ones."""
+"""What the forms of a call share is the same in all of them, and nothing that interrupts a call leaves it behind."""
 
-import linecache
+import ast
 import random
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm.communicator.lanes import issuing
+from hpccomm.runtime import callpath
+
+FORMS = {"blocked", "polled", "started", "exchanged", "on_stream", "start_record", "ended"}
+TURNS = {"carried", "taking_turn", "one_call"}
 
 
-def test_a_traceback_shows_the_generated_line_and_the_record_the_programs():
-    with hpccomm.new_comm(backend="loopback") as comm:
-        comm.register_pre_hook(lambda info: 1 / 0)
-        with pytest.raises(ZeroDivisionError) as raised:
-            comm.all_reduce(np.ones(3))
-    entry = next(each for each in raised.traceback if "callpath.py: polled" in str(each.path))
-    file, line = entry.frame.code.raw.co_filename, entry.lineno + 1
-    assert linecache.getline(file, line).strip().startswith("calls.failed(")
+def functions() -> dict[str, ast.FunctionDef]:
+    """Return the forms by name; of two with one name, the inner one."""
+    found = {}
+    for module, names in ((callpath, FORMS | TURNS), (issuing, {"on_stream"})):
+        for each in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if isinstance(each, ast.FunctionDef) and each.name in names:
+                found[each.name] = each
+    return found
+
+
+def statements(function: ast.AST) -> Iterator[str]:
+    """Yield the statements, also those within others, without what is a form's own."""
+    own = {"BLOCKING", "POLLED", "ASYNC", "DEVICE", "mode"}
+    for each in ast.walk(function):
+        if isinstance(each, ast.stmt):
+            words = ast.unparse(each)
+            for name in own:
+                words = words.replace(f", {name}, calls.site", ", MODE, calls.site")
+            yield words
+
+
+BEGINS = [
+    "calls.sequence = sequence = calls.sequence + 1",
+    "begin = perf_counter()",
+    "entry = [origin, sequence, number, label, MODE, calls.site, begin, timeout, None, None]",
+    "record(entry)",
+]
+NUMBERS = [
+    "calls.number = number = calls.number + 1",
+    "calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST",
+]
+COUNTS = ["tally.calls += 1", "tally.nbytes += nbytes", "tally.seconds += elapsed"]
+TAKES = [
+    "free = False",
+    "try:\n    del turn[0]\n    free = True\nexcept KeyError:\n    pass",
+    "if free:\n    turn[0] = True",
+    "if gate.error is None and (calls.current is not None or error.__class__ is RecursionError):\n"
+    "    calls.closed, calls.current = (LEFT, None)",
+]
+
+
+def test_what_the_forms_of_a_call_share_is_the_same_in_each():
+    found = {name: [*statements(each)] for name, each in functions().items()}
+    assert found.keys() == FORMS | TURNS
+
+    def shared(names: set[str], lines: list[str]) -> None:
+        for name in names:
+            its = [each.replace(", 0, label", ", number, label") for each in found[name]]
+            assert [each for each in its if each in lines] == lines, name
+
+    shared(FORMS - {"ended"}, BEGINS)
+    shared(FORMS - {"ended", "started"}, NUMBERS)
+    shared(FORMS - {"start_record"}, COUNTS)
+    for name in TURNS:
+        assert set(TAKES) < set(found[name]), name
+    # Nothing is called between where others see the record and the try: a signal's handler might raise there.
+    for name in FORMS - {"ended", "start_record", "started"}:
+        body = functions()[name].body
+        (seen,) = [
+            i
+            for i, each in enumerate(body)
+            if ast.unparse(each).endswith(".current = entry")
+            or ast.unparse(each) == "pending.entered = entry"
+        ]
+        assert isinstance(body[seen + 1], ast.Try), name
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 0, 3)])

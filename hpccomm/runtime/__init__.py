@@ -1,6 +1,6 @@
 """The engine of calls: waiting, progress, deadlines, diagnosis of late calls, hooks, exits.
 
-- `engine` carries out the calls of one communicator, with `state`; `callpath` generates their code.
+- `engine` carries out the calls of one communicator, with `state`; `callpath` has the functions that each call goes through.
 - `progress` and `work` run asynchronous calls. `pending` watches calls on streams.
 - `waiting` holds every wait of the program's. `service` is the thread that looks, answers and acts on
   signals. `inquiry`, `verdict`, `deadlock` and `traffic` diagnose late calls.

@@ -1,27 +1,48 @@
-"""The path of a synchronous call, written once.
+"""The path of a synchronous call, written out for each form of a call.
 
 A call takes its turn, gets a number and a record, runs, and is counted. That costs a microsecond, and each function
-that a call enters costs a tenth of one. So each form of a call is one function, and all of these are generated from
-the same template, as `dataclasses` and `collections.namedtuple` generate theirs. A form says what is its own: how the
-call runs, and whether it takes its turn itself, as a plan does.
+that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and what the
+forms share stands in each of them. `tests/test_callpath.py` holds that it is the same.
 
-Values that are equal for all calls of one kind are bound once: the generated functions look nothing
-up. `hpccomm.communicator.lanes` and plans make their calls by it.
+Values that are equal for all calls of one kind are bound once, by the function around it: the inner one looks
+nothing up. `hpccomm.communicator.lanes` and plans make their calls by it.
+
+What is shared:
+
+- A turn holds the communicator for one call: one thread at a time. It is taken and given back by statements that
+  call nothing, as ``pop`` would: a signal's handler that raises, such as Ctrl-C's, runs after calls, and nothing
+  would give the turn back. Nor has a call room where recursion is at its limit. What was under way then is not
+  known to be done, or told of, so the communicator takes no more calls.
+- Nothing is called between where others see the record and the ``try``, for the same reason: the record would stay.
+- Messages, unlike collectives, have no number that all ranks count.
 """
 
-import linecache
-import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache, update_wrapper
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from itertools import repeat
-from textwrap import dedent, indent
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
-from zlib import crc32
+from typing import Any, Protocol, TypeVar, cast
 
-from hpccomm.runtime import failure, operation, recorder, waiting, work
-from hpccomm.runtime.recorder import CallRecord
+from hpccomm.contracts.backend import Start
+from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.runtime.failure import harmless_error
+from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    BLOCKING,
+    ENDED,
+    ERROR,
+    LABEL,
+    POLLED,
+    CallRecord,
+    caller,
+    in_words,
+    user_site,
+)
+from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.waiting import SPINS, drive, spun
+from hpccomm.runtime.work import Work
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,417 +50,202 @@ Issue = Callable[[tuple[Any, ...], object, float], None]
 """``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
 live meanwhile, and seconds."""
 
-_TURN = """\
-free = False
-try:
-    del turn[0]
-    free = True
-except KeyError:
-    pass
-try:
-    if free and not ({refused}):
-        {site}
-        {call}
-except (RecursionError, MemoryError) as error:
-    # A call may refuse memory before it is made.
-    if gate.error is None and (calls.current is not None or error.__class__ is RecursionError):
-        calls.closed, calls.current = LEFT, None
-    raise
-{refusal}
-finally:
-    if free:
-        turn[0] = True
-{refuse}
-"""
-"""Holds the communicator for one call: one thread at a time.
-
-The turn is taken and given back by statements that call nothing, as ``pop`` would: a signal's handler that raises,
-such as Ctrl-C's, runs after calls, and nothing would give the turn back. Nor has a call room where recursion is at
-its limit. What was under way then is not known to be done, or told of, so the communicator takes no more calls.
-"""
-
 LEFT = "was left by a RecursionError or MemoryError in the midst of a call"
 """Why no call is taken after that."""
 
-_REFUSAL = """\
-except BaseException as error:
-    calls.refused(error, {of_all})
-    raise
-"""
-
-_SITE = """\
-try:
-    frame = caller({depth})
-    calls.site = frame.f_code, frame.f_lasti
-except ValueError:
-    calls.site = None
-"""
-
-_ENDED = "calls.closed or gate.error is not None"
-
-_BEGIN = """\
-calls.sequence = sequence = calls.sequence + 1
-{number}
-begin = perf_counter()
-entry = [origin, sequence, {numbered}, label, {mode}, calls.site, begin, timeout, None, None]
-record(entry)
-"""
-_HOOK = """\
-if pre.registered:
-    pre(reports.info(entry))
-"""
-_COUNT = """\
-tally.calls += 1
-tally.nbytes += nbytes
-tally.seconds += elapsed
-if elapsed > reports.quiet:
-    reports.report(entry, elapsed, {error}, {held})
-"""
-_CALL = f"""\
-{{drain}}
-{_BEGIN.rstrip()}
-{{before}}
-{{current}} = entry
-try:
-    {indent(_HOOK, "    ").strip()}
-    {{compare}}
-    {{run}}
-except BaseException as error:
-    {{fail}}
-{{after}}
-{_COUNT.format(error="None", held="{held}").rstrip()}
-"""
-"""The call itself. Messages, unlike collectives, have no number that all ranks count.
-
-Nothing is called between where others see the record and the ``try``: a signal's handler that raises, such
-as Ctrl-C's, runs after calls, and the record would stay.
-"""
-
-_DRAIN = """\
-if queue:
-    calls.drain(timeout, queue)
-"""
-_NUMBER = """\
-calls.number = number = calls.number + 1
-calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
-"""
-_COMPARE = """\
-if number & COMPARED == COMPARED:
-    calls.compare(label, entry)
-"""
-_AFTER = """\
-calls.current = None
-entry[ENDED] = elapsed = perf_counter() - begin
-"""
-
-_MAKE = """\
-def make(calls, {bound}):
-    gate, turn, under_way, progress = calls.gate, calls.turn, calls.under_way, calls.progress
-    messages = progress.messages
-    {bind}
-    def {name}({arguments}):
-        {body}
-    return {name}
-"""
-_BIND = """\
-reports, origin, record, queue = calls.reports, calls.origin, calls.record, calls.queue
-pre = reports.pre_hooks
-nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
-"""
+# Calls on arrays in host memory. That on a device's stream is beside its streams.
 
 
-class Form(NamedTuple):
-    """One form of a call: what differs from others, as Python source.
+def blocked(calls: Any, label: CallFingerprint, tally: Tally, run: Callable[..., object]) -> Issue:
+    """Return the function that carries calls of one kind out by ``run(*arguments)``, which blocks in a library."""
+    reports, origin, record, queue = calls.reports, calls.origin, calls.record, calls.queue
+    pre, nbytes, fingerprint = reports.pre_hooks, label.nbytes, label.fingerprint & DIGEST
 
-    Attributes
-    ----------
-    name : str
-        Name of the function that carries such calls out.
-    arguments : str
-        Its parameters.
-    bound : str
-        What is bound beside the engine of the communicator: parameters of what makes the function.
-    run : str
-        The statements that carry the call out.
-    fail : str
-        What is done where they raise `error`.
-    mode : str
-        How the call waits, by its name in `hpccomm.runtime.recorder`.
-    ordered : bool
-        Whether all ranks make the call in one order, and compare their calls.
-    drain : str
-        The statements that wait for the asynchronous collectives before it.
-    compare : str
-        The statements that compare the calls of the ranks.
-    current : str
-        Where others see the record of the call under way.
-    before, after : str
-        Statements before the call runs, and afterwards: these set ``elapsed``.
-    held : str
-        What keeps its arrays: a recording has their identity.
-    planned : bool
-        Whether the call takes its turn itself.
-    returned : str
-        The statement that returns its result, if it has one.
+    def blocked(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        if queue:
+            calls.drain(timeout, queue)
+        calls.number = number = calls.number + 1
+        calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [origin, sequence, number, label, BLOCKING, calls.site, begin, timeout, None, None]
+        record(entry)
+        calls.current = entry
+        try:
+            if pre.registered:
+                pre(reports.info(entry))
+            if number & COMPARED == COMPARED:
+                calls.compare(label, entry)
+            run(*arguments)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            calls.failed(error, entry, (arguments, keep))
+        calls.current = None
+        entry[ENDED] = elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, keep)
+
+    return blocked
+
+
+def polled(
+    calls: Any, label: CallFingerprint, tally: Tally, start: Start, ordered: bool = True
+) -> Issue:
+    """Return the function that carries calls of one kind out by the steps of ``start(*arguments)``.
+
+    Small arrays come this way: what only a call that waits long needs is made only then.
     """
+    gate, reports, origin, record = calls.gate, calls.reports, calls.origin, calls.record
+    queue, pre = calls.queue, reports.pre_hooks
+    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
 
-    name: str
-    arguments: str
-    bound: str
-    run: str
-    fail: str
-    mode: str
-    ordered: bool = True
-    drain: str = _DRAIN
-    compare: str = _COMPARE
-    current: str = "calls.current"
-    before: str = ""
-    after: str = _AFTER
-    held: str = "keep"
-    planned: bool = False
-    returned: str = ""
+    def polled(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        number = 0
+        if ordered:
+            if queue:
+                calls.drain(timeout, queue)
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [origin, sequence, number, label, POLLED, calls.site, begin, timeout, None, None]
+        record(entry)
+        steps = None
+        calls.current = entry
+        try:
+            if pre.registered:
+                pre(reports.info(entry))
+            if number & COMPARED == COMPARED:
+                calls.compare(label, entry)
+            steps = start(*arguments)
+            if not spun(steps):
+                drive(
+                    calls.together(steps), timeout=timeout, gate=gate, expired=calls.expired(entry)
+                )
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            held = (start, arguments, keep, steps)
+            calls.failed(error, entry, held, harmless=harmless_error(error, ordered))
+        calls.current = None
+        entry[ENDED] = elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, keep)
 
-    def source(self) -> str:
-        """Return the source of the function that makes functions of this form."""
-        parts = self._asdict() | {"number": _NUMBER, "numbered": "number"}
-        if not self.ordered:
-            parts |= {"number": "", "numbered": "0", "drain": "", "compare": ""}
-        call = _filled(_CALL, **parts) + self.returned
-        body = _of_plan(f"{call}return result") if self.planned else call
-        return _filled(_MAKE, **parts, bind=_BIND, body=body)
-
-
-def _filled(template: str, **parts: str) -> str:
-    """Return a template with its parts; one that has a line to itself may have several, or none."""
-
-    def of_line(match: re.Match[str]) -> str:
-        lines = dedent(parts[match[2]]).strip("\n ")
-        return indent(f"{lines}\n", match[1]) if lines else ""
-
-    whole = re.sub(r"^( *)\{(\w+)\}\n", of_line, template, flags=re.MULTILINE)
-    return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], whole)
-
-
-def _of_plan(call: str) -> str:
-    """Return a plan's turn: it is entered by the program, and not by a method of the communicator."""
-    site = _filled(_SITE, depth="1")
-    refused = f"sink.diverted or {_ENDED}"
-    own = {"refused": refused, "site": site, "call": call, "refuse": "return otherwise()"}
-    return _filled(_TURN, **own, refusal="")
+    return polled
 
 
-@cache
-def compiled(form: Form, **own: Any) -> Callable[..., Callable[..., Any]]:
-    """Return the maker of a form's functions, from the engine and the form's bindings.
-
-    `own` are attributes that the form has otherwise. What is made is as `Issue`, or takes no arguments.
-    """
-    return _executed(form.name, form._replace(**own).source())["make"]  # type: ignore[no-any-return]
-
-
-def _executed(name: str, source: str, **names: Any) -> dict[str, Any]:
-    """Return the names of a module of that source, to which some are given."""
-    names |= {"perf_counter": perf_counter, "repeat": repeat, "LEFT": LEFT}
-    for module in (failure, operation, recorder, waiting, work):
-        names |= vars(module)
-    # Below the package: errors and dumps name the line of the program, and not one of these.
-    # The checksum tells the variants of a form apart.
-    file = f"{__file__}: {name} {crc32(source.encode()):08x}"
-    exec(compile(source, file, "exec"), names)
-    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    return names
-
-
-# Functions that are not made for one kind of calls.
-
-
-def _function(name: str, arguments: str, bind: str, body: str, **names: Any) -> Any:
-    lines = indent(f"{bind}\n{body}", "    ")
-    return _executed(name, f"def {name}({arguments}):\n{lines}", **names)[name]
-
-
-def in_turn(method: F, *, of_all: bool = False) -> F:
-    """Have a function carried out in its communicator's turn; a decorator.
-
-    The first argument has the `CallEngine` as ``calls``. A method of the communicator calls the function, and the
-    program calls that, unless an argument is the ``site``. No argument is one by keyword alone: that takes longer.
-    """
-    code = method.__code__
-    arguments = code.co_varnames[: code.co_argcount]
-    every = ", ".join(arguments)
-    site = _filled(_SITE, depth="2")
-    if "site" in arguments:
-        site = f"if site is None:\n{indent(site, '    ')}else:\n    calls.site = site"
-    call = f"return method({every})"
-    own = {"site": site, "call": call, "refused": _ENDED, "refuse": "calls.refuse(not free)"}
-    bind = f"calls = {arguments[0]}.calls\ngate, turn = calls.gate, calls.turn"
-    body = _filled(_TURN, **own, refusal=_filled(_REFUSAL, of_all=str(of_all)))
-    made = _function(method.__name__, every, bind, body, method=method)
-    made.__defaults__ = method.__defaults__
-    return update_wrapper(made, method)  # type: ignore[return-value]  # the parameters are the same
-
-
-def all_in_turn(method: F) -> F:
-    """Have a call of all ranks carried out in its communicator's turn, as `in_turn`; a refused one is remembered."""
-    return in_turn(method, of_all=True)
-
-
-one_call: Callable[..., AbstractContextManager[None]] = contextmanager(
-    _function(
-        "one_call",
-        "calls, also_failed=False",
-        "gate, turn = calls.gate, calls.turn",
-        _filled(
-            _TURN,
-            refused=f"{_ENDED} and not (also_failed and calls.failure.recoverable)",
-            site="calls.site = user_site()",
-            call="yield\nreturn",
-            refuse="calls.refuse(not free, also_failed)",
-            refusal=_filled(_REFUSAL, of_all="False"),
-        ),
+def started(
+    calls: Any, label: CallFingerprint, tally: Tally, start: Start
+) -> Callable[[tuple[Any, ...], object, float, Any], Work]:
+    """Return the function that begins messages of one kind, which go on by themselves if they are not done at once."""
+    under_way, progress, messages = calls.under_way, calls.progress, calls.progress.messages
+    reports, origin, record, pre = (
+        calls.reports,
+        calls.origin,
+        calls.record,
+        calls.reports.pre_hooks,
     )
-)
-"""``one_call(calls)`` holds the communicator of a `CallEngine` for one call, in a ``with`` statement."""
+    nbytes = label.nbytes
 
-_ANY_ORDER = _filled(
-    _BEGIN,
-    number=f"if ordered:\n{indent(_NUMBER, '    ')}",
-    numbered="number if ordered else 0",
-    mode="mode",
-)
-_RECORDED = """\
-origin, record, reports = calls.origin, calls.record, calls.reports
-fingerprint = label.fingerprint & DIGEST
-"""
-
-start_record: Callable[..., CallRecord] = _function(
-    "start_record",
-    "calls, label, mode, timeout, ordered=True",
-    _RECORDED,
-    f"{_ANY_ORDER}return entry",
-)
-"""``start_record(calls, label, mode, timeout)`` numbers and records a call that begins, and returns the record."""
-
-start: Callable[..., work.Work] = _function(
-    "start",
-    "calls, operation, timeout, result",
-    f"label, ordered, mode = operation.label, operation.ordered, ASYNC\n{_RECORDED}pre = reports.pre_hooks",
-    f"""\
-{_ANY_ORDER.rstrip()}
-try:
-{indent(_HOOK, "    ").rstrip()}
-except BaseException as error:
-    calls.failed(error, entry, operation.keep)
-return calls.put_under_way(operation, entry, result)
-""",
-)
-"""``start(calls, operation, timeout, result)`` starts a polled `Operation` that goes on by itself, and returns its
-`Work`."""
-
-ended: Callable[..., None] = _function(
-    "ended",
-    "calls, entry, tally, error, elapsed, held",
-    """\
-reports, nbytes, entry[ENDED] = calls.reports, entry[LABEL].nbytes, elapsed
-if error is not None:
-    entry[ERROR] = in_words(error)
-""",
-    _COUNT.format(error="error", held="held"),
-)
-"""``ended(calls, entry, tally, error, elapsed, held)`` counts and reports a call that has ended, by an error or None."""
-
-# The forms of calls on arrays in host memory. That of device arrays is beside their streams.
-
-_ISSUE = "arguments, keep, timeout"
-
-BLOCKED = Form(
-    "blocked",
-    _ISSUE,
-    "label, tally, run",
-    run="run(*arguments)",
-    fail="calls.failed(error, entry, (arguments, keep))",
-    mode="BLOCKING",
-)
-
-SPUN = Form(
-    "polled",
-    _ISSUE,
-    "label, tally, start, ordered",
-    before="steps = None",
-    run="""\
-    steps = start(*arguments)
-    if not spun(steps):
-        drive(calls.together(steps), timeout=timeout, gate=gate, expired=calls.expired(entry))
-    """,
-    fail="""\
-    held = (start, arguments, keep, steps)
-    calls.failed(error, entry, held, harmless=harmless_error(error, ordered))
-    """,
-    mode="POLLED",
-)
-"""Small arrays come this way: what only a call that waits long needs is made only then."""
-
-STARTED = Form(
-    "started",
-    "arguments, keep, timeout, result",
-    "label, tally, start",
-    before="begun, steps = False, None",
-    current="moved",
-    run="""\
-    begun = True
-    steps = start(*arguments)
-    moved = next(steps, None)
-    """,
-    fail="""\
-    if not begun or not isinstance(error, Exception):
-        calls.failed(error, entry, (arguments, keep, steps))
-    work = Work(calls, entry, tally, (arguments, keep, steps), None)
-    work.end(error)
-    return work
-    """,
-    after="""\
-    work = Work(calls, entry, tally, keep, result)
-    if moved is not None:
-        work.steps = steps
-        under_way[work] = messages[work] = entry
-        if progress.parked:
-            progress.wake()
+    def started(arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [origin, sequence, 0, label, ASYNC, calls.site, begin, timeout, None, None]
+        record(entry)
+        begun, steps = False, None
+        try:
+            if pre.registered:
+                pre(reports.info(entry))
+            begun = True
+            steps = start(*arguments)
+            moved = next(steps, None)
+        except BaseException as error:  # noqa: BLE001 (kept for who waits)
+            if not begun or not isinstance(error, Exception):
+                calls.failed(error, entry, (arguments, keep, steps))
+            work = Work(calls, entry, tally, (arguments, keep, steps), None)
+            work.end(error)
+            return work
+        work = Work(calls, entry, tally, keep, result)
+        if moved is not None:
+            work.steps = steps
+            under_way[work] = messages[work] = entry
+            if progress.parked:
+                progress.wake()
+            return work
+        work.over = True
+        entry[ENDED] = elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, keep)
         return work
-    work.over = True
-    entry[ENDED] = elapsed = perf_counter() - begin
-    """,
-    mode="ASYNC",
-    ordered=False,
-    returned="return work",
-)
-"""A message that goes on by itself, if it is not done as soon as it has begun."""
 
-PLAN = BLOCKED._replace(
-    name="planned",
-    arguments="",
-    bound="label, tally, run, arguments, keep, timeout, result, sink, otherwise",
-    planned=True,
-)
+    return started
 
-EXCHANGED = Form(
-    "exchanged",
-    "",
-    "label, tally, phases, repeated, keep, timeout, result, sink, otherwise",
-    run="""\
-    repeated.times += 1
-    for begin_all, test in phases:
-        begin_all()
-        for _ in repeat(None, SPINS):
-            if test():
-                break
-        else:
-            drive(iter(test, True), timeout=timeout, gate=gate, expired=calls.expired(entry))
-    """,
-    fail="calls.failed(error, entry, (phases, keep))",
-    mode="POLLED",
-    ordered=False,
-    planned=True,
-)
+
+def exchanged(
+    calls: Any,
+    label: CallFingerprint,
+    tally: Tally,
+    phases: Sequence[Any],
+    repeated: Any,
+    keep: object,
+    timeout: float,
+    ordered: bool,
+) -> Callable[[], None]:
+    """Return the function that carries out messages which the library repeats.
+
+    Each phase of them has a function that begins all of its messages, and one that tests them.
+    """
+    gate, reports, origin, record = calls.gate, calls.reports, calls.origin, calls.record
+    queue, pre = calls.queue, reports.pre_hooks
+    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
+
+    def exchanged() -> None:
+        number = 0
+        if ordered:
+            if queue:
+                calls.drain(timeout, queue)
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [origin, sequence, number, label, POLLED, calls.site, begin, timeout, None, None]
+        record(entry)
+        calls.current = entry
+        try:
+            if pre.registered:
+                pre(reports.info(entry))
+            if number & COMPARED == COMPARED:
+                calls.compare(label, entry)
+            repeated.times += 1
+            for begin_all, test in phases:
+                begin_all()
+                for _ in repeat(None, SPINS):
+                    if test():
+                        break
+                else:
+                    again, expired = iter(test, True), calls.expired(entry)
+                    drive(again, timeout=timeout, gate=gate, expired=expired)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            calls.failed(error, entry, (phases, keep))
+        calls.current = None
+        entry[ENDED] = elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, keep)
+
+    return exchanged
+
+
+# Plans: the program calls the function itself, which takes its turn.
 
 
 class Diversion(Protocol):
@@ -454,33 +260,180 @@ class Diversion(Protocol):
     diverted: bool
 
 
-def carrying(
-    calls: object,
-    carry: Callable[[], object],
-    result: Any,
-    sink: Diversion,
-    otherwise: Callable[[], Any],
-) -> Callable[[], Any]:
-    """Return the function that carries out a plan by `carry`, which numbers and records it.
+Plan = Callable[[], Any]
+"""Carries a call out again, and returns its result."""
 
-    Parameters
-    ----------
-    calls : CallEngine
-        The communicator's.
-    carry : callable
-        Carries the call out.
-    result : object
-        What the call returns.
-    sink : Diversion
-        Where calls go.
-    otherwise : callable
-        Is called instead when calls are taken elsewhere, or refused.
+
+def carried(
+    calls: Any, carry: Callable[[], object], result: Any, sink: Diversion, otherwise: Plan
+) -> Plan:
+    """Return the plan of a call that ``carry()`` carries out, which numbers and records it.
+
+    ``otherwise()`` is called instead where calls are taken elsewhere, or refused.
     """
-    return _carrying()(calls, carry, result, sink, otherwise)
+    gate, turn = calls.gate, calls.turn
+
+    def carried() -> Any:
+        free = False
+        try:
+            del turn[0]
+            free = True
+        except KeyError:
+            pass
+        try:
+            if free and not (sink.diverted or calls.closed or gate.error is not None):
+                try:
+                    frame = caller(1)
+                    calls.site = frame.f_code, frame.f_lasti
+                except ValueError:
+                    calls.site = None
+                carry()
+                return result
+        except (RecursionError, MemoryError) as error:
+            # A call may refuse memory before it is made.
+            if gate.error is None and (
+                calls.current is not None or error.__class__ is RecursionError
+            ):
+                calls.closed, calls.current = LEFT, None
+            raise
+        finally:
+            if free:
+                turn[0] = True
+        return otherwise()
+
+    return carried
 
 
-@cache
-def _carrying() -> Callable[..., Callable[..., Any]]:
-    own = {"name": "carried", "arguments": "", "bound": "carry, result, sink, otherwise"}
-    source = _filled(_MAKE, bind="", body=_of_plan("carry()\nreturn result"), **own)
-    return _executed("carried", source)["make"]  # type: ignore[no-any-return]
+# Calls that are functions of their own.
+
+
+def in_turn(method: F, *, of_all: bool = False) -> F:
+    """Have a function carried out in its communicator's turn; a decorator.
+
+    The first argument has the `CallEngine` as ``calls``. A method of the communicator calls the function, and the
+    program calls that, unless a ``site`` is given, by keyword.
+    """
+
+    @wraps(method)
+    def taking_turn(*arguments: Any, **named: Any) -> Any:
+        calls = arguments[0].calls
+        gate, turn = calls.gate, calls.turn
+        free = False
+        try:
+            del turn[0]
+            free = True
+        except KeyError:
+            pass
+        try:
+            if free and not (calls.closed or gate.error is not None):
+                if named and named.get("site") is not None:
+                    calls.site = named["site"]
+                else:
+                    try:
+                        frame = caller(2)
+                        calls.site = frame.f_code, frame.f_lasti
+                    except ValueError:
+                        calls.site = None
+                return method(*arguments, **named)
+        except (RecursionError, MemoryError) as error:
+            # A call may refuse memory before it is made.
+            if gate.error is None and (
+                calls.current is not None or error.__class__ is RecursionError
+            ):
+                calls.closed, calls.current = LEFT, None
+            raise
+        except BaseException as error:
+            calls.refused(error, of_all)
+            raise
+        finally:
+            if free:
+                turn[0] = True
+        return calls.refuse(not free)
+
+    return cast("F", taking_turn)
+
+
+def all_in_turn(method: F) -> F:
+    """Have a call of all ranks carried out in its communicator's turn, as `in_turn`; a refused one is remembered."""
+    return in_turn(method, of_all=True)
+
+
+@contextmanager
+def one_call(calls: Any, also_failed: bool = False) -> Iterator[None]:
+    """Hold the communicator of a `CallEngine` for one call, the block; with `also_failed` also a failed one."""
+    gate, turn = calls.gate, calls.turn
+    free = False
+    try:
+        del turn[0]
+        free = True
+    except KeyError:
+        pass
+    try:
+        failed = gate.error is not None and not (also_failed and calls.failure.recoverable)
+        if free and not (calls.closed or failed):
+            calls.site = user_site()
+            yield
+            return
+    except (RecursionError, MemoryError) as error:
+        # A call may refuse memory before it is made.
+        if gate.error is None and (calls.current is not None or error.__class__ is RecursionError):
+            calls.closed, calls.current = LEFT, None
+        raise
+    except BaseException as error:
+        calls.refused(error, False)
+        raise
+    finally:
+        if free:
+            turn[0] = True
+    calls.refuse(not free, also_failed)
+
+
+# Parts of calls that the engine carries out.
+
+
+def start_record(
+    calls: Any, label: CallFingerprint, mode: str, timeout: float, ordered: bool = True
+) -> CallRecord:
+    """Number and record a call that begins, and return the record."""
+    origin, record, fingerprint = calls.origin, calls.record, label.fingerprint & DIGEST
+    number = 0
+    if ordered:
+        calls.number = number = calls.number + 1
+        calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+    calls.sequence = sequence = calls.sequence + 1
+    begin = perf_counter()
+    entry = [origin, sequence, number, label, mode, calls.site, begin, timeout, None, None]
+    record(entry)
+    return entry
+
+
+def start(calls: Any, operation: Operation, timeout: float, result: Any) -> Work:
+    """Start a polled `Operation` that goes on by itself, and return its `Work`."""
+    entry = start_record(calls, operation.label, ASYNC, timeout, operation.ordered)
+    pre, reports = calls.reports.pre_hooks, calls.reports
+    try:
+        if pre.registered:
+            pre(reports.info(entry))
+    except BaseException as error:  # noqa: BLE001 (raised again)
+        calls.failed(error, entry, operation.keep)
+    work: Work = calls.put_under_way(operation, entry, result)
+    return work
+
+
+def ended(
+    calls: Any,
+    entry: CallRecord,
+    tally: Tally,
+    error: BaseException | None,
+    elapsed: float,
+    held: object,
+) -> None:
+    """Count and report a call that has ended, by an error or None."""
+    reports, nbytes, entry[ENDED] = calls.reports, entry[LABEL].nbytes, elapsed
+    if error is not None:
+        entry[ERROR] = in_words(error)
+    tally.calls += 1
+    tally.nbytes += nbytes
+    tally.seconds += elapsed
+    if elapsed > reports.quiet:
+        reports.report(entry, elapsed, error, held)

@@ -18,7 +18,7 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
-from hpccomm.runtime.callpath import LEFT, SPUN, Issue, compiled
+from hpccomm.runtime.callpath import LEFT, Issue
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Operation
@@ -151,7 +151,7 @@ class CallEngine(CallState):
         self, label: CallFingerprint, tally: Tally, start: Start, *, ordered: bool = True
     ) -> Issue:
         """Return the function that runs the polled ``start(send, recv)`` and waits for it."""
-        return compiled(SPUN, ordered=ordered)(self, label, tally, start, ordered)
+        return callpath.polled(self, label, tally, start, ordered)
 
     def run_operation(self, operation: Operation, timeout: float) -> None:
         """Run an operation and wait for it."""

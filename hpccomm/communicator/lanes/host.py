@@ -43,7 +43,7 @@ from hpccomm.memory.views import (
     like_kind,
     overlap,
 )
-from hpccomm.runtime.callpath import BLOCKED, EXCHANGED, PLAN, STARTED, Diversion, Issue, compiled
+from hpccomm.runtime.callpath import Diversion, Issue, blocked, carried, exchanged, started
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.traffic import PLANNED, Repeated
@@ -211,7 +211,7 @@ class HostLane(Lane):
     def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
         calls, label, tally = self._calls, prepared.label, prepared.tally
         if route.run is not None:
-            return compiled(BLOCKED)(calls, label, tally, route.run.call)
+            return blocked(calls, label, tally, route.run.call)
         return calls.polling(label, tally, route.start, ordered=prepared.ordered)
 
     def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
@@ -271,7 +271,7 @@ class HostLane(Lane):
         reason = "the backend has messages of its own"
         choice = Choice(label.name, "host", self.name, NATIVE, None, False, reason)
         prepared = self._prepare(label, label, Route(choice, start), False)
-        prepared.begin = compiled(STARTED)(self._calls, label, prepared.tally, start)
+        prepared.begin = started(self._calls, label, prepared.tally, start)
         return prepared
 
     def checked_array(self, array: Array, name: str, written: bool) -> Array:
@@ -324,22 +324,15 @@ class HostLane(Lane):
     ) -> Callable[[], Any]:
         """Return the shortest way to carry a call out again and again."""
         calls, prepared = self._calls, call.prepared
-        whose = calls, prepared.label, prepared.tally
-        last = call.keep, limit, call.result, sink, otherwise
-        carry_out: Callable[[], Any]
         checked = prepared.ordered and self._check.always(prepared.label)
-        if prepared.exchange is not None and calls.progress.threaded and not checked:
-            phases, repeated = prepared.exchange
-            form = compiled(EXCHANGED, ordered=prepared.ordered)
-            carry_out = form(*whose, phases, repeated, *last)
-            calls.traffic.repeated(repeated, carry_out)
-            return carry_out
-        run = prepared.route.run
-        if run is None or self._check.always(prepared.label):
+        if prepared.exchange is None or not calls.progress.threaded or checked:
             return super().plan(call, limit, sink, otherwise)
-        arguments = run.arguments(call.send, call.recv)
-        carry_out = compiled(PLAN)(*whose, run.call, arguments, *last)
-        return carry_out
+        phases, repeated = prepared.exchange
+        whose = calls, prepared.label, prepared.tally
+        carry = exchanged(*whose, phases, repeated, call.keep, limit, prepared.ordered)
+        plan = carried(calls, carry, call.result, sink, otherwise)
+        calls.traffic.repeated(repeated, plan)
+        return plan
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call's route has a way for plans."""

@@ -19,10 +19,9 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
-from hpccomm.runtime.callpath import Form, compiled
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import write_stderr
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
@@ -40,33 +39,6 @@ TOGETHER = "put them into one send_recv or one batch"
 IssueOnStream = Callable[[int, int, Queue, object, float], None]
 """``issue(send, recv, queue, keep, timeout)`` puts a call on a stream: addresses, the stream, what must
 live until it is done, and seconds."""
-
-
-ON_STREAM = Form(
-    "on_stream",
-    "send, recv, queue, keep, timeout",
-    "label, tally, pending, capturing, note, not_issued, launch, launch_captured, noted",
-    before="stream, holder = queue",
-    run="""\
-    captured = capturing(stream)
-    if captured:
-        launch_captured(entry, send, recv, stream)
-    else:
-        launch(send, recv, stream)
-    pending.entered = None
-    if noted:
-        note(stream, holder, keep, entry, captured)
-    """,
-    fail="""\
-    pending.entered = None
-    not_issued(error, entry, keep, stream)
-    """,
-    mode="DEVICE",
-    drain="",
-    current="pending.entered",
-    after="elapsed = perf_counter() - begin",
-    held="None if captured else (keep, stream)",
-)
 
 
 class StreamIssuer:
@@ -125,8 +97,10 @@ class StreamIssuer:
         Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
         (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
         """
-        compare = ON_STREAM.compare if noted else ""
-        calls, pending = self.calls, self.pending
+        calls, pending, reports = self.calls, self.pending, self.calls.reports
+        origin, record, pre = calls.origin, calls.record, reports.pre_hooks
+        nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
+        capturing, note, not_issued = pending.capturing, pending.note, self._not_issued
 
         def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
             if ordered:
@@ -134,10 +108,52 @@ class StreamIssuer:
             with streams.relaxed():  # a kernel of a fold may be loaded for the first time
                 launch(send, recv, stream)
 
-        capturing, note, failed = pending.capturing, pending.note, self._not_issued
-        return compiled(ON_STREAM, ordered=ordered, compare=compare)(
-            calls, label, tally, pending, capturing, note, failed, launch, launch_captured, noted
-        )
+        def on_stream(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
+            number = 0
+            if ordered:
+                calls.number = number = calls.number + 1
+                calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+            calls.sequence = sequence = calls.sequence + 1
+            begin = perf_counter()
+            entry = [
+                origin,
+                sequence,
+                number,
+                label,
+                DEVICE,
+                calls.site,
+                begin,
+                timeout,
+                None,
+                None,
+            ]
+            record(entry)
+            stream, holder = queue
+            pending.entered = entry
+            try:
+                if pre.registered:
+                    pre(reports.info(entry))
+                if noted and number & COMPARED == COMPARED:
+                    calls.compare(label, entry)
+                captured = capturing(stream)
+                if captured:
+                    launch_captured(entry, send, recv, stream)
+                else:
+                    launch(send, recv, stream)
+                pending.entered = None
+                if noted:
+                    note(stream, holder, keep, entry, captured)
+            except BaseException as error:  # noqa: BLE001 (raised again)
+                pending.entered = None
+                not_issued(error, entry, keep, stream)
+            elapsed = perf_counter() - begin
+            tally.calls += 1
+            tally.nbytes += nbytes
+            tally.seconds += elapsed
+            if elapsed > reports.quiet:
+                reports.report(entry, elapsed, None, None if captured else (keep, stream))
+
+        return on_stream
 
     def _not_issued(
         self, error: BaseException, entry: CallRecord, keep: object, stream: int

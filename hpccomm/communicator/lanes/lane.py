@@ -25,7 +25,7 @@ from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ANY_RANKS, LOCATING, ReduceOp, identity
-from hpccomm.runtime.callpath import Diversion, carrying
+from hpccomm.runtime.callpath import Diversion, carried
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.reports import Tally
@@ -380,7 +380,7 @@ class Lane(ABC):
         when calls are taken elsewhere, or refused.
         """
         carry = partial(self.issuing(call), limit)
-        return carrying(self._calls, carry, call.result, sink, otherwise)
+        return carried(self._calls, carry, call.result, sink, otherwise)
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
