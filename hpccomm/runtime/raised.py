@@ -35,8 +35,8 @@ def note(error: BaseException) -> Mapping[str, Any]:
     """Store the exception that ends the process, for dump and other ranks; return the facts.
 
     Among them are ``"order"``, by which ranks know the first exception of the job, the ``"status"``
-    with which the process ends by it, and as ``"own"`` whether it is the program's, and no
-    `CommunicationError`, which follows from something else.
+    with which the process ends by it, as ``"exits"`` whether it is a `SystemExit`, and as ``"own"`` whether it is
+    the program's, and no `CommunicationError`, which follows from something else.
     """
     kept = mishap(error, site_of_traceback(error.__traceback__)).facts()
     dump.process.raised = {**kept, "stack": "".join(traceback.format_exception(error))}
@@ -45,6 +45,7 @@ def note(error: BaseException) -> Mapping[str, Any]:
         **kept,
         "order": _order(error),
         "status": int(status_of(error)),
+        "exits": isinstance(error, SystemExit),
         "own": not isinstance(error, CommunicationError),
     }
     answering.note(raised=facts)

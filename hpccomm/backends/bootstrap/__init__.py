@@ -2,7 +2,7 @@
 
 - `launch` reads the launcher's variables. `mpi` starts MPI, over `libmpi`.
 - `node_sockets` and `node_asking` let the processes of a node ask each other.
-- `shutdown`, `presence` and `status` end the process, and the job if needed.
+- `shutdown` and `presence` end the process, and the job if needed.
 
 The MPI backend and `hpccomm.communicator.creation` use it.
 """

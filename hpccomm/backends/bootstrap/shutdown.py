@@ -60,7 +60,7 @@ _ending = threading.Lock()
 _ender = 0  # the thread that ends the process
 _lost = ""  # what the uncaught error says that tells of a lost rank
 _handled = -math.inf  # when the main thread last handled SIGINT, of time.monotonic
-_known = 0  # the exit status, as far as it is known
+_known = 0  # the exit status after an uncaught exception
 _exceptions: "_Exceptions | None" = None
 
 
@@ -251,9 +251,11 @@ def _settle(mpi: Any) -> None:
 def known() -> int:
     """Return the exit status of this process, as far as Python reveals it; 0 if it is unknown.
 
-    Known is that of an uncaught exception, and that of a ``SystemExit`` which has left the block of a communicator.
+    Known is that of an uncaught exception, and that of a ``SystemExit`` which has left the block of a communicator,
+    unless the program has made another one since.
     """
-    return _known
+    told = answering.noted("raised")
+    return _known or (told["status"] if told and told["exits"] else 0)
 
 
 def _in_main_thread() -> bool:
@@ -286,12 +288,9 @@ class _Exceptions:
 
     def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
-        global _known
         told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
         if not (told and self._concerned() and _in_main_thread()) or hasattr(error, raised.MARK):
             return
-        if isinstance(error, SystemExit):
-            _known = told
         if isinstance(error, HpccommError | KeyboardInterrupt):
             raised.note(error)
         else:
