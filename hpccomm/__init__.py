@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hpccomm.errors import SchemaMismatch as SchemaMismatch
     from hpccomm.errors import UnsupportedDtype as UnsupportedDtype
     from hpccomm.errors import UsageError as UsageError
+    from hpccomm.errors import WaitTimeout as WaitTimeout
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import WindowOp as WindowOp
     from hpccomm.reductions import loc_dtype as loc_dtype
@@ -93,6 +94,7 @@ _NAMES = {
         "UnsupportedDtype",
         "CommunicationError",
         "CollectiveTimeout",
+        "WaitTimeout",
         "RankMismatch",
         "PeerLost",
         "CommunicatorAborted",

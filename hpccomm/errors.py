@@ -11,14 +11,14 @@
     │  └─ UnsupportedDtype           the dtype, or its pairing with the reduction, means nothing
     ├─ CommunicationError            something went wrong between ranks
     │  ├─ CollectiveTimeout          the deadline passed
+    │  │  └─ WaitTimeout (TimeoutError)  that of a wait alone: nothing has failed
     │  ├─ RankMismatch               the ranks asked for different things
     │  ├─ PeerLost                   a rank is gone
     │  └─ CommunicatorAborted        the communicator has failed or was aborted
     └─ ResultsError                  a results file cannot be written or read
        └─ SchemaMismatch             it has another schema
 
-Each message says what was given, what would fit and what to do. A wait for an asynchronous call that has a timeout of
-its own ends with Python's ``TimeoutError``, which is none of these: nothing has failed then.
+Each message says what was given, what would fit and what to do.
 """
 
 import copy
@@ -118,6 +118,10 @@ class CommunicationError(HpccommError):
 
 class CollectiveTimeout(CommunicationError):
     """The deadline of a call passed; the communicator has failed."""
+
+
+class WaitTimeout(CollectiveTimeout, TimeoutError):
+    """The timeout of a wait passed. Nothing has failed: the calls that it waited for go on, and so may the program."""
 
 
 class RankMismatch(CommunicationError):

@@ -6,7 +6,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from hpccomm.errors import HpccommError, UsageError, untied
+from hpccomm.errors import HpccommError, UsageError, WaitTimeout, untied
 from hpccomm.runtime.progress import ANY_OF, awaiting
 from hpccomm.runtime.waiting import over_within
 from hpccomm.runtime.work import Work, still_under_way
@@ -32,7 +32,7 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
 
     Raises
     ------
-    TimeoutError
+    WaitTimeout
         If `timeout` passes before all are over. The works and their communicators go on.
     HpccommError
         The first failure in the order of the works, once all others are over as well. A note says which work it is.
@@ -41,15 +41,16 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
     limit = None if timeout is None else check_seconds("timeout", timeout, zero=True)
     begun, first = perf_counter(), None
     for index, work in enumerate(each):
+        if work is None:
+            results.append(None)
+            continue
         try:
             seconds = None if limit is None else max(0.0, limit - (perf_counter() - begun))
-            results.append(None if work is None else work.wait(seconds))
+            results.append(work.wait(seconds))
+        except WaitTimeout:
+            left.append(work)
         except HpccommError as error:
             first = first or _named(error, index, each)
-        except TimeoutError:
-            if work is None or work.over:  # what has ended the call, such as a hook's error
-                raise
-            left.append(work)
     if left and limit is not None:
         raise still_under_way(left, limit)
     if first is not None:
@@ -75,7 +76,7 @@ def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, An
 
     Raises
     ------
-    TimeoutError
+    WaitTimeout
         If `timeout` passes. The works and their communicators go on.
     HpccommError
         The failure of that work. A note says which one it is.

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, CommunicatorAborted, untied
+from hpccomm.errors import CommunicationError, CommunicatorAborted, WaitTimeout, untied
 from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import Operation
@@ -106,8 +106,8 @@ class Work(Hinting, Task):
 
         Raises
         ------
-        TimeoutError
-            If `timeout` passes. The operation and its communicator go on, and a later wait may succeed.
+        WaitTimeout
+            If `timeout` passes, as Python's ``TimeoutError``. The operation and its communicator go on, and a later wait may succeed.
         CollectiveTimeout
             If the deadline of the call passes. The communicator has failed then.
         HpccommError
@@ -224,6 +224,10 @@ class Work(Hinting, Task):
         what = self._calls.reports.described(entry)
         return f"{what} began {waited(entry):.3g} s ago and {deadline}"
 
+    def attribute(self, error: CommunicationError) -> None:
+        """Give an error the facts of the call."""
+        self._calls.reports.attribute(error, self._entry, waited(self._entry))
+
     def begin(self) -> Steps:
         """Return its steps."""
         assert self._start is not None
@@ -265,13 +269,15 @@ class Work(Hinting, Task):
         return raised
 
 
-def still_under_way(works: Sequence[Work], seconds: float) -> TimeoutError:
+def still_under_way(works: Sequence[Work], seconds: float) -> WaitTimeout:
     """Return the error of a wait that has ended before the works have."""
     others = f", and {counted(len(works) - 1, 'other work')}" if len(works) > 1 else ""
-    return TimeoutError(
+    error = WaitTimeout(
         f"not done after a wait of {seconds:g} s, and going on: {works[0].described()}{others}; wait again, for longer "
         "or without timeout, or do something else meanwhile"
     )
+    works[0].attribute(error)
+    return error
 
 
 class Later:

@@ -38,11 +38,8 @@ def _complete(future: Any) -> None:
 
 
 def as_torchs(error: BaseException) -> BaseException:
-    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`.
-
-    So is a wait that has ended before its call, as c10d's own are errors of one kind.
-    """
-    if not isinstance(error, CommunicationError | TimeoutError):
+    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
+    if not isinstance(error, CommunicationError):
         return error
     raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}")
     raised.__cause__ = error
@@ -119,7 +116,7 @@ class PendingWork(CompletedWork):
         """
         try:
             self._work.wait(seconds(timeout))
-        except (CommunicationError, TimeoutError) as error:
+        except CommunicationError as error:
             raise as_torchs(error) from error
         self._settle()
         return True

@@ -53,9 +53,7 @@ def timeout_of_a_wait() -> None:
     if dist.get_rank() == 0:
         work = dist.all_reduce(x, group=group, async_op=True)
         for _ in range(2):
-            with pytest.raises(
-                dist.DistBackendError, match=r"TimeoutError: .*going on: all_reduce"
-            ):
+            with pytest.raises(dist.DistBackendError, match=r"WaitTimeout: .*going on: all_reduce"):
                 work.wait(timedelta(seconds=0.2))
         assert not work.is_completed()
         assert work.wait()
@@ -78,7 +76,7 @@ def message() -> None:
         group = fresh()
         if dist.get_rank() == 0:
             work = dist.irecv(torch.empty(2), source, group=group)
-            error = "TimeoutError: .*recv" if limit else "CollectiveTimeout: recv"
+            error = "WaitTimeout: .*recv" if limit else "CollectiveTimeout: recv"
             with pytest.raises(dist.DistBackendError, match=error):
                 work.wait(timedelta(seconds=limit) if limit else None)
         else:
