@@ -194,7 +194,7 @@ def measurements() -> Iterator[Line]:
 def verbs() -> Iterator[Line]:
     """Verbs of the command line."""
     yield "command", "does"
-    for name, (_, summary) in VERBS.items():
+    for name, summary in VERBS.items():
         yield f"``hpccomm {name}``", summary
 
 

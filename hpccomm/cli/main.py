@@ -29,73 +29,37 @@ from hpccomm.cli import output
 from hpccomm.cli.parser import Parser
 from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you_mean
 
-VERBS: dict[str, tuple[str, str]] = {
-    "perf": ("hpccomm.cli.perf", "measure and verify collectives, the way nccl-tests does"),
-    "perf pairs": (
-        "hpccomm.cli.pairs",
-        "measure every pair of ranks, and name the node, rank or pair that is slow",
-    ),
-    "perf memory": ("hpccomm.cli.memory", "measure the node's memory, by cores and NUMA nodes"),
-    "perf copy": ("hpccomm.cli.copies", "measure copies to, from and between the node's GPUs"),
-    "show": (
-        "hpccomm.cli.show",
-        "print a stored run as its table, or what a training's gradients cost",
-    ),
-    "export": (
-        "hpccomm.cli.export",
-        "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto",
-    ),
-    "compare": (
-        "hpccomm.cli.compare",
-        "say whether runs are slower than others, launch by launch and case by case",
-    ),
-    "import": (
-        "hpccomm.cli.importing",
-        "add logs of nccl-tests and OSU to a results file",
-    ),
-    "record": ("hpccomm.cli.record", "run a program, and record its calls on one clock"),
-    "simulate": (
-        "hpccomm.cli.simulate",
-        "time collectives on a described cluster, or one like a stored run's, in virtual time",
-    ),
-    "tune": ("hpccomm.cli.tune", 'measure the table by which algorithm="auto" chooses'),
-    "doctor": (
-        "hpccomm.cli.doctor",
-        "find faults of a job's nodes: everything outside the program",
-    ),
-    "topo": ("hpccomm.cli.topo", "show what a node is made of, and what connects it"),
-    "env": (
-        "hpccomm.cli.env",
-        "judge the variables of NCCL, MPI and hpccomm that are set",
-    ),
-    "explain": (
-        "hpccomm.cli.explain",
-        "say what a log, the dumps of a failed job, or a message mean, and what to do",
-    ),
-    "advise": (
-        "hpccomm.cli.advise",
-        "say what costs a recorded program time, and what would help, with the predicted gain",
-    ),
-    "replay": (
-        "hpccomm.cli.replay",
-        "run the communication of a recorded program again, as a benchmark",
-    ),
-    "slurm": ("hpccomm.cli.slurm", "write a batch script for Slurm that runs perf"),
-    "report": (
-        "hpccomm.cli.report",
-        "write stored runs as one page of HTML: charts, verdicts, tables",
-    ),
-    "plot": (
-        "hpccomm.cli.plot",
-        "draw an algorithm, a stored training, pairs of ranks, or stored runs",
-    ),
+VERBS = {
+    "perf": "measure and verify collectives, the way nccl-tests does",
+    "perf pairs": "measure every pair of ranks, and name the node, rank or pair that is slow",
+    "perf memory": "measure the node's memory, by cores and NUMA nodes",
+    "perf copy": "measure copies to, from and between the node's GPUs",
+    "show": "print a stored run as its table, or what a training's gradients cost",
+    "export": "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto",
+    "compare": "say whether runs are slower than others, launch by launch and case by case",
+    "import": "add logs of nccl-tests and OSU to a results file",
+    "record": "run a program, and record its calls on one clock",
+    "simulate": "time collectives on a described cluster, or one like a stored run's, in virtual time",
+    "tune": 'measure the table by which algorithm="auto" chooses',
+    "doctor": "find faults of a job's nodes: everything outside the program",
+    "topo": "show what a node is made of, and what connects it",
+    "env": "judge the variables of NCCL, MPI and hpccomm that are set",
+    "explain": "say what a log, the dumps of a failed job, or a message mean, and what to do",
+    "advise": "say what costs a recorded program time, and what would help, with the predicted gain",
+    "replay": "run the communication of a recorded program again, as a benchmark",
+    "slurm": "write a batch script for Slurm that runs perf",
+    "report": "write stored runs as one page of HTML: charts, verdicts, tables",
+    "plot": "draw an algorithm, a stored training, pairs of ranks, or stored runs",
 }
-"""Each verb's module, imported when the verb is used, and what it does.
+"""Each verb, and what it does.
 
-A module's docstring is the help, ``FLAGS`` are the arguments, and ``run(arguments) -> int`` returns the exit
-status. One that takes another verb's command line has ``arranged(words)``, which puts ``--`` between its own
-flags and that.
+It has the module of `hpccomm.cli` with its last word as name, which is imported when the verb is used. A module's
+docstring is the help, ``FLAGS`` are the arguments, and ``run(arguments) -> int`` returns the exit status. One that
+takes another verb's command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 """
+
+_ELSEWHERE = {"perf copy": "copies", "import": "importing"}
+"""Modules with another name: ``import`` is a keyword, and ``copy`` a module of the standard library."""
 
 COLLECTIVE = (
     *("perf", "perf pairs", "perf memory", "perf copy"),
@@ -188,21 +152,19 @@ def _forget_unwritten() -> None:
 
 def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, argparse.Namespace]:
     """Import the verb, which is the word `at`; return it and its arguments."""
-    parser = Parser(
-        prog="hpccomm",
-        text=__doc__,
-    )
+    parser = Parser(prog="hpccomm", text=__doc__)
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
     parser.refuse_unknown_flags(words[:at])
     if used is not None and used not in VERBS:
         advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
         raise UsageError(f"hpccomm has no verb {used!r}; {advice} (hpccomm --help says more)")
-    for name, (home, summary) in VERBS.items():
+    for name, summary in VERBS.items():
         if name != used:
             verbs.add_parser(name, help=summary)
             continue
-        module = import_module(home)
+        home = _ELSEWHERE.get(name, name.split()[-1])
+        module = import_module(f"hpccomm.cli.{home}")
         chosen = verbs.add_parser(name, help=summary, text=module.__doc__)
         chosen.collective = name in COLLECTIVE
         add_flags(chosen, module.FLAGS)

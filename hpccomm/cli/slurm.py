@@ -134,10 +134,7 @@ def _verb(command: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespace:
     """Return the verb's arguments, checked as it does when it starts."""
-    parser = Parser(
-        prog=f"hpccomm slurm {verb}",
-        text=__doc__,
-    )
+    parser = Parser(prog=f"hpccomm slurm {verb}", text=__doc__)
     # Slurm's flags are for the help, and for the advice on a wrong flag.
     add_flags(parser, (*_OWN, *_VERBS[verb]))
     parser.refuse_unknown_flags(words)
