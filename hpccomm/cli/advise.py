@@ -66,12 +66,10 @@ def run(args: argparse.Namespace) -> int:
         analysis = Analysis(chosen)
         advice = [] if args.what_if else advise(analysis)
     if args.what_if:
-        output.write(_head(analysis) + what_if(analysis.model))
+        output.write(f"{_head(analysis)}\n{what_if(analysis.model)}")
         return status
-    if args.json:
-        output.write_json(_document(analysis, advice))
-    else:
-        output.write(_text(analysis, advice))
+    lines = [_head(analysis), *_lines(analysis, advice)]
+    output.write_found(_document(analysis, advice), lines, as_json=args.json)
     return status
 
 
@@ -95,17 +93,15 @@ def _head(analysis: "Analysis") -> str:
     one, facts = analysis.recording, analysis.recording.facts
     return (
         f"# {one.name} of {one.path.name}: {' '.join(facts.arguments)}; {counted(one.ranks, 'rank')} on "
-        f"{counted(len(set(facts.hosts)), 'node')}, {facts.started:%Y-%m-%d %H:%M}, {one.status}; {analysis.steps.how}\n"
+        f"{counted(len(set(facts.hosts)), 'node')}, {facts.started:%Y-%m-%d %H:%M}, {one.status}; {analysis.steps.how}"
     )
 
 
-def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
+def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
     from hpccomm.recordings.advice import LEAST, bound
     from hpccomm.recordings.shares import PARTS
 
-    lines = [
-        f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}",
-    ]
+    lines = [f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}"]
     total = analysis.shares.mean.sum()
     for name, mean, ranks in zip(
         PARTS, analysis.shares.mean, analysis.shares.typical.T, strict=True
@@ -127,7 +123,7 @@ def _text(analysis: "Analysis", advice: "Sequence[Advice]") -> str:
         lines += [f"   why: {each.why}", f"   try: {each.attempt}"]
     if not advice:
         lines.append(f"No change is predicted to gain {LEAST:.0%} of a step: {bound(analysis)}.")
-    return _head(analysis) + "\n".join([*lines, ""])
+    return lines
 
 
 def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any]:

@@ -76,10 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if golden is not None:
         diagnoses += judge.against(trees, golden, args.against.name, rules)
     status = int(any(each.status == "fail" for each in diagnoses))
-    if args.json:
-        output.write_json(_document(trees, diagnoses, status))
-    else:
-        output.write("\n".join([*words.head(trees), "", *words.lines(diagnoses, trees)]) + "\n")
+    lines = [*words.head(trees), "", *words.lines(diagnoses, trees)]
+    output.write_found(_document(trees, diagnoses, status), lines, as_json=args.json)
     return status
 
 

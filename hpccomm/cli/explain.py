@@ -24,7 +24,6 @@ message), 1 if something is, 2 if nothing can be read.
 
 import argparse
 import io
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -87,8 +86,7 @@ def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
 
     with watched(f"reading {name}"):
         report = reading.read(log, name)
-    lines = json.dumps(words.document(report), indent=1) if args.json else words.lines(report)
-    output.write((lines if isinstance(lines, str) else "\n".join(lines)) + "\n")
+    output.write_found(words.document(report), words.lines(report), as_json=args.json)
     return report.status
 
 
@@ -106,12 +104,9 @@ def _explain_message(args: argparse.Namespace) -> int:
             f"{args.subject!r:.80} is not a log, not a directory of dumps, and does not name or quote a "
             f"message that is known; {advice}"
         )
-    if args.json:
-        fields = ("name", "component", "kind", "meaning", "causes", "remedies", "check", "source")
-        explained = [{name: getattr(each, name) for name in fields} for each in explanations]
-        output.write_json(explained)
-    else:
-        output.write("\n".join(meanings.lines(explanations)) + "\n")
+    fields = ("name", "component", "kind", "meaning", "causes", "remedies", "check", "source")
+    explained = [{name: getattr(each, name) for name in fields} for each in explanations]
+    output.write_found(explained, meanings.lines(explanations), as_json=args.json)
     return 0
 
 
@@ -125,14 +120,12 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
         job = history.join(read.dumps)
         faults = find(job)
     status = 1 if faults else 0
-    if args.json:
-        output.write_json(_document(read, job, faults, status))
-        return status
-    output.write("\n".join(_text(read, job, faults, args)) + "\n")
+    document, lines = _document(read, job, faults, status), _lines(read, job, faults, args)
+    output.write_found(document, lines, as_json=args.json)
     return status
 
 
-def _text(
+def _lines(
     read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
     """Return the lines that are printed: verdict, timeline, files left out."""

@@ -5,7 +5,7 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,9 @@ def write(text: str) -> None:
         ) from error
 
 
-def write_json(document: object) -> None:
-    """Write a document as JSON to standard output."""
-    write(json.dumps(document, indent=1) + "\n")
+def write_found(document: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Write what a verb has found to standard output: the document as JSON, or the lines."""
+    write((json.dumps(document, indent=1) if as_json else "\n".join(lines)) + "\n")
 
 
 def warn(text: str) -> None:
