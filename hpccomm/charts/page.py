@@ -158,8 +158,7 @@ def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.MeasuredPairs, pai
     """Yield the pairs of ranks of the runs, with their names and the slow ones."""
     for run in runs:
         if pairs.ENTRY in run.entries:
-            measured, thresholds = pairs.read(run)
-            yield run.title, measured, pairs.locate_slow(measured, thresholds)
+            yield run.title, *pairs.read(run)
 
 
 def _pairs(title: str, measured: pairs.MeasuredPairs, verdict: pairs.PairDiagnosis) -> _Section:

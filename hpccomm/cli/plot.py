@@ -197,8 +197,8 @@ def _pairs(args: argparse.Namespace) -> Drawn:
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
     chosen = choose(examined.runs if args.run else runs, args.run)
-    measured, thresholds = pairs.read(chosen)
-    chart = pairs_of_ranks(measured, pairs.locate_slow(measured, thresholds))
+    measured, diagnosis = pairs.read(chosen)
+    chart = pairs_of_ranks(measured, diagnosis)
     said, name = f"{chosen.name}: {len(measured.links)} pairs", f"{args.pairs.stem}-{chosen.name}"
     return Drawn(vega.svg(chart), f"{name}-pairs.svg", said, status)
 

@@ -103,9 +103,7 @@ def run(args: argparse.Namespace) -> int:
         return status
     finished = chosen.status == "completed"
     if pairs.ENTRY in chosen.entries:
-        measured, thresholds = pairs.read(chosen)
-        verdict = pairs_text.text(measured, pairs.locate_slow(measured, thresholds))
-        output.write(listing + describe.facts(chosen) + verdict)
+        output.write(listing + describe.facts(chosen) + pairs_text.text(*pairs.read(chosen)))
         return status
     damage = []
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:

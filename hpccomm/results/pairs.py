@@ -318,8 +318,8 @@ def entry(measured: MeasuredPairs, thresholds: Thresholds) -> dict[str, Any]:
     }
 
 
-def read(run: Any) -> tuple[MeasuredPairs, Thresholds]:
-    """Return the pairs of a run of a results file (`hpccomm.results.run.Run`).
+def read(run: Any) -> tuple[MeasuredPairs, PairDiagnosis]:
+    """Return the pairs of a run of a results file (`hpccomm.results.run.Run`), and what of them is slow.
 
     Raises
     ------
@@ -337,4 +337,4 @@ def read(run: Any) -> tuple[MeasuredPairs, Thresholds]:
         links=tuple(PairLink(**link) for link in stored["links"]),
         **{name: stored[name] for name in ("pairs", "small", "large", "seconds")},
     )
-    return measured, Thresholds(**stored["thresholds"])
+    return measured, locate_slow(measured, Thresholds(**stored["thresholds"]))

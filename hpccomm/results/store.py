@@ -189,25 +189,6 @@ class Section:
         """Replace the file by one with other facts; as `enlarge`."""
         self._rewrite(self._capacity, record)
 
-    def flush(self) -> None:
-        """Have all of the file on the disk."""
-        with self._refusals():
-            os.fsync(self.check_open().fileno())
-
-    def trim(self) -> None:
-        """Replace the file by one without the capacity that is left, if that takes much of it.
-
-        Raises
-        ------
-        ResultsError
-            As `enlarge` does.
-        """
-        self.check_there()
-        spare = {name: self._capacity[name] - used for name, used in self.used.items()}
-        size = self._file.stat().st_size
-        if layout.nbytes(self._kind, spare, self._ranks) > size // 8:
-            self._rewrite(self.used)
-
     def remove(self) -> None:
         """Take the section out of the file, and remove a file that this made, if it has nothing else.
 
@@ -234,10 +215,14 @@ class Section:
 
     def finish(self) -> None:
         """Have all of it on the disk, give back capacity that is left, and close."""
-        self.flush()
+        with self._refusals():
+            os.fsync(self.check_open().fileno())
         self.check_there()
+        spare = {name: self._capacity[name] - used for name, used in self.used.items()}
+        size = self._file.stat().st_size
         try:
-            self.trim()
+            if layout.nbytes(self._kind, spare, self._ranks) > size // 8:
+                self._rewrite(self.used)
         except ResultsError as error:
             # Nothing is lost: it is whole in the file that it was measured into.
             _log.warning("%s keeps the space that it did not use: %s", self.name, error)
