@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpccomm.comparison.text import change
-from hpccomm.comparison.verdict import FASTER, MEANINGS, SAME, Comparison
+from hpccomm.comparison.verdict import SAME, Comparison
 from hpccomm.recordings.advice import Analysis, advise, bound
 from hpccomm.results import bounds, pairs
 from hpccomm.results.run import Run
@@ -93,12 +93,8 @@ def _compared(compared: Comparison) -> Statement:
         for each in compared.cases
         if each.verdict != SAME
     ]
-    counts = {
-        verdict: sum(each.verdict == verdict for each in compared.cases) for verdict in MEANINGS
-    }
-    said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
-    decided = all(each.verdict in (SAME, FASTER) for each in compared.cases)
-    mood = "bad" if compared.failed else "good" if decided else "open"
+    said = ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items())
+    mood = "bad" if compared.failed else "good" if compared.decided else "open"
     return Statement(mood, f"Compared with the base: {said}", _few(lines))
 
 

@@ -14,7 +14,6 @@ Examples
 
 import argparse
 import sys
-from contextlib import ExitStack
 
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
@@ -110,9 +109,8 @@ def run(args: argparse.Namespace) -> int:
         verify=not args.unverified,
         output=args.output,
     )
-    with ExitStack() as stack:
-        options = CommOptions(tuning_file="")  # an older table must not influence the measurement
-        comm = stack.enter_context(new_comm(name="tune", options=options))
+    options = CommOptions(tuning_file="")  # an older table must not influence the measurement
+    with new_comm(name="tune", options=options) as comm:
         if comm.size == 1:
             raise UsageError(
                 "there is but one rank, and nothing to choose; start several, for example with "

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 from hpccomm.comparison.matching import BUSBW, METRICS
 from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import FAILURES, MEANINGS, OPEN, CaseVerdict, Comparison
+from hpccomm.drawing.xml import xml_text
 
 VERSION = 1
 """Of the JSON document."""
@@ -72,7 +73,7 @@ def as_junit(comparison: Comparison, name: str) -> str:
     metric = comparison.rules.metric
     suite = ET.Element(
         "testsuite",
-        name=_text(name),
+        name=name,
         tests=str(len(comparison.cases)),
         failures=str(sum(each.verdict in FAILURES for each in comparison.cases)),
         errors="0",
@@ -80,14 +81,10 @@ def as_junit(comparison: Comparison, name: str) -> str:
     )
     properties = ET.SubElement(suite, "properties")
     for key, value in (("across", ", ".join(comparison.across)), ("metric", METRICS[metric])):
-        ET.SubElement(properties, "property", name=key, value=_text(value))
+        ET.SubElement(properties, "property", name=key, value=value)
     for each in comparison.cases:
-        test = ET.SubElement(
-            suite,
-            "testcase",
-            classname=f"hpccomm.{_text(each.case.collective)}",
-            name=_text(str(each.case)),
-        )
+        names = {"classname": f"hpccomm.{each.case.collective}", "name": str(each.case)}
+        test = ET.SubElement(suite, "testcase", names)
         said = f"{each.verdict}: {change(each.ratio.value, metric)}; {MEANINGS[each.verdict]}"
         if each.verdict in FAILURES:
             ET.SubElement(test, "failure", message=said, type=each.verdict)
@@ -96,14 +93,4 @@ def as_junit(comparison: Comparison, name: str) -> str:
         else:
             ET.SubElement(test, "system-out").text = said
     ET.indent(suite)
-    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _text(text: str) -> str:
-    """Return text without the characters that XML cannot hold, not even escaped."""
-    return "".join(
-        letter
-        if letter in "\t\n" or (letter >= " " and not "\ud800" <= letter <= "\udfff")
-        else "?"
-        for letter in text
-    )
+    return xml_text(ET.tostring(suite, encoding="unicode", xml_declaration=True)) + "\n"

@@ -4,12 +4,11 @@
 """
 
 import math
-from collections import Counter
 
 import numpy as np
 
 from hpccomm.comparison.matching import BUSBW, METRICS, TIME
-from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdict, Comparison
+from hpccomm.comparison.verdict import MEANINGS, UNTESTED, CaseVerdict, Comparison
 from hpccomm.results.table import figure
 
 
@@ -69,18 +68,14 @@ def _cells(each: CaseVerdict, metric: str) -> tuple[str, ...]:
 
 
 def _closing(comparison: Comparison) -> list[str]:
-    rules, counts = comparison.rules, Counter(each.verdict for each in comparison.cases)
+    rules, counts = comparison.rules, comparison.counts
     lines = [
         "#",
-        f"# {', '.join(f'{counts[each]} {each}' for each in MEANINGS if counts[each]) or 'no case'}; a change below "
+        f"# {', '.join(f'{number} {each}' for each, number in counts.items()) or 'no case'}; a change below "
         f"{rules.minimum:.1%} does not count; equal sides are found to differ once in {1 / rules.level:.0f} comparisons",
     ]
-    lines += [
-        f"# {each}: {MEANINGS[each].replace('launches', comparison.unit)}"
-        for each in MEANINGS
-        if counts[each]
-    ]
-    if counts[UNTESTED] or counts[UNDECIDED]:
+    lines += [f"# {each}: {MEANINGS[each].replace('launches', comparison.unit)}" for each in counts]
+    if not comparison.decided:
         lines.append(
             f"# This many cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
             + ("--passes" if comparison.unit == "passes" else "--launches")

@@ -3,6 +3,7 @@
 `hpccomm.cli.compare`, the report and ``perf --interleave`` ask for it; `text` prints it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -132,14 +133,20 @@ class Comparison:
         return list(dict.fromkeys(f"{name}: {one} -> {other}" for name, (one, other) in pairs))
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many cases have each verdict, the worst first; those that no case has are left out."""
+        found = Counter(each.verdict for each in self.cases)
+        return {verdict: found[verdict] for verdict in MEANINGS if found[verdict]}
+
+    @property
     def failed(self) -> bool:
         """Whether a case is slower or wrong."""
-        return any(each.verdict in FAILURES for each in self.cases)
+        return not self.counts.keys().isdisjoint(FAILURES)
 
     @property
     def decided(self) -> bool:
         """Whether there is a verdict on every case."""
-        return not any(each.verdict in OPEN for each in self.cases)
+        return self.counts.keys().isdisjoint(OPEN)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""Escapes texts for XML documents such as SVG, for `canvas` and `vega`."""
+"""Escapes texts for XML documents such as SVG, and what programs read."""
 
 import re
 
