@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import (
     RECV,
@@ -61,7 +61,7 @@ class _BinomialTree:
         self._group = group
         self._root = root
         self.relative = (group.at - root) % group.size
-        self.bits = [1 << k for k in range((group.size - 1).bit_length())]
+        self.bits = doublings(group.size)
 
     def is_child(self, bit: int) -> Mask:
         """Whether the parent is at distance `bit`."""

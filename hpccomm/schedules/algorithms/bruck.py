@@ -21,7 +21,7 @@ Blocks that cross the end of the result take two messages.
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.partition import Blocks, doublings
 from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import (
@@ -91,8 +91,7 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
     def channel() -> Rounds:
         yield Round(local=_turn(rank, at, n, count))
-        distance = 1
-        while distance < n:
+        for distance in doublings(n):
             # Runs of blocks at distances that have the bit; the last one may be cut off.
             first = np.arange(distance, n, 2 * distance, dtype=np.int64)
             length = np.minimum(first + distance, n) - first
@@ -109,7 +108,6 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
                 sends=(transfers(rank, to, SCRATCH, packed, total),),
                 local=(unpack,),
             )
-            distance *= 2
         yield Round(local=(_turn_back(rank, at, n, count),))
 
     return Schedule((channel,), 2 * n * count)

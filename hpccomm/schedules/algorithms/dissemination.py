@@ -13,17 +13,16 @@ barrier         ⌈log2 n⌉         none
 """
 
 from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms.partition import doublings
 from hpccomm.schedules.schedule import Group, Round, Rounds, Schedule, Tuning, signals
 
 
 def barrier_rounds(group: Group) -> Rounds:
     """In round k each rank signals to the one 2^k further on."""
     n, at = group.size, group.at
-    distance = 1
-    while distance < n:
+    for distance in doublings(n):
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
         yield Round(receives=(signals(group.rank, of),), sends=(signals(group.rank, to),))
-        distance *= 2
 
 
 def barrier(group: Group, _call: Signature, _tuning: Tuning) -> Schedule:

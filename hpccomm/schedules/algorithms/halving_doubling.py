@@ -26,7 +26,7 @@ receives its block (reduce_scatter) or the array (all_reduce).
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.algorithms.recursive_doubling import ActiveRanks, Spans, span, spread_rounds
 from hpccomm.schedules.schedule import (
@@ -82,8 +82,8 @@ def halving_rounds(
     incoming = Place(SCRATCH, slot)
     # What has been folded so far, by how much it lies further on than in the source, and whose it is.
     so_far: list[tuple[str, Column | int, Mask]] = [(source, 0, core.active)]
-    half = core.size // 2
     if core.extra:
+        half = core.size // 2
         low, low_count = span(blocks, 0 * number, 0 * number + half)
         high, high_count = span(blocks, 0 * number + half, 0 * number + core.size)
         paired = core.helps | core.passive
@@ -102,8 +102,7 @@ def halving_rounds(
             sends=(transfers(rank, core.neighbor, work.buffer, high, high_count, core.passive),),
         )
         so_far = [(source, 0, core.active & ~core.helps), (work.buffer, shift, core.helps)]
-    distance = half
-    while distance:
+    for distance in reversed(doublings(core.size)):
         partner = core.peer(number ^ distance)
         first = number - number % distance
         own, count = span(blocks, first, first + distance)
@@ -119,7 +118,6 @@ def halving_rounds(
         receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
         yield Round((receive,), tuple(sends), tuple(local))
         so_far = [(work.buffer, shift, core.active)]
-        distance //= 2
 
 
 def _half(_size: int, count: int, _segment: int) -> int:
@@ -149,8 +147,7 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     own_start, own_count = blocks.at(number)
     own = Place(SCRATCH, own_start + shift)
     yield Round(local=(copies(rank, own, Place(target, own_start), own_count, is_root),))
-    distance = 1
-    while distance < core.size:
+    for distance in doublings(core.size):
         partner = core.peer(number ^ distance)
         upper = number - number % (2 * distance) + distance
         begin, many = span(blocks, upper, upper + distance)
@@ -163,7 +160,6 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
             ),
             sends=(transfers(rank, partner, SCRATCH, begin + shift, many, gives),),
         )
-        distance *= 2
 
 
 def _reduce_scratch(size: int, count: int, segment: int) -> int:

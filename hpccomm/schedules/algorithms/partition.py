@@ -20,6 +20,11 @@ def offsets(counts: Sequence[int]) -> tuple[int, ...]:
     return (0, *accumulate(counts))[: len(counts)]
 
 
+def doublings(size: int) -> list[int]:
+    """Return the powers of two below `size`, ascending: distances at which ranks meet round after round."""
+    return [1 << k for k in range((size - 1).bit_length())]
+
+
 class Blocks(Protocol):
     """A range of elements that is cut into a block for each position of a group.
 

@@ -22,7 +22,7 @@ which works for both, and receive the result.
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.partition import Blocks
+from hpccomm.schedules.algorithms.partition import Blocks, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
@@ -130,12 +130,10 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
             local=(folds(rank, (own, theirs), result, count, final=False, where=core.helps),),
         )
         so_far = [(own, core.active & ~core.helps), (result, core.helps)]
-    distance = 1
-    while distance < core.size:
+    for distance in doublings(core.size):
         partner = core.peer(core.number ^ distance)
         lower = core.number & distance == 0
-        distance *= 2
-        last = piece.final and distance == core.size
+        last = piece.final and 2 * distance == core.size
         sends, local = [], []
         for part, whose in so_far:
             sends.append(transfers(rank, partner, part.buffer, start, count, whose))
@@ -180,8 +178,7 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
         By number, one after the other; each has its own in `RECV`.
     """
     rank, number = group.rank, core.number
-    distance = 1
-    while distance < core.size:
+    for distance in doublings(core.size):
         partner = core.peer(number ^ distance)
         first = number - number % distance
         own = span(blocks, first, first + distance)
@@ -191,7 +188,6 @@ def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
             receives=(transfers(rank, partner, RECV, *theirs, core.active),),
             sends=(transfers(rank, partner, RECV, *own, core.active),),
         )
-        distance *= 2
     if core.extra:
         everything = span(blocks, 0 * number, 0 * number + core.size)
         yield Round(

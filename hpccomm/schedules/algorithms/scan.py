@@ -27,7 +27,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Even
+from hpccomm.schedules.algorithms.partition import Even, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, Scratch
 from hpccomm.schedules.algorithms.pipeline import SegmentRows, Segments, in_streams, pipelined
 from hpccomm.schedules.schedule import (
@@ -93,7 +93,7 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     landing, own, result = Place(SCRATCH, slot), Place(SEND, start), Place(RECV, start)
     # The prefix to hand on includes the own contribution.
     span = Place(SCRATCH, slot + count) if exclusive else result
-    for distance in (1 << k for k in range((n - 1).bit_length())):
+    for distance in doublings(n):
         first = distance == 1
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
         sender, receiver = at + distance < n, at >= distance

@@ -17,7 +17,7 @@ broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
 import numpy as np
 
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.partition import Blocks, Even
+from hpccomm.schedules.algorithms.partition import Blocks, Even, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
@@ -53,8 +53,7 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
     """
     n, rank = group.size, group.rank
     relative: Column = (group.at - root) % n
-    distance = 1 << (n - 1).bit_length() >> 1
-    while distance:
+    for distance in reversed(doublings(n)):
         # The upper half of 2 x distance ranks goes from the first of them to the first of that half.
         middle = relative - relative % (2 * distance) + distance
         gives = (relative % (2 * distance) == 0) & (middle < n)
@@ -67,7 +66,6 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
             receives=(transfers(rank, peer, buffer, *half, takes),),
             sends=(transfers(rank, peer, buffer, *half, gives),),
         )
-        distance //= 2
 
 
 def _broadcast_rounds(piece: PhasePiece) -> Rounds:
