@@ -20,6 +20,7 @@ scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -243,18 +244,12 @@ reduce = REDUCE.in_pieces
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Up the tree. The blocks of a subtree move in one message, whole."""
     blocks = Listed(call.counts)
-
-    def channel() -> Rounds:
-        return gather_rounds(group, call.root, blocks, 0, Place(SEND, 0), RECV)
-
-    return Schedule((channel,), gather_scratch(group, call.root, blocks))
+    rounds = partial(gather_rounds, group, call.root, blocks, 0, Place(SEND, 0), RECV)
+    return Schedule((rounds,), gather_scratch(group, call.root, blocks))
 
 
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Down the tree. The blocks of a subtree move in one message, whole."""
     blocks = Listed(call.counts)
-
-    def channel() -> Rounds:
-        return backwards(gather_rounds(group, call.root, blocks, 0, Place(RECV, 0), SEND))
-
-    return Schedule((channel,), gather_scratch(group, call.root, blocks))
+    gathering = partial(gather_rounds, group, call.root, blocks, 0, Place(RECV, 0), SEND)
+    return Schedule((lambda: backwards(gathering()),), gather_scratch(group, call.root, blocks))

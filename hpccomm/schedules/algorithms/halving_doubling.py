@@ -166,15 +166,11 @@ def _reduce_scratch(size: int, count: int, segment: int) -> int:
     return count + _half(size, count, segment)
 
 
-def _two(_size: int) -> int:
-    """A half of a piece, the longest message, is a segment."""
-    return 2
-
-
-ALL_REDUCE = Phase(_all_reduce_rounds, _half, segments=_two)
+# A half of a piece, the longest message, is a segment.
+ALL_REDUCE = Phase(_all_reduce_rounds, _half, segments=lambda _size: 2)
 """Halve until each has folded a block, then double until all have all."""
 
-REDUCE = Phase(_reduce_rounds, _reduce_scratch, segments=_two)
+REDUCE = Phase(_reduce_rounds, _reduce_scratch, segments=lambda _size: 2)
 """Halve until each has folded a block, then collect the blocks along a binomial tree."""
 
 
