@@ -78,11 +78,8 @@ def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
 
 def gathered_across(levels: Levels, laps: list[Lap]) -> Rounds:
     """Send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
-
-    def gather(lap: Lap) -> Rounds:
-        return ring.all_gather_rounds(levels.slices, lap.across(levels))
-
-    return side_by_side(*map(gather, laps)) if levels.num_nodes > 1 else iter(())
+    across = (lap.across(levels) for lap in laps)
+    return side_by_side(*(ring.all_gather_rounds(levels.slices, blocks) for blocks in across))
 
 
 def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> Rounds:
@@ -107,7 +104,7 @@ def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> R
             levels.slices, blocks, target, slot, final=True, source=source
         )
 
-    return side_by_side(*map(fold, lying)) if levels.num_nodes > 1 else iter(())
+    return side_by_side(*map(fold, lying))
 
 
 def across_scratch(levels: Levels, largest: int) -> int:

@@ -104,18 +104,14 @@ def _of(group: Group, position: Column | int) -> Column | None:
     return None if group.size == 1 else group.peer(np.broadcast_to(position, group.at.shape))
 
 
-def _contributions(group: Group, start: Column) -> tuple[Place, ...]:
-    """Return where the contributions from element `start` on lie, in rank order."""
-    return tuple(Place(SEND, start, _of(group, position)) for position in range(group.size))
-
-
 def folded(
     group: Group, start: Column, count: Column, target: Place, *, final: bool = True
 ) -> Copies | Folds:
     """Return the step that folds all contributions from `start` on into `target`."""
     if group.size == 1:
         return copies(group.rank, Place(SEND, start), target, count)
-    return folds(group.rank, _contributions(group, start), target, count, final=final)
+    contributions = tuple(Place(SEND, start, _of(group, each)) for each in range(group.size))
+    return folds(group.rank, contributions, target, count, final=final)
 
 
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
