@@ -307,7 +307,7 @@ class Expected:
 def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     """Return the required contents of `recv` on `ranks`, whose call is `call`."""
     received = call.lengths(ranks)[1]
-    within = _within(received)
+    inside = within(received)
     rank = np.repeat(ranks, received)
     one = np.ones(len(rank), np.int64)
     if not len(rank):
@@ -315,7 +315,7 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     what = DESCRIPTIONS[call.collective]
     counts = np.array(call.counts, np.int64)
     starts = np.cumsum(counts) - counts
-    origin = within + starts[rank] if what.receives == "block" else within
+    origin = inside + starts[rank] if what.receives == "block" else inside
     if what.prefix:
         number = rank + (0 if call.exclusive else 1)
         if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
@@ -330,7 +330,7 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     if what.sends == "block":
         holders = len(rank) // max(int(counts.sum()), 1)
         owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
-        return Expected(owner, one, np.tile(_within(counts), holders))
+        return Expected(owner, one, np.tile(within(counts), holders))
     return _exchanged(case, ranks)
 
 
@@ -340,7 +340,7 @@ def _exchanged(case: ProofCase, ranks: Column) -> Expected:
     # A row for each receiver, a column for each sender.
     blocks = sent.T[ranks].ravel()
     sender = np.repeat(np.tile(np.arange(case.size), len(ranks)), blocks)
-    origin = np.repeat(starts.T[ranks].ravel(), blocks) + _within(blocks)
+    origin = np.repeat(starts.T[ranks].ravel(), blocks) + within(blocks)
     return Expected(sender, np.ones(len(sender), np.int64), origin)
 
 
@@ -354,12 +354,12 @@ def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
             else:
                 other = counterpart(rank, block, lambda each: case.calls[each].peers)
                 first = peer, 1, sum(case.calls[peer].counts[:other])
-            columns += [(first[0], first[1], first[2] + within) for within in range(count)]
+            columns += [(first[0], first[1], first[2] + i) for i in range(count)]
             start += count
     return Expected(*np.array(columns, np.int64).T)
 
 
-def _within(counts: Column) -> NDArray[np.int64]:
+def within(counts: Column) -> NDArray[np.int64]:
     """Return 0, 1, ... for each of `counts`, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0

@@ -21,7 +21,6 @@ from hpccomm.schedules.proof.memory import (
     WRITTEN,
     Cells,
     SymbolicMemory,
-    local_ranks,
     one_bit,
     spread,
 )
@@ -88,7 +87,7 @@ class SymbolicMachine:
         self._accesses = Accesses() if any(case.reaches for case in memory.cases) else None
         barriers = any(case.calls[0].description.sends == "nothing" for case in memory.cases)
         words = memory.heard.shape[1]
-        self._heard = one_bit(local_ranks(memory.offset), words) if barriers else None
+        self._heard = one_bit(memory.position, words) if barriers else None
 
     def run(self, streams: Sequence[Stream]) -> None:
         """Run the channel to its end."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.schedules.proof.case import ProofCase, RankSchedule, Unproven, expected
+from hpccomm.schedules.proof.case import ProofCase, RankSchedule, Unproven, expected, within
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Column
 from hpccomm.units import ranks_named
 
@@ -39,9 +39,7 @@ ORDERED = 4
 
 def spread(first: Column, count: Column) -> Cells:
     """Return `count` consecutive numbers from each `first`, one after the other."""
-    ends = np.cumsum(count)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(first - (ends - count), count) + np.arange(total)
+    return np.repeat(first, count) + within(count)
 
 
 class SymbolicMemory:
@@ -60,6 +58,8 @@ class SymbolicMemory:
         In the order of their ranks.
     offset : ndarray of shape (cases + 1,)
         The number of each case's first rank.
+    position : ndarray of shape (ranks,)
+        The number of each rank in its case.
     base : ndarray of shape (3, ranks)
         The first cell of each buffer, by `CODES`.
     length : ndarray of shape (3, ranks)
@@ -83,6 +83,7 @@ class SymbolicMemory:
     def __init__(self, cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> None:
         self.cases = cases
         self.offset = np.cumsum([0, *(case.size for case in cases)])
+        self.position = within(np.diff(self.offset))
         ranks = int(self.offset[-1])
         self.base, self.length = np.zeros((2, 3, ranks), np.int64)
         taken = self._lay_out(parts)
@@ -93,7 +94,7 @@ class SymbolicMemory:
             np.zeros(cells, np.bool_) for _ in range(5)
         )
         self.mark = np.full(cells, -1)
-        self.heard = one_bit(local_ranks(self.offset), words)
+        self.heard = one_bit(self.position, words)
         self._fill()
 
     def _lay_out(self, parts: Sequence[Sequence[RankSchedule]]) -> Column:
@@ -122,7 +123,6 @@ class SymbolicMemory:
 
     def _fill(self) -> None:
         """Write the ranks' inputs."""
-        local = local_ranks(self.offset)
         count, first = self.length[CODES[SEND]].copy(), self.base[CODES[SEND]].copy()
         results = self.length[CODES[RECV]].copy()
         for begins, case in zip(self.offset.tolist(), self.cases, strict=False):
@@ -130,11 +130,11 @@ class SymbolicMemory:
                 root = begins + case.calls[0].root
                 count[root], results[root] = self.length[CODES[RECV], root], 0
                 first[root] = self.base[CODES[RECV], root]
-        cells, rank = spread(first, count), np.repeat(local, count)
+        cells, rank = spread(first, count), np.repeat(self.position, count)
         state = self.state
         state[cells, FIRST] = rank
         state[cells, NUMBER] = 1
-        state[cells, ORIGIN] = spread(np.zeros_like(count), count)
+        state[cells, ORIGIN] = within(count)
         state[cells, FLAGS] = WRITTEN | ORDERED
         state[cells, BITS:] = one_bit(rank, state.shape[1] - BITS)
         self.protected[cells] = True
@@ -162,11 +162,6 @@ class SymbolicMemory:
         words = self.state[cell, BITS:].tolist()
         bits = [rank for rank in range(64 * len(words)) if words[rank // 64] >> rank % 64 & 1]
         return f"element {origin} of {ranks_named(bits)}"
-
-
-def local_ranks(offset: Column) -> Column:
-    """Return each rank's number in its case; `offset` has the first rank of each, and the end."""
-    return np.arange(offset[-1]) - np.repeat(offset[:-1], np.diff(offset))
 
 
 def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
