@@ -112,8 +112,3 @@ def give_back(at: int, nbytes: int) -> None:
     If the system cannot take them, they stay.
     """
     libc().madvise(at, nbytes, _MADV_REMOVE)
-
-
-def interrupted(error: OSError) -> bool:
-    """Return whether a call failed because of a signal."""
-    return error.errno == errno.EINTR

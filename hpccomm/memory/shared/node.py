@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,7 +148,7 @@ class NodeMemory:
         key: list[int] = [fingerprint, self._heap.segments]
         for data in held:
             key += (address(data), data.nbytes)
-        return NodeExposure(self, buffers, self._own(*key), lease, plain and self.plain)
+        return NodeExposure(self, buffers, *self._own(*key), lease, plain and self.plain)
 
     def _lease(self, nbytes: int, room: int) -> NDArray[np.uint8] | None:
         why = f"all calls of this process together may use {room} bytes"
@@ -208,24 +208,10 @@ class NodeMemory:
         self._leases.give(lease)
 
 
-class _Own(NamedTuple):
-    """The record of this rank's buffers.
-
-    Attributes
-    ----------
-    record : Record
-        Their places.
-    registered : tuple of ndarray of uint8, or None
-        The sent and the received array, where both are in registered memory; they keep none alive,
-        since segments stay mapped.
-    """
-
-    record: Record
-    registered: tuple[Array, ...] | None
-
-
-def _own(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> _Own:
-    """Return the published record of buffers, from the address and the bytes of each.
+def _own(
+    heap: Heap, fingerprint: int, _segments: int, *buffers: int
+) -> tuple[Record, tuple[Array, ...] | None]:
+    """Return `record` and `registered` of an exposure, from the address and the bytes of each buffer.
 
     Where they lie may change with the number of segments.
     """
@@ -241,7 +227,7 @@ def _own(heap: Heap, fingerprint: int, _segments: int, *buffers: int) -> _Own:
             registered.append(AddressedBytes(at, nbytes).array())
     given = len(buffers) // 2
     record = np.array(numbers + [*_NOWHERE] * (BUFFERS - given), np.int64)
-    return _Own(record, tuple(registered[:SCRATCH]) if len(registered) == given else None)
+    return record, tuple(registered[:SCRATCH]) if len(registered) == given else None
 
 
 @dataclass(slots=True, eq=False)
@@ -254,8 +240,11 @@ class NodeExposure:
         Of its communicator.
     buffers : sequence of ndarray
         Its own.
-    own : _Own
+    record : Record
         Their places.
+    registered : sequence of ndarray of uint8, or None
+        The sent and the received array, where both are in registered memory; they keep none alive,
+        since segments stay mapped.
     scratch : ndarray of uint8, or None
         Its own, for peers to reach.
     plain : bool
@@ -268,28 +257,19 @@ class NodeExposure:
 
     memory: NodeMemory
     buffers: Sequence[Array]
-    own: _Own
+    record: Record
+    registered: Sequence[Array] | None
     scratch: NDArray[np.uint8] | None
     plain: bool
     sights: dict[int, _PeerRecord] = field(init=False, repr=False)
     lasting = True
 
-    @property
-    def record(self) -> Record:
-        """The record of this rank."""
-        return self.own.record
-
-    @property
-    def registered(self) -> Sequence[Array] | None:
-        """The sent and the received array, where both are in registered memory."""
-        return self.own.registered
-
     def detached(self) -> "NodeExposure | None":
         """Return the exposure for every call on the same registered memory."""
-        own = self.own
-        if own.registered is None or self.scratch is not None:
+        known = self.registered
+        if known is None or self.scratch is not None:
             return None
-        return _Detached(self.memory, own.registered, own, None, self.plain)
+        return _Detached(self.memory, known, self.record, known, None, self.plain)
 
     def take_records(self, records: Mapping[int, Record]) -> Reach:
         """Take the records of all ranks of the node, and return how they reach each other."""

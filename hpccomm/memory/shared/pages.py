@@ -71,7 +71,7 @@ class RemoteMemory:
                 return
             if done > 0:
                 far, near, nbytes = far + done, near + done, nbytes - done
-            elif not libc.interrupted(error := libc.failure()):
+            elif (error := libc.failure()).errno != errno.EINTR:
                 raise self._failed(error)
 
     def _failed(self, error: OSError) -> CommunicationError:
