@@ -42,7 +42,6 @@ says. Across them it moves in the same way in both forms.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import balanced, blockwise, ordered, pairwise, shm, tree
@@ -148,7 +147,7 @@ def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     def run(piece: Range, slot: int) -> Rounds:
         slices = levels.cut(piece)
         lying = slot if within.packed else None
-        work = room + slot + width
+        work = slot + width
         yield from within.fold(piece, SCRATCH, work, lying)
         yield from levels.each_slice(
             across, slices, work, root=home, source=SCRATCH, target=SCRATCH, lying=lying
@@ -156,8 +155,7 @@ def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
         yield from within.to_root(slices, call.root, lying)
 
     scratch = max(within.fold_scratch(most), levels.slice_scratch(across, most))
-    schedule = in_channels(pieces, run, tuning, width + scratch)
-    return replace(schedule, scratch=room + schedule.scratch)
+    return in_channels(pieces, run, tuning, width + scratch, room)
 
 
 def _broadcast(within: Within, call: Signature, tuning: Tuning) -> Schedule:
@@ -208,7 +206,7 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
     def run(piece: Blocks, slot: int) -> Rounds:
         laps = blockwise.laps_of(levels, piece)
         lying = [lap.packed(slot) for lap in laps] if within.packed else laps
-        work = room + slot + partials
+        work = slot + partials
         yield from within.fold_blocks(laps, lying, work, total)
         source = SCRATCH if levels.largest > 1 else SEND
         yield from blockwise.folded_across(levels, lying, source, work)
@@ -217,8 +215,7 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
     scratch = max(
         within.fold_blocks_scratch(largest, total), blockwise.across_scratch(levels, largest)
     )
-    schedule = in_channels(pieces, run, tuning, partials + scratch)
-    return replace(schedule, scratch=room + schedule.scratch)
+    return in_channels(pieces, run, tuning, partials + scratch, room)
 
 
 def _all_to_all(within: Within, call: Signature, tuning: Tuning) -> Schedule:

@@ -114,7 +114,11 @@ T = TypeVar("T")
 
 
 def in_channels(
-    pieces: Sequence[T], run: Callable[[T, int], Rounds], tuning: Tuning, scratch: int
+    pieces: Sequence[T],
+    run: Callable[[T, int], Rounds],
+    tuning: Tuning,
+    scratch: int,
+    first: int = 0,
 ) -> Schedule:
     """Return the schedule that runs `pieces` in channels, which take them in turn.
 
@@ -128,16 +132,18 @@ def in_channels(
         Its `channels` is the largest number of channels.
     scratch : int
         Elements of scratch that a piece takes.
+    first : int
+        Elements of scratch that lie before those of the pieces.
     """
     number = min(tuning.channels, len(pieces))
 
     def channel(which: int) -> Channel:
         own = pieces[which::number]
-        return lambda: chain.from_iterable(run(piece, which * scratch) for piece in own)
+        return lambda: chain.from_iterable(run(piece, first + which * scratch) for piece in own)
 
     channels = tuple(channel(which) for which in range(number))
     cut = tuning.segment if len(pieces) > 1 else None
-    return Schedule(channels, number * scratch, cut)
+    return Schedule(channels, first + number * scratch, cut)
 
 
 def side_by_side(*several: Rounds) -> Rounds:
