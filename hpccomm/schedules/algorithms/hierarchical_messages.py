@@ -11,7 +11,7 @@ import numpy as np
 from hpccomm.schedules.algorithms import chain
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.levels import Levels
-from hpccomm.schedules.algorithms.linear import gather_rounds, with_others
+from hpccomm.schedules.algorithms.linear import gather_rounds, scattered
 from hpccomm.schedules.algorithms.partition import Blocks, Range, side_by_side
 from hpccomm.schedules.algorithms.phases import PhasePiece
 from hpccomm.schedules.algorithms.recursive_doubling import span
@@ -99,13 +99,7 @@ class ByMessages:
         home, at = self.levels.of(root)
 
         def scatter(node: Group) -> Rounds:
-            is_root = node.at == at
-            roots, others = with_others(node, is_root)
-            first = node.peer(np.full(len(node.at), at, np.int64))
-            yield Round(
-                receives=(transfers(node.rank, first, RECV, *slices.at(node.at), ~is_root),),
-                sends=(transfers(roots.rank, roots.peer(others), RECV, *slices.at(others)),),
-            )
+            yield scattered(node, at, slices, RECV, Place(RECV, slices.at(node.at)[0]))
 
         return self.levels.each_node(scatter, only=home)
 

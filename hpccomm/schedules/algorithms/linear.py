@@ -88,6 +88,18 @@ def gather_rounds(
     )
 
 
+def scattered(group: Group, root: int, blocks: Blocks, source: str, target: Place) -> Round:
+    """Send each other rank its block of the root's buffer `source`, to `target`."""
+    is_root = group.at == root
+    roots, others = with_others(group, is_root)
+    sender = group.peer(np.full_like(group.at, root))
+    count = blocks.at(group.at)[1]
+    return Round(
+        receives=(transfers(group.rank, sender, target.buffer, target.start, count, ~is_root),),
+        sends=(transfers(roots.rank, roots.peer(others), source, *blocks.at(others)),),
+    )
+
+
 def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
     """Send the own block of `RECV` to everyone."""
     n, at, rank = group.size, group.at, group.rank
@@ -195,16 +207,8 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     blocks = Listed(call.counts)
 
     def channel() -> Rounds:
-        at = group.at
-        is_root = at == call.root
-        start, count = blocks.at(at)
-        roots, others = with_others(group, is_root)
-        root = group.peer(np.full(len(at), call.root, np.int64))
-        own = copies(group.rank, Place(SEND, start), Place(RECV, 0), count, is_root)
-        yield Round(
-            receives=(transfers(group.rank, root, RECV, 0, count, ~is_root),),
-            sends=(transfers(roots.rank, roots.peer(others), SEND, *blocks.at(others)),),
-            local=(own,),
-        )
+        (start, count), target = blocks.at(group.at), Place(RECV, 0)
+        own = copies(group.rank, Place(SEND, start), target, count, group.at == call.root)
+        yield scattered(group, call.root, blocks, SEND, target)._replace(local=(own,))
 
     return Schedule((channel,))

@@ -36,7 +36,7 @@ class Blocks(Protocol):
 
     largest: int
 
-    def at(self, position: Column) -> tuple[Column, Column]:
+    def at(self, position: Column, /) -> tuple[Column, Column]:
         """Return first element and count of the block at `position`, for each row."""
         ...
 
