@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.levels import Levels, TableBlocks
+from hpccomm.schedules.algorithms.levels import Levels, table_blocks
 from hpccomm.schedules.algorithms.partition import Blocks, side_by_side
 from hpccomm.schedules.schedule import SCRATCH, Column, Place, Rounds
 
@@ -52,13 +52,13 @@ class Lap:
         own = levels.which, levels.slices.at
         return self.rank[own], self.start[own], self.count[own]
 
-    def across(self, levels: Levels) -> TableBlocks:
+    def across(self, levels: Levels) -> Blocks:
         """Return the blocks of each owner's group, by node."""
-        return TableBlocks(self.start, self.count, levels.which, self.largest)
+        return table_blocks(self.start, self.count, levels.which, self.largest)
 
-    def of_node(self, node: int) -> TableBlocks:
+    def of_node(self, node: int) -> Blocks:
         """Return the blocks of a node, by owner."""
-        return TableBlocks(self.start.T, self.count.T, node, self.largest)
+        return table_blocks(self.start.T, self.count.T, node, self.largest)
 
 
 def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:

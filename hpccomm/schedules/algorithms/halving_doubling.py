@@ -28,7 +28,7 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
-from hpccomm.schedules.algorithms.recursive_doubling import ActiveRanks, Spans, span, spread_rounds
+from hpccomm.schedules.algorithms.recursive_doubling import ActiveRanks, span, spans, spread_rounds
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -193,9 +193,9 @@ def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
             yield Round(local=(copies(rank, Place(SEND, start), Place(RECV, 0), count),))
             return
         core = ActiveRanks(group)
-        spans = Spans(blocks, core)
+        of_active = spans(blocks, core)
         work = Place(SCRATCH, 0)
-        yield from halving_rounds(group, core, spans, work, total, final=True, source=SEND)
+        yield from halving_rounds(group, core, of_active, work, total, final=True, source=SEND)
         theirs, their_count = blocks.at((at + 1) % n)
         own = copies(rank, Place(SCRATCH, start), Place(RECV, 0), count, core.active)
         yield Round(

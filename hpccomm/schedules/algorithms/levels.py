@@ -13,6 +13,7 @@ from hpccomm.schedules.algorithms import balanced, ring
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Listed,
+    Located,
     Range,
     clipped,
     even,
@@ -97,8 +98,8 @@ def placement(topology: Topology) -> Placement:
     return Placement(node, local, sizes, ranks, first)
 
 
-class TableBlocks:
-    """Blocks that lie anywhere.
+def table_blocks(start: Column, count: Column, which: Column | int, largest: int) -> Blocks:
+    """Return blocks that lie anywhere.
 
     Parameters
     ----------
@@ -109,16 +110,7 @@ class TableBlocks:
     largest : int
         Elements of the largest block.
     """
-
-    def __init__(self, start: Column, count: Column, which: Column | int, largest: int) -> None:
-        self._start = start
-        self._count = count
-        self._which = which
-        self.largest = largest
-
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        return self._start[self._which, position], self._count[self._which, position]
+    return Located(lambda at: (start[which, at], count[which, at]), largest)
 
 
 class Levels:

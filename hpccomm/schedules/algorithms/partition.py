@@ -88,6 +88,22 @@ class Clipped:
         return start + self._first, np.clip(count - self._first, 0, self._count)
 
 
+@dataclass(slots=True, eq=False)
+class Located:
+    """Blocks whose places a function gives.
+
+    Attributes
+    ----------
+    at : callable
+        As of `Blocks`.
+    largest : int
+        Elements of the largest block.
+    """
+
+    at: Callable[[Column], tuple[Column, Column]]
+    largest: int
+
+
 def clipped(blocks: Blocks, segment: int) -> list[Blocks]:
     """Cut each block into segments. Return the first segments of all blocks, the second ones, and so on."""
     if blocks.largest <= segment:

@@ -22,7 +22,7 @@ which works for both, and receive the result.
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.partition import Blocks, doublings
+from hpccomm.schedules.algorithms.partition import Blocks, Located, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
@@ -90,20 +90,16 @@ class ActiveRanks:
         return self._group.peer((self.first(number) + self._root) % self._group.size)
 
 
-class Spans:
-    """The blocks of all positions as blocks of the active ranks, each of one or two positions.
+def spans(blocks: Blocks, core: ActiveRanks) -> Blocks:
+    """Return the blocks of all positions as blocks of the active ranks, each of one or two positions.
 
     The blocks must lie one after the other.
     """
 
-    def __init__(self, blocks: Blocks, core: ActiveRanks) -> None:
-        self._blocks = blocks
-        self._core = core
-        self.largest = blocks.largest * (2 if core.extra else 1)
+    def at(number: Column) -> tuple[Column, Column]:
+        return span(blocks, core.first(number), core.first(number + 1))
 
-    def at(self, number: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block of `number`, for each row."""
-        return span(self._blocks, self._core.first(number), self._core.first(number + 1))
+    return Located(at, blocks.largest * (2 if core.extra else 1))
 
 
 def span(blocks: Blocks, first: Column, end: Column) -> tuple[Column, Column]:
@@ -162,7 +158,7 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
             receives=(transfers(group.rank, core.neighbor, RECV, *theirs, core.helps),),
             sends=(transfers(group.rank, core.neighbor, RECV, *own, core.passive),),
         )
-    yield from spread_rounds(group, core, Spans(blocks, core))
+    yield from spread_rounds(group, core, spans(blocks, core))
 
 
 def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:

@@ -17,24 +17,10 @@ broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
 import numpy as np
 
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.partition import Blocks, Even, doublings
+from hpccomm.schedules.algorithms.partition import Blocks, Even, Located, doublings
 from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
-
-
-class FromRoot:
-    """`size` blocks, numbered from the root on."""
-
-    def __init__(self, blocks: Blocks, root: Column | int, size: int) -> None:
-        self._blocks = blocks
-        self._root = root
-        self._size = size
-        self.largest = blocks.largest
-
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        return self._blocks.at((position - self._root) % self._size)
 
 
 def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str) -> Rounds:
@@ -72,7 +58,8 @@ def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     group, root = piece.group, piece.root
     blocks = Even(piece.start, piece.count, group.size)
     yield from scatter_rounds(group, root, blocks, piece.target)
-    from_root = FromRoot(blocks, root, group.size)
+    # Numbered from the root on.
+    from_root = Located(lambda at: blocks.at((at - root) % group.size), blocks.largest)
     yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
