@@ -1,8 +1,11 @@
-"""Sizes, times, ranks and numbers of things as text: written and read here, for all layers."""
+"""Sizes, times, ranks and numbers of things as text, and things by what they share, for all layers."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 MOST_NAMED = 8
 """The most ranks and spans of ranks that a sentence names. It counts the others."""
 
@@ -49,6 +52,20 @@ def few(names: Iterable[object], most: int) -> str:
     words = [str(name) for name in names]
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, both in their order.
+
+    Examples
+    --------
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:

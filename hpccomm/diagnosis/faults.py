@@ -17,6 +17,7 @@ from hpccomm.diagnosis.dumps import RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime.verdict import Verdict, unlike
+from hpccomm.units import grouped
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks called different things.
@@ -143,9 +144,8 @@ def _ended(job: Job) -> Iterator[Fault]:
 
 def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
     """Yield the errors of ranks, the first one first; equal ones together."""
-    alike: dict[str, list[int]] = {}
-    for rank in sorted(ranks, key=lambda each: -job.raised[each].ago):
-        alike.setdefault(re.sub(r"\d+", "#", job.raised[rank].error), []).append(rank)
+    in_order = sorted(ranks, key=lambda each: -job.raised[each].ago)
+    alike = grouped((re.sub(r"\d+", "#", job.raised[rank].error), rank) for rank in in_order)
     for same in alike.values():
         others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
         name = job.raised[same[0]].error.partition(":")[0]
@@ -225,9 +225,7 @@ def _halted(job: Job, history: History) -> dict[int, int]:
 def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
     """Return the groups of ranks that called the same, the largest first."""
     ranks = next(iter(values.values()))
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank in sorted(ranks):
-        alike.setdefault(tuple(each[rank] for each in values.values()), []).append(rank)
+    alike = grouped((tuple(each[rank] for each in values.values()), rank) for rank in sorted(ranks))
     return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
 
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from hpccomm.doctor.rule import Rule
+from hpccomm.units import grouped
 
 Tree = Mapping[str, Any]
 
@@ -48,9 +49,7 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
         if rule.over_nodes:
             diagnoses.append(_over_nodes(rule, trees))
             continue
-        alike: dict[Diagnosis, list[str]] = {}
-        for node, tree in trees.items():
-            alike.setdefault(_of_node(rule, tree), []).append(node)
+        alike = grouped((_of_node(rule, tree), node) for node, tree in trees.items())
         diagnoses += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
     return diagnoses
 

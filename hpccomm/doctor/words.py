@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.doctor.judge import MISSING, Diagnosis, at
-from hpccomm.units import counted, few
+from hpccomm.units import counted, few, grouped
 
 WIDTH = 110
 
@@ -56,10 +56,11 @@ def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[
             for area, names in areas.items()
         )
         yield from _wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})")
-    well: dict[str, list[str]] = {}
-    for each in diagnoses:
-        if each.status == "ok" and len(each.nodes) == nodes:
-            well.setdefault(each.rule.area, []).append(each.rule.id.partition(".")[2])
+    well = grouped(
+        (each.rule.area, each.rule.id.partition(".")[2])
+        for each in diagnoses
+        if each.status == "ok" and len(each.nodes) == nodes
+    )
     for area, names in well.items():
         yield from _wrapped(f"{'ok':8} {area}: {', '.join(names)}")
 

@@ -16,6 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
 from hpccomm.hardware.facts import GENERATIONS, NVLINK, NVLINK_5, XGMI
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
+from hpccomm.units import grouped
 
 PATTERNS = {
     1: ("balanced tree", "the 1st GPU meets the parent and one child, the 2nd GPU the other child"),
@@ -56,10 +57,7 @@ class NcclGraph:
 
     def alike(self) -> dict[tuple[str, ...], list[int]]:
         """Return the numbers of equal channels, by their stops."""
-        channels: dict[tuple[str, ...], list[int]] = {}
-        for number, channel in enumerate(self.channels):
-            channels.setdefault(channel, []).append(number)
-        return channels
+        return grouped((channel, number) for number, channel in enumerate(self.channels))
 
 
 def read_graphs(file: Path) -> list[NcclGraph]:

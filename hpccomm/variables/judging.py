@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpccomm.errors import nearest
-from hpccomm.units import ranges
+from hpccomm.units import grouped, ranges
 from hpccomm.variables.tables import KnownVariable, fitting, known, version_code
 
 Fault = tuple[str, str, str]
@@ -216,10 +216,9 @@ def differing(
         The known variables: ``equal`` ones must not differ, others are ``uneven``.
     """
     for name in sorted({name for rank in ranks for name in rank}):
-        by_value: dict[str, list[int]] = {}
-        for rank, values in enumerate(ranks):
-            # The value of an unknown name is not kept.
-            by_value.setdefault(values.get(name, "not set") or "set", []).append(rank)
+        # The value of an unknown name is not kept.
+        found = (values.get(name, "not set") or "set" for values in ranks)
+        by_value = grouped((value, rank) for rank, value in enumerate(found))
         rule = table[name].ranks if name in table else ""
         if len(by_value) > 1 and rule != "free":
             words = ", ".join(f"{value} on rank {ranges(of)}" for value, of in by_value.items())

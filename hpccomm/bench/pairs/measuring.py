@@ -19,6 +19,7 @@ from hpccomm.bench.perf.timing import one_by_one
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import origin
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
+from hpccomm.units import grouped
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -63,9 +64,7 @@ def rounds(nodes: Sequence[int]) -> list[Round]:
     nodes : sequence of int
         The node of each rank.
     """
-    members: dict[int, list[int]] = {}
-    for rank, node in enumerate(nodes):
-        members.setdefault(node, []).append(rank)
+    members = grouped((node, rank) for rank, node in enumerate(nodes))
     meetings = [
         [list(between(members[one], members[other])) for one, other in met]
         for met in tournament(list(members))

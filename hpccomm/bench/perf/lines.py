@@ -6,7 +6,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,7 @@ from hpccomm.bench.perf.tables import PerfCase, TableNames
 from hpccomm.bench.perf.timing import RankTimes
 from hpccomm.results import repetitions
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
-from hpccomm.units import ranges
-
-if TYPE_CHECKING:
-    from hpccomm.bench.perf.verification import Mismatch
+from hpccomm.units import grouped, ranges
 
 RANK_0, AVERAGE, MINIMUM, MAXIMUM = range(4)
 """Values of ``-a``."""
@@ -124,10 +120,11 @@ class TableLine:
         root = f" root {layout.root}" if layout.root >= 0 else ""
         place = "in place" if in_place else "out of place"
         where = f"{case.collective.name} {case.type_name} {case.op_name}{root}, {layout.nbytes} B, {place}"
-        operations: dict[int | None, list[tuple[int, Mismatch]]] = {}
-        for rank, each in enumerate(times):
-            for mismatch in each.wrong:
-                operations.setdefault(mismatch.repetition, []).append((rank, mismatch))
+        operations = grouped(
+            (mismatch.repetition, (rank, mismatch))
+            for rank, each in enumerate(times)
+            for mismatch in each.wrong
+        )
         sentences = []
         for repetition, mismatches in operations.items():
             rank, first = mismatches[0]

@@ -8,6 +8,7 @@ from typing import Any
 from hpccomm.diagnosis.meanings import XIDS
 from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.hardware.facts import is_gpu
+from hpccomm.units import few, grouped
 
 SLOWED = {
     0x08: "hardware slowdown",
@@ -122,14 +123,14 @@ def _link(devices: Facts, _: Any) -> Faults:
 
 
 def _peers(peers: Facts) -> Faults:
-    kinds: dict[str, list[str]] = {}
-    for pair, ways in peers.items():
-        for way, status in ways.items():
-            if status:
-                kinds.setdefault(f"{way}: {PEERS.get(status, f'status {status}')}", []).append(pair)
+    kinds = grouped(
+        (f"{way}: {PEERS.get(status, f'status {status}')}", pair)
+        for pair, ways in peers.items()
+        for way, status in ways.items()
+        if status
+    )
     for why, pairs in kinds.items():
-        more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-        yield f"between GPUs {', '.join(pairs[:4])}{more}, {why}"
+        yield f"between GPUs {few(pairs, 4)}, {why}"
 
 
 def _visible(variables: Sequence[Facts], count: int) -> Faults:

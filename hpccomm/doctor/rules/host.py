@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Faults, Rule, Severity, Texts, rules
-from hpccomm.units import numbers
+from hpccomm.units import grouped, numbers
 
 GIB = 1 << 30
 
@@ -73,10 +73,7 @@ def _namespaces(ranks: Sequence[int], namespaces: Sequence[Facts]) -> Faults:
 
 
 def _one_machine(boots: Facts) -> Faults:
-    machines: dict[str, list[str]] = {}
-    for node, boot in boots.items():
-        machines.setdefault(boot, []).append(node)
-    for nodes in machines.values():
+    for nodes in grouped((boot, node) for node, boot in boots.items()).values():
         if len(nodes) > 1:
             yield f"{', '.join(nodes)} are one machine (one boot_id), in containers or namespaces of their own"
 
@@ -112,9 +109,7 @@ def _odd(values: Facts) -> Faults:
     sizes = [value for value in values.values() if isinstance(value, int) and value >= GIB]
     if len(sizes) == len(values) and min(sizes) > (1 - SAME) * max(sizes):
         return
-    alike: dict[str, list[str]] = {}
-    for node, value in values.items():
-        alike.setdefault(_shown(value), []).append(node)
+    alike = grouped((_shown(value), node) for node, value in values.items())
     if len(alike) > 1:
         groups = sorted(alike.items(), key=lambda group: -len(group[1]))
         yield "; ".join(f"{_named(nodes, len(values))}: {value}" for value, nodes in groups)

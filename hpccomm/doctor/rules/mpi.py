@@ -1,14 +1,13 @@
 """Rules about MPI: library, launcher, threads, binding of ranks, and transports."""
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
 from hpccomm.doctor.rules.network import serves
-from hpccomm.units import numbers, ranks_named
+from hpccomm.units import grouped, numbers, ranks_named
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
 """The interfaces between a library and its launcher, by the names of Slurm's plug-ins."""
@@ -54,21 +53,16 @@ def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: 
 
 
 def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
-    alike = defaultdict(list)
-    for rank, listed in zip(ranks, cores, strict=True):
-        alike[tuple(numbers(listed))].append(rank)
-    for own, those in alike.items():
+    bound = zip(map(tuple, map(numbers, cores)), ranks, strict=True)
+    for own, those in grouped(bound).items():
         if len(those) > len(own) and own != tuple(numbers(online)):
             yield f"{ranks_named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
 
 
 def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Faults:
     core_of = {cpu: number for number, listed in enumerate(siblings) for cpu in numbers(listed)}
-    on = defaultdict(list)
-    for rank, listed in zip(ranks, cores, strict=True):
-        of = {core_of.get(cpu, -1) for cpu in numbers(listed)}
-        if len(of) == 1:
-            on[of.pop()].append(rank)
+    own = ({core_of.get(cpu, -1) for cpu in numbers(listed)} for listed in cores)
+    on = grouped((min(of), rank) for of, rank in zip(own, ranks, strict=True) if len(of) == 1)
     if len(ranks) <= len(siblings):
         for core, those in on.items():
             if len(those) > 1 and core >= 0:

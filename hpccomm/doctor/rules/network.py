@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from hpccomm.doctor.rule import rules
+from hpccomm.units import grouped
 
 Facts = Mapping[str, Any]
 List = Sequence[Facts]
@@ -145,11 +146,11 @@ def _card(port: Facts) -> str:
 
 
 def _rate(ports: List) -> Iterator[str]:
-    kinds: dict[Any, list[Facts]] = {}
-    for port in filter(_active, ports):
-        if "rate" in port:
-            sort = port.get("board", port.get("type"))
-            kinds.setdefault((sort, port.get("link_layer")), []).append(port)
+    kinds = grouped(
+        ((port.get("board", port.get("type")), port.get("link_layer")), port)
+        for port in filter(_active, ports)
+        if "rate" in port
+    )
     for alike in kinds.values():
         best = max(port["rate"] for port in alike)
         for port in alike:

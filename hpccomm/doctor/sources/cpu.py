@@ -1,13 +1,12 @@
 """Facts of processors: sockets, NUMA nodes, cores, threads, and this process's share of them."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
-from hpccomm.units import numbers, ranges
+from hpccomm.units import grouped, numbers, ranges
 
 _CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
@@ -34,10 +33,8 @@ def _each(reading: Reading, file: str) -> list[str]:
 
 
 def _sockets(reading: Reading) -> list[dict[str, Any]]:
-    of = defaultdict(list)
-    cpus = numbers(reading.text(f"{_CPUS}/online"))
-    for cpu, socket in zip(cpus, _each(reading, "physical_package_id"), strict=True):
-        of[int(socket)].append(cpu)
+    sockets = map(int, _each(reading, "physical_package_id"))
+    of = grouped(zip(sockets, numbers(reading.text(f"{_CPUS}/online")), strict=True))
     return [{"socket": socket, "cpus": ranges(of[socket])} for socket in sorted(of)]
 
 
