@@ -12,6 +12,7 @@ from hpccomm.doctor.reading import rows
 
 Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
+List = Sequence[Facts]
 Texts = Sequence[str]
 Faults = Iterator[str]
 """A rule's function: from facts to the evidence of a fault, a sentence each."""

@@ -142,17 +142,19 @@ def _visible(variables: Sequence[Facts], count: int) -> Faults:
             yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: those listed after it are invisible"
 
 
+_UNKNOWN_XID = {
+    "whose": "program",
+    "meaning": "not in hpccomm's table; NVIDIA's catalogue of Xids has it",
+    "remedy": "",
+}
+
+
 def _xids(whose: str, xids: Sequence[Facts]) -> Faults:
     for each in xids:
-        row = XIDS.get(each["xid"])
-        if (row["whose"] if row else "program") == whose:
-            meaning = (
-                row["meaning"]
-                if row
-                else "not in hpccomm's table; NVIDIA's catalogue of Xids has it"
-            )
-            what = f"; {row['remedy']}" if row and row["remedy"] else ""
-            yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {meaning}{what}"
+        row = XIDS.get(each["xid"], _UNKNOWN_XID)
+        if row["whose"] == whose:
+            what = f"; {row['remedy']}" if row["remedy"] else ""
+            yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {row['meaning']}{what}"
 
 
 RULES = rules({

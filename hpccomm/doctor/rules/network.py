@@ -2,15 +2,12 @@
 
 import ipaddress
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import Facts, Faults, List, rules
 from hpccomm.units import grouped
-
-Facts = Mapping[str, Any]
-List = Sequence[Facts]
 
 DAMAGE = (
     *("link_downed", "symbol_error", "link_error_recovery", "port_rcv_errors"),
@@ -35,7 +32,7 @@ FLOOD = 50
 """Dropped packets that count as a loss: the kernel also drops packets of unknown protocols (LLDP)."""
 
 
-def _no_link(devices: List, networks: Facts | None) -> Iterator[str]:
+def _no_link(devices: List, networks: Facts | None) -> Faults:
     for each in devices:
         # An interface without bond and address that never had a link is not used.
         used = "bond" in each or each["name"] in (networks or ()) or _went(each) > 1
@@ -48,10 +45,10 @@ def _went(device: Facts) -> int:
     return int(device["losses"].get("carrier_changes", 0))
 
 
-def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Iterator[str]]:
+def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Faults]:
     """Return a rule that yields a sentence for each device or port with a fault; ``{found}`` in it is what `fault` returned."""
 
-    def fails(items: List) -> Iterator[str]:
+    def fails(items: List) -> Faults:
         for each in items:
             if evidence := fault(each):
                 yield sentence.format(**each, found=evidence)
@@ -69,9 +66,8 @@ def _rose(*names: str) -> Callable[[Facts], str]:
 
 
 def _is_slow(device: Facts) -> bool:
-    up = device.get("state") == "up" and not device.get(
-        "usb"
-    )  # such as that of the board's controller
+    # On USB is that of the board's controller.
+    up = device.get("state") == "up" and not device.get("usb")
     return up and bool(device.get("speed", 1000) < 1000)
 
 
@@ -79,7 +75,7 @@ def _is_half(device: Facts) -> bool:
     return device.get("duplex") == "half" and not device.get("usb")
 
 
-def _reach(routes: Mapping[str, Facts]) -> Iterator[str]:
+def _reach(routes: Mapping[str, Facts]) -> Faults:
     places: dict[tuple[frozenset[str], bool], list[str]] = {}
     for node, each in routes.items():
         own = frozenset(network for networks in each["networks"].values() for network in networks)
@@ -91,7 +87,7 @@ def _reach(routes: Mapping[str, Facts]) -> Iterator[str]:
             yield f"{those[0]} and {others[0]} have no network in common, and {' and '.join(closed)} no router"
 
 
-def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Iterator[str]:
+def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Faults:
     places: dict[str, dict[str, list[str]]] = {}
     for node, each in ports.items():
         reached = (routes or {}).get(node) or {"networks": {}, "gateways": ()}
@@ -132,7 +128,7 @@ def _waits(port: Facts) -> bool:
     return port.get("phys_state") == "LinkUp" and port.get("state") not in (None, "ACTIVE")
 
 
-def _no_fabric(ports: List) -> Iterator[str]:
+def _no_fabric(ports: List) -> Faults:
     active = {_card(port) for port in ports if _active(port)}
     for port in ports:
         # The other port of a card is often free.
@@ -145,7 +141,7 @@ def _card(port: Facts) -> str:
     return str(port.get("pci", port["device"])).partition(".")[0]
 
 
-def _rate(ports: List) -> Iterator[str]:
+def _rate(ports: List) -> Faults:
     kinds = grouped(
         ((port.get("board", port.get("type")), port.get("link_layer")), port)
         for port in filter(_active, ports)
@@ -163,7 +159,7 @@ def _rate(ports: List) -> Iterator[str]:
                 yield f"{_name(port)} runs at {port['rate']:g} Gb/s{lanes}; the best of its sort at {best:g}"
 
 
-def _went_down(ports: List) -> Iterator[str]:
+def _went_down(ports: List) -> Faults:
     times = [port["counters"].get("link_downed", 0) for port in ports]
     usual = statistics.median(times)
     for port, count in zip(ports, times, strict=True):
@@ -197,7 +193,7 @@ def _addresses(port: Facts) -> set[str]:
     }
 
 
-def _no_gid(ports: List, networks: Facts | None) -> Iterator[str]:
+def _no_gid(ports: List, networks: Facts | None) -> Faults:
     roce = [port for port in ports if _is_roce(port)]
     for port in roce:
         names = {gid["ndev"] for gid in _gids(port)} & (networks or {}).keys()
@@ -205,7 +201,7 @@ def _no_gid(ports: List, networks: Facts | None) -> Iterator[str]:
             yield f"{_name(port)} has no GID of the type RoCE v2 with an IPv4 address"
 
 
-def _packets(ports: List, devices: List) -> Iterator[str]:
+def _packets(ports: List, devices: List) -> Faults:
     mtu = {each["name"]: each.get("mtu", FULL_PACKETS) for each in devices}
     for port in filter(_is_roce, ports):
         for name in sorted(_addresses(port) & mtu.keys()):
@@ -213,7 +209,7 @@ def _packets(ports: List, devices: List) -> Iterator[str]:
                 yield f"{_name(port)} is by {name}, whose MTU is {mtu[name]}"
 
 
-def _gpudirect(ports: List, gpudirect: Facts, gpus: int) -> Iterator[str]:
+def _gpudirect(ports: List, gpudirect: Facts, gpus: int) -> Faults:
     if gpus and any(map(serves, ports)) and not any(gpudirect.values()):
         yield "nvidia_peermem and dma-buf are both missing, so that messages of GPUs pass the host's memory"
 

@@ -1,23 +1,20 @@
 """Rules about PCI Express and NVLink: widths of connections, and paths between GPUs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from hpccomm.doctor.rule import rules
+from hpccomm.doctor.rule import Faults, List, rules
 from hpccomm.hardware.facts import hardware, is_gpu
 from hpccomm.units import ranges
 
 MELLANOX = "0x15b3"
 """The vendor of adapters that speak RDMA over Ethernet too."""
 
-Facts = Mapping[str, Any]
-List = Sequence[Facts]
 
 REDIRECT = 0x0C
 """Bits of ACS that send what one peer writes to another up to the processor (P2P Request and Completion Redirect)."""
 
 
-def _adapter(ports: List, devices: List, virtual: bool | None) -> Iterator[str]:
+def _adapter(ports: List, devices: List, virtual: bool | None) -> Faults:
     if virtual:  # its links are virtual
         return
     by_address = {each["address"]: each for each in devices}
@@ -34,7 +31,7 @@ def _adapter(ports: List, devices: List, virtual: bool | None) -> Iterator[str]:
             yield f"{address} has ports of {rate:g} Gb/s on {width} lanes of {speed:g} GT/s, which carry {room:.0f} Gb/s"
 
 
-def _lanes(devices: List, bridges: List, virtual: bool | None) -> Iterator[str]:
+def _lanes(devices: List, bridges: List, virtual: bool | None) -> Faults:
     slots = {each["address"]: each.get("max_width") for each in bridges}
     for each in filter(is_gpu, () if virtual else devices):
         most = each.get("max_width", 0)
@@ -50,7 +47,7 @@ def _has_peers(devices: List) -> bool:
     return gpus > 0 and gpus + rdma > 1
 
 
-def _acs(bridges: List, devices: List, _: Sequence[int]) -> Iterator[str]:
+def _acs(bridges: List, devices: List, _: Sequence[int]) -> Faults:
     # Peers' messages pass the ports of a switch. The processor's ports come first on a path.
     switches = {bridge for each in devices for bridge in each["path"][2:-1]}
     ports = [each["acs"] for each in bridges if "acs" in each and each["address"] in switches]
@@ -59,13 +56,13 @@ def _acs(bridges: List, devices: List, _: Sequence[int]) -> Iterator[str]:
         yield f"{count} of {len(ports)} ports of switches send what peers exchange up to the processor (ACS redirect)"
 
 
-def _iommu(modes: Sequence[str], devices: List) -> Iterator[str]:
+def _iommu(modes: Sequence[str], devices: List) -> Faults:
     translated = [mode for mode in modes if mode.startswith("DMA")]
     if translated and _has_peers(devices):
         yield f"the IOMMU translates addresses of devices ({', '.join(translated)})"
 
 
-def _near(devices: List, nodes: List, ports: List) -> Iterator[str]:
+def _near(devices: List, nodes: List, ports: List) -> Faults:
     tree = {"pci": {"devices": devices}, "cpu": {"nodes": nodes}, "infiniband": {"ports": ports}}
     node = hardware("", tree)
     several = len([nic for nic in node.of_kind("nic") if nic.rate and nic.domain is not None]) > 1
@@ -75,7 +72,7 @@ def _near(devices: List, nodes: List, ports: List) -> Iterator[str]:
             yield f"the GPU at {gpu.address} (NUMA {gpu.domain}) reaches {near[0].name} by another NUMA node only"
 
 
-def _nvlink(gpus: List) -> Iterator[str]:
+def _nvlink(gpus: List) -> Faults:
     for gpu in gpus:
         down = [link["link"] for link in gpu["links"] if not link["up"]]
         if 0 < len(down) < len(gpu["links"]):  # with all of them down, nothing is plugged in

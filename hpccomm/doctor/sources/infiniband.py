@@ -26,12 +26,7 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> di
     if not ports:
         reading.miss("ports", f"{_DEVICES} has no adapter")
         return reading.facts()
-    counted = twice.counted(reading, "infiniband.counters", ports, wait)
-    facts = [
-        {**_port(reading, port), "counters": counters, "rising": rising}
-        for port, (counters, rising) in zip(ports, counted, strict=True)
-    ]
-    reading.put("ports", facts)
+    reading.put("ports", twice.counted(reading, "infiniband.counters", ports, wait, _port))
     return reading.facts()
 
 

@@ -26,12 +26,7 @@ def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> di
     if not folders:
         reading.miss("devices", f"{_NET} has no interface that reaches a network")
         return reading.facts()
-    counted = twice.counted(reading, "network.losses", folders, wait)
-    devices = [
-        {**_device(reading, folder), "losses": losses, "rising": rising}
-        for folder, (losses, rising) in zip(folders, counted, strict=True)
-    ]
-    reading.put("devices", devices)
+    reading.put("devices", twice.counted(reading, "network.losses", folders, wait, _device))
     return reading.facts()
 
 
