@@ -85,20 +85,9 @@ def _bounds(span: ElementRange, source: int) -> tuple[int, int]:
 # --- groups -------------------------------------------------------------------------------------
 
 
-def _difference(upper: Array, lower: Array | None) -> Array:
-    return upper if lower is None else upper - lower
-
-
-def _exclusive_or(upper: Array, lower: Array | None) -> Array:
-    return upper if lower is None else upper ^ lower
-
-
-def _quotient(upper: Array, lower: Array | None) -> Array:
+def _quotient(upper: Array, lower: Array) -> Array:
     """Divide odd integers modulo 2**bits, where each odd integer has an inverse."""
     one = upper.dtype.type(1)
-    result: Array = upper | one
-    if lower is None:
-        return result
     odd = lower | one
     # Newton's iteration: the first guess has 3 bits right, and each step doubles them.
     inverse = odd.copy()
@@ -106,8 +95,8 @@ def _quotient(upper: Array, lower: Array | None) -> Array:
     while right < 8 * odd.itemsize:
         inverse *= upper.dtype.type(2) - odd * inverse
         right *= 2
-    result *= inverse
-    return result
+    quotient: Array = (upper | one) * inverse
+    return quotient
 
 
 def _as(bits: Array, dtype: DType) -> Array:
@@ -118,11 +107,11 @@ def _as(bits: Array, dtype: DType) -> Array:
     return elements
 
 
-def _group(quotient: Callable[[Array, Array | None], Array], scale: int = 1) -> Scheme:
+def _group(quotient: Callable[[Array, Array], Array], scale: int = 1) -> Scheme:
     def elements(span: ElementRange, source: int, dtype: DType) -> Array:
         lower, upper = _bounds(span, source)
-        below = span.bits(lower, dtype.itemsize) if lower else None
-        bits = quotient(span.bits(upper, dtype.itemsize), below)
+        bits = span.bits(upper, dtype.itemsize)
+        bits = quotient(bits, span.bits(lower, dtype.itemsize) if lower else np.zeros_like(bits))
         if source == REDUCED and scale != 1:
             bits = bits * bits.dtype.type(scale)
         return _as(bits, dtype)
@@ -307,10 +296,7 @@ def _in_parts(scheme: Scheme) -> Scheme:
     return elements
 
 
-_SUM = _group(_difference)
-_PREMUL = _group(_difference, PREMUL_FACTOR)
-_PROD = _group(_quotient)
-_BXOR = _group(_exclusive_or)
+_BXOR = _group(np.bitwise_xor)
 _MOST = _owner(np.bitwise_and, _from_key)
 _LEAST = _owner(np.bitwise_or, _from_key)
 _BOR = _owner(np.bitwise_and, _as)
@@ -329,15 +315,15 @@ _BOOL: dict[ReduceOp | str, Scheme] = {
     ReduceOp.BXOR: _BXOR,
 }
 _INTEGER: dict[ReduceOp | str, Scheme] = {
-    ReduceOp.SUM: _SUM,
-    ReduceOp.PROD: _PROD,
+    ReduceOp.SUM: _group(np.subtract),
+    ReduceOp.PROD: _group(_quotient),
     ReduceOp.MAX: _MOST,
     ReduceOp.MIN: _LEAST,
     ReduceOp.AVG: _AVG,
     ReduceOp.BAND: _BAND,
     ReduceOp.BOR: _BOR,
     ReduceOp.BXOR: _BXOR,
-    "premul_sum": _PREMUL,
+    "premul_sum": _group(np.subtract, PREMUL_FACTOR),
 }
 _FLOAT: dict[ReduceOp | str, Scheme] = {
     ReduceOp.SUM: _FLOAT_SUM,
