@@ -12,13 +12,13 @@ from hpccomm.reductions import Op, ReduceOp, premul_sum
 PREMUL_FACTOR = 2
 """Factor of the reduction ``mulsum``: exact in every dtype, and never lost in a rounding."""
 
+
+def _of_numpy(*names: str) -> dict[str, DType]:
+    return {name: np.dtype(name) for name in names}
+
+
 TYPES: dict[str, DType] = {
-    "int8": np.dtype(np.int8),
-    "uint8": np.dtype(np.uint8),
-    "int32": np.dtype(np.int32),
-    "uint32": np.dtype(np.uint32),
-    "int64": np.dtype(np.int64),
-    "uint64": np.dtype(np.uint64),
+    **_of_numpy("int8", "uint8", "int32", "uint32", "int64", "uint64"),
     "half": np.dtype(np.float16),
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
@@ -26,11 +26,7 @@ TYPES: dict[str, DType] = {
     "f8e4m3": dtypes.FLOAT8_E4M3FN,
     "f8e5m2": dtypes.FLOAT8_E5M2,
     # nccl-tests ends here; the rest goes by NumPy's names.
-    "bool": dtypes.BOOL,
-    "int16": np.dtype(np.int16),
-    "uint16": np.dtype(np.uint16),
-    "complex64": np.dtype(np.complex64),
-    "complex128": np.dtype(np.complex128),
+    **_of_numpy("bool", "int16", "uint16", "complex64", "complex128"),
 }
 """Element types in the order of ``-d all``, by the name that is printed."""
 
