@@ -93,15 +93,9 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     """Return each fact of several nodes as one text; where nodes differ, it says how many are which."""
     result = {}
     for name in dict.fromkeys(name for facts in nodes.values() for name in facts):
-        values = Counter(facts.get(name, "unknown") for facts in nodes.values())
-        (most, _), *others = values.most_common()
-        result[name] = (
-            "; ".join(
-                f"{value} on {counted(number, 'node')}" for value, number in values.most_common()
-            )
-            if others
-            else most
-        )
+        values = Counter(facts.get(name, "unknown") for facts in nodes.values()).most_common()
+        spread = "; ".join(f"{value} on {counted(number, 'node')}" for value, number in values)
+        result[name] = spread if len(values) > 1 else values[0][0]
     return result
 
 
