@@ -109,8 +109,7 @@ class ClockLine:
         """Return times of this clock as times of the other one; any shape, in seconds."""
         since = mine - self.after.at
         rates = np.where(since > 0, self.later_rate, self.rate)
-        times: NDArray[np.float64] = mine + self.after.value + rates * since
-        return times
+        return mine + self.after.value + rates * since
 
     def mine(self, other: float) -> float:
         """Return a time of the other clock as a time of this one, in seconds."""

@@ -103,8 +103,7 @@ def _as(bits: Array, dtype: DType) -> Array:
     """Read unsigned integers as elements of an integer dtype or bool of the same width."""
     if dtype == dtypes.BOOL:
         bits = bits & bits.dtype.type(1)
-    elements: Array = bits.view(dtype)
-    return elements
+    return bits.view(dtype)
 
 
 def _group(quotient: Callable[[Array, Array], Array], scale: int = 1) -> Scheme:

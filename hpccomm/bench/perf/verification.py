@@ -110,8 +110,7 @@ def put_block(array: Array, at: int, block: Array) -> None:
 
 def read_block(array: Array, at: int, count: int) -> Array:
     """Return `count` elements of an array of NumPy from index `at` on."""
-    part: Array = array[at : at + count]
-    return part
+    return array[at : at + count]
 
 
 def fill(

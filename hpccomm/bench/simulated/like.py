@@ -322,8 +322,7 @@ def _errors(columns: Floats, residuals: Floats) -> Floats:
     scale = np.where(lengths, lengths, math.inf)  # no row may depend on one where the fit ends
     inverse = np.linalg.pinv((columns / scale).T @ (columns / scale))
     variance = float(residuals @ residuals) / spare if spare else math.nan
-    errors: Floats = np.sqrt(np.diag(inverse) * variance) / scale
-    return errors
+    return np.sqrt(np.diag(inverse) * variance) / scale
 
 
 def _report(run: Run, used: list[Measurement], others: Counter[str], fitted: Fit) -> Iterator[str]:

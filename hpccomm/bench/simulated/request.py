@@ -57,8 +57,7 @@ class SimulationRequest:
     def starts(self) -> NDArray[np.float64]:
         """When each rank enters a call: the same for every call, so that they compare."""
         drawn = np.random.default_rng(self.seed).random(self.network.ranks)
-        times: NDArray[np.float64] = drawn * self.skew
-        return times
+        return drawn * self.skew
 
     @property
     def facts(self) -> dict[str, str]:
