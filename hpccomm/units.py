@@ -1,11 +1,15 @@
 """Sizes, times, ranks and numbers of things as text, and things by what they share, for all layers."""
 
 import re
+import textwrap
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+WIDTH = 110
+"""The most characters in a line of a report."""
+
 MOST_NAMED = 8
 """The most ranks and spans of ranks that a sentence names. It counts the others."""
 
@@ -66,6 +70,18 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
+
+
+def wrapped(text: str, first: int, others: int) -> list[str]:
+    """Return a text as lines of a report, with that many blanks before the first and before the others."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * first,
+        subsequent_indent=" " * others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,14 +1,11 @@
 """Diagnoses as lines of text, which `hpccomm doctor` prints."""
 
 import collections
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpccomm.doctor.judge import MISSING, Diagnosis, at
-from hpccomm.units import counted, few, grouped
-
-WIDTH = 110
+from hpccomm.units import counted, few, grouped, wrapped
 
 _SHOWN = (
     "host.kernel",
@@ -55,34 +52,23 @@ def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[
             f"{area}: {', '.join(names) if len(names) < sizes[area] else f'all {len(names)}'}"
             for area, names in areas.items()
         )
-        yield from _wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})")
+        yield from wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})", 0, 9)
     well = grouped(
         (each.rule.area, each.rule.id.partition(".")[2])
         for each in diagnoses
         if each.status == "ok" and len(each.nodes) == nodes
     )
     for area, names in well.items():
-        yield from _wrapped(f"{'ok':8} {area}: {', '.join(names)}")
+        yield from wrapped(f"{'ok':8} {area}: {', '.join(names)}", 0, 9)
 
 
 def _fault(each: Diagnosis, nodes: int) -> Iterator[str]:
     yield f"{each.status.upper():8} {each.rule.id}{_where(each.nodes, nodes)}: {each.rule.question}"
     for sentence in each.evidence:
-        yield from _wrapped(sentence, "         ")
-    yield from _wrapped(f"remedy: {each.rule.remedy}", "         ")
+        yield from wrapped(sentence, 9, 9)
+    yield from wrapped(f"remedy: {each.rule.remedy}", 9, 9)
     yield f"         page: {each.rule.page}"
 
 
 def _where(names: Sequence[str], nodes: int) -> str:
     return "" if len(names) == nodes else f" on {len(names)} of {nodes} nodes ({few(names, 4)})"
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent or " " * 9,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

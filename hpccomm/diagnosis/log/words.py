@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpccomm.diagnosis.log.report import WRONG, LogReport, Sighting
-from hpccomm.units import counted, ranks_named
+from hpccomm.units import WIDTH, counted, ranks_named, wrapped
 
-WIDTH = 110
 MOST_REMEDIES = 4
 MOST_LISTED = 3
 """Most causes, consequences, warnings and harmless messages that are listed, of each."""
@@ -44,9 +43,8 @@ def lines(report: LogReport) -> list[str]:
     firsts = report.first_by_host()
     if len(set(firsts.values())) > 1 and len({name for _, name in firsts.values()}) > 1:
         each = [f"{host} line {line}" for host, (line, _) in sorted(firsts.items())]
-        text += _wrapped(
-            f"The clocks of hosts differ. The first cause on each: {', '.join(each[:6])}", 0
-        )
+        said = f"The clocks of hosts differ. The first cause on each: {', '.join(each[:6])}"
+        text += wrapped(said, 0, 2)
     return text
 
 
@@ -75,9 +73,9 @@ def _first(report: LogReport, first: Sighting) -> Iterator[str]:
     }
     yield f"{named[message.kind]}: {_where(first)}"
     yield f"  {textwrap.shorten(first.text, 2 * WIDTH, placeholder=' ...')}"
-    yield from _wrapped(f"{message.component}: {message.meaning}", 2)
+    yield from wrapped(f"{message.component}: {message.meaning}", 2, 4)
     for number, remedy in enumerate(message.remedies[:MOST_REMEDIES], 1):
-        yield from _wrapped(f"{number}. {remedy}", 4)
+        yield from wrapped(f"{number}. {remedy}", 4, 6)
     if message.check:
         yield f"  confirm by: hpccomm doctor --only {message.check}"
     dumps = next((each for each in report.of("harmless") if "dumps" in each.details), None)
@@ -114,14 +112,3 @@ def _where(each: Sighting) -> str:
     if each.count > 1:
         parts.append(f"{each.count:,} times")
     return ", ".join(parts) + (f", at {each.place}" if each.place else "")
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 2),
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
