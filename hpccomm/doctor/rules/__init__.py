@@ -6,14 +6,7 @@
 from hpccomm.doctor.rule import Rule
 from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, network, pcie, slurm
 
-RULES: tuple[Rule, ...] = (
-    *mpi.RULES,
-    *limits.RULES,
-    *host.RULES,
-    *network.RULES,
-    *pcie.RULES,
-    *gpus.RULES,
-    *nccl.RULES,
-    *slurm.RULES,
-)
+_AREAS = (mpi, limits, host, network, pcie, gpus, nccl, slurm)
+
+RULES: tuple[Rule, ...] = tuple(rule for area in _AREAS for rule in area.RULES)
 """All rules, in their order of output."""

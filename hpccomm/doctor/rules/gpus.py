@@ -134,12 +134,11 @@ def _peers(peers: Facts) -> Faults:
 
 
 def _visible(variables: Sequence[Facts], count: int) -> Faults:
-    for value in sorted(
-        {each["CUDA_VISIBLE_DEVICES"] for each in variables if "CUDA_VISIBLE_DEVICES" in each}
-    ):
+    name = "CUDA_VISIBLE_DEVICES"
+    for value in sorted({each[name] for each in variables if name in each}):
         words = value.split(",")
         if bad := [word for word in words if word.strip().isdigit() and int(word) >= count]:
-            yield f"CUDA_VISIBLE_DEVICES={value} names {', '.join(bad)}, and there are {count} GPUs: those listed after it are invisible"
+            yield f"{name}={value} names {', '.join(bad)}, and there are {count} GPUs: those listed after it are invisible"
 
 
 _UNKNOWN_XID = {

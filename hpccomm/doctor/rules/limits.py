@@ -49,11 +49,9 @@ def _pids(group: Facts, ranks: Sequence[Any]) -> Faults:
 
 
 def _memory(group: Facts) -> Faults:
-    if (
-        group["limit"] is not None
-        and (free := group["limit"] - group["used"]) < group["limit"] / 10
-    ):
-        yield f"{free / MIB:,.0f} MiB are left of the {group['limit'] / MIB:,.0f} MiB of the control group"
+    limit = group["limit"]
+    if limit is not None and (free := limit - group["used"]) < limit / 10:
+        yield f"{free / MIB:,.0f} MiB are left of the {limit / MIB:,.0f} MiB of the control group"
 
 
 def _oom_kills(group: Facts) -> Faults:

@@ -14,6 +14,7 @@ SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", 
 
 LEVELS = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED")
 
+_FOR_FABRICS = {"libucp", "libfabric", "libibverbs", "libpsm2", "libpsm3"}
 _ONE_FAMILY = {"MPICH", "Intel MPI"}
 """Their launchers start each other's programs."""
 
@@ -120,10 +121,7 @@ def _fabric(
     active = [port["device"] for port in ports if serves(port)]
     if not active:
         return
-    if not any(
-        {"libucp", "libfabric", "libibverbs", "libpsm2", "libpsm3"} & each.keys()
-        for each in libraries
-    ):
+    if not any(_FOR_FABRICS & each.keys() for each in libraries):
         yield f"{active[0]} is active, and MPI has not loaded UCX, libfabric or libibverbs: it may go over TCP"
     for setting in _kept_from(variables, "fabric"):
         yield f"{setting} names nothing that reaches {active[0]}"
