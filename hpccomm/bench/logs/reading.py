@@ -9,7 +9,8 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,13 +89,21 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
 
 
 def _of_csv(text: str, defaults: LogDefaults) -> list[LogTable]:
+    with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
+        return records.parse(*records.of_csv(text), defaults)
+
+
+@contextmanager
+def _known_as(name: str, form: str, writer: str) -> Iterator[None]:
+    """Refuse a log that does not have the form which it seemed to have."""
     try:
-        rows, notes = records.of_csv(text)
-        return records.parse(rows, notes, defaults)
-    except (ValueError, LookupError, OverflowError) as error:
+        yield
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise ResultsError(
-            f"{defaults.name} is not rccl-tests' CSV: {type(error).__name__}: {error}; give a file that its -Z csv has "
-            "written"
+            f"{name} is not {form}: {type(error).__name__}: {error}; give a file that {writer} has written"
         ) from error
 
 
@@ -276,7 +285,7 @@ def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
     tables: list[LogTable] = []
     notes: list[str] = []
     rows: list[tuple[int, records.Record]] = []
-    try:
+    with _known_as(defaults.name, "nccl-tests' JSON", "-J of its programs"):
         for line, value in _values(text, notes):
             # What HDF5 cannot hold: half a surrogate pair is an error here, too.
             if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
@@ -288,14 +297,6 @@ def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
         if not rows and tables and isinstance(tables[-1], ImportedRun):
             tables[-1].notes.extend(notes)
         return [*records.parse(rows, notes, defaults), *tables]
-    except (
-        *(ValueError, LookupError, TypeError, AttributeError),
-        *(OverflowError, RecursionError),
-    ) as error:
-        raise ResultsError(
-            f"{defaults.name} is not nccl-tests' JSON: {type(error).__name__}: {error}; give a file that -J of its "
-            "programs has written"
-        ) from error
 
 
 def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
