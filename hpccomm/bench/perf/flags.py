@@ -51,9 +51,6 @@ READERS: Mapping[str, Callable[[str], Any]] = {
         {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
         "is not a type",
     ),
-    "json": readers.file_ending_in(
-        ".json", "has no known suffix; JSON is what can be written: give a name"
-    ),
 }
 """What reads values, by its name in the table; `readers` has all others."""
 

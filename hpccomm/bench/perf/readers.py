@@ -171,15 +171,12 @@ def file(text: str) -> Path:
     return Path(text)
 
 
-def file_ending_in(suffix: str, refusal: str) -> Callable[[str], Path]:
-    """Return a reader of names of files with a suffix; `refusal` is the message for other names."""
-
-    def read(text: str) -> Path:
-        if not text.lower().endswith(suffix):
-            raise ArgumentTypeError(f"{text!r} {refusal} ending in {suffix}")
-        return Path(text)
-
-    return read
+def json_file(text: str) -> Path:
+    """Read the name of a file of JSON."""
+    if not text.lower().endswith(".json"):
+        fits = "JSON is what can be written: give a name ending in .json"
+        raise ArgumentTypeError(f"{text!r} has no known suffix; {fits}")
+    return Path(text)
 
 
 def listed(text: str) -> tuple[str, ...]:
