@@ -21,7 +21,7 @@ from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
-from hpccomm.dispatch.policy import CASES, Shape, Table, stored
+from hpccomm.dispatch.policy import CASES, Table, stored
 from hpccomm.results import origin
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
@@ -133,7 +133,7 @@ def tune(
                     out.write(text)
                     out.flush()
 
-        say(heading(shape))
+        say(f"# {shape}, {shape.cores} cores a node\n")
         fixed = {
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
             for segment in (0, *request.segments)
@@ -209,11 +209,6 @@ class Sweeps(NamedTuple):
 
 OTHERS = 3
 """A line names this many candidates besides the fastest."""
-
-
-def heading(shape: Shape) -> str:
-    """Return the first line."""
-    return f"# {shape}, {shape.cores} cores a node\n"
 
 
 def title(call: TunedCall) -> str:
