@@ -127,16 +127,12 @@ class TableKind:
         return benchmark.carried(self.ranks) * benchmark.factor(self.ranks)
 
 
-def _carried(collective: str, ranks: int) -> tuple[float, ...]:
-    """Return the parts of the size that algorithm bandwidth counts, in one version or another."""
-    if collective in ("all_gather", "reduce_scatter"):  # until June 2020 all but the rank's own
-        return (1.0, (ranks - 1) / ranks)
-    return (COLLECTIVES[collective].carried(ranks),)
-
-
 def kinds(collective: str, ranks: int) -> list[TableKind]:
     """Return a collective on some ranks, in each way of its bandwidth."""
-    return [TableKind(collective, ranks, carried) for carried in _carried(collective, ranks)]
+    carried = [COLLECTIVES[collective].carried(ranks)]
+    if collective in ("all_gather", "reduce_scatter"):  # until June 2020 all but the rank's own
+        carried.append((ranks - 1) / ranks)
+    return [TableKind(collective, ranks, each) for each in carried]
 
 
 def fits(row: PrintedRow, kind: TableKind, *, timed: bool = True, counted: bool = True) -> bool:
