@@ -43,11 +43,9 @@ def nccl_facts(printed: str, failure: str | None) -> dict[str, Any]:
         sentences = sentences_by_check.setdefault(check.strip(), [])
         if tag != "OK":
             sentences.append(sentence)
-    result: dict[str, Any] = {"says": sentences_by_check}
-    if not sentences_by_check:
-        why = failure or "NCCL printed no diagnostics; it has them from 2.31 on"
-        result = {"unread": {"": why}}
-    return result
+    if sentences_by_check:
+        return {"says": sentences_by_check}
+    return {"unread": {"": failure or "NCCL printed no diagnostics; it has them from 2.31 on"}}
 
 
 PATIENCE = 60.0
