@@ -191,11 +191,8 @@ def report(usages: Sequence[Usage], title: str) -> str:
 
 def spelled(amount: int) -> str:
     """Print bytes with three digits and a binary unit, as nccl-tests' memory report does."""
-    value = float(amount)
-    unit = " B"
-    for shift, larger in ((30, " GB"), (20, " MB"), (10, " KB")):
-        if abs(value) >= 1 << shift:
-            value, unit = value / (1 << shift), larger
-            break
+    units = ((30, " GB"), (20, " MB"), (10, " KB"))
+    shift, unit = next((each for each in units if abs(amount) >= 1 << each[0]), (0, " B"))
+    value = amount / (1 << shift)
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f}{unit}"
