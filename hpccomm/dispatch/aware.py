@@ -33,7 +33,7 @@ from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
-from hpccomm.memory.cuda.aliases import aliased, landing
+from hpccomm.memory.cuda.arrays import aliased, landing
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used

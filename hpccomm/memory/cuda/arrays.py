@@ -1,17 +1,18 @@
-"""Views of arrays in device memory, of any library.
+"""Views of arrays in device memory, of any library, and arrays over such memory at an address.
 
-`hpccomm.memory.views` makes them; lanes and dispatches read them.
+`hpccomm.memory.views` makes the views; lanes and dispatches read them.
 """
 
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy, unavailable
-from hpccomm.memory.foreign import TORCH_ONLY, check_tensor, is_tensor
+from hpccomm.memory.foreign import TORCH_ONLY, AddressedBytes, check_tensor, is_tensor
 
 Queue = tuple[int, object]
 """A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
@@ -199,6 +200,36 @@ def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: in
             return False
         expected *= extent
     return True
+
+
+class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """Bytes of device memory: an address and a length for MPI. The host never reads them.
+
+    CUDA copies host memory that is assigned to it. A peer's registered host array arrives this way.
+    """
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        target = self[where]
+        runtime = cupy().cuda.runtime
+        destination, here = target.ctypes.data, value.ctypes.data
+        runtime.memcpy(destination, here, target.nbytes, runtime.memcpyHostToDevice)
+
+
+def aliased(pointer: int, nbytes: int, owner: object = None) -> NDArray[np.uint8]:
+    """Return `nbytes` bytes at an address as an array, which keeps `owner` alive.
+
+    The host must not read the array if it is device memory.
+    """
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return AddressedBytes(pointer, nbytes, owner).array()
+
+
+def landing(pointer: int, nbytes: int) -> NDArray[np.uint8]:
+    """Return the same array for a message that may come from a peer's registered host memory."""
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    return aliased(pointer, nbytes).view(DeviceBytes)
 
 
 def wrapped(pointer: int, count: int, dtype: DType, device: int, owner: object = None) -> Any:

@@ -7,7 +7,7 @@ from threading import Lock
 from weakref import WeakSet
 
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.cuda.aliases import aliased
+from hpccomm.memory.cuda.arrays import aliased
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import drop_event, on_device, ready
 
