@@ -6,7 +6,7 @@ last one back to the device. The device lane uses it if `hpccomm.communicator.ma
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,17 +161,15 @@ class StagedDispatch:
         UsageError
             If `algorithm` does not apply.
         """
-        ways: dict[Signature, Route] = {}
+        what, cut = call.description, self._parts(call)
+        # Whether the host's call has one block for contribution and result.
+        single = what.sends == what.receives == "whole" and cut[0].recv is not None
+        decide = cache(lambda inner: self._host.decide(inner, algorithm, deterministic))
         stages = []
-        cut = self._parts(call)
         for each in cut:
-            inner = _hosted(each)
-            way = ways.get(inner)
-            if way is None:
-                way = ways[inner] = self._host.decide(inner, algorithm, deterministic)
-            send = each.recv if _in_one_block(each) else each.send
-            stages.append(Stage(way, send, each.recv))
-        flow = self._flow(call, stages[0], single=_in_one_block(cut[0]))
+            inner = replace(each.call, in_place=single and what.in_place != "always")
+            stages.append(Stage(decide(inner), each.recv if single else each.send, each.recv))
+        flow = self._flow(call, stages[0], single=single)
         chosen = stages[0].way.choice
         choice = replace(
             chosen,
@@ -333,7 +331,10 @@ class StagedDispatch:
 
         def steps() -> Steps:
             try:
-                yield from self._fetched(leaving, stream)
+                for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
+                    while not ready(event):
+                        yield False
+                    drop_event(event)
                 yield from self._order.sent(self._messages, outgoing, tag, requests)
             except BufferMismatch:  # all are complete, and the mismatched one is lost
                 for _, block in (*landings, *leaving):
@@ -353,13 +354,6 @@ class StagedDispatch:
     def _wire_of(self, piece: Piece, tag: int) -> int:
         return self._wire(tag, piece.data.dtype)
 
-    def _fetched(self, leaving: Sequence[tuple[Piece, PinnedBlock]], stream: int) -> Steps:
-        """Copy the sent data to the host, polled."""
-        for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
-            while not ready(event):
-                yield False
-            drop_event(event)
-
     def _copied(self, piece: Piece, block: PinnedBlock, stream: int, *, to_host: bool) -> int:
         """Put a message's copy on a stream, and return an event that comes once it is done."""
         with on_device(self._device):
@@ -375,18 +369,6 @@ class StagedDispatch:
             event = make_event()
             record(event, stream)
         return event
-
-
-def _in_one_block(part: CallPart) -> bool:
-    """Whether the host's call has one block for contribution and result."""
-    what = part.call.description
-    return what.sends == what.receives == "whole" and part.recv is not None
-
-
-def _hosted(part: CallPart) -> Signature:
-    """Return the call on host memory that carries out a part."""
-    in_place = _in_one_block(part) and part.call.description.in_place != "always"
-    return replace(part.call, in_place=in_place)
 
 
 Host = NDArray[Any] | None
