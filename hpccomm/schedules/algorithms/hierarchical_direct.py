@@ -93,11 +93,7 @@ class InMemory:
         slices = self.levels.cut(piece)
 
         def steps(node: Group) -> Steps:
-            start, count = slices.at(node.at)
-            for distance in range(1, node.size):
-                peer = node.peer((node.at + distance) % node.size)
-                target = Place(RECV, start, peer)
-                yield copies(node.rank, Place(RECV, start), target, count, peer != root)
+            return shm.to_others(node, *slices.at(node.at), root)
 
         return self._on_nodes(steps)
 
@@ -148,11 +144,7 @@ class InMemory:
         def steps(node: Group) -> Steps:
             for lap, number in product(laps, range(levels.num_nodes)):
                 own = node.at, number
-                whose, start, count = lap.rank[own], lap.start[own], lap.count[own]
-                for distance in range(1, node.size):
-                    peer = node.peer((node.at + distance) % node.size)
-                    target = Place(RECV, start, peer)
-                    yield copies(node.rank, Place(RECV, start), target, count, peer != whose)
+                yield from shm.to_others(node, lap.start[own], lap.count[own], lap.rank[own])
 
         return self._on_nodes(steps)
 

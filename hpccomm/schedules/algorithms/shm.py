@@ -32,7 +32,7 @@ or moves, and reads them before it writes them.
 `ALGORITHMS` lists it for ranks of one node; `shm_staged` is the form for unreachable arrays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -114,21 +114,27 @@ def folded(
     return folds(group.rank, contributions, target, count, final=final)
 
 
+def to_others(
+    group: Group, start: Column, count: Column, but: Column | int = -1
+) -> Iterator[Copies]:
+    """Write a part of `RECV` to the same place at all other ranks, except at the rank `but`.
+
+    Each begins with its right neighbor, so that not all ranks access the same memory at once.
+    """
+    for distance in range(1, group.size):
+        peer = group.peer((group.at + distance) % group.size)
+        yield copies(group.rank, Place(RECV, start), Place(RECV, start, peer), count, peer != but)
+
+
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Each rank folds its slice of all contributions and writes it to all results."""
-    n, at, rank = group.size, group.at, group.rank
 
     def steps(piece: Blocks) -> Steps:
-        start, count = piece.at(at)
-        own = Place(RECV, start)
-        # Each begins with its right neighbor, so that not all ranks access the same memory at once.
-        to_peers = (
-            copies(rank, own, Place(RECV, start, _of(group, (at + step) % n)), count)
-            for step in range(1, n)
-        )
-        return (folded(group, start, count, own), *to_peers)
+        start, count = piece.at(group.at)
+        own = folded(group, start, count, Place(RECV, start))
+        return (own, *to_others(group, start, count))
 
-    return _cut(group, Even(0, call.counts[0], n), tuning, steps)
+    return _cut(group, Even(0, call.counts[0], group.size), tuning, steps)
 
 
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
