@@ -97,8 +97,7 @@ _NEEDED = ("nodes", "ranks_per_node", "reduce", "latency", "bandwidth")
 
 def ready() -> tuple[str, ...]:
     """Return the names of the networks that are ready."""
-    names = (entry.name for entry in _READY.iterdir())
-    return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
+    return tuple(sorted(path.stem for path in _READY.glob(f"*{_SUFFIX}")))
 
 
 @cache
