@@ -100,7 +100,6 @@ class NodeMemory:
         self.plain = plain
         self.how = how
         self.rank = rank
-        self._pids = dict(pids)
         self._fullest = fullest
         self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
         self._heap, self._leases, self._segments, self.use = process_memory()
@@ -111,7 +110,7 @@ class NodeMemory:
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
         """Return the memory for a group of the communicator's ranks, in which this one is `rank`."""
-        pids = {new: self._pids[old] for new, old in enumerate(ranks) if old in self._pids}
+        pids = {new: self._peers[old].pid for new, old in enumerate(ranks) if old in self._peers}
         return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
