@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
@@ -186,20 +187,14 @@ def _interface(x: Any, name: str) -> DeviceArray:
     pointer, read_only = interface["data"]
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
-    contiguous = strides is None or _c_contiguous(shape, tuple(strides), dtype.itemsize)
+    contiguous = strides is None or _c_contiguous(shape, tuple(strides), dtype)
     device = cupy().cuda.runtime.pointerGetAttributes(pointer).device if pointer else -1
     return DeviceArray(pointer, dtype, shape, contiguous, not read_only, device, INTERFACE)
 
 
-def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    if 0 in shape:
-        return True
-    expected = itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
+def _c_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> bool:
+    # NumPy tells by the strides, and reads no element.
+    return as_strided(np.empty(1, dtype), shape, strides).flags.c_contiguous
 
 
 class DeviceBytes(np.ndarray[tuple[int], np.dtype[np.uint8]]):
