@@ -63,22 +63,19 @@ def run(args: argparse.Namespace) -> int:
                 measured = measuring.measure(comm, options, thresholds, progress.show)
             finally:
                 progress.close()
-            slow = False
 
-            def report() -> None:
-                nonlocal slow
+            def report() -> bool:
                 assert measured is not None
                 verdict = locate_slow(measured, thresholds)
-                slow = bool(verdict.findings)
                 if writer is not None:
                     writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))
                 if args.json is not None:
                     output.write_file(args.json, pairs_text.as_json(measured, verdict))
                 opened.close()  # here, so that a file that cannot be completed is an error on every rank
                 output.write(pairs_text.text(measured, verdict))
+                return bool(verdict.findings)
 
-            on_root(comm, report)
-            return int(comm.broadcast_object(slow))
+            return int(comm.broadcast_object(on_root(comm, report)))
 
 
 def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:

@@ -17,9 +17,9 @@ Exit status: that of the program; 2 if it could not be started, or FILE cannot b
 import argparse
 import os
 
-from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
+from hpccomm.cli import output
 from hpccomm.errors import UsageError
 
 FLAGS = (
@@ -30,8 +30,7 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Become the program, which finds in its environment that it is recorded."""
-    place = launched()
-    if place is None or place.rank == 0:
+    if output.speaks():
         from hpccomm.communicator.recording import prepare
 
         prepare(args.output)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
+from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
@@ -61,7 +62,6 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
-    from hpccomm.bench.progress import watched
     from hpccomm.results import describe, pairs, pairs_text, rates, recording_text, table
     from hpccomm.results.bounds import published
     from hpccomm.results.recording import Recording
@@ -177,7 +177,6 @@ def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
 
 def _list(args: argparse.Namespace) -> int:
     """List the runs and recordings of files and folders; return the exit status."""
-    from hpccomm.bench.progress import watched
     from hpccomm.results import archive
 
     refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")

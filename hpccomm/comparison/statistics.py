@@ -100,23 +100,14 @@ def slower(base: Launches, new: Launches, minimum: float) -> float:
     minimum : float
         The least effect that matters, as a part of the time: 0.02 is 2 %.
     """
-    return _greater(new, base * (1 + minimum))
-
-
-def faster(base: Launches, new: Launches, minimum: float) -> float:
-    """Return the p value of launches being no more than `minimum` faster than the base; see `slower`."""
-    return _greater(base, new * (1 + minimum))
-
-
-def _greater(one: Launches, other: Launches) -> float:
     from scipy.stats import mannwhitneyu
 
     # A difference of exactly the minimum does not count; otherwise rounding would decide.
-    other = other * (1 + 1e-9)
-    both = np.concatenate([one, other])
-    exact = len(np.unique(both)) == len(both) and len(one) * len(other) <= 2500
+    longer = base * (1 + minimum) * (1 + 1e-9)
+    both = np.concatenate([new, longer])
+    exact = len(np.unique(both)) == len(both) and len(new) * len(longer) <= 2500
     method = "exact" if exact else "asymptotic"
-    return float(mannwhitneyu(one, other, alternative="greater", method=method).pvalue)
+    return float(mannwhitneyu(new, longer, alternative="greater", method=method).pvalue)
 
 
 def least_p(base: int, new: int) -> float:

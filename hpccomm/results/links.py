@@ -7,7 +7,6 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 DEVICE, NODE = "device", "node"
 """Places of links: between the devices of a node, and between nodes."""
@@ -84,9 +83,7 @@ class LinkType:
 def links() -> dict[str, LinkType]:
     """Return the table, by the names of the links."""
     text = (Path(__file__).parent / "links.toml").read_text(encoding="utf-8")
-    return {name: _link(name, facts) for name, facts in tomllib.loads(text).items()}
-
-
-def _link(name: str, facts: dict[str, Any]) -> LinkType:
-    published = tuple(Published(**each) for each in facts.pop("published", ()))
-    return LinkType(name, **facts, published=published)
+    table = tomllib.loads(text)
+    for facts in table.values():
+        facts["published"] = tuple(Published(**each) for each in facts.get("published", ()))
+    return {name: LinkType(name, **facts) for name, facts in table.items()}

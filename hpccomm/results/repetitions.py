@@ -154,17 +154,10 @@ def median_interval(times: np.ndarray) -> tuple[float, float]:
     count = len(times)
     ordered = np.sort(times)
     # The rank of the lower end: the most that leaves at most 2.5 % below it.
-    below, rank = 0.0, 0
-    while rank < count:
-        below += math.exp(
-            math.lgamma(count + 1)
-            - math.lgamma(rank + 1)
-            - math.lgamma(count - rank + 1)
-            - count * math.log(2)
-        )
-        if below > 0.025:
-            break
-        rank += 1
+    factorials = np.array([math.lgamma(number + 1) for number in range(count + 1)])
+    ways = factorials[-1] - factorials - factorials[::-1]
+    below = np.cumsum(np.exp(ways - count * math.log(2)))
+    rank = int(np.searchsorted(below, 0.025, side="right"))
     if rank == 0:
         return math.nan, math.nan
     return float(ordered[rank - 1]), float(ordered[count - rank])

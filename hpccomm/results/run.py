@@ -174,19 +174,16 @@ class WholeSamples:
         """
         if self._progress is not None:
             self._progress.advance()
-        return self._whole("samples", index)
+        return self.whole("samples", index)
 
-    def isolated(self, index: int) -> np.ndarray | None:
-        """Return the isolated repetitions of row `index`; None if they are damaged.
+    def whole(self, array: str, index: int) -> np.ndarray | None:
+        """Return ``"samples"`` or ``"isolated"`` of row `index`; None if they are damaged.
 
         Raises
         ------
         ResultsError
             If the file cannot be read.
         """
-        return self._whole("isolated", index)
-
-    def _whole(self, array: str, index: int) -> np.ndarray | None:
         try:
             return self._run.array(array, index)
         except DamagedPart:

@@ -52,7 +52,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         samples = WholeSamples(run, progress)
         for index in range(len(run.rows)):
             samples(index)
-            samples.isolated(index)
+            samples.whole("isolated", index)
         damage += samples.damage()
         counts[run.name] = f"{run.status.partition(':')[0]}, {counted(len(run.rows), 'row')}"
     for recording in examined.recordings:
