@@ -122,7 +122,7 @@ def fail(error: HpccommError, *, collective: bool) -> int:
     if own or not collective or output.speaks():
         place = launched()
         rank = f" [rank {place.rank}]" if own and place is not None and place.size > 1 else ""
-        output.warn(f"hpccomm: error{rank}: {_one_line(error)}\n")
+        output.warn(f"hpccomm: error{rank}: {' '.join(str(error).split())}\n")
     elif "mpi4py.MPI" not in sys.modules:
         # A launcher kills the job at the first process that fails, and MPI, which would hold
         # the ranks together until its end, was not started. Let rank 0 speak first.
@@ -174,7 +174,3 @@ def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, arg
     arguments, more = parser.parse_known_args(words)  # without a verb it raises
     chosen.refuse_words(more)
     return module, arguments
-
-
-def _one_line(error: HpccommError) -> str:
-    return " ".join(str(error).split())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hpccomm.drawing import vega
 from hpccomm.errors import UsageError
+from hpccomm.files.refusals import no_folder
 from hpccomm.files.regular import check_output
 
 FORMATS = ("svg", "png")
@@ -40,17 +41,13 @@ def check_place(path: Path) -> None:
     """
     if file_format(path) == "png":
         vega.library()
-    folder = path.parent
-    if not folder.is_dir():
-        what = "is not a directory" if folder.exists() else "does not exist"
-        raise UsageError(
-            f"cannot write {path}: {folder} {what}; make the directory, or choose another path"
-        )
+    if why := no_folder(path):
+        raise UsageError(why)
     try:
         check_output(path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another path") from None
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(
             f"cannot write {path}: permission denied; choose another path for the picture"
         )

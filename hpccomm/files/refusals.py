@@ -41,6 +41,15 @@ def damaged(path: Path, why: object, remedy: str = "choose another path") -> Dam
     return DamagedFile(f"{path} is damaged or incomplete: {why}; {remedy}")
 
 
+def no_folder(file: Path) -> str:
+    """Return why a file cannot be made, as its folder is not one, with the remedy; empty if it is."""
+    folder = file.parent
+    if folder.is_dir():
+        return ""
+    what = "is not a directory" if folder.exists() else "does not exist"
+    return f"cannot write {file}: {folder} {what}; make the directory, or choose another path"
+
+
 @contextlib.contextmanager
 def os_errors_as(path: Path, doing: str) -> Iterator[None]:
     """Turn what the operating system refuses into a `ResultsError` with path and remedy."""

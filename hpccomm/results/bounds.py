@@ -126,11 +126,7 @@ def _blocks(nodes: int, ranks: int, _: int) -> float:
 
 
 SHARES: Mapping[str, Callable[[int, int, int], float]] = {
-    "all_reduce": _blocks,
-    "reduce_scatter": _blocks,
-    "all_gather": _blocks,
-    "gather": _blocks,
-    "scatter": _blocks,
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather", "gather", "scatter"), _blocks),
     "broadcast": lambda *_: 1.0,
     "reduce": lambda *_: 1.0,
     "all_to_all": lambda nodes, ranks, _: _blocks(nodes, ranks, 0) * nodes / ranks,
@@ -160,11 +156,5 @@ def _like(info: RunInfo) -> list[LinkType]:
         ]
     if fabric_rate(info) is None:
         return []
-    generations = {name.lower() for _, name in _PORT.findall(info.machine["fabric"])}
-    return [
-        link
-        for link in links().values()
-        if link.place == NODE
-        and link.name.startswith("infiniband-")
-        and link.name.removeprefix("infiniband-") in generations
-    ]
+    ports = {f"infiniband-{name.lower()}" for _, name in _PORT.findall(info.machine["fabric"])}
+    return [link for link in links().values() if link.place == NODE and link.name in ports]

@@ -29,7 +29,7 @@ import numpy as np
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
-from hpccomm.files.refusals import damaged
+from hpccomm.files.refusals import damaged, no_folder
 from hpccomm.files.regular import open_regular
 from hpccomm.results import layout, liveness
 from hpccomm.results.layout import ByteCopy
@@ -56,12 +56,8 @@ def claim(path: Path) -> FileIO | None:
     ResultsError
         If the path cannot be written to, is not a regular file, or is in use.
     """
-    parent = path.parent
-    if not parent.is_dir():
-        what = "is not a directory" if parent.exists() else "does not exist"
-        raise ResultsError(
-            f"cannot write {path}: {parent} {what}; make the directory, or choose another path"
-        )
+    if why := no_folder(path):
+        raise ResultsError(why)
     while True:
         try:
             file = open_regular(path, os.O_RDWR)
