@@ -56,7 +56,6 @@ def statements(
     analysed : sequence of Analysis
         Recordings of calls.
     """
-    said = []
     wrong = [
         f"{run.title}: {row.collective} {row.dtype} {row.bytes} B: {row.wrong} wrong elements"
         for run in runs
@@ -64,14 +63,13 @@ def statements(
         if row.wrong > 0
     ]
     checked = sum(row.wrong >= 0 for run in runs for row in run.rows)
-    if wrong:
-        said.append(Statement("bad", f"{len(wrong)} rows have wrong results", _few(wrong)))
-    if damage:
-        title = "Something of the files is damaged and left out"
-        said.append(Statement("bad", title, _few(damage)))
     ended = [f"{run.title}: {run.status}" for run in runs if run.status != "completed"]
-    if ended:
-        said.append(Statement("open", "Runs that did not complete", _few(ended)))
+    faults = (
+        ("bad", f"{len(wrong)} rows have wrong results", wrong),
+        ("bad", "Something of the files is damaged and left out", damage),
+        ("open", "Runs that did not complete", ended),
+    )
+    said = [Statement(mood, title, _few(lines)) for mood, title, lines in faults if lines]
     if compared is not None:
         said.append(_compared(compared))
     said += [_pairs(name, verdict) for name, _, verdict in judged]

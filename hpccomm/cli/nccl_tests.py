@@ -12,7 +12,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
@@ -25,14 +24,12 @@ from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
 
 DEVICE, MASK = "NCCL_TESTS_DEVICE", "NCCL_TESTS_SPLIT_MASK"
 
-VARIABLES: Mapping[str, str] = MappingProxyType(
-    {
-        "NCCL_TESTS_MIN_BW": "--min-bw={}",
-        DEVICE: "--device={}",
-        "NCCL_TESTS_SPLIT": "--split={}",
-        MASK: "--split=AND 0x{}",
-    }
-)
+VARIABLES: Mapping[str, str] = {
+    "NCCL_TESTS_MIN_BW": "--min-bw={}",
+    DEVICE: "--device={}",
+    "NCCL_TESTS_SPLIT": "--split={}",
+    MASK: "--split=AND 0x{}",
+}
 """nccl-tests' variables, and the flag for each with its value; of two for one flag the last counts."""
 
 OF_ALL_TO_ALL_V = ("SPREAD", "MATRIX_FILE", "MATRIX_SCALE", "PRINT_SUMMARY")

@@ -10,7 +10,6 @@ literally.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from hpccomm.errors import UsageError
 
@@ -92,26 +91,24 @@ _FEATURES = Syntax(
 )
 _HOSTS = Syntax(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]")
 
-DIRECTIVES: Mapping[str, Directive] = MappingProxyType(
-    {
-        directive.name: directive
-        for directive in (
-            Directive("nodes", "N", _NODES, "number of nodes"),
-            Directive("ntasks-per-node", "N", _COUNT, "ranks on each node"),
-            Directive("ntasks", "N", _COUNT, "ranks in all"),
-            Directive("cpus-per-task", "N", _COUNT, "cores of each rank"),
-            Directive("gpus-per-node", "[TYPE:]N", _GPUS, "GPUs of each node"),
-            Directive("partition", "NAME", _NAME, "partition"),
-            Directive("account", "NAME", _NAME, "account that is charged"),
-            Directive("qos", "NAME", _NAME, "quality of service"),
-            Directive("constraint", "FEATURES", _FEATURES, "features of the nodes"),
-            Directive("reservation", "NAME", _NAME, "reservation"),
-            Directive("nodelist", "NODES", _HOSTS, "nodes that must be part of the job"),
-            Directive("exclude", "NODES", _HOSTS, "nodes that are not"),
-            Directive("time", "TIME", _TIME, "time limit", "00:30:00"),
-            Directive("exclusive", "", None, "share the nodes with no other job"),
-            Directive("job-name", "NAME", _JOB, "name of the job", "hpccomm-perf"),
-        )
-    }
-)
+DIRECTIVES: Mapping[str, Directive] = {
+    directive.name: directive
+    for directive in (
+        Directive("nodes", "N", _NODES, "number of nodes"),
+        Directive("ntasks-per-node", "N", _COUNT, "ranks on each node"),
+        Directive("ntasks", "N", _COUNT, "ranks in all"),
+        Directive("cpus-per-task", "N", _COUNT, "cores of each rank"),
+        Directive("gpus-per-node", "[TYPE:]N", _GPUS, "GPUs of each node"),
+        Directive("partition", "NAME", _NAME, "partition"),
+        Directive("account", "NAME", _NAME, "account that is charged"),
+        Directive("qos", "NAME", _NAME, "quality of service"),
+        Directive("constraint", "FEATURES", _FEATURES, "features of the nodes"),
+        Directive("reservation", "NAME", _NAME, "reservation"),
+        Directive("nodelist", "NODES", _HOSTS, "nodes that must be part of the job"),
+        Directive("exclude", "NODES", _HOSTS, "nodes that are not"),
+        Directive("time", "TIME", _TIME, "time limit", "00:30:00"),
+        Directive("exclusive", "", None, "share the nodes with no other job"),
+        Directive("job-name", "NAME", _JOB, "name of the job", "hpccomm-perf"),
+    )
+}
 """The directives by name, in the order of their lines."""

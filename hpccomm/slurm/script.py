@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from hpccomm.errors import UsageError
 from hpccomm.slurm.directives import DIRECTIVES
@@ -21,14 +20,12 @@ SIGNAL_SECONDS = 60
 STARTERS = ("pmix", "pmi2", "mpiexec")
 """Ways to start the ranks: srun by one of two protocols, or the MPI library's launcher."""
 
-BINDINGS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "none": ("none", "none"),
-        "cores": ("cores", "core"),
-        "sockets": ("sockets", "socket"),
-        "numa": ("ldoms", "numa"),
-    }
-)
+BINDINGS: Mapping[str, tuple[str, str]] = {
+    "none": ("none", "none"),
+    "cores": ("cores", "core"),
+    "sockets": ("sockets", "socket"),
+    "numa": ("ldoms", "numa"),
+}
 """Bindings of ranks, with their names for ``srun --cpu-bind`` and ``mpiexec --bind-to``."""
 
 
