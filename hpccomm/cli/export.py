@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results.run import WholeSamples, choose
 
     examined, status = output.read_file(args.file)
-    chosen = choose(examined.runs, args.run, examined.recordings)
+    chosen = choose(examined.stored, args.run)
     if isinstance(chosen, Recording):
         if args.format == "perfetto":
             _write_timeline(chosen, args.output)

@@ -113,7 +113,7 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
         raise ResultsError(
             f"{file} holds no recorded calls; hpccomm record --output {file} -- PROGRAM adds them"
         )
-    chosen: Recording = choose((), wanted, recorded)  # type: ignore[assignment]
+    chosen = choose(recorded, wanted)
     if chosen.lacks:
         raise ResultsError(
             f"{chosen.name} of {file}: {chosen.lacks}; put their files beside it, {file}.rank0 and so on"

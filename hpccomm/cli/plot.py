@@ -172,15 +172,13 @@ def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
     from hpccomm.drawing import vega
-    from hpccomm.results.recording import Recording
     from hpccomm.results.run import choose
 
     examined, status = output.read_file(args.training)
     trainings = [each for each in examined.recordings if len(each.steps)]
     if not trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
-    chosen = choose((), args.run, examined.recordings if args.run else trainings)
-    assert isinstance(chosen, Recording)
+    chosen = choose(examined.recordings if args.run else trainings, args.run)
     said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
     return Drawn(vega.svg(training_chart(chosen)), f"{name}.svg", said, status)
 

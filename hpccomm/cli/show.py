@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
     examined, status = output.read_file(file)
-    chosen = choose(examined.runs, args.run, examined.recordings)
+    chosen = choose(examined.stored, args.run)
     if args.expected is not None and (
         isinstance(chosen, Recording)
         or pairs.ENTRY in chosen.entries
@@ -101,31 +101,28 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(chosen, Recording):
         output.write(listing + recording_text.text(chosen, statistics=args.statistics))
         return status
-    finished = chosen.status == "completed"
     if pairs.ENTRY in chosen.entries:
         output.write(listing + describe.facts(chosen) + pairs_text.text(*pairs.read(chosen)))
         return status
     damage = []
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
-        if rates.are_rates(chosen.rows):
-            samples = WholeSamples(chosen, progress)
-            text = rates.text(chosen.info, chosen.rows, samples)
-            output.write(listing + describe.facts(chosen) + text)
-            return output.damaged(samples.damage(), file) or status
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
         for variant, part in chosen.by_variant().items():
             samples = WholeSamples(part, progress)
             text += f"# Variant: {variant}\n" if variant else ""
-            text += table.run_text(
-                part.info,
-                part.rows,
-                samples,
-                finished=finished,
-                whole=not part.damage,
-                statistics=args.statistics,
-                timings=part.timings,
-            )
+            if rates.are_rates(part.rows):
+                text += rates.text(part.info, part.rows, samples)
+            else:
+                text += table.run_text(
+                    part.info,
+                    part.rows,
+                    samples,
+                    finished=part.status == "completed",
+                    whole=not part.damage,
+                    statistics=args.statistics,
+                    timings=part.timings,
+                )
             damage += samples.damage()
         text += _how_to_compare(chosen)
         text += "".join(

@@ -69,6 +69,11 @@ class Examined(NamedTuple):
     recordings: list[Recording]
     damage: list[str]
 
+    @property
+    def stored(self) -> list[Run | Recording]:
+        """The runs, and then the recordings."""
+        return [*self.runs, *self.recordings]
+
 
 class _Section(NamedTuple):
     """A run or recording as it is stored."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -199,42 +199,35 @@ class WholeSamples:
         ]
 
 
-@overload
-def choose(runs: Sequence[Run], wanted: str | None) -> Run: ...
-@overload
-def choose(
-    runs: Sequence[Run], wanted: str | None, recordings: Sequence[Recording]
-) -> Run | Recording: ...
-def choose(
-    runs: Sequence[Run], wanted: str | None, recordings: Sequence[Recording] = ()
-) -> Run | Recording:
+_Stored = TypeVar("_Stored", bound=Run | Recording)
+
+
+def choose(among: Sequence[_Stored], wanted: str | None) -> _Stored:
     """Choose a run or recording of a file.
 
     Parameters
     ----------
-    runs : sequence of Run
-        As `hpccomm.results.read` gives them.
+    among : sequence of Run or Recording
+        As `hpccomm.results.read` gives them; runs first.
     wanted : str or None
         A name; the number of a run from 1, or from -1 backwards; None is the last run, or the last
         recording of a file without runs.
-    recordings : sequence of Recording
-        Likewise.
 
     Returns
     -------
     Run or Recording
-        One of ``runs`` or ``recordings``.
+        One of them.
 
     Raises
     ------
     ResultsError
         If the name is unknown; the message lists the known ones.
     """
-    among: list[Run | Recording] = [*runs, *recordings]
+    runs = [each for each in among if isinstance(each, Run)]
     if not among:
         raise ResultsError("the file holds no run; give one that hpccomm perf --output has written")
     if wanted is None:
-        return runs[-1] if runs else recordings[-1]
+        return among[len(runs) - 1]
     for each in among:
         # A run that is damaged, and left out, keeps its position.
         positions = (
@@ -242,7 +235,7 @@ def choose(
         )
         if wanted == each.name or wanted in map(str, positions):
             return each
-    what = "run or recording" if recordings else "run"
+    what = "run or recording" if len(among) > len(runs) else "run"
     numbers = f", or by number 1 to {runs[-1].position}" if runs else ""
     names = ", ".join(each.name for each in among)
     raise ResultsError(f"{among[0].path} has no {what} {wanted!r}; it has {names}{numbers}")
