@@ -129,8 +129,6 @@ def isolated_times(stamps: np.ndarray) -> np.ndarray:
     -------
     ndarray of float64, shape ``(repetitions,)``
     """
-    if not len(stamps):
-        return np.empty(0)
     times: np.ndarray = stamps[:, :, 1].max(axis=1) - stamps[:, :, 0].min(axis=1)
     return times
 

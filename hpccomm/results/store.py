@@ -281,7 +281,10 @@ class Section:
             file, built = storage.replace(self._file, build, before=before, extra=extra)
             self.name, self._places = built
             self._capacity = {name: self._places[name].shape[0] for name in capacity}
-            self._take(file)
+            storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+            self._open = file
+            if before is not None:
+                before.close()
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
         """Lay out all other runs and recordings in the new file, with no more than is written."""
@@ -309,13 +312,6 @@ class Section:
         written = ", ".join(f"{self.used[form.name]} {form.name}" for form in self._kind.forms)
         doing = f"write to {self.name} (its {written} so far are kept) of"
         return os_errors_as(self.path, doing)
-
-    def _take(self, file: FileIO) -> None:
-        """Go on with the next version of the file, and let others read it."""
-        storage.lock(file, self.path, fcntl.LOCK_SH)
-        before, self._open = self._open, file
-        if before is not None:
-            before.close()
 
 
 @contextmanager

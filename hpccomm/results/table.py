@@ -136,11 +136,6 @@ def heading(config: Config) -> str:
     )
 
 
-def preamble(row: Row) -> str:
-    """Return the start of a line, which both its halves share."""
-    return f"{row.bytes:12d}  {row.count:12d}  {row.dtype:>8s}  {row.op:>6s}  {row.root:6d}"
-
-
 Half = tuple[Row | None, np.ndarray | None]
 """Half a line: the measurement, and the seconds of its repetitions, shape ``(repetitions, ranks)``, which
 only statistics need. Without a row, this placement was not measured."""
@@ -191,7 +186,8 @@ def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> st
     if first is not None and first.case != last.case:
         raise UsageError(f"{first.case} and {last.case} do not belong on one line")
     halves = body(out_of_place, info.config) + body(in_place, info.config)
-    return preamble(last) + halves + timestamp(last, info) + "\n"
+    start = f"{last.bytes:12d}  {last.count:12d}  {last.dtype:>8s}  {last.op:>6s}  {last.root:6d}"
+    return start + halves + timestamp(last, info) + "\n"
 
 
 @dataclass(slots=True)
