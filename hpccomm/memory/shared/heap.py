@@ -305,7 +305,6 @@ class Heap:
         except OSError:
             os.close(descriptor)
             raise
-        libc.prefer_huge_pages(at, size)
         segment = HeapSegment(
             self._serial << 32 | descriptor, at, size, FreeRanges(size), IdlePages()
         )

@@ -74,7 +74,10 @@ def memory_file(name: str) -> int:
 
 
 def map_file(descriptor: int, nbytes: int) -> int:
-    """Map the first `nbytes` bytes of a file and return their address.
+    """Map the first `nbytes` bytes of a file, in huge pages if possible, and return their address.
+
+    With huge pages the first write is eight times as fast, and a peer's as fast as a memcpy. There are
+    some where ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or ``always``.
 
     Raises
     ------
@@ -84,16 +87,8 @@ def map_file(descriptor: int, nbytes: int) -> int:
     at: int | None = libc().mmap(None, nbytes, _PROT_READ_WRITE, _MAP_SHARED, descriptor, 0)
     if at is None or at == _FAILED:
         raise failure()
-    return at
-
-
-def prefer_huge_pages(at: int, nbytes: int) -> None:
-    """Request huge pages. The first write is then eight times as fast, a peer's as fast as a memcpy.
-
-    It has an effect where ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or
-    ``always``.
-    """
     libc().madvise(at, nbytes, _MADV_HUGEPAGE)
+    return at
 
 
 def join_pages(at: int, nbytes: int) -> None:

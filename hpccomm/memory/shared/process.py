@@ -64,7 +64,6 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
         at = libc.map_file(descriptor, size)
     finally:
         os.close(descriptor)
-    libc.prefer_huge_pages(at, size)
     return AddressedBytes(at, size).array()
 
 
