@@ -134,8 +134,6 @@ def _memory(piece: Piece) -> Any:
     return aliased(piece.data.pointer, piece.data.nbytes)
 
 
-_BYTES = np.dtype(np.uint8)
-
 _NATIVE = (
     " (MPI's own collectives are not called: with device memory a library may support only those that "
     "block, which no deadline ends)"
@@ -295,7 +293,7 @@ class CudaAwareDispatch:
         pointer, nbytes = piece.data.pointer, piece.data.nbytes
         if not any(piece.data.overlaps(each.data) for each in receives):
             return pointer, piece
-        memory = self._schedules.scratch.empty(nbytes, _BYTES)
+        memory = self._schedules.scratch.empty(nbytes)
         kept.append(memory)
         copy(pointer, memory.data.ptr, nbytes, stream)
         return memory.data.ptr, piece

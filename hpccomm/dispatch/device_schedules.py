@@ -29,8 +29,6 @@ DEFAULT_SEGMENT = 32 << 20
 MOST_SEGMENTS = 1 << 10
 """The most segments of an array: their number is the length of a program."""
 
-_BYTES = np.dtype(np.uint8)
-
 
 class ReadySchedule(NamedTuple):
     """A schedule made ready for a call.
@@ -134,7 +132,7 @@ class DeviceSchedules:
         nbytes = sum(call.counts) * call.dtype.itemsize
 
         def begin(send: int, recv: int, stream: int) -> Begun:
-            scratch = self.scratch.empty(nbytes, _BYTES)
+            scratch = self.scratch.empty(nbytes)
             copy(send, scratch.data.ptr, nbytes, stream)
             return Begun(scratch.data.ptr, recv, scratch)
 
@@ -159,7 +157,7 @@ class DeviceSchedules:
             alive: list[Any] = []
             if isinstance(op, PremulSum):
                 # A copy: the user's array stays unchanged.
-                alive.append(scratch.empty(sent * dtype.itemsize, _BYTES))
+                alive.append(scratch.empty(sent * dtype.itemsize))
                 product = alive[-1].data.ptr
                 elements.premultiply(op, send, product, sent)
                 send = product

@@ -6,8 +6,6 @@ The device lane uses it if `hpccomm.communicator.making` chose it.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
     Begin,
@@ -30,8 +28,6 @@ from hpccomm.reductions import PremulSum, name_of
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
-
-_BYTES = np.dtype(np.uint8)
 
 
 class NcclDispatch:
@@ -128,7 +124,7 @@ class NcclDispatch:
             alive = []
             with streams.used(stream, device):
                 for peer, data in sends:
-                    memory = scratch.empty(data.nbytes, _BYTES)
+                    memory = scratch.empty(data.nbytes)
                     alive.append(memory)
                     copy(data.pointer, memory.data.ptr, data.nbytes, stream)
                     copied.append(Piece(peer, data._replace(pointer=memory.data.ptr)))

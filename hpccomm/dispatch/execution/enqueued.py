@@ -8,8 +8,6 @@ Channels follow one another: they are independent, and may run in any order.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.dispatch.execution.program import OWN, LocalRound, Step, Transit, local_rounds
 from hpccomm.dtypes import DType
@@ -20,7 +18,6 @@ from hpccomm.schedules.schedule import Schedule
 StreamExchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
 """``exchange(receives, sends, stream)`` puts messages on a stream that go on at the same time."""
 
-_BYTES = np.dtype(np.uint8)
 
 Addresses = tuple[int, int, int]
 """Of this rank's buffers, by number."""
@@ -90,7 +87,7 @@ class DeviceProgram:
         """
         if not self._elements:
             return (send, recv, 0), None
-        scratch = self._scratch.empty(self._elements * self._dtype.itemsize, _BYTES)
+        scratch = self._scratch.empty(self._elements * self._dtype.itemsize)
         return (send, recv, scratch.data.ptr), scratch
 
     def pieces(self, messages: Sequence[Transit[DevicePlace]], at: Addresses) -> list[Piece]:

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
+
+_BYTES = np.dtype(np.uint8)
 
 
 class Scratch:
@@ -20,7 +24,7 @@ class Scratch:
     def __init__(self) -> None:
         self._captured: list[Any] = []
 
-    def empty(self, count: int, dtype: DType) -> Any:
+    def empty(self, count: int, dtype: DType = _BYTES) -> Any:
         """Return a 1-D CuPy array of `count` elements, for work on CuPy's current stream alone.
 
         Local. It may be dropped as soon as that work is on the stream.
