@@ -147,7 +147,11 @@ class Folds:
     final: bool
 
 
-def touched(step: Copies | Folds) -> list[tuple[Place, bool]]:
+LocalStep = Copies | Folds
+"""A step on a rank's memory, in a round after its messages."""
+
+
+def touched(step: LocalStep) -> list[tuple[Place, bool]]:
     """Return the places of a step, and whether each is read."""
     return [*((source, True) for source in step.sources), (step.target, False)]
 
@@ -167,7 +171,7 @@ class Round(NamedTuple):
 
     receives: tuple[Transfers, ...] = ()
     sends: tuple[Transfers, ...] = ()
-    local: tuple[Copies | Folds, ...] = ()
+    local: tuple[LocalStep, ...] = ()
     barrier: Group | None = None
 
 

@@ -24,8 +24,8 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,
     Copies,
-    Folds,
     Group,
+    LocalStep,
     Place,
     Schedule,
     Transfers,
@@ -210,7 +210,7 @@ def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Transit[Where
         yield Transit(peer, placed(buffer, start, count))
 
 
-def _steps(table: Folds | Copies, placed: Placed[Where]) -> Iterator[Step[Where]]:
+def _steps(table: LocalStep, placed: Placed[Where]) -> Iterator[Step[Where]]:
     sources = (table.source,) if isinstance(table, Copies) else table.sources
     final = None if isinstance(table, Copies) else table.final
     for row, (rank, count) in enumerate(

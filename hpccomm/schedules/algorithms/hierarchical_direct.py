@@ -42,9 +42,8 @@ from hpccomm.schedules.schedule import (
     SEND,
     Channel,
     Column,
-    Copies,
-    Folds,
     Group,
+    LocalStep,
     Place,
     Round,
     Rounds,
@@ -52,7 +51,7 @@ from hpccomm.schedules.schedule import (
     copies,
 )
 
-Steps = Iterator[Copies | Folds]
+Steps = Iterator[LocalStep]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,8 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,
     Build,
-    Copies,
-    Folds,
     Group,
+    LocalStep,
     Place,
     Round,
     Rounds,
@@ -61,7 +60,7 @@ def reduce_scatter_rounds(
             landing = slot + of * blocks.largest
             receives.append(transfers(rank, group.peer(of), SCRATCH, landing, count))
             sends.append(transfers(rank, group.peer(to), source, *blocks.at(to)))
-        local: tuple[Copies | Folds, ...] = (join,) if first == 1 else ()
+        local: tuple[LocalStep, ...] = (join,) if first == 1 else ()
         if first + AT_ONCE >= n:
             local = (*local, fold)
         yield Round(tuple(receives), tuple(sends), local)

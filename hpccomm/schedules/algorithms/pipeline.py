@@ -24,9 +24,9 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,
     Column,
-    Copies,
     Folds,
     Group,
+    LocalStep,
     Mask,
     Place,
     Round,
@@ -173,7 +173,7 @@ def pipelined(
     turns: int,
     receives: Iterable[RoundTables[Transfers]],
     sends: Iterable[RoundTables[Transfers]],
-    local: Iterable[RoundTables[Copies | Folds]] = (),
+    local: Iterable[RoundTables[LocalStep]] = (),
 ) -> Rounds:
     """Return the rounds with the tables of each turn."""
     for turn in range(turns):

@@ -38,6 +38,7 @@ from hpccomm.schedules.schedule import (
     Copies,
     Folds,
     Group,
+    LocalStep,
     Place,
     Round,
     Rounds,
@@ -71,7 +72,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
         sources = before, Place(SEND, start)
         return folds(passing.rank[rows], sources, Place(SCRATCH, passed), count, final=False)
 
-    def result(rows: slice, start: Column, count: Column) -> Copies | Folds:
+    def result(rows: slice, start: Column, count: Column) -> LocalStep:
         rank, into = receivers.rank[rows], Place(RECV, start)
         if exclusive:
             return copies(rank, before, into, count)
@@ -100,9 +101,7 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
         untouched = first | (exclusive & (at == 0))  # the span is still the own contribution
         further = receiver & (at + 2 * distance < n) if exclusive else receiver
         sources = landing, own if first else span
-        local: list[Copies | Folds] = [
-            folds(rank, sources, span, count, final=False, where=further)
-        ]
+        local: list[LocalStep] = [folds(rank, sources, span, count, final=False, where=further)]
         if exclusive and first:
             # After the fold: in place, the result lies where the own contribution does.
             local.append(copies(rank, landing, result, count, receiver))
@@ -134,7 +133,7 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
     for step in range(1, n):
         right, left = (at + step) % n, (at - step) % n
-        local: list[Copies | Folds] = []
+        local: list[LocalStep] = []
         if step == 1:
             local.append(copies(rank, Place(SEND, start), place(at), own))
         if step == n - 1:

@@ -45,8 +45,8 @@ from hpccomm.schedules.schedule import (
     SEND,
     Column,
     Copies,
-    Folds,
     Group,
+    LocalStep,
     Mask,
     Place,
     Round,
@@ -61,7 +61,7 @@ SHARE_BYTES = 32 << 10
 """Least bytes that the root of a broadcast writes on each peer: some microseconds."""
 
 Part = TypeVar("Part")
-Steps = Sequence[Copies | Folds]
+Steps = Sequence[LocalStep]
 
 
 def _schedule(
@@ -106,7 +106,7 @@ def _of(group: Group, position: Column | int) -> Column | None:
 
 def folded(
     group: Group, start: Column, count: Column, target: Place, *, final: bool = True
-) -> Copies | Folds:
+) -> LocalStep:
     """Return the step that folds all contributions from `start` on into `target`."""
     if group.size == 1:
         return copies(group.rank, Place(SEND, start), target, count)
@@ -278,9 +278,7 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             local = copies(rank, Place(SEND, start), Place(RECV, start), count)
             return () if call.exclusive else (local,)
         folded, spare = Place(SCRATCH, 0), Place(SCRATCH, width)
-        moves: list[Copies | Folds] = [
-            copies(rank, Place(SEND, start, _of(group, 0)), folded, count)
-        ]
+        moves: list[LocalStep] = [copies(rank, Place(SEND, start, _of(group, 0)), folded, count)]
         if not call.exclusive:
             moves.append(copies(rank, folded, Place(RECV, start, _of(group, 0)), count))
         for position in range(1, n):

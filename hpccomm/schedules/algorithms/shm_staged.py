@@ -32,9 +32,8 @@ from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,
     Column,
-    Copies,
-    Folds,
     Group,
+    LocalStep,
     Mask,
     Place,
     Round,
@@ -53,7 +52,7 @@ LEAST_BYTES = 64 << 10
 
 SLOTS = 2
 
-Steps = Iterator[Copies | Folds]
+Steps = Iterator[LocalStep]
 Stage = Callable[[int], Steps]
 """Makes the steps for a piece, from the number of the piece."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpccomm.schedules.cost.links import joined
 from hpccomm.schedules.cost.times import Times, seconds
-from hpccomm.schedules.schedule import Channel, Column, Copies, Folds, Group, Rounds
+from hpccomm.schedules.schedule import Channel, Column, Group, LocalStep, Rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class RoundMessages:
 class RoundSteps:
     """The local steps of a round, and its barrier."""
 
-    steps: tuple[Copies | Folds, ...]
+    steps: tuple[LocalStep, ...]
     barrier: Group | None
 
     @property

@@ -38,7 +38,7 @@ from hpccomm.schedules.cost.links import LinkRoutes, Links, joined
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.repeats import Repeats, clock_slice
 from hpccomm.schedules.cost.times import Times, later, rowwise, seconds, take_latest
-from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Schedule, touched
+from hpccomm.schedules.schedule import Column, Group, LocalStep, Schedule, touched
 
 PARAMETERS = (
     "inner latency",
@@ -240,7 +240,7 @@ class Walk:
         busy, name = max(taken, key=lambda each: each[0])
         return name, busy
 
-    def _work(self, step: Copies | Folds, clock: Times) -> None:
+    def _work(self, step: LocalStep, clock: Times) -> None:
         """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
         folded = len(step.sources) - 1
         rate = self._per_byte[int(folded > 0)] * ((folded or 1) * self._itemsize)
@@ -286,7 +286,7 @@ def _alike(act: _Taken, other: _Taken) -> bool:
     )
 
 
-def _same(step: Copies | Folds, other: Copies | Folds) -> bool:
+def _same(step: LocalStep, other: LocalStep) -> bool:
     """Whether two steps cost the same on the same ranks, and access no other rank's memory."""
     places, others = touched(step), touched(other)
     return (

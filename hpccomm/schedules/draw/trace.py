@@ -18,7 +18,7 @@ from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory
 from hpccomm.schedules.proof.sharing import arrivals
-from hpccomm.schedules.schedule import Column, Copies, Folds, Group, Round, Schedule
+from hpccomm.schedules.schedule import Column, Copies, Group, LocalStep, Round, Schedule
 
 MOST_RANKS = 64
 """Contributions are bits of one number. A picture of more ranks would not be readable either."""
@@ -127,7 +127,7 @@ class _Trace(SymbolicMachine):
             for rank, peer, part in zip(source, target, parts, strict=True)
         ]
 
-    def see_step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
+    def see_step(self, table: LocalStep, count: Column, sources: Cells, target: Cells) -> None:
         """See a local step."""
         what = "copy" if isinstance(table, Copies) else "final" if table.final else "fold"
         owner, moves = self._memory.owner, []

@@ -27,15 +27,15 @@ from hpccomm.schedules.proof.memory import (
 from hpccomm.schedules.proof.sharing import NEVER, Accesses, arrivals
 from hpccomm.schedules.schedule import (
     Column,
-    Copies,
     Folds,
     Group,
+    LocalStep,
     Place,
     Round,
     Transfers,
 )
 
-AnyTable = Transfers | Copies | Folds
+AnyTable = Transfers | LocalStep
 
 Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
@@ -131,7 +131,7 @@ class SymbolicMachine:
             The cells that are read, one message after the other.
         """
 
-    def see_step(self, table: Copies | Folds, count: Column, sources: Cells, target: Cells) -> None:
+    def see_step(self, table: LocalStep, count: Column, sources: Cells, target: Cells) -> None:
         """See a local step.
 
         Parameters
@@ -225,9 +225,9 @@ class SymbolicMachine:
 
     # Local steps.
 
-    def _carry_out(self, tables: list[tuple[int, int, Copies | Folds]]) -> None:
+    def _carry_out(self, tables: list[tuple[int, int, LocalStep]]) -> None:
         """Run one local step of each case; steps of one kind at once."""
-        kinds: dict[tuple[int, bool], list[tuple[int, int, Copies | Folds]]] = {}
+        kinds: dict[tuple[int, bool], list[tuple[int, int, LocalStep]]] = {}
         for each in tables:
             table = each[2]
             kind = (len(table.sources), table.final) if isinstance(table, Folds) else (0, False)
@@ -235,9 +235,7 @@ class SymbolicMachine:
         for (sources, final), alike in kinds.items():
             self._step(alike, sources, final=final)
 
-    def _step(
-        self, tables: list[tuple[int, int, Copies | Folds]], folded: int, *, final: bool
-    ) -> None:
+    def _step(self, tables: list[tuple[int, int, LocalStep]], folded: int, *, final: bool) -> None:
         rows = self._rows(tables, "folds" if folded else "copies")
         sources = zip(*(t.sources for *_, t in tables), strict=True)
         out = np.stack([self._places(rows, places) for places in sources])

@@ -9,15 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from hpccomm.schedules.proof.case import ProofCase, Unproven
-from hpccomm.schedules.schedule import (
-    Column,
-    Copies,
-    Folds,
-    Group,
-    Place,
-    Round,
-    Transfers,
-)
+from hpccomm.schedules.schedule import Column, Copies, Group, LocalStep, Place, Round, Transfers
 
 Row = tuple[object, ...]
 """One row of a table, for one rank."""
@@ -79,7 +71,7 @@ def _messages(table: Transfers, rank: int) -> Iterator[Row]:
         yield int(table.peer[i]), table.buffer, int(table.start[i]), int(table.count[i])
 
 
-def _steps(table: Copies | Folds, rank: int) -> Iterator[Row]:
+def _steps(table: LocalStep, rank: int) -> Iterator[Row]:
     verb = "copy" if isinstance(table, Copies) else "fold, final" if table.final else "fold"
     for i in _rows(table.rank, rank):
         places = [_place(place, i) for place in (*table.sources, table.target)]
