@@ -8,15 +8,13 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import KNOWN, Algorithm
+from hpccomm.schedules.algorithms import KNOWN, Algorithm, AnyAlgorithm
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.rounds import coefficients, walked
-from hpccomm.schedules.schedule import Build, Schedule, Tuning, world
+from hpccomm.schedules.schedule import Schedule, Tuning, world
 
 
-def price(
-    network: Network, call: Signature, algorithm: str | Algorithm | Build, tuning: Tuning
-) -> float:
+def price(network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning) -> float:
     """Return the seconds that a call takes.
 
     Local: sends nothing. The time it takes grows with rounds times ranks; an `estimate` takes
@@ -43,7 +41,7 @@ def price(
 
 
 def linear_price(
-    network: Network, call: Signature, algorithm: str | Algorithm | Build, tuning: Tuning
+    network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning
 ) -> tuple[float, NDArray[np.float64]]:
     """Return the same seconds, and how many of each parameter they are made of.
 
@@ -62,7 +60,7 @@ def linear_price(
 
 
 def _schedule(
-    network: Network, call: Signature, algorithm: str | Algorithm | Build, tuning: Tuning
+    network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning
 ) -> Schedule:
     """Return the schedule of all ranks."""
     if isinstance(algorithm, str):

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.schedules.algorithms import KNOWN, Algorithm
+from hpccomm.schedules.algorithms import KNOWN, Algorithm, AnyAlgorithm
 from hpccomm.schedules.schedule import Build
 from hpccomm.settings import check_int
 from hpccomm.topology import Topology
@@ -59,7 +59,7 @@ def check(
         )
 
 
-def chosen(collective: str, algorithm: str | Algorithm | Build) -> Algorithm:
+def chosen(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
     """Return the chosen algorithm.
 
     Raises

@@ -15,7 +15,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import Algorithm
+from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm
 from hpccomm.schedules.proof.arguments import (
     Counts,
     Form,
@@ -128,7 +128,7 @@ class ProofCase:
 
 def case(
     collective: str,
-    algorithm: str | Algorithm | Build,
+    algorithm: AnyAlgorithm,
     ranks: int,
     *,
     count: Counts | None = None,
