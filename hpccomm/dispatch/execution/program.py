@@ -23,7 +23,7 @@ from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
-    Copies,
+    Folds,
     Group,
     LocalStep,
     Place,
@@ -79,6 +79,10 @@ class LocalRound(NamedTuple, Generic[Where]):
     local: tuple[Step[Where], ...] = ()
 
 
+ChannelRounds = tuple[LocalRound[Slice], ...]
+"""What a rank does in a channel, on arrays."""
+
+
 class Program(NamedTuple):
     """One rank's actions in a collective.
 
@@ -94,7 +98,7 @@ class Program(NamedTuple):
     of a channel are left out.
     """
 
-    channels: tuple[tuple[LocalRound[Slice], ...], ...]
+    channels: tuple[ChannelRounds, ...]
     scratch: int
 
 
@@ -211,12 +215,11 @@ def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Transit[Where
 
 
 def _steps(table: LocalStep, placed: Placed[Where]) -> Iterator[Step[Where]]:
-    sources = (table.source,) if isinstance(table, Copies) else table.sources
-    final = None if isinstance(table, Copies) else table.final
+    final = table.final if isinstance(table, Folds) else None
     for row, (rank, count) in enumerate(
         zip(table.rank.tolist(), table.count.tolist(), strict=True)
     ):
-        at = tuple(_at(source, row, rank, count, placed) for source in sources)
+        at = tuple(_at(source, row, rank, count, placed) for source in table.sources)
         yield Step(at, _at(table.target, row, rank, count, placed), final)
 
 

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
 from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, Exchanges, suspected
-from hpccomm.dispatch.execution.program import (
-    LocalRound,
-    MemoryProgram,
-    Program,
-    Reached,
-    Slice,
-    copy,
-)
+from hpccomm.dispatch.execution.program import ChannelRounds, MemoryProgram, Program, Reached, copy
 from hpccomm.dispatch.execution.variants import ReachedForm, Variants
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
@@ -159,7 +152,7 @@ class Runner:
 
     def _channel(
         self,
-        turns: tuple[LocalRound[Slice], ...],
+        turns: ChannelRounds,
         tag: int,
         fold: Folder | None,
         buffers: Buffers,

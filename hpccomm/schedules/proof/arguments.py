@@ -9,7 +9,7 @@ import numpy as np
 from hpccomm.contracts.collectives import COLLECTIVES, DESCRIPTIONS, NOBODY, ROOTED, ring
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms import KNOWN, Algorithm, AnyAlgorithm
-from hpccomm.schedules.schedule import Build
+from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Build
 from hpccomm.settings import check_int
 from hpccomm.topology import Topology
 
@@ -102,6 +102,13 @@ def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool
     if algorithm.ordered is None or form == "direct":
         raise UsageError(f"{title} has no build that folds in rank order; leave deterministic out")
     return algorithm.ordered
+
+
+def reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
+    """Return the buffers of peers that the form reaches."""
+    if form == "staged":
+        return frozenset((SCRATCH,))
+    return frozenset((SEND, RECV)) if algorithm.shared or form == "direct" else frozenset()
 
 
 def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:

@@ -15,7 +15,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.schedules.proof.arguments import (
     Counts,
     Form,
@@ -25,18 +25,9 @@ from hpccomm.schedules.proof.arguments import (
     elements,
     form_of,
     peers_of,
+    reached,
 )
-from hpccomm.schedules.schedule import (
-    RECV,
-    SCRATCH,
-    SEND,
-    Build,
-    Column,
-    Schedule,
-    Tuning,
-    whole,
-    world,
-)
+from hpccomm.schedules.schedule import SCRATCH, Build, Column, Schedule, Tuning, whole, world
 from hpccomm.topology import Topology
 
 
@@ -188,14 +179,7 @@ def case(
     details = "".join(f", {key}={value}" for key, value in described.items() if value)
     title = f"{name} {collective}, {ranks} ranks{details}"
     in_order = deterministic or (form == "staged" and known.shared)
-    return ProofCase(title, build, calls, tuning, in_order, _reached(known, form), solo)
-
-
-def _reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
-    """Return the buffers of peers that are reached."""
-    if form == "staged":
-        return frozenset((SCRATCH,))
-    return frozenset((SEND, RECV)) if algorithm.shared or form == "direct" else frozenset()
+    return ProofCase(title, build, calls, tuning, in_order, reached(known, form), solo)
 
 
 def signatures(

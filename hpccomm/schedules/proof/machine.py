@@ -25,15 +25,7 @@ from hpccomm.schedules.proof.memory import (
     spread,
 )
 from hpccomm.schedules.proof.sharing import NEVER, Accesses, arrivals
-from hpccomm.schedules.schedule import (
-    Column,
-    Folds,
-    Group,
-    LocalStep,
-    Place,
-    Round,
-    Transfers,
-)
+from hpccomm.schedules.schedule import Column, Folds, Group, LocalStep, Place, Round, Transfers
 
 AnyTable = Transfers | LocalStep
 
