@@ -20,7 +20,7 @@ from hpccomm.reductions import LOCATING, Op, PremulSum, ReduceOp, accumulator, n
 Array = NDArray[Any]
 
 BLOCK_BYTES = 256 * 1024
-"""Contributions are folded in blocks of about this size, so that the accumulator stays in cache."""
+"""Sources are folded in blocks of about this size, so that the accumulator stays in cache."""
 
 
 FAR_BLOCK_BYTES = 512 * 1024
@@ -124,8 +124,8 @@ class Average:
             np.copyto(block, sums, casting="unsafe")
 
 
-Contribution = Array | Pages
-"""A contribution: an array, or a peer's that is read piece by piece, each before the next read."""
+Sources = Sequence[Array | Pages]
+"""The contributions to a fold: arrays, or peers' that are read piece by piece, each before the next read."""
 
 
 class Folder:
@@ -178,7 +178,7 @@ class Folder:
         )
         self.pair: Pair | None = partial(self._run, combine) if single else None
 
-    def __call__(self, sources: Sequence[Contribution], out: Array, final: bool = True) -> None:
+    def __call__(self, sources: Sources, out: Array, final: bool = True) -> None:
         """Fold `sources` into `out`.
 
         Parameters
@@ -198,9 +198,7 @@ class Folder:
         else:  # the user's own function sees the user's context
             self._by_blocks(sources, out, final, arrays)
 
-    def _by_blocks(
-        self, sources: Sequence[Contribution], out: Array, final: bool, arrays: bool
-    ) -> None:
+    def _by_blocks(self, sources: Sources, out: Array, final: bool, arrays: bool) -> None:
         """Fold block by block, so that each element passes through memory once."""
         average = self._average if final else None
         into = self._in_place if self._exact else self._widened
@@ -213,19 +211,14 @@ class Folder:
             memory = _idle.pop()
         except IndexError:
             memory = np.empty(FAR_BLOCK_BYTES, np.uint8)
-        accumulator = memory[: step * wide.itemsize].view(wide)
+        so_far = memory[: step * wide.itemsize].view(wide)
         for start in range(0, size, step):
             where = slice(start, min(start + step, size))
-            into(sources, where, out[where], average, accumulator[: where.stop - start])
+            into(sources, where, out[where], average, so_far[: where.stop - start])
         _idle.append(memory)
 
     def _in_place(
-        self,
-        sources: Sequence[Contribution],
-        where: slice,
-        out: Array,
-        average: Average | None,
-        accumulator: Array,
+        self, sources: Sources, where: slice, out: Array, average: Average | None, so_far: Array
     ) -> None:
         """Fold one block; the last contribution goes into `out`, which may be any of them."""
         last = len(sources) - 1
@@ -233,30 +226,25 @@ class Folder:
         if not last:
             np.copyto(out, left)
         elif not any(isinstance(source, np.ndarray) for source in sources[:2]):
-            np.copyto(accumulator, left)  # the next read overwrites this one
-            left = accumulator
+            np.copyto(so_far, left)  # the next read overwrites this one
+            left = so_far
         for number in range(1, last + 1):
-            target = out if number == last else accumulator
+            target = out if number == last else so_far
             self._combine(left, sources[number][where], out=target)
             left = target
         if average is not None:
             average(out)
 
     def _widened(
-        self,
-        sources: Sequence[Contribution],
-        where: slice,
-        out: Array,
-        average: Average | None,
-        accumulator: Array,
+        self, sources: Sources, where: slice, out: Array, average: Average | None, so_far: Array
     ) -> None:
         """Fold one block in the wide dtype, and round once."""
-        np.copyto(accumulator, sources[0][where])
+        np.copyto(so_far, sources[0][where])
         for source in sources[1:]:
-            self._combine(accumulator, source[where], out=accumulator)
+            self._combine(so_far, source[where], out=so_far)
         if average is not None:
-            average(accumulator)
-        np.copyto(out, accumulator, casting="unsafe")
+            average(so_far)
+        np.copyto(out, so_far, casting="unsafe")
 
 
 def _multiply(a: Array, b: Array | np.generic, out: Array) -> None:
