@@ -28,6 +28,8 @@ from hpccomm.schedules.proof.sharing import NEVER, Accesses, arrivals
 from hpccomm.schedules.schedule import Column, Folds, Group, LocalStep, Place, Round, Transfers
 
 AnyTable = Transfers | LocalStep
+CaseMessages = list[tuple[int, int, Transfers]]
+CaseSteps = list[tuple[int, int, LocalStep]]
 
 Stream = tuple[int, int, Iterator[Round]]
 """First rank and number of ranks of a case, and rounds of one channel of some of them."""
@@ -150,11 +152,7 @@ class SymbolicMachine:
 
     # Messages.
 
-    def _exchange(
-        self,
-        receives: list[tuple[int, int, Transfers]],
-        sends: list[tuple[int, int, Transfers]],
-    ) -> None:
+    def _exchange(self, receives: CaseMessages, sends: CaseMessages) -> None:
         if not receives and not sends:
             return
         dst, src, into, expects = self._messages(receives, "receives from")
@@ -198,9 +196,7 @@ class SymbolicMachine:
         self.see_messages(src, dst, expects, source)
         self._memory.state[target] = self._memory.state[source]
 
-    def _messages(
-        self, tables: list[tuple[int, int, Transfers]], verb: str
-    ) -> tuple[Column, Column, Column, Column]:
+    def _messages(self, tables: CaseMessages, verb: str) -> tuple[Column, Column, Column, Column]:
         """Return rank, peer, first cell and count of each message, after checks."""
         tables = [each for each in tables if len(each[2].rank)]
         if not tables:
@@ -217,9 +213,9 @@ class SymbolicMachine:
 
     # Local steps.
 
-    def _carry_out(self, tables: list[tuple[int, int, LocalStep]]) -> None:
+    def _carry_out(self, tables: CaseSteps) -> None:
         """Run one local step of each case; steps of one kind at once."""
-        kinds: dict[tuple[int, bool], list[tuple[int, int, LocalStep]]] = {}
+        kinds: dict[tuple[int, bool], CaseSteps] = {}
         for each in tables:
             table = each[2]
             kind = (len(table.sources), table.final) if isinstance(table, Folds) else (0, False)
@@ -227,7 +223,7 @@ class SymbolicMachine:
         for (sources, final), alike in kinds.items():
             self._step(alike, sources, final=final)
 
-    def _step(self, tables: list[tuple[int, int, LocalStep]], folded: int, *, final: bool) -> None:
+    def _step(self, tables: CaseSteps, folded: int, *, final: bool) -> None:
         rows = self._rows(tables, "folds" if folded else "copies")
         sources = zip(*(t.sources for *_, t in tables), strict=True)
         out = np.stack([self._places(rows, places) for places in sources])

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from hpccomm.schedules.proof.memory import Cells, spread
 from hpccomm.schedules.schedule import Column, Group, Mask
 
+Refuse = Callable[[int, int, int, int, int], Exception]
+"""``refuse(cell, one, at, other, then)``: the error for two ranks that touch a cell, and their rounds."""
+
 NEVER = 1 << 62
 """A round after all others."""
 
@@ -35,7 +38,7 @@ class Accesses:
         """Note a barrier at the end of round `at` among ranks of one `label`; -1 is in none."""
         self._met.append((at, label))
 
-    def check(self, owner: Column, refuse: Callable[[int, int, int, int, int], Exception]) -> None:
+    def check(self, owner: Column, refuse: Refuse) -> None:
         """Raise unless barriers separate what ranks do with one cell.
 
         Between a rank's write of a cell and another rank's access, both meet in a barrier. They
@@ -77,13 +80,7 @@ class Accesses:
         self._check_apart(cell[write], rank[write], at[write], rank[other], at[other], refuse)
 
     def _check_apart(
-        self,
-        cell: Cells,
-        one: Column,
-        at: Column,
-        other: Column,
-        then: Column,
-        refuse: Callable[[int, int, int, int, int], Exception],
+        self, cell: Cells, one: Column, at: Column, other: Column, then: Column, refuse: Refuse
     ) -> None:
         earlier, later = np.minimum(at, then), np.maximum(at, then)
         separated: Mask = np.zeros(len(cell), np.bool_)
