@@ -48,23 +48,14 @@ from hpccomm.schedules.schedule import (
 
 
 def halving_rounds(
-    group: Group,
-    core: ActiveRanks,
-    blocks: Blocks,
-    work: Place,
-    slot: Column | int,
-    *,
-    final: bool,
-    source: str,
+    core: ActiveRanks, blocks: Blocks, work: Place, slot: Column | int, *, final: bool, source: str
 ) -> Rounds:
     """Fold `source` over the group until each active rank has the block of its number.
 
     Parameters
     ----------
-    group : Group
-        All ranks, more than one.
     core : ActiveRanks
-        The active ranks.
+        The active ranks of the group, which has more than one.
     blocks : Blocks
         By number, one after the other.
     work : Place
@@ -77,7 +68,7 @@ def halving_rounds(
     source : str
         The buffer that holds each rank's contribution.
     """
-    rank, number = group.rank, core.number
+    rank, number = core.group.rank, core.number
     shift = work.start - blocks.at(0 * number)[0]
     incoming = Place(SCRATCH, slot)
     # What has been folded so far, by how much it lies further on than in the source, and whose it is.
@@ -129,9 +120,9 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     core = ActiveRanks(group)
     blocks, result = Even(piece.start, piece.count, core.size), Place(RECV, piece.start)
     yield from halving_rounds(
-        group, core, blocks, result, piece.slot, final=piece.final, source=piece.source
+        core, blocks, result, piece.slot, final=piece.final, source=piece.source
     )
-    yield from spread_rounds(group, core, blocks)
+    yield from spread_rounds(core, blocks)
 
 
 def _reduce_rounds(piece: PhasePiece) -> Rounds:
@@ -141,7 +132,7 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     blocks = Even(start, count, core.size)
     work = Place(SCRATCH, slot)
     yield from halving_rounds(
-        group, core, blocks, work, slot + count, final=piece.final, source=piece.source
+        core, blocks, work, slot + count, final=piece.final, source=piece.source
     )
     number, shift = core.number, slot - start
     own_start, own_count = blocks.at(number)
@@ -195,7 +186,7 @@ def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
         core = ActiveRanks(group)
         of_active = spans(blocks, core)
         work = Place(SCRATCH, 0)
-        yield from halving_rounds(group, core, of_active, work, total, final=True, source=SEND)
+        yield from halving_rounds(core, of_active, work, total, final=True, source=SEND)
         theirs, their_count = blocks.at((at + 1) % n)
         own = copies(rank, Place(SCRATCH, start), Place(RECV, 0), count, core.active)
         yield Round(

@@ -64,12 +64,7 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
 
 
 def gather_rounds(
-    group: Group,
-    root: Column | int,
-    blocks: Blocks,
-    slot: int,  # noqa: ARG001 (all gathers take the same)
-    source: Place,
-    target: str,
+    group: Group, root: Column | int, blocks: Blocks, _slot: int, source: Place, target: str
 ) -> Rounds:
     """Collect the own block of each rank, from `source`, in the root's buffer `target`."""
     n, at, rank = group.size, group.at, group.rank

@@ -51,6 +51,8 @@ class ActiveRanks:
 
     Attributes
     ----------
+    group : Group
+        As given.
     size : int
         Number of active ranks: the largest power of two that is not above the group's size.
     extra : int
@@ -77,7 +79,7 @@ class ActiveRanks:
         other: Column = np.where(paired, at ^ 1, at)
         self.neighbor = group.peer((other + root) % n)
         self.number = np.where(paired, at // 2, at - self.extra)
-        self._group = group
+        self.group = group
         self._root = root
 
     def first(self, number: Column) -> Column:
@@ -87,7 +89,7 @@ class ActiveRanks:
 
     def peer(self, number: Column) -> Column:
         """Return the rank that has `number`, for each row."""
-        return self._group.peer((self.first(number) + self._root) % self._group.size)
+        return self.group.peer((self.first(number) + self._root) % self.group.size)
 
 
 def spans(blocks: Blocks, core: ActiveRanks) -> Blocks:
@@ -158,22 +160,20 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
             receives=(transfers(group.rank, core.neighbor, RECV, *theirs, core.helps),),
             sends=(transfers(group.rank, core.neighbor, RECV, *own, core.passive),),
         )
-    yield from spread_rounds(group, core, spans(blocks, core))
+    yield from spread_rounds(core, spans(blocks, core))
 
 
-def spread_rounds(group: Group, core: ActiveRanks, blocks: Blocks) -> Rounds:
+def spread_rounds(core: ActiveRanks, blocks: Blocks) -> Rounds:
     """Exchange the blocks of the active ranks, then send all of them to the passive ranks.
 
     Parameters
     ----------
-    group : Group
-        All ranks.
     core : ActiveRanks
         The active ranks.
     blocks : Blocks
         By number, one after the other; each has its own in `RECV`.
     """
-    rank, number = group.rank, core.number
+    rank, number = core.group.rank, core.number
     for distance in doublings(core.size):
         partner = core.peer(number ^ distance)
         first = number - number % distance
