@@ -16,7 +16,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError
 
 if TYPE_CHECKING:
-    from hpccomm.schedules.algorithms import AnyAlgorithm
+    from hpccomm.schedules.algorithms import Asked
 
 Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)``: puts a call on a stream. Takes addresses; never blocks."""
@@ -263,9 +263,7 @@ class DeviceDispatch(Protocol):
     def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
 
-    def decide(
-        self, call: Signature, algorithm: "AnyAlgorithm | None", deterministic: bool
-    ) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: "Asked", deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         If `algorithm` is None, the communicator's setting applies to calls that have such an

@@ -40,7 +40,7 @@ from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed, drive
-from hpccomm.schedules.algorithms import AnyAlgorithm
+from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings
 
 
@@ -183,9 +183,7 @@ class CudaAwareDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return policy.applicable(call, policy.Conditions(deterministic))
 
-    def decide(
-        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises

@@ -20,7 +20,7 @@ from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.memory.folding import Average, Folder, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.reductions import Deterministic, PremulSum, ReduceOp, identity
-from hpccomm.schedules.algorithms import AnyAlgorithm
+from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings
 
 
@@ -64,9 +64,7 @@ class HostDispatch:
     def _conditions(self, native: Native | None, deterministic: bool) -> policy.Conditions:
         return policy.Conditions(deterministic, native is not None, self._shared)
 
-    def decide(
-        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: Deterministic
-    ) -> Route:
+    def decide(self, call: Signature, algorithm: Asked, deterministic: Deterministic) -> Route:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -115,7 +113,7 @@ class HostDispatch:
             return replace(route, planned=self._planned(inner, choice))
         return route
 
-    def _binned(self, call: Signature, algorithm: AnyAlgorithm | None) -> Route:
+    def _binned(self, call: Signature, algorithm: Asked) -> Route:
         """Return the route by binned sums; where the order makes no difference, the usual one."""
         if not dtypes.is_float(call.dtype) and not dtypes.is_complex(call.dtype):
             return self.decide(call, algorithm, False)

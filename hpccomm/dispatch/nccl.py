@@ -25,7 +25,7 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.reductions import PremulSum, name_of
-from hpccomm.schedules.algorithms import AnyAlgorithm
+from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
@@ -62,9 +62,7 @@ class NcclDispatch:
         """
         return _names(call, self._library(call, deterministic)[1], deterministic)
 
-    def decide(
-        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -159,7 +157,7 @@ class NcclDispatch:
     def _choose(
         self,
         call: Signature,
-        algorithm: AnyAlgorithm | None,
+        algorithm: Asked,
         pinned: tuple[str, ...],
         deterministic: bool,
     ) -> policy.PolicyChoice:

@@ -34,7 +34,7 @@ from hpccomm.memory.cuda.streams import (
     record,
 )
 from hpccomm.runtime.lifetime import keep
-from hpccomm.schedules.algorithms import AnyAlgorithm
+from hpccomm.schedules.algorithms import Asked
 
 SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
@@ -151,9 +151,7 @@ class StagedDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._host.applicable(self._parts(call)[0].call, deterministic)
 
-    def decide(
-        self, call: Signature, algorithm: AnyAlgorithm | None, deterministic: bool
-    ) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises

@@ -19,7 +19,7 @@ from hpccomm.dispatch.policy.table import (
 )
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import name_of
-from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN, Algorithm, AnyAlgorithm, registered
+from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN, Algorithm, Asked, registered
 from hpccomm.schedules.algorithms import names as algorithm_names
 from hpccomm.settings import DEFAULT_SEGMENT
 
@@ -109,7 +109,7 @@ def _misfit(call: Signature, algorithm: Algorithm, conditions: Conditions) -> st
 
 
 def asked_for(
-    algorithm: AnyAlgorithm | None,
+    algorithm: Asked,
     setting: str,
     names: tuple[str, ...],
     call: Signature,
@@ -205,7 +205,7 @@ class Policy(NamedTuple):
     def decide(
         self,
         call: Signature,
-        algorithm: AnyAlgorithm | None,
+        algorithm: Asked,
         conditions: Conditions,
         setting: str = AUTO,
     ) -> PolicyChoice:
@@ -248,7 +248,7 @@ class Policy(NamedTuple):
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
         return PolicyChoice(row.pick, why, registered=True)
 
-    def _apart(self, call: Signature, algorithm: AnyAlgorithm | None, shared: bool) -> str:
+    def _apart(self, call: Signature, algorithm: Asked, shared: bool) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""
         known = None
         if isinstance(algorithm, str):

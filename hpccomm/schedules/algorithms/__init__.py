@@ -207,6 +207,9 @@ EntryPoint = Any
 AnyAlgorithm = str | Algorithm | Build
 """A value of ``algorithm=``: a name, or a function that makes the schedule, or an `Algorithm`."""
 
+Asked = AnyAlgorithm | None
+"""What a call asks for: a value of ``algorithm=``, or None for the communicator's setting."""
+
 
 @cache
 def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
