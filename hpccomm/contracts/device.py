@@ -70,7 +70,11 @@ class Piece(NamedTuple):
     data: Span
 
 
-def message_name(receives: Sequence[Piece], sends: Sequence[Piece]) -> str:
+Pieces = Sequence[Piece]
+"""The messages of a call in one direction."""
+
+
+def message_name(receives: Pieces, sends: Pieces) -> str:
     """Return the name of a point-to-point call."""
     if receives and sends:
         return "send_recv"
@@ -127,7 +131,7 @@ class DeviceBackend(Protocol):
     def native(self, call: Signature, algorithm: str) -> DeviceNative:
         """Return the library's own way by one of `algorithms`. Local."""
 
-    def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
+    def exchange(self, receives: Pieces, sends: Pieces, stream: int) -> None:
         """Put messages on the stream that go on at the same time. Never blocks the host."""
 
     def group(self) -> AbstractContextManager[None]:
@@ -275,7 +279,7 @@ class DeviceDispatch(Protocol):
             If `algorithm` does not apply.
         """
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
+    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises

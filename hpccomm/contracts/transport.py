@@ -45,6 +45,9 @@ _NAMES = [
 _OWN: dict[int, str] = {}
 """Of its own dtypes a process knows more than the kind."""
 
+Array = NDArray[Any]
+"""An array in host memory."""
+
 Request = Callable[[], bool]
 """A transfer under way: tells whether it is complete; moves it on, never blocks.
 
@@ -83,7 +86,7 @@ iterator ends when the operation is done."""
 class Receiving(Protocol):
     """Begins to receive messages of one sender and tag."""
 
-    def __call__(self, data: NDArray[Any], beside: Request | None = None, /) -> Steps:
+    def __call__(self, data: Array, beside: Request | None = None, /) -> Steps:
         """Begin to receive exactly ``data.nbytes`` bytes.
 
         The steps end once `beside`, a send, is complete as well. What did not fit is raised then.
@@ -123,10 +126,10 @@ class Pages(Protocol):
     def part(self, where: slice) -> "Pages":
         """Return the memory of some of its elements. Local; touches nothing."""
 
-    def __getitem__(self, where: slice) -> NDArray[Any]:
+    def __getitem__(self, where: slice) -> Array:
         """Read those elements, into memory that the next such read overwrites."""
 
-    def read(self, into: NDArray[Any]) -> None:
+    def read(self, into: Array) -> None:
         """Read all its elements into a C-contiguous array of the same size.
 
         Raises
@@ -135,7 +138,7 @@ class Pages(Protocol):
             If the peer's process has ended.
         """
 
-    def write(self, data: NDArray[Any]) -> None:
+    def write(self, data: Array) -> None:
         """Write a C-contiguous array of the same size over it. Errors are as of `read`."""
 
 
@@ -163,7 +166,7 @@ class Exposure(Protocol):
         """The record of this rank."""
 
     @property
-    def registered(self) -> Sequence[NDArray[Any]] | None:
+    def registered(self) -> Sequence[Array] | None:
         """The arrays of this rank, where all are in registered memory."""
 
     def take_records(self, records: Mapping[int, Record]) -> Reach:
@@ -172,7 +175,7 @@ class Exposure(Protocol):
         The same on all of them. Local.
         """
 
-    def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> "NDArray[Any] | Pages":
+    def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
         """Return the peer's buffer of that number in the same call, as elements of `dtype`.
 
         Only after `take_records`, of what it said, and until the ranks meet for the last time.
@@ -235,20 +238,14 @@ class SharedMemory(Protocol):
     def share(self, room: int) -> int:
         """Return a rank's part of the `room` bytes of a node. Equal on all ranks."""
 
-    def holds(self, data: NDArray[Any]) -> bool:
+    def holds(self, data: Array) -> bool:
         """Tell whether an array lies in registered memory of this process."""
 
     def housekeep(self) -> None:
         """Do the periodic work on this process's registered memory. Local; cheap."""
 
     def expose(
-        self,
-        buffers: Sequence[NDArray[Any]],
-        fingerprint: int,
-        scratch: int,
-        *,
-        plain: bool,
-        room: int,
+        self, buffers: Sequence[Array], fingerprint: int, scratch: int, *, plain: bool, room: int
     ) -> Exposure:
         """Let the peers reach this rank's buffers of one call.
 
@@ -282,7 +279,7 @@ class BoundMessage(NamedTuple):
         As of `Transport.isend`. No other message between the two ranks may have it.
     """
 
-    data: NDArray[Any]
+    data: Array
     peer: int
     tag: int
 
@@ -332,10 +329,10 @@ class Transport(Protocol):
     shared: SharedMemory | None
     persistent: Persistent | None
 
-    def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+    def isend(self, data: Array, dst: int, tag: int) -> Request:
         """Begin to send a C-contiguous array to rank `dst`."""
 
-    def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
+    def irecv(self, data: Array, src: int, tag: int) -> Request:
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
@@ -350,10 +347,10 @@ class Transport(Protocol):
     def receiving(self, src: int, tag: int) -> Receiving:
         """Return functions that begin it as steps: for a receive, and for a send beside it."""
 
-    def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
+    def isend_again(self, data: Array, dst: int, tag: int) -> BoundSet:
         """Return messages that send this array to rank `dst`, as `isend` does, at each start."""
 
-    def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
+    def irecv_again(self, data: Array, src: int, tag: int) -> BoundSet:
         """Return the messages that receive from rank `src`, as `irecv` does, at each start."""
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:

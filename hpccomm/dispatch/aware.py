@@ -8,7 +8,7 @@ not wait for the stream that makes an array, nor a stream for MPI: the host orde
 first use, that MPI really takes device memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle
@@ -21,7 +21,7 @@ from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceRoute, Piece, message_name
+from hpccomm.contracts.device import DeviceRoute, Piece, Pieces, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
 from hpccomm.dispatch import policy
@@ -115,7 +115,7 @@ class Alternating:
             raise
         drop_event(event)
 
-    def _complete(self, requests: list[Request], receives: Sequence[Piece], tag: int) -> Steps:
+    def _complete(self, requests: list[Request], receives: Pieces, tag: int) -> Steps:
         """Wait, polled, until all requests are complete. The receives come first."""
         left = [request for request in requests if not request()]
         idle = 0
@@ -216,7 +216,7 @@ class CudaAwareDispatch:
         )
         return DeviceRoute(choice, start=partial(self._steps, planned))
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
+    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
@@ -242,9 +242,7 @@ class CudaAwareDispatch:
         with used(stream, device):
             begun.end()
 
-    def _message(
-        self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int, stream: int
-    ) -> Steps:
+    def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
         """Take places in the order of messages now; touch no memory before the stream is there."""
         transport, device = self._messages, self._device
         # These only take their turn: what comes is taken when they are polled.
@@ -285,7 +283,7 @@ class CudaAwareDispatch:
         return steps()
 
     def _apart(
-        self, piece: Piece, receives: Sequence[Piece], kept: list[object], stream: int
+        self, piece: Piece, receives: Pieces, kept: list[object], stream: int
     ) -> tuple[int, Piece]:
         """Return the memory to send from: a copy, if a message is received into its memory."""
         pointer, nbytes = piece.data.pointer, piece.data.nbytes

@@ -3,7 +3,6 @@
 The device lane uses it if `hpccomm.communicator.making` chose it.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hpccomm.contracts.choice import Choice
@@ -15,6 +14,7 @@ from hpccomm.contracts.device import (
     Grouped,
     Launch,
     Piece,
+    Pieces,
     Preparation,
     message_name,
 )
@@ -82,7 +82,7 @@ class NcclDispatch:
         launch = self._enqueuing(planned) if call.elements else _nothing
         return DeviceRoute(choice, launch)
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
+    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises
@@ -109,9 +109,7 @@ class NcclDispatch:
 
         return _groupable(choice, launch)
 
-    def _from_copies(
-        self, choice: Choice, receives: Sequence[Piece], sends: Sequence[Piece]
-    ) -> DeviceRoute:
+    def _from_copies(self, choice: Choice, receives: Pieces, sends: Pieces) -> DeviceRoute:
         """Return the way of messages that overwrite each other's source."""
         device, exchange = self._devices.device, self._devices.exchange
         scratch = self._schedules.scratch

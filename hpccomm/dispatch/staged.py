@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import NOBODY
-from hpccomm.contracts.device import DeviceRoute, Piece, message_name
+from hpccomm.contracts.device import DeviceRoute, Piece, Pieces, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
@@ -177,7 +177,7 @@ class StagedDispatch:
         )
         return DeviceRoute(choice, start=partial(self._steps, flow, stages))
 
-    def message(self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int) -> DeviceRoute:
+    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
@@ -306,9 +306,7 @@ class StagedDispatch:
 
     # Point to point.
 
-    def _message(
-        self, receives: Sequence[Piece], sends: Sequence[Piece], tag: int, stream: int
-    ) -> Steps:
+    def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
         """Begin the receives at once, and the sends in their turn: order is kept from here on."""
         device = self._device
         landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]

@@ -8,14 +8,14 @@ Channels follow one another: they are independent, and may run in any order.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hpccomm.contracts.device import Piece, Span
+from hpccomm.contracts.device import Piece, Pieces, Span
 from hpccomm.dispatch.execution.program import OWN, LocalRound, Step, Transit, local_rounds
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.folding import DeviceFolder
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.schedules.schedule import Schedule
 
-StreamExchange = Callable[[Sequence[Piece], Sequence[Piece], int], None]
+StreamExchange = Callable[[Pieces, Pieces, int], None]
 """``exchange(receives, sends, stream)`` puts messages on a stream that go on at the same time."""
 
 

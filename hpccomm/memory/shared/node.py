@@ -132,13 +132,7 @@ class NodeMemory:
         return self._heap.where(address(data)) is not None
 
     def expose(
-        self,
-        buffers: Sequence[Array],
-        fingerprint: int,
-        scratch: int,
-        *,
-        plain: bool,
-        room: int,
+        self, buffers: Sequence[Array], fingerprint: int, scratch: int, *, plain: bool, room: int
     ) -> "NodeExposure":
         """Let the peers reach this rank's buffers of one call."""
         self._heap.housekeep()

@@ -19,6 +19,9 @@ from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 from hpccomm.units import counted
 
+Algorithms = Mapping[str, Mapping[str, Algorithm]]
+"""By collective and name."""
+
 MOST_ELEMENTS = 1 << 16
 """The most elements. The picture follows each of them, on every rank."""
 
@@ -105,7 +108,7 @@ def subject(
     channels: int = 1,
     nodes: int = 1,
     deterministic: bool = False,
-    known: Mapping[str, Mapping[str, Algorithm]] | None = None,
+    known: Algorithms | None = None,
 ) -> Subject:
     """Return the subject of a picture of `algorithm`.
 
@@ -189,11 +192,7 @@ def subject(
 
 
 def _choose(
-    algorithm: str,
-    collective: str | None,
-    known: Mapping[str, Mapping[str, Algorithm]],
-    *,
-    rooted: bool,
+    algorithm: str, collective: str | None, known: Algorithms, *, rooted: bool
 ) -> tuple[str, Algorithm]:
     """Return the collective, and its algorithm of that name."""
     serves = [each for each, named in known.items() if algorithm in named]
