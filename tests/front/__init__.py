@@ -40,7 +40,7 @@ ONLY = {
 
 def every_case() -> list[Case]:
     """Return every case of every module here, so that none is forgotten."""
-    return [case for section in SECTIONS for case in section.cases()]
+    return [case for section in SECTIONS for case in section.cases]
 
 
 def cases() -> tuple[Case, ...]:

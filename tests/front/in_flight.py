@@ -10,7 +10,6 @@ import numpy as np
 import hpccomm
 from hpccomm import ANY, Received, wait_all, wait_any, wait_some
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens, raises
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpccomm.communicator import Communicator
 
-IN_FLIGHT = Behaviours("in_flight", capabilities.ARRIVALS)
+IN_FLIGHT = Behaviours("in_flight", "arrivals")
 
 SIZES = (1, 700, 40_000, 300_000)
 """Elements of float64: within an envelope, small, of several packets, and with a note before them."""

@@ -10,7 +10,6 @@ import numpy as np
 from front.misuse import each_is_refused
 from hpccomm import ReduceOp, WindowOp
 from hpccomm.errors import BufferMismatch, RankMismatch, UnsupportedDtype, UsageError
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.groups import members
@@ -18,7 +17,7 @@ from hpccomm.testing.conformance.groups import members
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-WINDOWS = Behaviours("windows", capabilities.WINDOWS)
+WINDOWS = Behaviours("windows", "windows")
 GROUPS = Behaviours("groups")
 
 

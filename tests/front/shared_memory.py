@@ -12,7 +12,6 @@ from hpccomm import CommOptions
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
@@ -21,7 +20,7 @@ from hpccomm.testing.conformance.trials import FORMS, another
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-SHARED_MEMORY = Behaviours("shared_memory_settings", capabilities.SHARED_MEMORY)
+SHARED_MEMORY = Behaviours("shared_memory_settings", "shared memory")
 
 METHODS = tuple(
     (collective, algorithm)

@@ -9,14 +9,13 @@ import numpy as np
 
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.runtime.operation import COMPARED
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import raises
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-TURNS = Behaviours("turns", capabilities.WINDOWS)
+TURNS = Behaviours("turns", "windows")
 
 
 @TURNS.behaviour()

@@ -18,7 +18,6 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.reductions import meaningful
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, raises
 from hpccomm.testing.conformance.inputs import RECORD, moved, reduced, reduction
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-WINDOWS = Behaviours("windows", capabilities.WINDOWS)
+WINDOWS = Behaviours("windows", "windows")
 
 OPS = tuple(op for op in ReduceOp if op is not ReduceOp.AVG)
 

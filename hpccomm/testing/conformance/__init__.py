@@ -66,4 +66,4 @@ def cases() -> tuple[Case, ...]:
     tuple of Case
         Names are unique.
     """
-    return tuple(case for section in SECTIONS for case in section.cases())
+    return tuple(case for section in SECTIONS for case in section.cases)

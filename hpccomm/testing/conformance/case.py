@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hpccomm.errors import ConfigurationError
-from hpccomm.testing.conformance.capabilities import lacks
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 Function = TypeVar("Function", bound=Callable[..., None])
+
+Ability = Literal["windows", "shared memory", "arrivals"]
+"""An ability that a right backend may lack: one-sided communication (`Backend.window`), memory that the ranks of a node
+reach of each other (`Transport.shared`), or messages from any sender (``Backend.arrivals``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Case:
         Keyword arguments of `function`.
     min_size : int
         The fewest ranks on which the behaviour shows.
-    uses : str or None
+    uses : Ability or None
         The needed optional ability of the backend: ``"windows"``, ``"shared memory"`` or ``"arrivals"``.
     fails : bool
         The behaviour leaves its communicator failed or finalized: it gets a duplicate.
@@ -40,18 +43,32 @@ class Case:
     function: Callable[..., None] = field(repr=False)
     arguments: Mapping[str, Any] = field(repr=False)
     min_size: int = 1
-    uses: str | None = None
+    uses: Ability | None = None
     fails: bool = False
 
     def missing(self, comm: Communicator) -> str | None:
         """Return why the backend of `comm` cannot run the case; None when it can. Collective over it.
+
+        It blocks for ``"windows"``, which show only when one is made.
 
         Returns
         -------
         str or None
             The same on all ranks.
         """
-        return lacks(comm, self.uses) if self.uses else None
+        backend = comm._core.backend  # noqa: SLF001 (the backend is under test)
+        absent = ""
+        if self.uses == "shared memory" and backend.collectives.shared is None:
+            absent = "Transport.shared is None"
+        elif self.uses == "arrivals" and getattr(backend, "arrivals", None) is None:
+            absent = "it has no arrivals"
+        elif self.uses == "windows":
+            window = backend.window()
+            if window is None:
+                absent = "Backend.window returns None"
+            else:
+                window.free()
+        return f"backend {backend.name!r}: {absent}" if absent else None
 
     def run(self, comm: Communicator) -> None:
         """Run the case; collective over `comm`.
@@ -98,14 +115,19 @@ class Behaviours:
     ----------
     section : str
         First part of the cases' names.
-    uses : str, optional
+    uses : Ability, optional
         As in `Case`, of all of them.
+
+    Attributes
+    ----------
+    cases : list of Case
+        In the order of the file.
     """
 
-    def __init__(self, section: str, uses: str | None = None) -> None:
+    def __init__(self, section: str, uses: Ability | None = None) -> None:
         self.section = section
         self._uses = uses
-        self._cases: list[Case] = []
+        self.cases: list[Case] = []
 
     def behaviour(
         self,
@@ -133,7 +155,7 @@ class Behaviours:
         def register(function: Function) -> Function:
             for combination in itertools.product(*values.values()):
                 brackets = f"[{'-'.join(map(label, combination))}]" if values else ""
-                self._cases.append(
+                self.cases.append(
                     Case(
                         name=f"{self.section}.{function.__name__}{brackets}",
                         function=function,
@@ -146,10 +168,6 @@ class Behaviours:
             return function
 
         return register
-
-    def cases(self) -> tuple[Case, ...]:
-        """Return the cases in the order of the file."""
-        return tuple(self._cases)
 
 
 def label(value: object) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 from hpccomm import CommOptions
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from hpccomm.testing.conformance.check import Array
 
 MEMORY = Behaviours("memory")
-SHARED_MEMORY = Behaviours("shared_memory", capabilities.SHARED_MEMORY)
+SHARED_MEMORY = Behaviours("shared_memory", "shared memory")
 
 REACHED = ("auto", "staging")
 """How peers reach arrays that are not registered: directly if that is possible, or by a copy."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm import CommOptions, ReduceOp
-from hpccomm.testing.conformance import capabilities
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduction
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from hpccomm.communicator import Communicator
 
-WINDOW = Behaviours("window", capabilities.WINDOWS)
+WINDOW = Behaviours("window", "windows")
 
 MEMORY = ("auto", "off")
 """`CommOptions.shared_memory`: ranks of a node reach each other's memory, or use `OneSided` alone."""
