@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from hpccomm.backends import seat
 from hpccomm.backends.loopback import make_world
@@ -110,14 +110,10 @@ def run_ranks(
             ranks=late,
         )
     if failures:
-        _raise_first(failures)
+        # The others follow from it: that their communicator was aborted.
+        rank, first = min(
+            failures, key=lambda each: (isinstance(each[1], CommunicatorAborted), each[0])
+        )
+        first.add_note(f"raised on rank {rank} of run_ranks")
+        raise first
     return results
-
-
-def _raise_first(failures: list[tuple[int, BaseException]]) -> NoReturn:
-    """Raise the failure that the others follow from: not that a communicator was aborted."""
-    rank, error = min(
-        failures, key=lambda each: (isinstance(each[1], CommunicatorAborted), each[0])
-    )
-    error.add_note(f"raised on rank {rank} of run_ranks")
-    raise error
