@@ -6,7 +6,6 @@ It needs no port. `starting` gives it to c10d.
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from threading import Lock
 from time import monotonic, sleep
@@ -165,19 +164,12 @@ def _compare_set(values: dict[str, str], key: str, expected: str, desired: str) 
     return values.get(key, expected)
 
 
-def _delete(values: dict[str, str], key: str) -> bool:
-    with suppress(KeyError):
-        del values[key]
-        return True
-    return False
-
-
 _OPERATIONS: dict[str, Callable[..., object]] = {
     "set": dict.__setitem__,
     "get": dict.get,
     "add": _add,
     "compare_set": _compare_set,
     "check": lambda values, keys: all(key in values for key in keys),
-    "delete_key": _delete,
+    "delete_key": lambda values, key: values.pop(key, None) is not None,
     "num_keys": len,
 }
