@@ -142,8 +142,6 @@ def _check(what: TracedCall, arrays: tuple[Any, ...]) -> None:
     if what.name == "send_recv":
         dst, src, tag = what.arguments
         what.comm.explain("send_recv", x, dst, *others, src, tag)
-    elif what.name == "reduce":
-        what.comm.explain("reduce", x, *what.arguments)
     else:
         what.comm.explain(what.name, x, *what.arguments)
 
@@ -184,6 +182,10 @@ def _batchable(what: TracedCall) -> Any:
     return called
 
 
+_TRANSPOSED = {"all_to_all": "all_to_all", "broadcast": "reduce", "reduce": "broadcast"}
+"""The call that takes cotangents back, with the same arguments."""
+
+
 def _forward(what: TracedCall, *arrays: Any) -> tuple[Any, None]:
     return _differentiable(what, *arrays), None
 
@@ -216,12 +218,7 @@ def _backward(what: TracedCall, _: None, slope: Any) -> tuple[Any, ...]:
             return (_scaled(gathered.reshape(-1, *slope.shape[1:]), what),)
         case "all_gather":
             return (other("reduce_scatter", ReduceOp.SUM)[0],)
-        case "all_to_all":
-            return (other("all_to_all"),)
-        case "broadcast":
-            return (other("reduce", *arguments),)
-        case _:  # "reduce"
-            return (other("broadcast", *arguments),)
+    return (other(_TRANSPOSED[name], *arguments),)
 
 
 def _scaled(slope: Any, what: TracedCall) -> Any:
