@@ -138,10 +138,8 @@ def _shrunk(
             error = failure
             _release(backend)  # the others may wait for this rank
         vote = MADE | UNHURT if error is None else 0
-        if isinstance(
-            error, PeerLost | CommunicatorAborted
-        ):  # another rank may have reported the loss
-            vote = UNHURT
+        if isinstance(error, PeerLost | CommunicatorAborted):
+            vote = UNHURT  # another rank may have reported the loss
         with calls.beside_watchdog(SHRINK):
             agreed = survival.agreed(vote)
         if made is not None and agreed & MADE:

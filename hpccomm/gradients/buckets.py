@@ -189,9 +189,8 @@ class Buckets:
                 self.nonfinite.add(name)
                 bad = True
         factor = 1.0 if self.factor is None else self.factor
-        if (
-            self._compressed
-        ):  # thresholds, and what is not sent yet, are in units that do not change
+        if self._compressed:
+            # Thresholds, and what is not sent yet, are in units that do not change.
             factor /= self.loss_scale
         if factor != 1:
             scale(flat.elements, factor)

@@ -34,9 +34,8 @@ def register() -> None:
     if not dist.is_available() or NAME in dist.Backend.backend_list:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-    with suppress(
-        RuntimeError
-    ):  # another package has taken the name, which is no reason to break PyTorch's import
+    # Another package may have taken the name, which is no reason to break PyTorch's import.
+    with suppress(RuntimeError):
         dist.register_rendezvous_handler(SCHEME, _rendezvous)
 
 
