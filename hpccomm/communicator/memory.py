@@ -9,8 +9,8 @@ from numpy.typing import DTypeLike
 from hpccomm.communicator import windows
 from hpccomm.communicator.core import HasCore
 from hpccomm.dtypes import REDUCIBLE, is_native
-from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.memory.views import check_dtype
+from hpccomm.errors import HpccommError, UsageError, did_you_mean
+from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
 from hpccomm.settings import check_int
 
 
@@ -102,7 +102,21 @@ def window(self: HasCore, x: Any) -> windows.Window:
     ...         print(mine)
     [0]
     """
-    return windows.make(self._core, x)
+    core = self._core
+    array, mine, error = np.empty(0, np.uint8), dict[str, object](), None
+    try:
+        seen = host_view(x, "x")
+        check_dtype("x", seen.dtype)
+        check_layout(seen, "x", written=True)
+        array = flat(seen)
+        mine = {"dtype": str(array.dtype)}
+    except HpccommError as refused:
+        error = refused
+    with core.outside_batch("window"):
+        core.agree("window", mine, error)
+        made = windows.make(core, array)
+        core.windows.append(made)
+    return made
 
 
 def _shape(shape: object) -> tuple[int, ...]:

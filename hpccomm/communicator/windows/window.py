@@ -20,8 +20,8 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
 from hpccomm.dispatch.algorithms import sharing
 from hpccomm.dispatch.policy import AUTO
-from hpccomm.errors import HpccommError, UsageError
-from hpccomm.memory.views import as_bytes, check_dtype, check_layout, flat, host_view
+from hpccomm.errors import UsageError
+from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.lifetime import keep, let_go
 from hpccomm.runtime.traffic import TURNS
 from hpccomm.runtime.waiting import completed
@@ -342,27 +342,7 @@ class Window(WindowCalls):
         )
 
 
-def make(core: Core, x: Any) -> Window:
-    """Return a window over x. Collective; blocks."""
-    error: HpccommError | None = None
-    array = np.empty(0, np.uint8)
-    mine: dict[str, object] = {}
-    try:
-        seen = host_view(x, "x")
-        check_dtype("x", seen.dtype)
-        check_layout(seen, "x", written=True)
-        array = flat(seen)
-        mine = {"dtype": str(array.dtype)}
-    except HpccommError as refused:
-        error = refused
-    with core.outside_batch("window"):
-        core.agree("window", mine, error)
-        made = _made(core, array)
-        core.windows.append(made)
-    return made
-
-
-def _made(core: Core, array: Array) -> Window:
+def make(core: Core, array: Array) -> Window:
     """Return the window over every rank's `array`; only the dtype is agreed. Collective.
 
     Raises
