@@ -141,7 +141,7 @@ def scatter_object(
         If the call fails or its deadline passes.
     """
     at_root = root == self._core.backend.rank
-    return _scatter(self._core, values, at_root, root, timeout)[0]
+    return collective(self._core, "scatter_object", values, at_root, root, timeout)[0]
 
 
 def send_object(
@@ -233,16 +233,26 @@ _NOTHING = Frame()
 def collective(
     core: Core, name: str, value: Any, brings: bool, root: int, timeout: float | None
 ) -> list[Any]:
-    """Carry out a call, to which this rank may bring an object; return the objects that arrive."""
-    frame, error = _dumped(value) if brings else (_NOTHING, None)
-    return _run(core, (name, frame.nbytes, root, root.__class__), frame, timeout, error)
+    """Carry out a call, to which this rank may bring an object; return the objects that arrive.
 
-
-@all_in_turn
-def _scatter(core: Core, values: Any, brings: bool, root: int, timeout: float | None) -> list[Any]:
-    """Carry out `scatter_object`, to which the root brings an object for each rank."""
-    frames, error = _dumped_each(values, core.backend.size) if brings else ([], None)
-    return _run(core, ("scatter_object", 0, root, root.__class__), frames, timeout, error)
+    To `scatter_object` the root brings one for each rank. What this rank's own object is refused for is raised after
+    the call, as all ranks know of it.
+    """
+    given: Given = _NOTHING
+    nbytes, error = 0, None
+    if brings and name == "scatter_object":
+        given, error = _dumped_each(value, core.backend.size)
+    elif brings:
+        given, error = _dumped(value)
+        nbytes = given.nbytes
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    arrived: transfer.Frames = {}
+    # What is alike for all ranks, each argument before its class: True is equal to 1.
+    key = name, nbytes, root, root.__class__
+    _carrier(core, key)((given, arrived), given, limit)
+    if error is not None:
+        raise untied(error)
+    return [loaded(core, name, each, rank) for rank, each in arrived.items()] if arrived else []
 
 
 @in_turn
@@ -281,23 +291,6 @@ def _result(core: Core, key: Key, arrived: transfer.Frames, error: BaseException
     if error is not None:
         raise untied(error)
     return loaded(core, key[0], arrived[key[2]], key[2]) if arrived else None
-
-
-def _run(
-    core: Core, key: Key, given: Given, timeout: float | None, error: BaseException | None
-) -> list[Any]:
-    """Run a call, and return the objects that arrive.
-
-    The key has the name, the bytes, and the arguments of the call that are alike for all ranks, each before its
-    class: True is equal to 1. What this rank's own object is refused for is raised after the call, as
-    all ranks know of it.
-    """
-    limit = core.calls.timeout if timeout is None else core.limit(timeout)
-    arrived: transfer.Frames = {}
-    _carrier(core, key)((given, arrived), given, limit)
-    if error is not None:
-        raise untied(error)
-    return [loaded(core, key[0], each, rank) for rank, each in arrived.items()] if arrived else []
 
 
 def _carrier(core: Core, key: Key) -> Any:
