@@ -14,16 +14,13 @@ from typing import Any, NamedTuple
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
+from hpccomm.communicator.lanes.check import NO_CALL, odd_calls
 from hpccomm.communicator.lanes.message import BLOCKS, Parts
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
-from hpccomm.contracts.fingerprint import written
-from hpccomm.contracts.pairing import odd_ones
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import side_by_side
-
-NO_CALL = {"operation": "no call"}
 
 
 class Sent(NamedTuple):
@@ -223,17 +220,14 @@ def _read(site: str, collective: Any, sends: Any, receives: Any, willing: object
 def _other_collective(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
     """Return the mismatch of collectives and the ranks concerned; None without one."""
     came = {
-        rank: {"record": NO_CALL}
-        if each.collective is None
-        else {"record": each.collective, "site": each.site}
+        rank: NO_CALL if each.collective is None else {"record": each.collective, "site": each.site}
         for rank, each in enumerate(everyone)
     }
-    odd = {rank: written(facts["record"]) for rank, facts in came.items()}
-    if len(set(odd.values())) == 1:
+    odd = odd_calls(came)
+    if not odd:
         return None
-    return (
-        f"the ranks plan different collectives: {side_by_side(came)}; plan the same one on all ranks"
-    ), odd_ones(odd)
+    calls = side_by_side(came)
+    return f"the ranks plan different collectives: {calls}; plan the same one on all ranks", odd
 
 
 def _other_message(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:

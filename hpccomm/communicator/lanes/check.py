@@ -61,7 +61,7 @@ KNOWN = 1 << 16
 """Fingerprints that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
 to forget alike."""
 
-NO_CALL = {"record": {"operation": "no call"}, "site": ""}
+NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
 
 class Check:
@@ -301,7 +301,7 @@ class Check:
             mine["error"] = str(error)
         came = yield from self._exchanged(mine)
         wrong = {rank: each["error"] for rank, each in came.items() if "error" in each}
-        odd = _odd(came)
+        odd = odd_calls(came)
         if wrong:
             text = "; ".join(f"rank {rank}: {why}" for rank, why in wrong.items())
             mismatch = RankMismatch(
@@ -337,7 +337,7 @@ class Check:
         text, odd = "", tuple[int, ...]()
         for each in sorted(set[int]().union(*known.values())):
             came = {rank: history.get(each, NO_CALL) for rank, history in known.items()}
-            if each >= first and (odd := _odd(came)):
+            if each >= first and (odd := odd_calls(came)):
                 text = f"; the first was call {each}: {side_by_side(came)}"
                 break
         return RankMismatch(
@@ -352,7 +352,8 @@ class Check:
         return {rank: json.loads(each) for rank, each in enumerate(payloads)}
 
 
-def _odd(came: Mapping[int, Any]) -> tuple[int, ...]:
+def odd_calls(came: Mapping[int, Any]) -> tuple[int, ...]:
+    """Return the ranks whose record of a call differs from the majority's."""
     return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
