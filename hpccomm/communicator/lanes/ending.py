@@ -6,7 +6,6 @@ The device lane ends by it.
 import logging
 import math
 import os
-import threading
 from time import perf_counter
 
 from hpccomm.communicator.lanes.issuing import StreamIssuer
@@ -56,7 +55,8 @@ class DeviceEnd:
         if backend is not None:
             self._calls.failure.translators.append(backend.translate)
             self._calls.failure.releases.append(self.abandon)
-            _remember(self)
+            _everyone.add(self)
+            at_exit(ExitStep.DEVICES, _leave_all)
 
     def close(self) -> None:
         """Wait for all calls under way, and free the library's communicators. Blocks.
@@ -70,7 +70,7 @@ class DeviceEnd:
             return
         self._drain(self._calls.timeout, self._calls.gate)
         self._closed = True
-        _forget(self)
+        _everyone.discard(self)
         captured = self._pending.captured
         self._pending.end()
         with streams.on_device(self._issuer.device):
@@ -101,7 +101,7 @@ class DeviceEnd:
             self._calls.fail(error)
             return
         self._closed = True
-        _forget(self)
+        _everyone.discard(self)
         # Captured graphs are there still, as a rule, and NCCL would wait for them: it ends with the
         # process, and they before it.
         if self._backend is not None and not self._pending.captured:
@@ -133,7 +133,7 @@ class DeviceEnd:
         if self._backend is None or self._closed or self._process != os.getpid():
             return
         keep(*self._pending.abandon())
-        _forget(self)
+        _everyone.discard(self)
         patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
         pending = self._pending
         self._backend.abort(min(patience, self._left()), lambda: pending.entered is not None)
@@ -146,20 +146,6 @@ class DeviceEnd:
 _everyone: set[DeviceEnd] = set()
 """The open ones, also of collected communicators: the
 device still uses their memory."""
-
-_everyone_lock = threading.Lock()
-
-
-def _remember(each: DeviceEnd) -> None:
-    with _everyone_lock:
-        if not _everyone:
-            at_exit(ExitStep.DEVICES, _leave_all)
-        _everyone.add(each)
-
-
-def _forget(each: DeviceEnd) -> None:
-    with _everyone_lock:
-        _everyone.discard(each)
 
 
 def _leave_all() -> None:
