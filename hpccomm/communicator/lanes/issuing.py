@@ -265,12 +265,7 @@ class StreamIssuer:
                 operation="self-check",
             )
         pending.note(*queue, x, entry)
-        calls.run_steps("self-check", self._idle())
-
-    def _idle(self) -> Steps:
-        """Return steps that end once nothing is under way."""
-        while not self.pending.idle():
-            yield False
+        calls.run_steps("self-check", iter(pending.idle, True))
 
     def own_stream(self) -> int:
         """Return the stream of asynchronous calls."""
@@ -367,8 +362,7 @@ def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
     def each() -> Steps:
         yield from steps
         done = streams.passed(stream, device)
-        while not done():
-            yield False
+        yield from iter(done, True)
 
     return each()
 
