@@ -38,7 +38,7 @@ class PreparedCalls:
         self._rank = rank
         self._size = size
         self._lanes = lanes
-        self._kept: dict[object, PreparedCall[Any]] = {}
+        self._kept: dict[object, PreparedCall] = {}
 
     def find(
         self,
@@ -51,7 +51,7 @@ class PreparedCalls:
         exclusive: bool = False,
         algorithm: AnyAlgorithm | None = None,
         deterministic: Deterministic = False,
-    ) -> tuple[PreparedCall[Any], Arrays]:
+    ) -> tuple[PreparedCall, Arrays]:
         """Return how a call is carried out, and its arrays.
 
         Raises
@@ -91,7 +91,7 @@ class PreparedCalls:
         return prepared, (x, out, a, b)
 
 
-def _decided(lane: Lane, request: CallRequest) -> PreparedCall[Any]:
+def _decided(lane: Lane, request: CallRequest) -> PreparedCall:
     """Check what a call is asked for, and decide how it is carried out."""
     for which, array in (("x", request.x), ("out", request.out)):
         if array is not None:

@@ -121,7 +121,7 @@ class DeviceLane(Lane):
                     "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
                 )
 
-    def _carrying(self, prepared: PreparedCall[Any], route: DeviceRoute) -> IssueOnStream:
+    def _carrying(self, prepared: PreparedCall, route: DeviceRoute) -> IssueOnStream:
         label, ordered = prepared.label, prepared.ordered
         if route.launch is not None:
             return self.issuer.issuing(label, prepared.tally, route.launch, ordered=ordered)
@@ -306,10 +306,6 @@ class DeviceLane(Lane):
         if self.backend is not None:
             check_own((call,), self._calls.backend.rank)
 
-    def messages(self, call: Call) -> Sequence[Call]:
-        """Return a message alone."""
-        return () if call.prepared.ordered else (call,)
-
     def planned(
         self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
@@ -439,7 +435,7 @@ def _array(call: Call) -> Any:
     return call.keep[0] if result is None else result
 
 
-def _whole(prepared: PreparedCall[Any], calls: Sequence[Call]) -> Call:
+def _whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:
     """Return calls that are carried out together as one."""
     keep = (_array(calls[0]), *(call.keep for call in calls))
     return Call(prepared, None, None, None, keep, queue=calls[0].queue)

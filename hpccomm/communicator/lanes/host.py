@@ -203,12 +203,12 @@ class HostLane(Lane):
         self.name = backend.name
         self.dispatch = dispatch
         self._backend = backend
-        self._messages: dict[object, PreparedCall[Route]] = {}
+        self._messages: dict[object, PreparedCall] = {}
         self.open_receives: dict[object, Any] = {}  # see `message.OpenReceives`
         self.rests: dict[tuple[int, int], list[Steps]] = {}  # see `message.Rests`
         self.use = MemoryUse() if dispatch.memory is None else dispatch.memory.use
 
-    def _carrying(self, prepared: PreparedCall[Any], route: Route) -> Issue:
+    def _carrying(self, prepared: PreparedCall, route: Route) -> Issue:
         calls, label, tally = self._calls, prepared.label, prepared.tally
         if route.run is not None:
             return blocked(calls, label, tally, route.run.call)
@@ -260,13 +260,13 @@ class HostLane(Lane):
             prepared = self._remember(key, label, start)
         return Call(prepared, send, recv, result, keep)
 
-    def _remember(self, key: object, label: CallFingerprint, start: Start) -> PreparedCall[Route]:
+    def _remember(self, key: object, label: CallFingerprint, start: Start) -> PreparedCall:
         if len(self._messages) >= MESSAGES:
             self._messages.clear()
         prepared = self._messages[key] = self.message_of(label, start)
         return prepared
 
-    def message_of(self, label: CallFingerprint, start: Start) -> PreparedCall[Route]:
+    def message_of(self, label: CallFingerprint, start: Start) -> PreparedCall:
         """Return the prepared call of messages that are begun by a function."""
         reason = "the backend has messages of its own"
         choice = Choice(label.name, "host", self.name, NATIVE, None, False, reason)
@@ -301,7 +301,7 @@ class HostLane(Lane):
         return call.result
 
     def carry_out(
-        self, prepared: PreparedCall[Any], arrays: Arrays, stream: object, limit: float
+        self, prepared: PreparedCall, arrays: Arrays, stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
@@ -349,20 +349,12 @@ class HostLane(Lane):
         prepared = call.prepared
         return partial(prepared.issue, prepared.arguments(call.send, call.recv), call.keep)
 
-    def prepare_plan(self, call: Call) -> None:
-        """Do nothing: a call on host arrays needs nothing more."""
-
-    def check_plan(self, call: Call) -> None:
-        """Do nothing: a message of a rank to itself waits for no other call of a plan."""
-
     def messages(self, call: Call) -> Sequence[Call]:
         """Return a message alone, or the blocks for neighbors as messages."""
         resolved = call.prepared.resolved
-        if resolved is None:
-            return (call,)
-        if not resolved.call.peers:
-            return ()
-        return [*blocks(call)]
+        if resolved is not None and resolved.call.peers:
+            return [*blocks(call)]
+        return super().messages(call)
 
     def planned(
         self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_call
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import BoundSet, Transport
-from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda.arrays import Queue
@@ -33,12 +32,10 @@ from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
 
 if TYPE_CHECKING:
-    from hpccomm.contracts.device import DeviceDispatch, DeviceRoute
+    from hpccomm.contracts.device import DeviceDispatch
     from hpccomm.dispatch.host import HostDispatch
 
 logger = logging.getLogger("hpccomm")
-
-R = TypeVar("R", Route, "DeviceRoute")
 
 Arrays = tuple[Any, Any, View | None, View | None]
 """The user's x and `out`, and these as communication sees them."""
@@ -48,7 +45,7 @@ SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM
 
 
 @dataclass(slots=True, eq=False)
-class PreparedCall(Generic[R]):
+class PreparedCall:
     """The decision for all calls with the same arguments on any memory.
 
     Attributes
@@ -84,7 +81,7 @@ class PreparedCall(Generic[R]):
     lane: "Lane"
     label: CallFingerprint
     async_label: CallFingerprint
-    route: R
+    route: Any
     ordered: bool
     tally: Tally
     resolved: Resolved | None = None
@@ -120,7 +117,7 @@ class Call:
         The copies before and after it.
     """
 
-    prepared: PreparedCall[Any]
+    prepared: PreparedCall
     send: View | None
     recv: View | None
     result: Any
@@ -162,7 +159,7 @@ class Lane(ABC):
 
     # What a call is made of.
 
-    def decide(self, request: CallRequest, resolved: Resolved) -> PreparedCall[Any]:
+    def decide(self, request: CallRequest, resolved: Resolved) -> PreparedCall:
         """Decide how calls are carried out that ask for this. Local; the same on all ranks.
 
         Raises
@@ -207,7 +204,7 @@ class Lane(ABC):
         route: Any,
         ordered: bool,
         resolved: Resolved | None = None,
-    ) -> PreparedCall[Any]:
+    ) -> PreparedCall:
         tally, check = self._calls.reports.tally(label.name, label.nbytes), self._check
         prepared = PreparedCall(self, label, async_label, route, ordered, tally, resolved)
         prepared.arguments = self._arguments(route)
@@ -233,13 +230,13 @@ class Lane(ABC):
             prepared.issue = first
         return prepared
 
-    def named(self, of: PreparedCall[Any], label: CallFingerprint | None) -> PreparedCall[Any]:
+    def named(self, of: PreparedCall, label: CallFingerprint | None) -> PreparedCall:
         """Return a prepared call anew, of another identity unless that is None."""
         labels = label or of.label, label or of.async_label
         return self._prepare(*labels, of.route, of.ordered, of.resolved)
 
     @abstractmethod
-    def _carrying(self, prepared: PreparedCall[Any], route: Any) -> Callable[..., None]:
+    def _carrying(self, prepared: PreparedCall, route: Any) -> Callable[..., None]:
         """Return the function that carries out calls on a route."""
 
     def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
@@ -277,7 +274,7 @@ class Lane(ABC):
         own.issue = self._carrying(own, taken)
         return replace(call, prepared=own)
 
-    def bind(self, prepared: PreparedCall[Any], arrays: Arrays, stream: object) -> Call:
+    def bind(self, prepared: PreparedCall, arrays: Arrays, stream: object) -> Call:
         """Return a call on arrays.
 
         Raises
@@ -290,7 +287,7 @@ class Lane(ABC):
         return Call(prepared, send, recv, result, (arrays[0], result), queue)
 
     def _memory(
-        self, prepared: PreparedCall[Any], arrays: Arrays, queue: Queue | None
+        self, prepared: PreparedCall, arrays: Arrays, queue: Queue | None
     ) -> tuple[Any, Any, Any]:
         """Return the array to send, the array to receive into, and the call's result."""
         x, out, send, b = arrays
@@ -318,7 +315,7 @@ class Lane(ABC):
         return send, recv, result
 
     def carry_out(
-        self, prepared: PreparedCall[Any], arrays: Arrays, stream: object, limit: float
+        self, prepared: PreparedCall, arrays: Arrays, stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one."""
         return self.run(self.bind(prepared, arrays, stream), limit)
@@ -386,12 +383,10 @@ class Lane(ABC):
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return the function that carries out a planned call, repeatedly, within a time."""
 
-    @abstractmethod
-    def prepare_plan(self, call: Call) -> None:
+    def prepare_plan(self, call: Call) -> None:  # noqa: B027 (most calls need nothing more)
         """Make what a planned call needs. Collective; blocks."""
 
-    @abstractmethod
-    def check_plan(self, call: Call) -> None:
+    def check_plan(self, call: Call) -> None:  # noqa: B027 (likewise)
         """Raise unless a call can be planned. Local.
 
         Raises
@@ -400,9 +395,9 @@ class Lane(ABC):
             If this rank sends to itself without a receive, for which a stream would wait for ever.
         """
 
-    @abstractmethod
     def messages(self, call: Call) -> Sequence[Call]:
-        """Return what a planned call sends and receives as messages."""
+        """Return what a planned call sends and receives as messages: a message alone."""
+        return () if call.prepared.ordered else (call,)
 
     @abstractmethod
     def planned(
