@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.windows import calls
 from hpccomm.communicator.windows.access import Access, Array
-from hpccomm.communicator.windows.calls import (
-    WindowCalls,
-    accumulate,
-    compare_and_swap,
-    fetch_and_op,
-)
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
@@ -32,7 +27,7 @@ _NOTHING = np.empty(0, np.uint8)
 _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
-class Window(WindowCalls):
+class Window(calls.WindowCalls):
     """Memory of every rank that the others read and write by themselves.
 
     Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap`
@@ -165,9 +160,9 @@ class Window(WindowCalls):
             self._issue("get", into.nbytes, steps, (out,), timeout, peer)
         return out
 
-    accumulate = accumulate
-    fetch_and_op = fetch_and_op
-    compare_and_swap = compare_and_swap
+    accumulate = calls.accumulate
+    fetch_and_op = calls.fetch_and_op
+    compare_and_swap = calls.compare_and_swap
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until all that this rank put to `rank` is there. Blocks.
