@@ -14,16 +14,8 @@ from itertools import permutations
 from typing import Any
 
 from hpccomm.backends.control import Control, Result
+from hpccomm.contracts import pairing
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, written
-from hpccomm.contracts.pairing import (
-    Exchanged,
-    balance,
-    balanced,
-    blocks,
-    exchanged,
-    odd_ones,
-    unpaired,
-)
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
@@ -35,19 +27,9 @@ from hpccomm.errors import (
     untied,
 )
 from hpccomm.memory.views import View, address
+from hpccomm.runtime import recorder
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
-from hpccomm.runtime.recorder import (
-    LABEL,
-    NUMBER,
-    ORIGIN,
-    POLLED,
-    TIMEOUT,
-    CallRecord,
-    calls,
-    described,
-    place,
-)
 from hpccomm.runtime.traffic import OTHERS, in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
@@ -138,13 +120,13 @@ class Check:
 
         return agreed
 
-    def wait(self, label: CallFingerprint, entry: CallRecord) -> None:
+    def wait(self, label: CallFingerprint, entry: recorder.CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""
         self.learn(label)
         engine = self._engine
         if engine.queue:  # what was started before agrees before
-            with engine.seen_as(entry, POLLED):
-                engine.drain(entry[TIMEOUT], engine.queue)
+            with engine.seen_as(entry, recorder.POLLED):
+                engine.drain(entry[recorder.TIMEOUT], engine.queue)
         engine.run_part(entry, self._agreement(label, engine.number, engine.digest))
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
@@ -196,12 +178,12 @@ class Check:
         engine, rank = self._engine, self._engine.origin.rank
         every = engine.traffic.everything().items()
         mine = {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
-        marks = balance(
+        marks = pairing.balance(
             ((rank, peer, channel, sent), (peer, rank, channel, posted))
             for peer, counts in mine.items()
             for channel, sent, posted in counts
         )
-        if balanced((yield from self._control.all_gather_steps(marks))):
+        if pairing.balanced((yield from self._control.all_gather_steps(marks))):
             return
         came = yield from self._exchanged(list(mine.items()))
         lost = left_over({each: dict(counts) for each, counts in came.items()})
@@ -237,7 +219,7 @@ class Check:
             mine = (label.fingerprint, compared, error is not None)
             if not (yield from self._control.alike_steps(mine)):
                 before = (compared ^ label.fingerprint) & DIGEST if compared else 0
-                yield from self._compare(label, number, before, described(site), error)
+                yield from self._compare(label, number, before, recorder.described(site), error)
             if error is not None:
                 raise untied(error)
             if label.individual:
@@ -248,12 +230,12 @@ class Check:
 
     def paired(self, calls: Sequence[Signature]) -> Steps:
         """Return steps that raise on every rank unless the lists of all ranks fit each other."""
-        mine = balance(blocks(calls, self._engine.backend.rank))
-        if balanced((yield from self._control.all_gather_steps(mine))):
+        mine = pairing.balance(pairing.blocks(calls, self._engine.backend.rank))
+        if pairing.balanced((yield from self._control.all_gather_steps(mine))):
             return
-        everyone = yield from self._exchanged([exchanged(call) for call in calls])
+        everyone = yield from self._exchanged([pairing.exchanged(call) for call in calls])
         for lists in zip(*everyone.values(), strict=True):
-            problem = unpaired([Exchanged(*each) for each in lists])
+            problem = pairing.unpaired([pairing.Exchanged(*each) for each in lists])
             if problem is not None:
                 raise RankMismatch(problem[0], ranks=problem[1])
 
@@ -324,9 +306,13 @@ class Check:
     def _look_back(self, number: int) -> Result[RankMismatch]:
         """Return the error of calls that are alike now, but were not before."""
         mine = {
-            entry[NUMBER]: {"record": _record(entry[LABEL]), "site": place(entry)}
-            for entry in calls()
-            if entry[ORIGIN] is self._engine.origin and self._agreed < entry[NUMBER] < number
+            entry[recorder.NUMBER]: {
+                "record": _record(entry[recorder.LABEL]),
+                "site": recorder.place(entry),
+            }
+            for entry in recorder.calls()
+            if entry[recorder.ORIGIN] is self._engine.origin
+            and self._agreed < entry[recorder.NUMBER] < number
         }
         histories = yield from self._exchanged(list(mine.items()))
         known = {rank: dict(each) for rank, each in histories.items()}
@@ -354,7 +340,7 @@ class Check:
 
 def odd_calls(came: Mapping[int, Any]) -> tuple[int, ...]:
     """Return the ranks whose record of a call differs from the majority's."""
-    return odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
+    return pairing.odd_ones({rank: written(facts["record"]) for rank, facts in came.items()})
 
 
 def _record(label: CallFingerprint) -> dict[str, object]:
