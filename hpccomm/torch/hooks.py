@@ -31,13 +31,7 @@ def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
     compressor : Compressor
         Of ``hpccomm.gradients``, or the user's own; equal on all ranks. Gradients lie in host memory.
     """
-    reducing = CompressedBuckets(compressor)
-
-    # DistributedDataParallel reads these annotations.
-    def hook(state: Any, bucket: GradBucket) -> Future[Tensor]:
-        return reducing.start(state, bucket)
-
-    return hook
+    return CompressedBuckets(compressor).start
 
 
 class CompressedBuckets:
@@ -55,7 +49,8 @@ class CompressedBuckets:
         self._worker: Worker | None = None
         self._channels: dict[Bucket, Channel] = {}
 
-    def start(self, state: Any, bucket: Any) -> Any:
+    # DistributedDataParallel reads these annotations.
+    def start(self, state: Any, bucket: GradBucket) -> Future[Tensor]:
         """Begin to reduce a bucket; return a future of its tensor."""
         if not bucket.buffer().is_cpu:
             raise UsageError(
