@@ -229,9 +229,8 @@ def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
         if mpi_comm is not None or (launch is not None and launch.size > 1):
             raise
         logger.warning("running as a single rank without MPI: %s", error)
-        return backends.opener("loopback")(
-            None, hints
-        ), f"a single rank needs no MPI, and there is none ({error})"
+        why = f"a single rank needs no MPI, and there is none ({error})"
+        return backends.opener("loopback")(None, hints), why
 
 
 def _agree(backend: Backend, control: Control, merged: Settings, nccl: object) -> None:
