@@ -76,7 +76,7 @@ def open_device_lane(
     """
     backend, calls, control, settings = core.backend, core.calls, core.control, core.settings
     host, device = core.lanes.host.dispatch, core.device
-    if parent is not None and parent.reason:
+    if isinstance(parent, RefusingLane):
         return RefusingLane(calls.name, parent.reason)
     mine = "" if device is not None else library.unavailable() or "it has no CUDA device"
     absent = control.objections(mine)

@@ -25,7 +25,6 @@ from hpccomm.communicator.lanes.lane import Lane as Lane
 from hpccomm.communicator.lanes.lane import PreparedCall as PreparedCall
 from hpccomm.communicator.lanes.message import MessageRequest as MessageRequest
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda.arrays import DeviceArray
@@ -48,7 +47,6 @@ class RefusingLane:
 
     name = None
     memory = "device"
-    backend = None
 
     def __init__(self, communicator: str, reason: str) -> None:
         self.reason = reason
@@ -87,10 +85,6 @@ class RefusingLane:
         self, _given: NDArray[Any], _control: Control
     ) -> Iterator[tuple[Choice, NDArray[Any]]]:
         """Yield nothing: without a path to try."""
-        return iter(())
-
-    def settling(self) -> Steps:
-        """Return no steps: nothing is under way."""
         return iter(())
 
     def close(self) -> None:

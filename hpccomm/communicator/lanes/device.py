@@ -63,7 +63,6 @@ class DeviceLane(Lane):
 
     memory = "device"
     dispatch: DeviceDispatch
-    reason = ""
     """Why it takes no arrays, as a `RefusingLane` has it."""
 
     def __init__(
