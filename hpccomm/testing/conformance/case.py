@@ -91,21 +91,18 @@ class Case:
                 "run it without -O (and without PYTHONOPTIMIZE)"
             )
         try:
-            self._run(comm)
+            if not self.fails:
+                self.function(comm, **self.arguments)
+                return
+            duplicate = comm.dup()
+            self.function(duplicate, **self.arguments)
+            # Where ranks gave up at different times, none may go on to the next case before the last
+            # has left this one: it could otherwise time out on behalf of a rank that is merely late.
+            comm.barrier()
+            duplicate.finalize()
         except BaseException as error:
             error.add_note(f"in case {self.name}")
             raise
-
-    def _run(self, comm: Communicator) -> None:
-        if not self.fails:
-            self.function(comm, **self.arguments)
-            return
-        duplicate = comm.dup()
-        self.function(duplicate, **self.arguments)
-        # Where ranks gave up at different times, none may go on to the next case before the last
-        # has left this one: it could otherwise time out on behalf of a rank that is merely late.
-        comm.barrier()
-        duplicate.finalize()
 
 
 class Behaviours:
