@@ -68,7 +68,7 @@ def rendezvous(
     if _waiting is not None:  # another backend had the store
         _waiting.finalize()
         _waiting = None
-    comm = _world(seconds(timeout))
+    comm = hpccomm.new_comm(name="torch", timeout=seconds(timeout))
     given = {name: int(number) for name, number in parse_qsl(urlsplit(url).query) if number != "-1"}
     _check_size(comm, given.get("world_size", comm.size))
     _check_rank(comm, given.get("rank", comm.rank))
@@ -85,10 +85,6 @@ def rendezvous(
             )
         _store = JobStore(side, comm.rank, STORE_SECONDS)
         yield _store, comm.rank, comm.size
-
-
-def _world(timeout: float | None) -> "Communicator":
-    return hpccomm.new_comm(name="torch", timeout=timeout)
 
 
 def _check_size(comm: "Communicator", size: int) -> None:
@@ -152,7 +148,7 @@ def _kind() -> type[GroupFacts]:
 def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> "Communicator":
     global _waiting
     if not ranks:  # the default group
-        comm, _waiting = _waiting or _world(timeout), None
+        comm, _waiting = _waiting or hpccomm.new_comm(name="torch", timeout=timeout), None
         _check_size(comm, options.group_size)
         _check_rank(comm, options.group_rank)
         return comm
