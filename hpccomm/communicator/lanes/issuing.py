@@ -104,7 +104,10 @@ class StreamIssuer:
 
         def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
             if ordered:
-                calls.compare(_captured(label), entry)
+                # NCCL registers the arrays of calls that a graph records, which all ranks must do or none
+                # (NCCL_GRAPH_REGISTER): so the ranks agree on each of them.
+                captured = {**label.values, "captured": True}
+                calls.compare(compared(label.name, captured, label.nbytes), entry)
             with streams.relaxed():  # a kernel of a fold may be loaded for the first time
                 launch(send, recv, stream)
 
@@ -344,15 +347,6 @@ class StreamIssuer:
             "streams go on; results of its calls that were under way are undefined"
         )
         return error
-
-
-def _captured(label: CallFingerprint) -> CallFingerprint:
-    """Return the label of a call that is recorded into a graph.
-
-    NCCL registers the arrays of such calls, which all ranks must do or none (NCCL_GRAPH_REGISTER): so the
-    ranks agree on each of them.
-    """
-    return compared(label.name, {**label.values, "captured": True}, label.nbytes)
 
 
 def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
