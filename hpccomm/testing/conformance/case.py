@@ -1,16 +1,12 @@
 """A case of the suite, and how a file of the suite collects its own. All files use it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from hpccomm.communicator import Communicator
 from hpccomm.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 Function = TypeVar("Function", bound=Callable[..., None])
 

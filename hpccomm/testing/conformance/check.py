@@ -1,21 +1,16 @@
 """The suite's assertions: equal arrays, and errors with the right message."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpccomm.dtypes import NARROW
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 
 def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0) -> None:

@@ -1,28 +1,21 @@
 """Cases of `Backend.native`: every collective has NumPy's result, whoever carries it out."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
+from hpccomm.communicator import Communicator
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
-from hpccomm.reductions import meaningful
+from hpccomm.reductions import Op, meaningful
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal, same_bits
 from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Graph, Spec
 from hpccomm.testing.conformance.trials import FORMS, carry_out
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpccomm.communicator import Communicator
-    from hpccomm.reductions import Op
-    from hpccomm.testing.conformance.oracle import Graph
 
 COLLECTIVES = Behaviours("collectives")
 

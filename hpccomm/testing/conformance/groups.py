@@ -1,15 +1,9 @@
 """Cases of `Backend.group` and of the backend's facts: ranks, places, and messages of one's own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from hpccomm.communicator import Communicator
 from hpccomm.testing.conformance.case import Behaviours
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 GROUPS = Behaviours("groups")
 

@@ -5,24 +5,19 @@ values are chosen so that every partial result is exact in the dtype: then any o
 gives the same bits, and a case asks for equality.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from hpccomm import ReduceOp
 from hpccomm.dtypes import NARROW, REDUCIBLE
 from hpccomm.reductions import LOCATING, meaningful
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 OPS = tuple(op for op in ReduceOp if op not in LOCATING)
 """The plain dtypes."""

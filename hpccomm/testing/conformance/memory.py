@@ -1,30 +1,24 @@
 """Cases of `SharedMemory`: arrays of ``comm.empty``, and memory that ranks reach of each other."""
 
-from __future__ import annotations
-
 import gc
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm import CommOptions
+from hpccomm.communicator import Communicator
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, happens, raises, takes
+from hpccomm.testing.conformance.check import Array, equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
 from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec
 from hpccomm.testing.conformance.survival import SHORT, has_failed
 from hpccomm.testing.conformance.trials import FORMS, Place, another, trial
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.check import Array
 
 MEMORY = Behaviours("memory")
 SHARED_MEMORY = Behaviours("shared_memory", "shared memory")

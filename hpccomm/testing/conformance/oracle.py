@@ -3,22 +3,17 @@
 Cases compare with it, through `trials`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm import ReduceOp
-from hpccomm.reductions import PremulSum
+from hpccomm.reductions import Op, PremulSum
+from hpccomm.testing.conformance.check import Array
 from hpccomm.testing.conformance.inputs import moved, reduced, reduction
-
-if TYPE_CHECKING:
-    from hpccomm.reductions import Op
-    from hpccomm.testing.conformance.check import Array
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -26,10 +21,10 @@ NEW, OUT, FLAT, IN_PLACE = "new", "out", "flat", "in place"
 """Where a rank has its result: where the call puts it, in an `out` of the result's shape or of one axis, or
 where its contribution lies. A rank that has no contribution, and needs an `out`, has one."""
 
-Graph = Callable[[int, int], "Sequence[int | None]"]
+Graph = Callable[[int, int], Sequence[int | None]]
 """Returns the peers of a rank (first argument) among a number of ranks (second)."""
 
-Inputs = Callable[[int, int], "list[Array]"]
+Inputs = Callable[[int, int], list[Array]]
 """Returns the contributions of a number of ranks (first argument), of a length (second)."""
 
 
@@ -116,8 +111,8 @@ class Semantics:
         Without an `out` the result is a new array instead of x.
     """
 
-    rows: Callable[[RankView, int], int]
-    result: Callable[[RankView], Array]
+    rows: Callable[["RankView", int], int]
+    result: Callable[["RankView"], Array]
     reduces: bool = False
     root_gives: bool = False
     root_gets: bool = False

@@ -1,11 +1,11 @@
 """Cases of failing: deadlines, aborts and the end (`Backend.abandon`, `Backend.close`, `Survival`)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from hpccomm.communicator import Communicator
 from hpccomm.contracts.side import ANSWERED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import (
@@ -16,11 +16,6 @@ from hpccomm.errors import (
 )
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import SOON, raises, takes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 SURVIVAL = Behaviours("survival")
 

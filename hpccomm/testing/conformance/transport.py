@@ -1,12 +1,11 @@
 """Cases of `Transport` and `Arrivals`: schedules, messages, plans of messages, any sender."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm import ANY, CommOptions
+from hpccomm.communicator import Communicator
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
@@ -15,9 +14,6 @@ from hpccomm.testing.conformance.collectives import waits_for
 from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, moved, poison, ranks_for
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
 from hpccomm.testing.conformance.trials import another, trial
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 TRANSPORT = Behaviours("transport")
 ARRIVALS = Behaviours("arrivals", "arrivals")

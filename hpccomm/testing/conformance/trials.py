@@ -3,27 +3,20 @@
 Cases make a trial, and check it against the oracle.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
-from hpccomm.testing.conformance.check import equal, same_bits
+from hpccomm.communicator import Communicator
+from hpccomm.testing.conformance.check import Array, equal, same_bits
 from hpccomm.testing.conformance.inputs import poison, tolerance
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, RankView, Spec
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.check import Array
-
-Place = Callable[[str, int, "np.dtype[Any]"], "Array"]
+Place = Callable[[str, int, np.dtype[Any]], Array]
 """Gives the memory of a call's array: its name (``"x"`` or ``"out"``), elements and dtype."""
 
 FORMS = ("call", "asynchronous", "plan")

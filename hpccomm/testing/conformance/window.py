@@ -1,24 +1,19 @@
 """Cases of `OneSided`: windows, their locks and signals, by shared memory and without it."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm import CommOptions, ReduceOp
+from hpccomm.communicator import Communicator
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.check import equal
 from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduction
 from hpccomm.testing.conformance.transport import around
 from hpccomm.testing.conformance.trials import another
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpccomm.communicator import Communicator
 
 WINDOW = Behaviours("window", "windows")
 
