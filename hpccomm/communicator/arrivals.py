@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
-
-if TYPE_CHECKING:
-    from hpccomm.dtypes import DType
 
 PATIENT_POLLS = 100
 """So often a receive looks for a message of its array's dtype before it looks for one of another."""
@@ -61,7 +58,7 @@ class Message(Hinting):
         self.tag = arrival.tag // DTYPES // 2
         self.is_object = frame is not None
         self.nbytes = arrival.nbytes if frame is None else frame.nbytes
-        self.dtype: DType | None = dtype_of(arrival.tag)
+        self.dtype = dtype_of(arrival.tag)
         self._core = core
         self._arrival = arrival
         self._frame = frame

@@ -14,11 +14,8 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
 from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool
-
-if TYPE_CHECKING:
-    from hpccomm.runtime.work import Work
-
 
 MESSAGES = ("send", "recv", "send_recv")
 """The calls that are planned and explained besides collectives."""
@@ -94,7 +91,7 @@ def _opened(core: Core) -> None:
 
 
 @in_turn
-def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float) -> "Work | None":
+def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float) -> Work | None:
     lane = taken[0].prepared.lane if taken else core.lanes.host
     return lane.batch(taken, async_op, timeout)
 

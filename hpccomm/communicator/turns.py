@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.recorder import LABEL
 from hpccomm.runtime.traffic import TURNS
 from hpccomm.topology import check_rank
-
-if TYPE_CHECKING:
-    from hpccomm.communicator.windows import Window
 
 _NEXT, _SERVED = 0, 1
 """Places of a mutex's numbers: the next ticket; the ticket that is served, and behind it the rank that has it, and 1."""
@@ -37,7 +33,7 @@ class _Shared(Hinting):
         self._root, self._rank = check_rank("root", root, core.backend.size), core.backend.rank
         own = memory.empty(comm, numbers if self._rank == root else 0, np.int64)
         own[:] = 0
-        self._window: Window = memory.window(comm, own)
+        self._window = memory.window(comm, own)
         self._number = core.calls.number  # equal on all ranks, and of no other
 
     def close(self) -> None:

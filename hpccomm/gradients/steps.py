@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hpccomm.errors import CommunicatorAborted, UsageError
@@ -13,6 +12,7 @@ from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.compression.contract import Channel
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
+from hpccomm.gradients.log import Log
 from hpccomm.gradients.loss_scale import CurrentScale
 from hpccomm.gradients.model import Model
 from hpccomm.gradients.outcome import is_skipped
@@ -22,9 +22,6 @@ from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace
-
-if TYPE_CHECKING:
-    from hpccomm.gradients.log import Log
 
 SYNC, READY = "sync()", "ready() and wait()"
 """Ways to reduce a step."""
@@ -43,13 +40,14 @@ class TrainingSteps:
 
     _buckets: Buckets
     _reducer: Reducer
+    _log: Log | None
 
     def __init__(self, group: RankGroup) -> None:
         self._group, self._model = group, Model(group)
         self._worker = Worker(group.comm.abort) if group.comm.background else None
         self._levels: tuple[RankGroup, RankGroup | None] | None = None
         self._record, self._scale = Record(), CurrentScale()
-        self._log: Log | None = None
+        self._log = None
         self._choice: BucketChoice | None = None
         self._warm_up: WarmUp | None = None
         self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
