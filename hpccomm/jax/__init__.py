@@ -9,16 +9,14 @@ so that calls stay in the order in which the program has them, on all communicat
 - `traced_call`: how one call is carried out, differentiated and batched.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 
+from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.jax.traced_call import TracedCall, array, original_errors, replicated_over, start
 from hpccomm.reductions import Op, ReduceOp
-
-if TYPE_CHECKING:
-    from hpccomm import Communicator
 
 __all__ = [
     "all_gather",
@@ -32,7 +30,7 @@ __all__ = [
 ]
 
 
-def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> Any:
+def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     """Return the reduction of x over all ranks. Collective.
 
     Its gradient hands the cotangent on as it is, for the result is one value that all ranks share. ``SUM``, ``AVG`` and
@@ -55,7 +53,7 @@ def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> Any:
     return start(TracedCall(comm, "all_reduce", (op,)), x)
 
 
-def all_gather(x: Any, *, comm: "Communicator") -> Any:
+def all_gather(x: Any, *, comm: Communicator) -> Any:
     """Return the x of all ranks, with one more axis in front. Collective.
 
     Parameters
@@ -73,7 +71,7 @@ def all_gather(x: Any, *, comm: "Communicator") -> Any:
     return start(TracedCall(comm, "all_gather"), x)
 
 
-def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> Any:
+def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     """Return this rank's block of the reduction of x over all ranks. Collective.
 
     Parameters
@@ -93,7 +91,7 @@ def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: "Communicator") -> An
     return start(TracedCall(comm, "reduce_scatter", (op,)), x)
 
 
-def all_to_all(x: Any, *, comm: "Communicator") -> Any:
+def all_to_all(x: Any, *, comm: Communicator) -> Any:
     """Return the blocks that all ranks have for this one, by rank. Collective.
 
     Parameters
@@ -111,7 +109,7 @@ def all_to_all(x: Any, *, comm: "Communicator") -> Any:
     return start(TracedCall(comm, "all_to_all"), x)
 
 
-def broadcast(x: Any, root: int = 0, *, comm: "Communicator") -> Any:
+def broadcast(x: Any, root: int = 0, *, comm: Communicator) -> Any:
     """Return the root's x on all ranks. Collective.
 
     Parameters
@@ -132,7 +130,7 @@ def broadcast(x: Any, root: int = 0, *, comm: "Communicator") -> Any:
 
 
 def send_recv(
-    x: Any, dst: int | None, src: int | None, *, out: Any = None, tag: int = 0, comm: "Communicator"
+    x: Any, dst: int | None, src: int | None, *, out: Any = None, tag: int = 0, comm: Communicator
 ) -> Any:
     """Send x to rank `dst`, and return what rank `src` sends.
 
@@ -162,7 +160,7 @@ def send_recv(
     return start(TracedCall(comm, "send_recv", (dst, src, tag), sent=(x.shape, x.dtype)), x, other)
 
 
-def replicated(x: Any, *, comm: "Communicator") -> Any:
+def replicated(x: Any, *, comm: Communicator) -> Any:
     """Return x, which all ranks have alike, for use in parts of the work that differ between ranks.
 
     Sends nothing. Its gradient is collective: it sums the cotangents of all ranks, so that all have the gradient of the

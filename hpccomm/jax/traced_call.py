@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +17,13 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
+from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.cuda.arrays import on_device
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.views import empty_like_kind
 from hpccomm.reductions import PremulSum, ReduceOp
 from hpccomm.runtime.recorder import Site, entered
-
-if TYPE_CHECKING:
-    from hpccomm import Communicator
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class TracedCall:
         Line of the program that made it.
     """
 
-    comm: "Communicator"
+    comm: Communicator
     name: str
     arguments: tuple[Any, ...] = ()
     sent: tuple[tuple[int, ...], Any] = ((), None)
@@ -240,7 +238,7 @@ _differentiable: Any = jax.custom_vjp(_begun, nondiff_argnums=(0,))
 _differentiable.defvjp(_forward, _backward)
 
 
-def _summed(comm: "Communicator", _: None, slope: Any) -> tuple[Any]:
+def _summed(comm: Communicator, _: None, slope: Any) -> tuple[Any]:
     return (start(TracedCall(comm, "all_reduce", (ReduceOp.SUM,)), slope),)
 
 
@@ -248,7 +246,7 @@ replicated_over: Any = jax.custom_vjp(lambda _, x: x, nondiff_argnums=(0,))
 replicated_over.defvjp(lambda _, x: (x, None), _summed)
 
 
-_failed: "deque[tuple[Communicator, HpccommError]]" = deque(maxlen=16)
+_failed: deque[tuple[Communicator, HpccommError]] = deque(maxlen=16)
 """Errors of callbacks. JAX raises errors of its own, which have their text."""
 
 _raised: deque[str] = deque(maxlen=16)
@@ -271,7 +269,7 @@ def original_errors() -> Iterator[None]:
         raise
 
 
-def _original(error: Exception, comm: "Communicator | None" = None) -> HpccommError | None:
+def _original(error: Exception, comm: Communicator | None = None) -> HpccommError | None:
     """Return the error whose text JAX's error has, once. Given a communicator, only one of its calls."""
     for each in _failed:
         if comm in (None, each[0]) and str(each[1]) in str(error):

@@ -6,18 +6,16 @@ from contextlib import suppress
 from datetime import timedelta
 from math import prod
 from threading import RLock, get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from hpccomm.communicator import Communicator
 from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
 from hpccomm.torch.work import CompletedWork, PendingWork, ReceiveWork, as_torchs
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 logger = logging.getLogger("hpccomm")
 
@@ -64,9 +62,9 @@ class GroupCalls:
     Ranks are those of the group. Several threads may call, and are served one after the other.
     """
 
-    _comm: "Communicator"
+    _comm: Communicator
 
-    def _over(self, comm: "Communicator") -> None:
+    def _over(self, comm: Communicator) -> None:
         """Carry calls out over a communicator."""
         self._comm, self._lock = comm, RLock()
         self._duplicates: list[Communicator] = []
@@ -331,7 +329,7 @@ class GroupCalls:
 
     # Groups and ends.
 
-    def group(self, ranks: Sequence[int], timeout: float | None) -> "Communicator":
+    def group(self, ranks: Sequence[int], timeout: float | None) -> Communicator:
         """Return a communicator of some ranks, in their order. Called by its members alone; blocks."""
         others = [rank for rank in range(self._comm.size) if rank not in ranks]
         with self._lock:
@@ -344,7 +342,7 @@ class GroupCalls:
         """Set the deadline of later calls. Local."""
         self._comm.set_timeout(timeout.total_seconds())
 
-    def duplicate(self) -> "Communicator":
+    def duplicate(self) -> Communicator:
         """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""
         with self._lock:
             self._duplicates.append(self._comm.dup())
@@ -361,7 +359,7 @@ class GroupCalls:
             comm.abort()
 
 
-def _end(comm: "Communicator") -> None:
+def _end(comm: Communicator) -> None:
     """End a communicator, alone if the others do not come or have failed: c10d's users expect no meeting."""
     calls = comm._core.calls  # noqa: SLF001 (of hpccomm)
     calls.timeout, calls.on_timeout = min(calls.timeout, MEETING_SECONDS), "raise"

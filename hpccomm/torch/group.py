@@ -7,18 +7,16 @@ True, and the sender of a message stays unknown. So a group that has no other ba
 `ProcessGroup`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
+from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.torch.calls import GroupCalls
 from hpccomm.torch.registration import NAME
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 
 class GroupFacts(GroupCalls):
@@ -38,7 +36,7 @@ class GroupFacts(GroupCalls):
     supports_coalescing = True
     _device_types = (torch.device("cpu"), torch.device("cuda"))
 
-    def __init__(self, comm: "Communicator", name: str, store: Any) -> None:
+    def __init__(self, comm: Communicator, name: str, store: Any) -> None:
         super().__init__(comm.rank, comm.size)  # type: ignore[call-arg]  # c10d's class
         self._over(comm)
         self._name, self._description, self._store = name, "undefined", store
@@ -116,7 +114,7 @@ if BESIDE_OTHERS:
         """What a group that has others as well has for one kind of device."""
 
 
-def communicator(group: Any = None) -> "Communicator":
+def communicator(group: Any = None) -> Communicator:
     """Return the communicator of a group of the backend ``"hpccomm"``. Local.
 
     Parameters
@@ -132,7 +130,7 @@ def communicator(group: Any = None) -> "Communicator":
     return _serving(group)._comm  # noqa: SLF001 (of this package)
 
 
-def duplicate(group: Any = None) -> "Communicator":
+def duplicate(group: Any = None) -> Communicator:
     """Return a new communicator of a group's ranks, which the group ends. Collective; blocks.
 
     Raises
