@@ -5,7 +5,6 @@
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from hpccomm.communicator.lanes import AnyDeviceLane, Check, HostLane, Lanes, Re
 from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
 from hpccomm.communicator.shrinking import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import Tables
 from hpccomm.dtypes import DType
@@ -31,9 +31,6 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import Settings
 
-if TYPE_CHECKING:
-    from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
-
 logger = logging.getLogger("hpccomm")
 
 NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
@@ -41,7 +38,7 @@ NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
 _ORDER = {"nccl": (NCCL,), "mpi": (AWARE, STAGED), "loopback": (STAGED,)}
 """The ways that are tried where the user named a backend; else all of them, in this order."""
 
-Opened: TypeAlias = "tuple[DeviceDispatch | None, DeviceBackend | None, str]"
+Opened = tuple[DeviceDispatch | None, DeviceBackend | None, str]
 """One way, with what puts its calls on streams, and why it is or is not there."""
 
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ from hpccomm.communicator.lanes.message import MessageRequest, Parts
 from hpccomm.communicator.resolving import CallRequest, Resolved
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.fingerprint import CallFingerprint, of_call
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import BoundSet, Transport
+from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda.arrays import Queue
@@ -30,10 +32,6 @@ from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
-
-if TYPE_CHECKING:
-    from hpccomm.contracts.device import DeviceDispatch
-    from hpccomm.dispatch.host import HostDispatch
 
 logger = logging.getLogger("hpccomm")
 
@@ -150,7 +148,7 @@ class Lane(ABC):
 
     name: str
     memory: str
-    dispatch: "HostDispatch | DeviceDispatch"
+    dispatch: HostDispatch | DeviceDispatch
 
     def __init__(self, calls: CallEngine, check: Check) -> None:
         self._calls = calls
