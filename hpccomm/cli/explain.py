@@ -24,6 +24,7 @@ message), 1 if something is, 2 if nothing can be read.
 
 import argparse
 import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -68,13 +69,10 @@ def run(args: argparse.Namespace) -> int:
         return _explain_log(cast("LogStream", sys.stdin.buffer), "standard input", args)
     if args.subject is None:
         raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
-    place = Path(args.subject)
-    try:
-        exists = bool(args.subject) and place.exists()
-    except (OSError, ValueError):  # such as a long message
-        exists = False
-    if not exists:
+    # Path.exists raises for what no path can be, such as a long message.
+    if not os.path.exists(args.subject):  # noqa: PTH110
         return _explain_message(args)
+    place = Path(args.subject)
     if place.is_dir():
         return _explain_dumps(place, args)
     with open_regular(place) as file, io.BufferedReader(file) as log:

@@ -69,15 +69,10 @@ def ratio(base: Launches, new: Launches) -> Ratio:
     value = float(np.median(new) / np.median(base))
     if min(len(base), len(new)) < 2:
         return Ratio(value, math.nan, math.nan)
-
-    def of_medians(new: Launches, base: Launches, axis: int) -> Launches:
-        medians: Launches = np.median(new, axis=axis) / np.median(base, axis=axis)
-        return medians
-
     # Seeded: the same files give the same verdict.
     interval = bootstrap(
         (new, base),
-        of_medians,
+        lambda new, base, axis: np.median(new, axis=axis) / np.median(base, axis=axis),
         n_resamples=RESAMPLES,
         vectorized=True,
         method="percentile",

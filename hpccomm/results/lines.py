@@ -86,8 +86,8 @@ def line_type(form: TableForm) -> np.dtype[Any]:
 
 def encode(
     form: TableForm, section: str, number: int, added: Sequence[Line], ends: Sequence[int]
-) -> tuple[bytes, list[bytearray]]:
-    """Return the bytes of lines, and of their parts of each array.
+) -> tuple[bytes, list[bytearray], list[int]]:
+    """Return the bytes of lines, and of their parts of each array, and the entries of each that are written then.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def encode(
     table["crc"] = [
         checksum(each.data, section, form.name, line) for line, each in enumerate(bytes_, number)
     ]
-    return table.tobytes(), arrays
+    return table.tobytes(), arrays, firsts
 
 
 def _fitted(form: TableForm, values: Sequence[Any]) -> list[Any]:

@@ -63,8 +63,6 @@ def collectives(recording: Recording) -> MatchedCollectives:
     key, chosen = key[order], numbered[order]
     firsts = np.flatnonzero(np.diff(key, prepend=-1))
     starts = np.append(firsts, len(key))
-    if not len(firsts):
-        return MatchedCollectives(chosen, starts, firsts, firsts, firsts)
     begin = calls["begin"][chosen]
     arrival = np.maximum.reduceat(begin, firsts)
     latest = np.flatnonzero(begin == np.repeat(arrival, np.diff(starts)))

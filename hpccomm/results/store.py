@@ -128,7 +128,8 @@ class Section:
         if not added:
             return
         first, names = self.used[form.name], [array.name for array in form.beside]
-        table, arrays = lines.encode(form, self.name, first, added, [self.used[n] for n in names])
+        before = [self.used[name] for name in names]
+        table, arrays, ends = lines.encode(form, self.name, first, added, before)
         writes: list[tuple[bytes | bytearray, int]] = [
             (data, self._places[name].entry(self.used[name]))
             for name, data in zip(names, arrays, strict=True)
@@ -136,9 +137,7 @@ class Section:
         writes.append((table, self._places[form.name].entry(first)))
         count = lines.encode_count(self.name, form, first + len(added))
         counted = self._places[layout.STATE].at + lines.offset(self._kind, form.name)
-        used = {form.name: first + len(added)}
-        for index, name in enumerate(names):
-            used[name] = self.used[name] + sum(len(parts[index]) for _, parts in added)
+        used = {form.name: first + len(added), **dict(zip(names, ends, strict=True))}
         try:
             self._write([*writes, (count, counted)])
             self.used |= used

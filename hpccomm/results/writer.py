@@ -25,10 +25,6 @@ MOST_RESERVED = 256 << 20
 A run may end long before its expected rows are written, as endless runs do.
 """
 
-_COLUMNS = [
-    (place, each.name) for place, table in enumerate((Row, Timing)) for each in columns(table)
-]
-
 
 class Writer:
     """Adds one run to a results file. Only for rank 0; blocks only for the file system.
@@ -137,8 +133,8 @@ class Writer:
         wanted = {"rows": 1, "samples": len(times), "isolated": len(stamps)}
         if not self._section.fits(wanted):
             self._section.enlarge(wanted)
-        both = row, timing
-        values = [getattr(both[place], name) for place, name in _COLUMNS]
+        values = [getattr(row, each.name) for each in columns(Row)]
+        values += [getattr(timing, each.name) for each in columns(Timing)]
         self._section.append(ROWS, [(values, (times, stamps))])
         return timing
 
