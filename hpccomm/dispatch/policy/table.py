@@ -197,11 +197,8 @@ class Table:
         Of the first of `cases` that knows: by the nearest row below, else above.
         """
         for case in cases:
-            known = [
-                row
-                for row in self.rows.get((collective, case), ())
-                if row.pick.algorithm == algorithm
-            ]
+            rows = self.rows.get((collective, case), ())
+            known = [row for row in rows if row.pick.algorithm == algorithm]
             if known:
                 return max((row for row in known if row.start <= nbytes), default=known[0]).pick
         return Pick(algorithm)
