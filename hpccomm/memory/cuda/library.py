@@ -29,26 +29,16 @@ def _found() -> tuple[ModuleType | None, int, str]:
         return None, 0, f"CuPy cannot be imported ({why}); {INSTALL}, for this machine's CUDA"
     if tuple(int(part) for part in re.findall(r"\d+", cupy.__version__)[:3]) < SINCE:
         least = ".".join(map(str, SINCE))
-        return (
-            None,
-            0,
-            f"CuPy {cupy.__version__} is too old; pip install 'cupy-cuda12x>={least}' (or cupy-cuda13x)",
-        )
+        why = f"CuPy {cupy.__version__} is too old; pip install 'cupy-cuda12x>={least}' (or cupy-cuda13x)"
+        return None, 0, why
     try:
         count = int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError as error:
-        return (
-            None,
-            0,
-            f"CUDA finds no device ({error}); run on a machine with an NVIDIA GPU and its driver, and "
-            "let CUDA_VISIBLE_DEVICES leave it visible",
-        )
+        why = f"CUDA finds no device ({error}); run on a machine with an NVIDIA GPU and its driver"
+        return None, 0, f"{why}, and let CUDA_VISIBLE_DEVICES leave it visible"
     if not count:
-        return (
-            None,
-            0,
-            "this process sees no CUDA device; let CUDA_VISIBLE_DEVICES leave one visible",
-        )
+        why = "this process sees no CUDA device; let CUDA_VISIBLE_DEVICES leave one visible"
+        return None, 0, why
     return cupy, count, ""
 
 
