@@ -189,14 +189,10 @@ def _level(
     if table is None:
         if needed:
             of = "nodes have several ranks" if key == "inner" else "cluster has several nodes"
-            raise ConfigurationError(
-                f"network {where}: its {of} and nothing that connects them; add a table [{key}]"
-            )
+            raise _refused(where, f"its {of} and nothing that connects them; add a table [{key}]")
         return None
     if key == "inner" and ranks_per_node == 1:
-        raise ConfigurationError(
-            f"network {where}: [inner] connects nothing where ranks_per_node is 1; remove it"
-        )
+        raise _refused(where, "[inner] connects nothing where ranks_per_node is 1; remove it")
     prefix = f"[{key}] "
     values = _checked(where, prefix, table, _INNER if key == "inner" else _ACROSS)
     if values.setdefault("ports", ranks_per_node) > ranks_per_node:
@@ -221,7 +217,7 @@ def _checked(
     for key in table:
         if key not in kinds:
             advice = did_you_mean(key, kinds, f"there can be {', '.join(kinds)}")
-            raise ConfigurationError(f"network {where}: {prefix}{key} is not a known key; {advice}")
+            raise _refused(where, f"{prefix}{key} is not a known key; {advice}")
     values = dict(table)
     for key, kind in kinds.items():
         if key not in table and key not in _NEEDED:
@@ -231,9 +227,7 @@ def _checked(
         except OverflowError:  # an integer beyond all floats
             fits = False
         if not fits and kind is _TABLE:
-            raise ConfigurationError(
-                f"network {where}: {key} is {_short(table[key])}; make it a table"
-            )
+            raise _refused(where, f"{key} is {_short(table[key])}; make it a table")
         if not fits:
             raise _wrong(where, prefix, key, table, kind.words)
         if kind in (_SECONDS, _SPEED):
@@ -250,7 +244,11 @@ def _wrong(
         value = values[key]
         huge = isinstance(value, int) and value.bit_length() > 64
         problem = "is a huge integer" if huge else f"is {_short(value)}"
-    return ConfigurationError(f"network {where}: {prefix}{key} {problem}; give {fits}")
+    return _refused(where, f"{prefix}{key} {problem}; give {fits}")
+
+
+def _refused(where: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"network {where}: {problem}")
 
 
 def _short(value: object) -> str:
