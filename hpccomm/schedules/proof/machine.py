@@ -273,9 +273,8 @@ class SymbolicMachine:
 
     def _fold(self, parts: NDArray[np.int64], actor: Column, source: Cells) -> NDArray[np.int64]:
         """Return the fold of `parts`, of shape (sources, elements, state)."""
-        self._checks.demand(
-            self._checks.folding[actor], actor, "folds in a collective that does not reduce"
-        )
+        demand = self._checks.demand
+        demand(self._checks.folding[actor], actor, "folds in a collective that does not reduce")
 
         def described(i: int) -> str:
             held = " with ".join(self._memory.holding(int(cell)) for cell in source[:, i])
@@ -283,19 +282,15 @@ class SymbolicMachine:
 
         flags, number = parts[..., FLAGS], parts[..., NUMBER]
         whole = ~((flags & FINAL) != 0).any(axis=0)
-        self._checks.demand(
-            whole, actor, lambda i: f"{described(i)}, and one passed its final fold"
-        )
+        demand(whole, actor, lambda i: f"{described(i)}, and one passed its final fold")
         same = (parts[..., ORIGIN] == parts[0, :, ORIGIN]).all(axis=0)
-        self._checks.demand(same, actor, lambda i: f"{described(i)}: different elements")
+        demand(same, actor, lambda i: f"{described(i)}: different elements")
         bits = parts[..., BITS:]
         so_far = np.bitwise_or.accumulate(bits, axis=0)
         twice = ((so_far[:-1] & bits[1:]) != 0).any(axis=(0, 2))
-        self._checks.demand(~twice, actor, lambda i: f"{described(i)}: a contribution twice")
+        demand(~twice, actor, lambda i: f"{described(i)}: a contribution twice")
         once = (number == 1).all(axis=0) | ~self._checks.once[actor]
-        self._checks.demand(
-            once, actor, lambda i: f"{described(i)}: a narrow float is rounded twice"
-        )
+        demand(once, actor, lambda i: f"{described(i)}: a narrow float is rounded twice")
         follows = parts[0, :, FIRST] + parts[0, :, NUMBER] + np.arange(len(parts) - 1)[:, None]
         ordered = ((flags[0] & ORDERED) != 0) & (
             (number[1:] == 1) & (parts[1:, :, FIRST] == follows)
@@ -309,6 +304,7 @@ class SymbolicMachine:
     # Barriers.
 
     def _meet(self, groups: list[tuple[int, int, Group]]) -> None:
+        demand = self._checks.demand
         arrived: dict[bytes, tuple[Column, list[Column]]] = {}
         for first, size, group in groups:
             if not len(group.rank):
@@ -321,13 +317,9 @@ class SymbolicMachine:
         label = np.full(self._ranks, -1)
         for number, (ranks, tables) in enumerate(arrived.values()):
             cells = np.concatenate(tables)
-            self._checks.demand(
-                np.isin(cells, ranks), cells, "is in a barrier that is not its group's"
-            )
-            self._checks.demand(
-                np.isin(ranks, cells), ranks, "does not come to its group's barrier"
-            )
-            self._checks.demand(label[ranks] == -1, ranks, "is in two barriers at once")
+            demand(np.isin(cells, ranks), cells, "is in a barrier that is not its group's")
+            demand(np.isin(ranks, cells), ranks, "does not come to its group's barrier")
+            demand(label[ranks] == -1, ranks, "is in two barriers at once")
             label[ranks] = number
             if self._heard is not None:
                 self._heard[ranks] = np.bitwise_or.reduce(self._heard[ranks], axis=0)
