@@ -51,7 +51,7 @@ from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.hierarchical_direct import InMemory
 from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
-from hpccomm.schedules.algorithms.linear import with_others
+from hpccomm.schedules.algorithms.linear import signal_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
 from hpccomm.schedules.schedule import (
     RECV,
@@ -59,11 +59,9 @@ from hpccomm.schedules.schedule import (
     SEND,
     Build,
     Group,
-    Round,
     Rounds,
     Schedule,
     Tuning,
-    signals,
 )
 
 Within = ByMessages | InMemory
@@ -227,18 +225,10 @@ def _barrier(within: Within, _call: Signature, _tuning: Tuning) -> Schedule:
     """Signal to the first rank of the node, then across nodes, then back to all of the node."""
     levels = within.levels
 
-    def signal_first(node: Group) -> Rounds:
-        firsts, others = with_others(node, node.at == 0)
-        first = node.peer(0 * node.at)
-        yield Round(
-            receives=(signals(firsts.rank, firsts.peer(others)),),
-            sends=(signals(node.rank, first, node.at > 0),),
-        )
-
     def channel() -> Rounds:
-        yield from levels.each_node(signal_first)
+        yield from levels.each_node(signal_rounds)
         yield from barrier_rounds(levels.firsts)
-        yield from backwards(levels.each_node(signal_first))
+        yield from backwards(levels.each_node(signal_rounds))
 
     return Schedule((channel,))
 

@@ -40,6 +40,7 @@ from hpccomm.schedules.schedule import (
     Tuning,
     copies,
     folds,
+    signals,
     transfers,
 )
 
@@ -61,6 +62,15 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
     which = None if group.which is None else group.which[many]
     pairs = Group(group.rank[many], group.at[many], n, group.members, which)
     return pairs, (pairs.at + np.tile(np.arange(1, n, dtype=np.int64), len(rows))) % n
+
+
+def signal_rounds(group: Group) -> Rounds:
+    """Every other rank signals to the first."""
+    firsts, others = with_others(group, group.at == 0)
+    yield Round(
+        receives=(signals(firsts.rank, firsts.peer(others)),),
+        sends=(signals(group.rank, group.peer(0 * group.at), group.at > 0),),
+    )
 
 
 def gather_rounds(
