@@ -190,7 +190,10 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             end_job(mpi, why, Status.ENDED, others={})  # who does not end has raised nothing
         if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
             end_job(mpi, f"it exits with status {leaving}", leaving)
-        if ours and libmpi.sign_off():
+        # MPI_Finalize may wait for lost ranks, under ULFM for ever.
+        if (ours or leaving or libmpi.survives()) and libmpi.sign_off():
+            if not ours:  # nothing else keeps mpi4py from finalising
+                leave_now(leaving)
             libmpi.exit_at_once()
             return
     library = libmpi.library()
@@ -210,19 +213,16 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         while time.monotonic() < until:
             if done.wait(LOOK_SECONDS):
                 return
-            # Faster ranks may be gone too; then this process follows at once.
-            lost = lost + 1 if presence.gone() else 0
+            # Faster ranks may be gone too; then this process follows at once, if its status is known.
+            lost = lost + 1 if presence.gone() and (leaving or not failed) else 0
             if lost * LOOK_SECONDS > LOST_SECONDS:
-                if failed and not leaving:  # perhaps its status is another
-                    break
                 libmpi.sign_off()
                 leave_now(leaving)
         others = presence.not_at_their_end()
         if leaving and not libmpi.survives():
             why = f"it exits with status {leaving}, and has waited for the others for {limit:g} s"
             end_job(mpi, f"{why}: {others}", leaving)
-        waited = time.monotonic() - until + limit
-        words = f"rank {rank} has waited for {waited:.2g} s in MPI_Finalize: {others}"
+        words = f"rank {rank} has waited for {limit:g} s in MPI_Finalize: {others}"
         end_process(f"hpccomm: {words}. It ends now", leaving or Status.ENDED)
 
     with contextlib.suppress(RuntimeError):  # too late for threads: it goes on unwatched
