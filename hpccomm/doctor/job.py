@@ -87,11 +87,9 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
                 mpi["unread"] = {"": "MPI did not start"}
         if place is not None and place.size > 1 and mpi.get("world", 1) == 1:
             del tree["ranks"]
-            problem = f"the {place.size} processes of the job do not see each other"
-            tree["unread"] = {"ranks": problem}
-        tree["nccl"] = _UNASKED
-        if nccl:
-            tree["nccl"] = nccl_facts(printed, news.get("nccl"))
+            why = f"the {place.size} processes of the job do not see each other"
+            tree["unread"] = {"ranks": why}
+        tree["nccl"] = nccl_facts(printed, news.get("nccl")) if nccl else _UNASKED
     return trees
 
 

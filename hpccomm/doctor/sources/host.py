@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,7 @@ def _container(reading: Reading) -> list[str]:
         for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
         if name in os.environ
     ]
-    try:
+    with suppress(OSError):  # a kernel without them
         if reading.text("/proc/self/uid_map").split() != ALL_USERS:
             marks.append("a user namespace")
-    except OSError:  # a kernel without them
-        return marks
     return marks

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,12 @@ def _log(file: Path) -> str:
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     records = []
     try:
-        while True:
-            try:
-                record = os.read(descriptor, 1 << 16)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue
-            if not record:
-                break
-            records.append(record)
+        with suppress(BlockingIOError):  # the last one was read
+            while True:
+                with suppress(BrokenPipeError):  # it was overwritten
+                    if not (record := os.read(descriptor, 1 << 16)):
+                        break
+                    records.append(record)
     finally:
         os.close(descriptor)
     return b"".join(records).decode(errors="replace")

@@ -52,8 +52,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     problems = {name: problem for name, (_, problem) in said.items() if problem}
     unconfigured = "configuration source" in " ".join(problems.values())
     if unconfigured and not given:
-        reading.miss("", "Slurm is installed, and no cluster is configured here")
-        return {"unread": reading.facts()["unread"]}
+        return {"unread": {"": "Slurm is installed, and no cluster is configured here"}}
     for name, reason in problems.items():
         reading.miss(name, f"{commands[name][0]}: {reason}")
     if "not found" in problems.get("node", ""):  # such as a login node
