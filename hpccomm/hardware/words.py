@@ -52,14 +52,11 @@ def linked(node: NodeHardware, gpu: Component) -> str:
 
 def summary(node: NodeHardware) -> str:
     """Return the parts of a node, in numbers."""
-    sockets = len({domain.socket for domain in node.domains} - {None})
-    cores = sum(domain.cores for domain in node.domains)
-    threads = sum(len(domain.cpus) for domain in node.domains)
     counts = {
-        "sockets": sockets,
+        "sockets": len({domain.socket for domain in node.domains} - {None}),
         "NUMA nodes": len(node.domains),
-        "cores": cores,
-        "CPUs": threads,
+        "cores": sum(domain.cores for domain in node.domains),
+        "CPUs": sum(len(domain.cpus) for domain in node.domains),
         "GPUs": len(node.of_kind("gpu")),
         "NICs": len(node.of_kind("nic")),
     }
@@ -70,11 +67,9 @@ def summary(node: NodeHardware) -> str:
 
 def table(node: NodeHardware) -> Iterator[str]:
     """Yield the matrix of `NodeHardware.between`, in the form of ``nvidia-smi topo -m``, and what its letters mean."""
-    names = [each.name for each in node.components]
     domains = {domain.number: domain for domain in node.domains}
     matrix = node.matrix()
-    head = ["", *names, "CPU Affinity", "NUMA"]
-    rows = [head]
+    rows = [["", *(each.name for each in node.components), "CPU Affinity", "NUMA"]]
     for each, letters in zip(node.components, matrix, strict=True):
         home = domains.get(each.domain if each.domain is not None else -1)
         near = [ranges(home.cpus), str(home.number)] if home else ["", "unknown"]
