@@ -145,12 +145,8 @@ class Analysis:
         number = max(1, round(len(chosen) / self.model.steps))
         signatures = [self.model.signatures[each] for each in np.unique(chosen["signature"])]
         operations = few(dict.fromkeys(each.operation for each in signatures), 2)
-        least, most = int(chosen["nbytes"].min()), int(chosen["nbytes"].max())
-        size = (
-            rounded_size(most)
-            if least == most
-            else f"{rounded_size(least)} to {rounded_size(most)}"
-        )
+        bounds = {int(chosen["nbytes"].min()), int(chosen["nbytes"].max())}
+        size = " to ".join(map(rounded_size, sorted(bounds)))
         sites = few(dict.fromkeys(each.site for each in signatures if each.site), 2)
         return f"{number} {operations} of {size} a step{f' ({sites})' if sites else ''}"
 
@@ -285,9 +281,8 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     for start, stop in itertools.pairwise(program.starts.tolist()):
         own = start + np.flatnonzero(dropped[start:stop])
         if len(own):
-            acts["compute"][own] -= np.minimum(
-                acts["compute"][own], np.median(acts["compute"][own])
-            )
+            computed = acts["compute"][own]
+            acts["compute"][own] -= np.minimum(computed, np.median(computed))
     acts["own"][dropped] = acts["tail"][dropped] = 0
     whole = gone.copy()
     whole[head[grown]] = True
@@ -379,12 +374,8 @@ def compress(analysis: Analysis) -> Iterator[Change]:
     spent = rate * float(events["nbytes"][fits].sum()) / analysis.model.steps
     why = f"they transfer for {_ms(taken)} a step; to convert the values takes {_ms(spent)} here"
     attempt = 'half = x.astype("float16"); comm.all_reduce(half); or GradientSync(..., compressor=MixedPrecision())'
-    yield (
-        analysis.priced(seconds),
-        f"Compress {analysis.named(fits)} to half the bytes",
-        why,
-        attempt,
-    )
+    what = f"Compress {analysis.named(fits)} to half the bytes"
+    yield analysis.priced(seconds), what, why, attempt
 
 
 def converting() -> float:
@@ -421,12 +412,9 @@ def another_algorithm(analysis: Analysis) -> Iterator[Change]:
         chosen = np.isin(which, places)
         one = program.signatures[pairs["signature"][places[0]]]
         why = f"{used} was used; by the cost model on a typical network {name} is the fastest for these sizes"
-        yield (
-            analysis.priced(np.where(chosen, seconds, events["seconds"])),
-            f"Let {analysis.named(chosen)} use {name}",
-            why,
-            f'comm.{one.operation}(x, algorithm="{name}"), or "auto" after hpccomm tune',
-        )
+        attempt = f'comm.{one.operation}(x, algorithm="{name}"), or "auto" after hpccomm tune'
+        changed = analysis.priced(np.where(chosen, seconds, events["seconds"]))
+        yield changed, f"Let {analysis.named(chosen)} use {name}", why, attempt
 
 
 RULES: dict[str, Callable[[Analysis], Iterator[Change]]] = {

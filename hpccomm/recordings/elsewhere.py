@@ -143,12 +143,9 @@ def what_if(program: ProgramModel) -> str:
         network = network.placed(program.ranks, network.ranks_per_node if near else 1, network)
         predicted = predict(on_network(program, network))
         five = five_numbers(predicted, np.zeros(len(program.events))).mean(axis=0)
-        step, computing = five.sum(), five[:WAITING].sum()
-        lines.append(
-            _HEAD.format(
-                kind, name, f"{step * 1e3:.3f} ms", f"{computing / step if step else 0:.1%}"
-            )
-        )
+        step = five.sum()
+        computing = five[:WAITING].sum() / step if step else 0
+        lines.append(_HEAD.format(kind, name, f"{step * 1e3:.3f} ms", f"{computing:.1%}"))
     return "".join(f"# {line}\n" for line in lines)
 
 

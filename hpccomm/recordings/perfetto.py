@@ -82,9 +82,8 @@ def _add_lanes(threads: Indices, kind: int, begin: Indices, end: Indices) -> Non
     chosen = np.flatnonzero(threads == kind)
     chosen = chosen[np.argsort(begin[chosen], kind="stable")]
     ends: list[int] = []
-    for call, start, stop in zip(
-        chosen.tolist(), begin[chosen].tolist(), end[chosen].tolist(), strict=True
-    ):
+    columns = (each.tolist() for each in (chosen, begin[chosen], end[chosen]))
+    for call, start, stop in zip(*columns, strict=True):
         lane = next((at for at, each in enumerate(ends) if each <= start), len(ends))
         ends[lane : lane + 1] = [stop]
         threads[call] += lane

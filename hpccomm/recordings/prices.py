@@ -55,10 +55,8 @@ def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> 
     prices = np.full((kinds.shape[1], 2), -1.0)
     for kind, (at, nbytes, ranks, near) in enumerate(kinds.T.tolist()):
         signature = program.signatures[at]
-        what, level = (
-            CALLS.get(signature.operation),
-            network.across if ranks > near else network.inner,
-        )
+        what = CALLS.get(signature.operation)
+        level = network.across if ranks > near else network.inner
         if what is not None and ranks > 1 and not what.peers:
             within = network.placed(ranks, near, typical())
             prices[kind] = collective(within, what, nbytes, algorithm).seconds, 0

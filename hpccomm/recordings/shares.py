@@ -197,14 +197,9 @@ def _line(nbytes: Floats, seconds: Floats, number: Floats) -> FixedCost:
 
 def _alphas(recording: Recording, costs: Mapping[tuple[str, int], FixedCost]) -> Indices:
     """Return the fixed ns of a call of each signature; 0 of one that is not small."""
-    none = FixedCost(0.0, np.inf)
-    each = (
-        (one.nbytes, costs.get((one.operation, one.group), none)) for one in recording.signatures
-    )
-    return np.array(
-        [
-            round(cost.alpha * 1e9) * (nbytes <= cost.half_performance_bytes)
-            for nbytes, cost in each
-        ],
-        np.int64,
-    )
+    alphas = np.zeros(len(recording.signatures), np.int64)
+    for at, one in enumerate(recording.signatures):
+        cost = costs.get((one.operation, one.group))
+        if cost is not None and one.nbytes <= cost.half_performance_bytes:
+            alphas[at] = round(cost.alpha * 1e9)
+    return alphas
