@@ -54,9 +54,8 @@ def _busy(load: float, online: str) -> Faults:
 
 def _killed(killed: Texts) -> Faults:
     if killed:
-        names = ", ".join(
-            f"{name} ({times})" for name, times in collections.Counter(killed).most_common(5)
-        )
+        most = collections.Counter(killed).most_common(5)
+        names = ", ".join(f"{name} ({times})" for name, times in most)
         yield f"for want of memory the kernel has killed {names} in the last 24 hours"
 
 

@@ -153,9 +153,8 @@ def _rate(ports: List) -> Faults:
             # One lane is usual with Ethernet: 25 Gb/s are "1X EDR".
             alone = port.get("width") == 1 and port.get("link_layer") == "InfiniBand"
             if port["rate"] < best or alone:
-                lanes = (
-                    f", {port['width']} lanes of {port['generation']}" if "width" in port else ""
-                )
+                words = ", {width} lanes of {generation}"
+                lanes = words.format_map(port) if "width" in port else ""
                 yield f"{_name(port)} runs at {port['rate']:g} Gb/s{lanes}; the best of its sort at {best:g}"
 
 

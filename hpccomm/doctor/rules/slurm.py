@@ -42,9 +42,8 @@ def _node_state(node: Facts) -> Faults:
 
 
 def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Faults:
-    sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in config.get(
-        "PropagateResourceLimitsExcept", ""
-    )
+    kept = config.get("PropagateResourceLimitsExcept", "")
+    sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in kept
     if sent and soft is not None and any(map(serves, ports)):
         yield f"jobs take the limit of locked memory of the shell that submits them: {soft / (1 << 20):,.0f} MiB here"
 
@@ -54,9 +53,8 @@ def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) ->
     if launcher is None or (launched > 1 and world == 1):
         return
     step = _number(variables, "SLURM_STEP_NUM_TASKS")
-    for name in (
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step and step > 1 else ("SLURM_NTASKS",)
-    ):
+    names = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step and step > 1 else ("SLURM_NTASKS",)
+    for name in names:
         if (tasks := _number(variables, name)) and tasks != world:
             yield f"{name} is {tasks}, and MPI_COMM_WORLD has {many(world, 'rank')}"
             return

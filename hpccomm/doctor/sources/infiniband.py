@@ -76,9 +76,8 @@ def _gpudirect(reading: Reading) -> dict[str, Any]:
     """Return the versions of the modules for peer memory, and whether dma-buf can take their place."""
     facts = reading.below("infiniband.gpudirect", reading.root)
     driver = reading.line(reading.path("/proc/driver/nvidia/version"))
-    kernel = re.match(
-        r"(\d+)\.(\d+)", reading.line(reading.path("/proc/sys/kernel/osrelease")) or ""
-    )
+    release = reading.line(reading.path("/proc/sys/kernel/osrelease")) or ""
+    kernel = re.match(r"(\d+)\.(\d+)", release)
     if driver and kernel:
         recent = (int(kernel[1]), int(kernel[2])) >= (5, 12)
         facts["dma_buf"] = recent and "Open Kernel Module" in driver
