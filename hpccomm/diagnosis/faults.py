@@ -82,9 +82,7 @@ class Fault:
 def find(job: Job) -> list[Fault]:
     """Return the faults, causes before consequences."""
     waiting = {rank: list(job.waiting(rank)) for rank in job.dumps}
-    faults = [
-        fault for history in job.histories.values() for fault in _of_collectives(job, history)
-    ]
+    faults = [each for known in job.histories.values() for each in _of_collectives(job, known)]
     faults += _of_messages(job, waiting, faults)
     ring, held = _cycle(waiting), {rank for rank, waits in waiting.items() if waits}
     if ring:

@@ -204,9 +204,8 @@ def join(dumps: Sequence[Dump]) -> Job:
                 seen = [by_rank[rank].now.get(uid)]
             else:
                 seen = [dump.answers.get(uid, {}).get(rank) for dump in dumps]
-            known += [
-                each.facts["collective"] for each in seen if each and "collective" in each.facts
-            ]
+            facts = [each.facts for each in seen if each]
+            known += [each["collective"] for each in facts if "collective" in each]
             if known:
                 begun[rank] = max(known)
         histories[uid] = History(group, calls[uid], begun)

@@ -130,12 +130,10 @@ def _differing(job: Job, fault: Fault) -> str:
         change = history.calls[usual[0] if fault.shift == 1 else odd[0]][fault.number]
         call = f"{change.operation} #{fault.number}{at_place(change.site)}"
         one, other = ranks_named(odd), ranks_named(usual)
-        text += ". The calls before or after it fit if "
-        text += (
-            f"{one} left out {call}, or {other} made it once too often"
-            if fault.shift == 1
-            else f"{one} made {call} once too often, or {other} left it out"
-        )
+        cause = f"{one} made {call} once too often, or {other} left it out"
+        if fault.shift == 1:
+            cause = f"{one} left out {call}, or {other} made it once too often"
+        text += f". The calls before or after it fit if {cause}"
     return _sentence(text)
 
 
@@ -146,14 +144,11 @@ def _cycle(job: Job, fault: Fault) -> str:
         f"for {ranks_named(wait.awaited)}"
         for wait in fault.waits
     ]
-    remedy = (
-        "Let all ranks make the calls of several communicators in one order"
-        if any(wait.call.number for wait in fault.waits)
-        else "Let one side send while the other receives, or use send_recv"
-    )
-    return _sentence(
-        f"{ranks_named(fault.ranks)} wait for each other: {'; '.join(waits)}. {remedy}"
-    )
+    remedy = "Let one side send while the other receives, or use send_recv"
+    if any(wait.call.number for wait in fault.waits):
+        remedy = "Let all ranks make the calls of several communicators in one order"
+    who = ranks_named(fault.ranks)
+    return _sentence(f"{who} wait for each other: {'; '.join(waits)}. {remedy}")
 
 
 def _late(job: Job, fault: Fault) -> str:

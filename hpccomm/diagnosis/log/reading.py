@@ -254,9 +254,8 @@ class WordScanner:
             self._words[word.encode()[:LENGTH]].append(word.encode())
         self._bits = np.zeros(1 << 16, np.uint32)
         starts = sorted(self._words)
-        self._starts = np.array(
-            sorted(int.from_bytes(start, "little") for start in starts), np.uint64
-        )
+        values = sorted(int.from_bytes(start, "little") for start in starts)
+        self._starts = np.array(values, np.uint64)
         for number, start in enumerate(starts):
             group = number * GROUPS // len(starts)
             for pair in range(LENGTH // 2):
