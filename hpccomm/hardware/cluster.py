@@ -3,8 +3,8 @@
 `hpccomm topo --cluster` writes it.
 """
 
-import dataclasses
 import re
+from dataclasses import replace
 
 from hpccomm.hardware.node import NodeHardware
 from hpccomm.memory.cuda.nvml import LANE
@@ -37,20 +37,17 @@ def described(node: NodeHardware, nodes: int, per_node: int) -> str:
     inner, across = network.inner, network.across
     speed = inside(node)
     if inner is not None and speed:
-        inner = dataclasses.replace(inner, bandwidth=speed)
+        inner = replace(inner, bandwidth=speed)
     rates = [nic.rate for nic in node.of_kind("nic") if nic.rate]
     if across is not None and rates:
         ports = min(rates.count(max(rates)), per_node)
         bandwidth = max(rates) * 1e9 / 8 * OUTSIDE
-        across = dataclasses.replace(across, bandwidth=bandwidth, ports=ports)
+        across = replace(across, bandwidth=bandwidth, ports=ports)
     known = [what for what, value in (("inside", speed), ("between nodes", rates)) if value]
     sources = f"bandwidth {' and '.join(known)} of its hardware, the rest" if known else "all"
     what = f"{nodes} x {node.name}: {sources} as {base}"
-    return dump(
-        dataclasses.replace(
-            network, ranks=nodes * per_node, inner=inner, across=across, description=what
-        )
-    )
+    ranks = nodes * per_node
+    return dump(replace(network, ranks=ranks, inner=inner, across=across, description=what))
 
 
 def inside(node: NodeHardware) -> float:
