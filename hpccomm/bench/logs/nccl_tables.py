@@ -294,9 +294,8 @@ def _others(text: str) -> dict[str, str]:
 def _config(line: str) -> Config:
     values: dict[str, Any] = {}
     for key, name in _SETTINGS.items():
-        if value := re.search(
-            rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b", line
-        ):
+        pattern = rf"(?<!warmup )(?<!agg )\b{re.escape(key)}:?\s*(-?\d{{1,18}})\b"
+        if value := re.search(pattern, line):
             values[name] = int(value[1])
     if step := re.search(r"step:\s*(\d{1,18})\((factor|bytes)\)", line):
         values[f"step_{step[2]}"] = int(step[1])

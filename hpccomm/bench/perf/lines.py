@@ -81,7 +81,9 @@ class TableLine:
             over_ranks(np.array(each), config.average)
             for each in zip(*((rank.seconds, rank.issued) for rank in times), strict=True)
         )
-        checked = config.validation > 0 and case.collective.moves
+        wrong = UNCHECKED
+        if config.validation > 0 and case.collective.moves:
+            wrong = sum(each.wrong for rank in times for each in rank.wrong)
         row = case.row(
             self.table,
             self.ranks,
@@ -90,9 +92,7 @@ class TableLine:
             # As in nccl-tests, the time of the calls is printed in place of the work's, while
             # bandwidths still follow from the work's.
             printed=issued if config.report_cputime else seconds,
-            wrong=sum(each.wrong for rank in times for each in rank.wrong)
-            if checked
-            else UNCHECKED,
+            wrong=wrong,
             iterations=config.iterations * max(1, config.graph),
         )
         samples = np.stack([each.samples for each in times], axis=1)

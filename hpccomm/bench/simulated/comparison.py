@@ -60,11 +60,8 @@ def text(title: str, curves: Curves) -> str:
     lines.append("# " + f"{'size (B)':>12s}" + "".join(f"{name:>{width}s}" for name in curves))
     for row in zip(*curves.values(), strict=True):
         cells = (f"{_times(point):>{width}s}" for point in row)
-        best = (
-            f"  {' = '.join(fastest({name: each.seconds for name, each in zip(curves, row, strict=True)}))}"
-            if len(curves) > 1
-            else ""
-        )
+        seconds = {name: each.seconds for name, each in zip(curves, row, strict=True)}
+        best = f"  {' = '.join(fastest(seconds))}" if len(curves) > 1 else ""
         lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
     if len(curves) > 1:
         times = {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}

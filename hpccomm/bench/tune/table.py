@@ -67,9 +67,8 @@ class TuneRequest:
     def calls(self) -> list[TunedCall]:
         """Return the calls: the collectives, then those in rank order, and those on registered arrays."""
         plain = [TunedCall(name) for name in self.collectives]
-        ordered = [
-            TunedCall(name, deterministic=True) for name in self.collectives if name in REDUCTIONS
-        ]
+        reductions = [name for name in self.collectives if name in REDUCTIONS]
+        ordered = [TunedCall(name, deterministic=True) for name in reductions]
         registered = [TunedCall(each.collective, registered=True) for each in plain if each.moves]
         return plain + ordered * self.deterministic + registered * self.registered
 
