@@ -38,12 +38,8 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     reading.put("cores", ranges(os.sched_getaffinity(0)))
     reading.take("nccl", _nccl)  # before the libraries: it loads one
     reading.file("libraries", "/proc/self/maps", libraries)
-    reading.take(
-        "namespaces",
-        lambda: {
-            name: str(reading.path(f"/proc/self/ns/{name}").readlink()) for name in _NAMESPACES
-        },
-    )
+    links = {name: reading.path(f"/proc/self/ns/{name}") for name in _NAMESPACES}
+    reading.take("namespaces", lambda: {name: str(each.readlink()) for name, each in links.items()})
     reading.put("variables", recorded_environment(os.environ) | slurm.variables())
     return reading.facts()
 

@@ -54,9 +54,8 @@ def _seen(
     some = container or "SLURM_GPUS_ON_NODE" in (variables or {})
     gpus = len(on_bus(devices))
     if lost or (count < gpus and not some):
-        yield f"{many(gpus, 'GPU')} on the bus, and the driver shows {count - len(lost or ())}" + (
-            f" ({'; '.join(lost)})" if lost else ""
-        )
+        why = f" ({'; '.join(lost)})" if lost else ""
+        yield f"{many(gpus, 'GPU')} on the bus, and the driver shows {count - len(lost or ())}{why}"
 
 
 def _cuda(begins: str, packages: Facts, cuda: int) -> Faults:

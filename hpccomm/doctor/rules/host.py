@@ -100,10 +100,8 @@ def _odd(values: Facts) -> Faults:
     """Say which nodes have another value than most. A dict of values is compared item by item."""
     if all(isinstance(value, dict) for value in values.values()):
         for name in sorted({name for value in values.values() for name in value}):
-            yield from (
-                f"{name}: {text}"
-                for text in _odd({node: value.get(name) for node, value in values.items()})
-            )
+            own = {node: value.get(name) for node, value in values.items()}
+            yield from (f"{name}: {text}" for text in _odd(own))
         return
     sizes = [value for value in values.values() if isinstance(value, int) and value >= GIB]
     if len(sizes) == len(values) and min(sizes) > (1 - SAME) * max(sizes):

@@ -78,10 +78,8 @@ def _devices(reading: Reading, library: Any) -> None:
     for one, other in itertools.permutations(handles, 2):
         for way, number in _WAYS.items():
             ends = handles[one], handles[other]
-            reading.take(
-                f"peers.{one}-{other}.{way}",
-                partial(_ask, library, "nvmlDeviceGetP2PStatus", *ends, number),
-            )
+            ask = partial(_ask, library, "nvmlDeviceGetP2PStatus", *ends, number)
+            reading.take(f"peers.{one}-{other}.{way}", ask)
 
 
 def _fact(library: Any, handle: Any, row: Mapping[str, str]) -> Any:

@@ -16,6 +16,8 @@ _TIME_ERROR = 5
 """Of adjtimex(2): the clock is not synchronised."""
 
 _MARKS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d")
+_VARIABLES = ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
+"""Files and variables that containers have."""
 
 
 def gather(root: Path = Path("/")) -> dict[str, Any]:
@@ -48,11 +50,7 @@ def _synchronised() -> bool:
 def _container(reading: Reading) -> list[str]:
     """Return the signs of a container around this process."""
     marks = [mark for mark in _MARKS if reading.path(mark).exists()]
-    marks += [
-        f"variable {name}"
-        for name in ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
-        if name in os.environ
-    ]
+    marks += [f"variable {name}" for name in _VARIABLES if name in os.environ]
     with suppress(OSError):  # a kernel without them
         if reading.text("/proc/self/uid_map").split() != ALL_USERS:
             marks.append("a user namespace")

@@ -32,10 +32,8 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     try:
         text = _log(reading.path("/dev/kmsg"))
     except OSError as error:
-        reading.miss(
-            "",
-            f"the kernel's log, /dev/kmsg, is closed to this process ({error.strerror}): root of the host sees it",
-        )
+        why = f"closed to this process ({error.strerror}): root of the host sees it"
+        reading.miss("", f"the kernel's log, /dev/kmsg, is {why}")
         return reading.facts()
     xids: dict[tuple[str, int], dict[str, Any]] = {}
     for device, number, more in _XID.findall(text):
