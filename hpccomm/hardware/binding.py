@@ -92,12 +92,10 @@ def lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iter
         node = nodes[bound.host]
         own = homes(bound, node)
         parts = (gpu_of(bound, node), nic_of(bound, node))
-        near = "; ".join(distance(bound, part, node) for part in parts if part is not None)
+        near = [distance(bound, part, node) for part in parts if part is not None]
         numa = f"NUMA {ranges(own)}" if own else "no NUMA node known"
-        yield (
-            f"  rank {bound.rank} on {bound.host}: CPUs {ranges(bound.cpus)} ({numa})"
-            + (f"; {near}" if near else "")
-        )
+        cores = f"CPUs {ranges(bound.cpus)} ({numa})"
+        yield f"  rank {bound.rank} on {bound.host}: {'; '.join([cores, *near])}"
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
@@ -153,8 +151,7 @@ def commands(size: int, homes_wanted: Sequence[int], node: NodeHardware) -> tupl
         f"set -- {lists}; shift ${{OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID}}; "
         f"exec taskset -c $1 PROGRAM"
     )
-    none = "--bind-to none"
     return (
-        f"mpiexec -n {size} {none} sh -c '{script}'",
+        f"mpiexec -n {size} --bind-to none sh -c '{script}'",
         f"srun -n {size} --ntasks-per-node={local} --cpu-bind=map_ldom:{numbers} PROGRAM",
     )

@@ -19,12 +19,12 @@ def lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
     """
     yield f"{', '.join(names or [node.name])}: {summary(node)}"
     for domain in node.domains:
-        inside = ", ".join(each.name for each in node.inside(domain.number))
+        parts = ", ".join(each.name for each in node.inside(domain.number))
+        inside = f"; {parts}" if parts else ""
         socket = "" if domain.socket is None else f"socket {domain.socket}, "
         memory = f", {domain.memory / 2**30:.0f} GiB" if domain.memory else ""
-        yield f"  NUMA {domain.number}: {socket}CPUs {ranges(domain.cpus) or 'none'}{memory}" + (
-            f"; {inside}" if inside else ""
-        )
+        cpus = f"CPUs {ranges(domain.cpus) or 'none'}"
+        yield f"  NUMA {domain.number}: {socket}{cpus}{memory}{inside}"
     if node.components:
         yield ""
         yield from table(node)
