@@ -154,11 +154,8 @@ def fits(row: PrintedRow, kind: TableKind, *, timed: bool = True, counted: bool 
     if not timed or kind.collective == "all_to_all_v":
         return True
     size = row.size / 1e3
-    base = Figure(
-        size / row.time.high if row.time.high else math.inf,
-        size / row.time.low if row.time.low else math.inf,
-        0.0,
-    )
+    low, high = (size / each if each else math.inf for each in (row.time.high, row.time.low))
+    base = Figure(low, high, 0.0)
     rates = (row.algbw, kind.carried), (row.busbw, kind.factor)
     return all(_overlap(rate, base.times(part)) for rate, part in rates)
 

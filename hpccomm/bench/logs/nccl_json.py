@@ -59,15 +59,10 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
         rows = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
         if not rows:
             continue
-        host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
+        timed = "cpu_time" not in (part[0].get("in_place") or part[0]["out_of_place"])
+        counted = len(_words(part[0])) != 3
+        evidence = TableEvidence(rows, block[0], listed=listed, timed=timed, counted=counted)
         try:
-            evidence = TableEvidence(
-                rows,
-                block[0],
-                listed=listed,
-                timed=not host_time,
-                counted=len(_words(part[0])) != 3,
-            )
             table = evidence.identified(defaults)
         except Unfit as error:
             left_out.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))

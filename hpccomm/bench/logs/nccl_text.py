@@ -39,10 +39,8 @@ def parse(
     results: list[LogTable] = []
     for group in _apart(tables):
         first = group[0]
-        first.notes += [
-            f"line {number}: what stands behind the end of the table is left out"
-            for number in first.behind
-        ]
+        left_out = "what stands behind the end of the table is left out"
+        first.notes += [f"line {number}: {left_out}" for number in first.behind]
         if len(group) > 1 or first.mixed:
             results.append(_interleaved(group))
             continue

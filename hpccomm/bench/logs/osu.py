@@ -156,22 +156,15 @@ def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
     if size is None:
         return LeftOutTable(table.line, what, imported.NO_RANKS)
     if _column(table.columns) is None:
-        return LeftOutTable(
-            table.line,
-            what,
-            f"columns {', '.join(table.columns)} have neither an average latency nor a bandwidth",
-            unlike=True,
-        )
+        lacking = "neither an average latency nor a bandwidth"
+        reason = f"columns {', '.join(table.columns)} have {lacking}"
+        return LeftOutTable(table.line, what, reason, unlike=True)
     notes = list(table.notes)
     if defaults.collective not in (None, collective):
         notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
     rows = [_row(each, table, collective, size) for each in table.rows]
-    config = imported.settings_of(
-        rows,
-        step_factor=2,
-        iterations=max(row.iterations for row in rows),
-        validation=int("Validation" in table.columns),
-    )
+    most, checked = max(row.iterations for row in rows), int("Validation" in table.columns)
+    config = imported.settings_of(rows, step_factor=2, iterations=most, validation=checked)
     versions = {"osu": table.version} if table.version else {}
     info = imported.run_info(defaults, config, imported.unknown_ranks(size), versions, [what])
     status = table.failed or (imported.INTERRUPTED + why if why else imported.COMPLETED)
