@@ -80,10 +80,8 @@ def read_folder(folder: Path) -> DumpFolder:
         else:
             dumps.append(dump)
     dumps, strangers = _of_one_job(dumps)
-    passed_over += [
-        f"{each.file.name} is of another job: the others have other communicators"
-        for each in strangers
-    ]
+    of_another = "is of another job: the others have other communicators"
+    passed_over += [f"{each.file.name} {of_another}" for each in strangers]
     if not dumps:
         seen = f": {'; '.join(passed_over[:3])}" if passed_over else ": it is empty"
         raise UsageError(

@@ -57,16 +57,12 @@ def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Ite
         if fault.uid == history.group.uid and fault.sort in ("differing", "late")
         for rank in fault.ranks
     }
-    rows = {
-        rank: "".join(
-            marked.get((rank, number)) or mark(history, rank, number) for number in numbers
-        )
-        for rank in ranks
-    }
-    yield (
-        f"communicator {history.group.name!r}, collectives #{numbers[0]} to #{top}"
-        f" of {ranks_named(ranks)}"
-    )[:WIDTH]
+    rows = {}
+    for rank in ranks:
+        marks = (marked.get((rank, number)) or mark(history, rank, number) for number in numbers)
+        rows[rank] = "".join(marks)
+    shown = f"collectives #{numbers[0]} to #{top} of {ranks_named(ranks)}"
+    yield f"communicator {history.group.name!r}, {shown}"[:WIDTH]
     for row, alike in groupby(ranks, lambda rank: (rows[rank], len(ranks) <= ROWS and rank)):
         first, *more = alike
         head = _head(job, [first, *more]).ljust(left)
