@@ -100,14 +100,9 @@ def collective(network: Network, what: Collective, nbytes: int, algorithm: str =
     if network.ranks == 1 or not (nbytes or what.sends == "nothing"):
         return Estimated(algorithm, network.overhead)
     counts = (-(-nbytes // network.ranks),) * network.ranks if what.blockwise else (nbytes,)
-    call = Signature(
-        what.name,
-        np.dtype(np.uint8),
-        counts,
-        counts if what.individual else (),
-        op=ReduceOp.SUM if what.reduces else None,
-        root=0 if what.rooted else -1,
-    )
+    received = counts if what.individual else ()
+    op, root = ReduceOp.SUM if what.reduces else None, 0 if what.rooted else -1
+    call = Signature(what.name, np.dtype(np.uint8), counts, received, op=op, root=root)
     names = applicable(call, Conditions(deterministic=False, shared=network.nodes == 1))
     name, seconds = fastest(call, [algorithm] if algorithm in names else names, network)
     tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
