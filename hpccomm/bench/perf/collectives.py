@@ -160,12 +160,9 @@ def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
     while step < ranks:
         own = rank & ~(step - 1)
         others = own ^ step
-        comm.send_recv(
-            out[own * count : (own + step) * count],
-            rank ^ step,
-            out[others * count : (others + step) * count],
-            rank ^ step,
-        )
+        sent = out[own * count : (own + step) * count]
+        received = out[others * count : (others + step) * count]
+        comm.send_recv(sent, rank ^ step, received, rank ^ step)
         step *= 2
 
 
