@@ -74,14 +74,11 @@ def _ways(parts: Sequence[Component]) -> dict[str, list[tuple[str, ...]]]:
     for each in parts:
         for end in range(1, len(each.path)):
             below.setdefault(each.path[:end], set()).add(each.path[end])
-    return {
-        each.name: [
-            each.path[:end]
-            for end in range(1, len(each.path))
-            if end == 1 or len(below[each.path[:end]]) > 1
-        ]
-        for each in parts
-    }
+    ways = {}
+    for each in parts:
+        above = (each.path[:end] for end in range(1, len(each.path)))
+        ways[each.name] = [way for way in above if len(way) == 1 or len(below[way]) > 1]
+    return ways
 
 
 def _inside(
