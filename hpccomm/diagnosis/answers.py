@@ -116,11 +116,8 @@ def _ended(dump: Dump, doing: object) -> str:
 
 def _failed(job: Job, dump: Dump, uid: str) -> str:
     """Return the error of the last failed call on a communicator; a call that its rank recovered from does not count."""
-    errors = [
-        call.error
-        for call in dump.calls
-        if call.state == "failed" and call.uid == uid and not job.gone_on(dump.rank, call)
-    ]
+    failed = [call for call in dump.calls if call.state == "failed" and call.uid == uid]
+    errors = [call.error for call in failed if not job.gone_on(dump.rank, call)]
     return errors[-1] if errors else ""
 
 

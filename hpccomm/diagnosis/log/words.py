@@ -34,12 +34,8 @@ def lines(report: LogReport) -> list[str]:
     text = [f"{read}, and then it is damaged: {report.damage}" if report.damage else read]
     text += _first(report, wrong[0]) if wrong else _nothing(report)
     for kind, title in _TITLES.items():
-        others = [
-            each
-            for each in report.of(kind)
-            if each not in wrong[:1] and "dumps" not in each.details
-        ]
-        text += _listed(title, others)
+        others = [each for each in report.of(kind) if each not in wrong[:1]]
+        text += _listed(title, [each for each in others if "dumps" not in each.details])
     firsts = report.first_by_host()
     if len(set(firsts.values())) > 1 and len({name for _, name in firsts.values()}) > 1:
         each = [f"{host} line {line}" for host, (line, _) in sorted(firsts.items())]
