@@ -106,8 +106,7 @@ def run(
         tables, skipped = side_by_side(plans, options)
         rows = sum(
             (1 + table.collective.in_place) * table.lines(options, sides[0].least)
-            for row in tables
-            for table in row
+            for table in itertools.chain.from_iterable(tables)
         )
         sweep = _Sweep(options, rows)
         with sweep.closing:

@@ -114,12 +114,8 @@ def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -
     tuning = request.tuning(signatures[0].dtype)
     if len(signatures) == 1:
         return build(world(ranks), signatures[0], tuning)
-    return merged(
-        [
-            build(world(ranks, np.array([rank])), signature, tuning)
-            for rank, signature in enumerate(signatures)
-        ]
-    )
+    own = enumerate(signatures)
+    return merged([build(world(ranks, np.array([rank])), each, tuning) for rank, each in own])
 
 
 def run_info(request: SimulationRequest, skipped: tuple[str, ...]) -> RunInfo:
