@@ -58,20 +58,15 @@ def against(
     trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
 ) -> list[Diagnosis]:
     """Compare each node with a sound one, by the rules of the area ``alike``."""
-    return [
-        replace(
-            _over_nodes(rule, {name: golden, node: tree}),
-            rule=replace(
-                rule,
-                id=f"against.{rule.id.partition('.')[2]}",
-                question=f"{rule.question[:-1]} as {name}?",
-            ),
-            nodes=(node,),
-        )
-        for rule in rules
-        if rule.area == "alike"
-        for node, tree in trees.items()
-    ]
+    diagnoses = []
+    for rule in rules:
+        if rule.area == "alike":
+            question = f"{rule.question[:-1]} as {name}?"
+            own = replace(rule, id=f"against.{rule.id.partition('.')[2]}", question=question)
+            for node, tree in trees.items():
+                found = _over_nodes(own, {name: golden, node: tree})
+                diagnoses.append(replace(found, nodes=(node,)))
+    return diagnoses
 
 
 def _of_node(rule: Rule, tree: Tree) -> Diagnosis:
