@@ -100,9 +100,8 @@ STATES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 
 
 def _state(fact: str, bad: Callable[[Any], Any], sentence: str, devices: Facts) -> Faults:
-    if faulty := [
-        index for index, device in devices.items() if fact in device and bad(device[fact])
-    ]:
+    faulty = [index for index, device in devices.items() if fact in device and bad(device[fact])]
+    if faulty:
         yield sentence.format(", ".join(faulty))
 
 
