@@ -107,8 +107,7 @@ def wanted(local: int, node: NodeHardware) -> list[int]:
     spread = [domain.number for domain in with_cpus]
     result = []
     for number in range(local):
-        bound = BoundRank(number, number, node.name, ())
-        part = gpu_of(bound, node)
+        part = gpu_of(BoundRank(number, number, node.name, ()), node)
         home = part.domain if part is not None else None
         result.append(spread[number * len(spread) // local] if home not in spread else home)
     return [home for home in result if home is not None]

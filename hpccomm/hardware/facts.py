@@ -65,14 +65,10 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
     whole = [{"node": 0, "cpus": cpu.get("online", "")}]
     for node in cpu.get("nodes", whole):
         cpus = tuple(numbers(node["cpus"]))
-        yield NumaDomain(
-            node["node"],
-            cpus,
-            sockets.get(cpus[0]) if cpus else None,
-            len(firsts & set(cpus)),
-            node.get("bytes", 0),
-            tuple(node.get("distances", ())),
-        )
+        socket = sockets.get(cpus[0]) if cpus else None
+        distances = tuple(node.get("distances", ()))
+        cores, memory = len(firsts & set(cpus)), node.get("bytes", 0)
+        yield NumaDomain(node["node"], cpus, socket, cores, memory, distances)
 
 
 def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | None:
