@@ -164,12 +164,10 @@ def terminal() -> TextIO | None:
         stream = open("/dev/tty", "w", errors="backslashreplace")  # noqa: PTH123, SIM115
     except OSError:
         return None
-    try:
+    with contextlib.suppress(OSError):
         foreground = os.tcgetpgrp(stream.fileno())
         if foreground in (os.getpgrp(), os.getpgid(os.getppid())):
             return stream
-    except OSError:
-        pass
     stream.close()
     return None
 

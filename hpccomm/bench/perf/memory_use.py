@@ -6,6 +6,7 @@ A sweep refuses sizes that do not fit by it, and reports the used memory at its 
 import os
 import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -149,10 +150,8 @@ def left_by_groups(system: Path) -> list[int]:
         # In a container the path may be the host's; only visible groups are read.
         for group in (innermost, *innermost.parents):
             home = system / mount / group
-            try:
+            with suppress(OSError, ValueError):  # not there, or without a limit: "max"
                 left.append(int((home / limit).read_text()) - int((home / used).read_text()))
-            except (OSError, ValueError):  # not there, or without a limit: "max"
-                continue
     return left
 
 

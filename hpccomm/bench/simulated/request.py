@@ -56,8 +56,7 @@ class SimulationRequest:
     @cached_property
     def starts(self) -> NDArray[np.float64]:
         """When each rank enters a call: the same for every call, so that they compare."""
-        drawn = np.random.default_rng(self.seed).random(self.network.ranks)
-        return drawn * self.skew
+        return np.random.default_rng(self.seed).random(self.network.ranks) * self.skew
 
     @property
     def facts(self) -> dict[str, str]:
