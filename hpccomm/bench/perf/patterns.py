@@ -198,11 +198,8 @@ def _signed(span: ElementRange, magnitude: Array, dtype: DType) -> Array:
     """Give each element the sign that all ranks' shares of it have."""
     if dtype.kind == "u":
         return magnitude
-    negative = span.bits(_TURN, 1) & np.uint8(1)
-    magnitude *= magnitude.dtype.type(1) - magnitude.dtype.type(2) * negative.astype(
-        magnitude.dtype
-    )
-    return magnitude
+    negative = (span.bits(_TURN, 1) & np.uint8(1)).astype(bool)
+    return np.negative(magnitude, out=magnitude, where=negative)
 
 
 def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
@@ -213,18 +210,9 @@ def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
         total = _total(span, dtype, _precision(dtype) - spare)
         own = _cut(span, upper, total, dtype.itemsize) - _cut(span, lower, total, dtype.itemsize)
         own = _signed(span, own, dtype)
-        return finish(own, span.ranks, dtype) if source == REDUCED else own.astype(dtype)
+        return (finish(own, span.ranks, dtype) if source == REDUCED else own).astype(dtype)
 
     return elements
-
-
-def _keep(total: Array, _ranks: int, dtype: DType) -> Array:
-    return total.astype(dtype)
-
-
-def _premultiplied(total: Array, _ranks: int, dtype: DType) -> Array:
-    total *= total.dtype.type(PREMUL_FACTOR)
-    return total.astype(dtype)
 
 
 def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
@@ -234,9 +222,9 @@ def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
         # twice the narrow float's precision and two bits (Figueroa, When is double rounding
         # innocuous?, 1995).
         total /= total.dtype.type(ranks)
-        return total.astype(dtype)
+        return total
     quotient = np.abs(total).astype(np.int64) // ranks
-    return (np.where(total < 0, -quotient, quotient)).astype(dtype)
+    return np.where(total < 0, -quotient, quotient)
 
 
 # --- powers of two, exponents cut into shares -----------------------------------------------------
@@ -300,8 +288,8 @@ _MOST = _owner(np.bitwise_and, _from_key)
 _LEAST = _owner(np.bitwise_or, _from_key)
 _BOR = _owner(np.bitwise_and, _as)
 _BAND = _owner(np.bitwise_or, _as)
-_FLOAT_SUM = _parts(0, _keep)
-_FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, _premultiplied)
+_FLOAT_SUM = _parts(0, lambda total, *_: total)
+_FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, lambda total, *_: total * PREMUL_FACTOR)
 _AVG = _parts(0, _averaged)
 
 _BOOL: dict[ReduceOp | str, Scheme] = {
