@@ -93,8 +93,7 @@ def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str
         for algorithm in _algorithms(collective, request):
             why = _refusal(collective, algorithm, request)
             if not why:
-                table = PerfTable(0, SIMULATED_BACKEND, collective, algorithm, pairs)
-                result.append(table)
+                result.append(PerfTable(0, SIMULATED_BACKEND, collective, algorithm, pairs))
                 continue
             refused.setdefault(algorithm, why)
             if named:
