@@ -28,14 +28,12 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     and the most that it can have.
     """
     reading = Reading(root)
-    devices, above = [], {}
+    devices, above = [], set[str]()
     for link in reading.matches(_DEVICES, "*"):
-        kind = reading.line(link / "class") or ""
-        if not _KINDS.match(kind):
-            continue
-        path = _path(link)
-        devices.append({"path": path, **_device(reading, link)})
-        above.update(dict.fromkeys(path[:-1], link.resolve()))
+        if _KINDS.match(reading.line(link / "class") or ""):
+            path = _path(link)
+            devices.append({"path": path, **_device(reading, link)})
+            above.update(path[:-1])
     if not devices:
         reading.miss("devices", f"{_DEVICES} has no network or accelerator")
     reading.put("devices", devices)
