@@ -15,7 +15,7 @@ from typing import Any
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.backends.bootstrap.cuda_aware import aware
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.doctor.reading import Reading
+from hpccomm.doctor.reading import Reading, run
 from hpccomm.doctor.sources import slurm
 from hpccomm.results.schema import recorded_environment
 from hpccomm.units import ranges
@@ -100,17 +100,10 @@ def _mpiexec() -> dict[str, str]:
     if path is None:
         raise LookupError("PATH has no mpiexec")
     try:
-        asked = subprocess.run(
-            [path, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=3,
-            check=False,
-        )
+        asked = run([path, "--version"], 3)
     except subprocess.TimeoutExpired as error:
         raise LookupError(f"{path} --version does not answer") from error
-    name, version = origin(asked.stdout + asked.stderr)
+    name, version = origin(asked.stdout)
     return {"path": path, "vendor": name, "version": version}
 
 

@@ -5,7 +5,8 @@ All sources read by these functions; patterns of single facts are in ``files.tsv
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import resources
@@ -154,6 +155,14 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error.args[0]) if error.args else type(error).__name__
+
+
+def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess[str]":
+    """Run a command for some seconds at most; its output and its errors are one text."""
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", timeout=patience, check=False,
+    )  # fmt: skip
 
 
 def fields(text: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import Reading, why
+from hpccomm.doctor.reading import Reading, run, why
 
 PATIENCE = 4.0
 """Seconds for each command; they run side by side. Without a controller they would wait for minutes."""
@@ -74,10 +74,7 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
 def _answer(command: list[str]) -> tuple[str, str]:
     """Return the output of a command, and why it failed."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", timeout=PATIENCE, check=False,
-        )  # fmt: skip
+        done = run(command, PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
         return "", f"no answer within {PATIENCE:g} s" if late else why(error)
