@@ -88,12 +88,10 @@ def table(node: NodeHardware) -> Iterator[str]:
 def graph_lines(graphs: Sequence[NcclGraph]) -> Iterator[str]:
     """Yield the lines about graphs of NCCL: each way through the node once, with its channels."""
     for graph in graphs:
-        count = len(graph.channels)
         (inside, near), (outside, far) = graph.inside, graph.outside
-        yield (
-            f"{graph.name}: {counted(count, 'channel')} of {inside:g} GB/s inside the node ({near})"
-            + (f", {outside:g} GB/s to the network ({far})" if leaves(graph) else "")
-        )
+        ways = f"{graph.name}: {counted(len(graph.channels), 'channel')}"
+        network = f", {outside:g} GB/s to the network ({far})" if leaves(graph) else ""
+        yield f"{ways} of {inside:g} GB/s inside the node ({near}){network}"
         if graph.meaning and (leaves(graph) or not graph.ring):
             yield f"  {graph.meaning}"
         for passed, channels in graph.alike().items():
