@@ -85,7 +85,5 @@ def _limit(name: str, point: Cost) -> str:
         return ""
     part = point.busy / point.seconds
     limit = f"; alone it would allow busbw {point.busbw / part:.2f}" if point.busbw else ""
-    return (
-        f"# Bottleneck: {name} at {rounded_size(point.nbytes)}: {point.bottleneck}, "
-        f"taken {100 * part:.1f}% of the time{limit}"
-    )
+    taken = f"{point.bottleneck}, taken {100 * part:.1f}% of the time"
+    return f"# Bottleneck: {name} at {rounded_size(point.nbytes)}: {taken}{limit}"
