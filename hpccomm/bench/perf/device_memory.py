@@ -65,7 +65,7 @@ class DeviceMemory:
         self._comm = comm
         self.barrier: Call = comm.barrier
         self._config = config
-        self._backend = backend
+        self.backend = backend
         self.multiplies = backend == NCCL
         self._device = comm.device
         self._timeout = timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
@@ -82,10 +82,6 @@ class DeviceMemory:
         """Return a context in which the device and the stream are current."""
         with streams.on_device(self._device), self._stream:
             yield
-
-    def backend(self) -> str:
-        """Return the name of the backend that moves device arrays."""
-        return self._backend
 
     def some(self, count: int, dtype: DType) -> Array:
         """Return an array like the measured ones."""
@@ -108,7 +104,7 @@ class DeviceMemory:
             "cuda_driver": device.driver,
             "cuda_runtime": device.runtime,
         }
-        if self._backend == NCCL:
+        if self.backend == NCCL:
             result["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
         return result
 

@@ -50,6 +50,8 @@ class HostMemory:
         Whether averages of floats are sums of contributions multiplied before (see `CheckedData`).
     slots : tuple of array
         The measured memory; another communicator of the same ranks may use it too.
+    backend : str
+        Name of the backend that moves such arrays, as it is printed.
     barrier : callable
         A barrier of all measuring ranks: of the communicator, or of all groups.
     """
@@ -63,15 +65,12 @@ class HostMemory:
         self._comm = comm
         self._config = config
         self.barrier: Call = comm.barrier
+        self.backend = comm.backends["host"] or ""
         self.slots: tuple[Array, ...] = ()
 
     def entered(self) -> AbstractContextManager[None]:
         """Return the context of all other methods."""
         return nullcontext()
-
-    def backend(self) -> str:
-        """Return the name of the backend that moves such arrays, as it is printed."""
-        return self._comm.backends["host"] or ""
 
     def some(self, count: int, dtype: DType) -> Array:
         """Return an array like the measured ones, with any contents."""

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
@@ -196,7 +196,7 @@ def _opened(
 
 def _refuse_two_libraries(sides: Sequence[_Side]) -> None:
     """Refuse NCCL beside another library on device arrays, which may wait for each other for ever."""
-    names = {side.memory.backend() for side in sides}
+    names = {side.memory.backend for side in sides}
     if sides[0].memory.name == DEVICE and NCCL in names and len(names) > 1:
         raise UsageError(
             f"--interleave of {' and '.join(sorted(names))} on device arrays: one launch cannot use both on a "
@@ -307,9 +307,7 @@ class _Sweep:
         if self._options.memory:
             usages = comm.gather_object(self._usage) or []
             self._write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
-        report = self._report
-        concluded = on_root(comm, lambda: None if report is None else report.conclude())
-        failures = int(comm.broadcast_object(concluded))
+        failures = int(comm.broadcast_object(self._write(comm, lambda to: to.conclude())))
         # Closed here, so that a file that cannot be completed is an error on every rank.
         on_root(comm, self.closing.close)
         return failures
@@ -340,10 +338,10 @@ class _Sweep:
 
         self._write(side.world, write)
 
-    def _write(self, comm: "Communicator", action: Callable[[Report], None]) -> None:
-        """Write something down. Collective."""
+    def _write(self, comm: "Communicator", action: Callable[[Report], Any]) -> Any:
+        """Write something down; return what that returns on rank 0. Collective."""
         report = self._report
-        on_root(comm, lambda: None if report is None else action(report))
+        return on_root(comm, lambda: None if report is None else action(report))
 
 
 class InterleavedReport(Report):

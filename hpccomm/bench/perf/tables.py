@@ -222,10 +222,10 @@ class TablePlan:
         """
         self.versions |= memory.versions()
         graph = self._options.config.graph
-        if graph and memory.name == DEVICE and memory.backend() != NCCL:
-            why = f"-G/--cudagraph {graph}: the host takes part in calls over {memory.backend()!r}"
+        if graph and memory.name == DEVICE and memory.backend != NCCL:
+            why = f"-G/--cudagraph {graph}: the host takes part in calls over {memory.backend!r}"
             self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
-            self._skipped[f"graphs over {memory.backend()}"] = None
+            self._skipped[f"graphs over {memory.backend}"] = None
             return
         for collective in self._options.collectives:
             if obstacle := self._obstacle(collective, comm.size, memory):
@@ -235,7 +235,7 @@ class TablePlan:
                 self._skipped[f"{collective.name} {skipped}"] = None
                 continue
             for algorithm, pairs in self._algorithms(comm, memory, collective):
-                table = PerfTable(number, memory.backend(), collective, algorithm, pairs)
+                table = PerfTable(number, memory.backend, collective, algorithm, pairs)
                 self._tables.setdefault(table.names, table)
 
     def _obstacle(
