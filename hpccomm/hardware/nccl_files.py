@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
-from hpccomm.hardware.facts import GENERATIONS, NVLINK, NVLINK_5, XGMI
+from hpccomm.hardware.facts import NVLINK, NVLINK_5, XGMI, lanes
 from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
 from hpccomm.units import grouped
 
@@ -171,8 +171,7 @@ def _cpus(affinity: str) -> tuple[int, ...]:
 
 def _lanes(part: ET.Element) -> str:
     speed = re.match(r"[\d.]+", part.get("link_speed", ""))
-    generation = GENERATIONS.get(float(speed[0])) if speed else None
-    return f"PCIe {generation} x{part.get('link_width')}" if generation else ""
+    return lanes({"max_speed": float(speed[0]) if speed else 0.0, "width": part.get("link_width")})
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
