@@ -53,16 +53,7 @@ from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import signal_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
-from hpccomm.schedules.schedule import (
-    RECV,
-    SCRATCH,
-    SEND,
-    Build,
-    Group,
-    Rounds,
-    Schedule,
-    Tuning,
-)
+from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Build, Group, Rounds, Schedule, Tuning
 
 Within = ByMessages | InMemory
 """How data moves within the nodes."""
