@@ -81,7 +81,7 @@ class Alternating:
             If CUDA has failed.
         """
         tag = next(self._tags)
-        transport, device = self._transport, self._device
+        isend, irecv, device = self._transport.isend, self._transport.irecv, self._device
         with used(stream, device):
             at, alive = program.buffers(send, recv)
             event = make_event()
@@ -98,13 +98,9 @@ class Alternating:
                             yield False
                         done = True
                     incoming = program.pieces(receives, at)
-                    requests = [
-                        transport.irecv(_memory(piece), piece.peer, tag) for piece in incoming
-                    ]
-                    requests += [
-                        transport.isend(_memory(piece), piece.peer, tag)
-                        for piece in program.pieces(sends, at)
-                    ]
+                    outgoing = program.pieces(sends, at)
+                    requests = [irecv(_memory(piece), piece.peer, tag) for piece in incoming]
+                    requests += [isend(_memory(piece), piece.peer, tag) for piece in outgoing]
                     yield from self._complete(requests, incoming, tag)
                 if local:
                     with used(stream, device):
