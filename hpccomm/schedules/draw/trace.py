@@ -156,9 +156,8 @@ class _Trace(SymbolicMachine):
                 moves, marks = [], {}
             moves = moves + reached
             marks.update(dict.fromkeys(its))
-        meeting = (
-            () if barrier is None else tuple(tuple(met.tolist()) for met, _ in arrivals(barrier))
-        )
+        met = [] if barrier is None else arrivals(barrier)
+        meeting = tuple(tuple(ranks.tolist()) for ranks, _ in met)
         if moves or marks or meeting:
             yield _step(number, moves, marks, meeting)
         self._sent, self._steps = [], []
