@@ -20,19 +20,17 @@ from hpccomm.contracts.transport import Reach
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp, code_of
 from hpccomm.schedules.proof import ProofCase, Unproven, check_same_program, prove_all, signatures
+from hpccomm.schedules.proof.arguments import REACHED
 from hpccomm.schedules.proof.case import RankSchedule
 from hpccomm.schedules.schedule import (
-    RECV,
-    SCRATCH,
-    SEND,
     Build,
     Channel,
     Group,
-    Place,
     Round,
     Rounds,
     Schedule,
     Tuning,
+    touched,
     whole,
 )
 
@@ -56,12 +54,6 @@ TABLE_WORK = 500
 
 PIECES = 3
 """The most pieces of an array in a proof."""
-
-_REACHED = {
-    Reach.NONE: frozenset[str](),
-    Reach.DIRECT: frozenset((SEND, RECV)),
-    Reach.STAGED: frozenset((SCRATCH,)),
-}
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ def _outcome(claim: Claim) -> int | str:
                 calls,
                 claim.tuning,
                 claim.ordered,
-                _REACHED[claim.reach],
+                REACHED.get(claim.reach.value, frozenset()),
                 solo=size <= SOLO_RANKS,
             )
         )
@@ -293,12 +285,6 @@ def _columns(each: Round) -> Iterator[bytes]:
     def written(value: object) -> bytes:
         return np.asarray(value, np.int64).tobytes()
 
-    def place(where: Place) -> Iterator[bytes]:
-        yield where.buffer.encode()
-        yield written(where.start)
-        if where.peer is not None:
-            yield written(where.peer)
-
     for verb, tables in (("receive", each.receives), ("send", each.sends)):
         for table in tables:
             yield f"{verb} {table.buffer}".encode()
@@ -306,7 +292,10 @@ def _columns(each: Round) -> Iterator[bytes]:
     for step in each.local:
         yield type(step).__name__.encode()
         yield from map(written, (step.rank, step.count))
-        for where in (*step.sources, step.target):
-            yield from place(where)
+        for place, _ in touched(step):
+            yield place.buffer.encode()
+            yield written(place.start)
+            if place.peer is not None:
+                yield written(place.peer)
     if each.barrier is not None:
         yield written(each.barrier.rank)

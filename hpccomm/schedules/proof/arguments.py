@@ -1,7 +1,7 @@
 """The arguments of a proof, checked before anything is built. `case` makes the calls of them."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,12 @@ Peers = Sequence[Sequence[int | None]]
 
 Form = Literal["build", "direct", "staged"]
 """Which of an algorithm's schedules."""
+
+REACHED: Mapping[str, frozenset[str]] = {
+    "direct": frozenset((SEND, RECV)),
+    "staged": frozenset((SCRATCH,)),
+}
+"""The buffers of peers that are reached, by the value of `Reach`, or the form; otherwise none."""
 
 
 def check(
@@ -106,9 +112,8 @@ def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool
 
 def reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
     """Return the buffers of peers that the form reaches."""
-    if form == "staged":
-        return frozenset((SCRATCH,))
-    return frozenset((SEND, RECV)) if algorithm.shared or form == "direct" else frozenset()
+    by = "direct" if algorithm.shared and form == "build" else form
+    return REACHED.get(by, frozenset())
 
 
 def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
