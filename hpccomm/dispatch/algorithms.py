@@ -142,6 +142,7 @@ class AlgorithmRunner:
             the ranks of a node reach each other's arrays.
         """
         pick, other = decision.pick, decision.other
+        tuning = self._tuning(call, pick)
         algorithm = decision.schedule_of(call.collective)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
         builds = self._builds(call, algorithm, deterministic)
@@ -151,20 +152,20 @@ class AlgorithmRunner:
                 for reach, build in builds.items()
                 if not (algorithm.shared and reach is Reach.NONE)  # which is one of hpccomm's own
             }
-            tuning, size = self._tuning(call, pick), self._backend.size
+            size = self._backend.size
             from hpccomm.dispatch.proving import proven
 
             code = proven(pick.algorithm, foreign, call, tuning, size, deterministic=deterministic)
             choice = replace(choice, schedule=code)
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
-            schedule = self._schedule(builds[Reach.NONE], call, pick)
+            schedule = self._schedule(builds[Reach.NONE], call, tuning)
             program = compiled(schedule, call.lengths_of(self._backend.rank))
             start: Start = partial(self._runner.steps, program, call.dtype, fold)
             return Route(replace(choice, segment=schedule.segment_nbytes(itemsize)), start)
         sharing = self._sharing
         assert sharing is not None
-        likely, scratch, reached = self._likely(builds, call, pick, sharing)
+        likely, scratch, reached = self._likely(builds, call, tuning, sharing)
         rank = self._backend.rank
         neighbors = self._backend.topology.neighbors(rank)
         here = neighbors.index(rank)
@@ -172,8 +173,8 @@ class AlgorithmRunner:
             (*neighbors[here:], *neighbors[:here]),
             of_call(asked, pick.algorithm, deterministic, schedule=choice.schedule).fingerprint,
             {
-                reach: cache(partial(self._built, build, call, pick))
-                for reach, build in builds.items()
+                reach: cache(partial(self._built, each, call, tuning))
+                for reach, each in builds.items()
             },
             call.dtype,
             fold,
@@ -207,14 +208,14 @@ class AlgorithmRunner:
         return builds
 
     def _likely(
-        self, builds: Mapping[Reach, Build], call: Signature, pick: policy.Pick, sharing: Sharing
+        self, builds: Mapping[Reach, Build], call: Signature, tuning: Tuning, sharing: Sharing
     ) -> tuple[Schedule, int, str]:
         """Return a call's usual schedule, the bytes staged for it, and how plain arrays are reached."""
         if call.registered:
-            return self._schedule(builds[Reach.DIRECT], call, pick), 0, ""
+            return self._schedule(builds[Reach.DIRECT], call, tuning), 0, ""
         if sharing.plain or Reach.STAGED not in builds:
-            return self._schedule(builds[Reach.DIRECT], call, pick), 0, sharing.how
-        staged = self._schedule(builds[Reach.STAGED], call, pick)
+            return self._schedule(builds[Reach.DIRECT], call, tuning), 0, sharing.how
+        staged = self._schedule(builds[Reach.STAGED], call, tuning)
         scratch = staged.scratch * call.dtype.itemsize
         pieces = call.elements // (staged.segment or max(call.elements, 1))
         if scratch <= sharing.room and pieces <= MOST_SEGMENTS:
@@ -225,18 +226,17 @@ class AlgorithmRunner:
             "(a larger shared_memory_room would do)"
         )
         logger.info("%s of %d bytes: %s", call.name, call.nbytes, reached)
-        return self._schedule(builds[Reach.NONE], call, pick), 0, reached
+        return self._schedule(builds[Reach.NONE], call, tuning), 0, reached
 
-    def _built(self, build: Build, call: Signature, pick: policy.Pick) -> Program | MemoryProgram:
-        schedule = self._schedule(build, call, pick)
+    def _built(self, build: Build, call: Signature, tuning: Tuning) -> Program | MemoryProgram:
+        schedule = self._schedule(build, call, tuning)
         lengths = call.lengths_of(self._backend.rank)
         return compiled_in_memory(schedule, lengths) or compiled(schedule, lengths)
 
-    def _schedule(self, build: Build, call: Signature, pick: policy.Pick) -> Schedule:
+    def _schedule(self, build: Build, call: Signature, tuning: Tuning) -> Schedule:
         """Return this rank's schedule."""
-        backend = self._backend
-        group = world(backend.size, np.array([backend.rank]))
-        return build(group, call, self._tuning(call, pick))
+        group = world(self._backend.size, np.array([self._backend.rank]))
+        return build(group, call, tuning)
 
     def _tuning(self, call: Signature, pick: policy.Pick) -> Tuning:
         """Return the parameters for schedules."""
