@@ -263,13 +263,8 @@ class CudaAwareDispatch:
                     yield False
                 drop_event(event)
                 outgoing = [
-                    (
-                        piece.peer,
-                        aliased(pointer, piece.data.nbytes),
-                        self._wire(tag, piece.data.dtype),
-                        number,
-                    )
-                    for (pointer, piece), number in zip(leaving, numbers, strict=True)
+                    (piece.peer, data, self._wire(tag, piece.data.dtype), number)
+                    for piece, data, number in zip(sends, leaving, numbers, strict=True)
                 ]
                 yield from self._order.sent(transport, outgoing, tag, requests)
             except BaseException:  # the call failed, or was abandoned
@@ -278,17 +273,14 @@ class CudaAwareDispatch:
 
         return steps()
 
-    def _apart(
-        self, piece: Piece, receives: Pieces, kept: list[object], stream: int
-    ) -> tuple[int, Piece]:
+    def _apart(self, piece: Piece, receives: Pieces, kept: list[object], stream: int) -> Any:
         """Return the memory to send from: a copy, if a message is received into its memory."""
-        pointer, nbytes = piece.data.pointer, piece.data.nbytes
         if not any(piece.data.overlaps(each.data) for each in receives):
-            return pointer, piece
-        memory = self._schedules.scratch.empty(nbytes)
+            return _memory(piece)
+        memory = self._schedules.scratch.empty(piece.data.nbytes)
         kept.append(memory)
-        copy(pointer, memory.data.ptr, nbytes, stream)
-        return memory.data.ptr, piece
+        copy(piece.data.pointer, memory.data.ptr, piece.data.nbytes, stream)
+        return aliased(memory.data.ptr, piece.data.nbytes)
 
 
 SIZES = (64, 1 << 20)
