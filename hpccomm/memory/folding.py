@@ -173,9 +173,7 @@ class Folder:
         self._run(np.seterr, over="ignore", invalid="ignore")
         single = self._named and self._exact and self._average is None and op not in LOCATING
         # NumPy deprecates a third positional argument of these two alone.
-        combine = (
-            _ORDERED_INTO.get(op, self._combine) if isinstance(op, ReduceOp) else self._combine
-        )
+        combine = _ORDERED_INTO.get(op, self._combine) if self._named else self._combine
         self.pair: Pair | None = partial(self._run, combine) if single else None
 
     def __call__(self, sources: Sources, out: Array, final: bool = True) -> None:

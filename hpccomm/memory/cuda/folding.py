@@ -197,11 +197,8 @@ class DeviceFolder:
         combined = COMBINED[op if isinstance(op, ReduceOp) else ReduceOp.SUM]
         given = [dtype] * len(sources)
         while len(sources) > AT_ONCE:
-            total = (
-                sources[0]
-                if given[0] == FLOAT32
-                else self._elements.scratch.empty(out.size, FLOAT32)
-            )
+            scratch = self._elements.scratch
+            total = sources[0] if given[0] == FLOAT32 else scratch.empty(out.size, FLOAT32)
             kernel(tuple(given[:AT_ONCE]), FLOAT32, combined)(*sources[:AT_ONCE], _ONE, total)
             sources, given = [total, *sources[AT_ONCE:]], [FLOAT32, *given[AT_ONCE:]]
         kernel(tuple(given), dtype, combined)(*sources, np.float32(average or 1), out)
