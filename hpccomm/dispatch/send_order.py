@@ -11,6 +11,9 @@ from typing import Any
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.runtime.waiting import completed
 
+Outgoing = tuple[int, Any, int, int]
+"""A message to send: the receiver, an ndarray of uint8, the transport's tag, and the place as of `take`."""
+
 
 class SendOrder:
     """The order of the messages of one communicator. They are begun by one thread at a time."""
@@ -29,11 +32,7 @@ class SendOrder:
         return number
 
     def sent(
-        self,
-        transport: Transport,
-        outgoing: Sequence[tuple[int, Any, int, int]],
-        tag: int,
-        requests: list[Request],
+        self, transport: Transport, outgoing: Sequence[Outgoing], tag: int, requests: list[Request]
     ) -> Steps:
         """Send messages, each once those before it have left; wait, polled, until all is complete.
 
@@ -41,8 +40,8 @@ class SendOrder:
         ----------
         transport : Transport
             Moves them.
-        outgoing : sequence of (int, ndarray of uint8, int, int)
-            The receiver of each, its bytes, the transport's tag, and its place as of `take`.
+        outgoing : sequence of Outgoing
+            The messages.
         tag : int
             The user's, as in `take`.
         requests : list of Request

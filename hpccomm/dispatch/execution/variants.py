@@ -63,10 +63,6 @@ class ReachedForm(NamedTuple):
     turns: Turns | None
 
 
-def _none() -> None:
-    """Stands for the reference to a missing array."""
-
-
 class _Recent(NamedTuple):
     """References to the arrays of the last call, and how they are exposed in every call."""
 
@@ -134,7 +130,7 @@ class Variants:
             if len(self._registered) >= KEPT:
                 self._registered.clear()
             self._registered[_places(send, recv)] = exposure
-        references = [_none if each is None else ref(each) for each in (send, recv)]
+        references = [(lambda: None) if each is None else ref(each) for each in (send, recv)]
         self._recent = _Recent(references[0], references[1], exposure)
         return exposure
 
