@@ -65,11 +65,7 @@ _SCRIPT = (
 _OWN = (
     FlagGroup(
         [
-            Flag(
-                f"{each.flag} {each.metavar}",
-                str,
-                each.meaning + (f" (default {each.default})" if each.default else ""),
-            )
+            Flag(f"{each.flag} {each.metavar} {each.default or ''}", str, each.meaning)
             for each in DIRECTIVES.values()
         ],
         "Slurm's flags",

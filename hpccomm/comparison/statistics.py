@@ -10,6 +10,7 @@ MPI benchmarking is still not as easy as you think", IEEE TPDS 2016).
 
 import math
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -112,10 +113,7 @@ def least_p(base: int, new: int) -> float:
 
 def launches_needed(level: float, tests: int) -> int:
     """Return the launches a side that can show a difference at a level, with a number of tests."""
-    number = 2
-    while least_p(number, number) > level / tests:
-        number += 1
-    return number
+    return next(number for number in count(2) if least_p(number, number) <= level / tests)
 
 
 def holm(p: Sequence[float]) -> list[float]:

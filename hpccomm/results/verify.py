@@ -67,7 +67,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         name, _, what = each.partition(": ")
         by_name.setdefault(name, []).append(what)
     lines = []
-    for name in [*counts, *(name for name in by_name if name not in counts)]:
+    for name in counts | by_name:
         faults = "; ".join(by_name.get(name, ()))
         whole = f"DAMAGED: {faults}" if faults else "all as it was stored"
         lines.append(": ".join(filter(None, (name, counts.get(name, ""), whole))))
