@@ -76,8 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def _without_recording(args: argparse.Namespace) -> int:
     from hpccomm.recordings.elsewhere import gradients, what_if
 
-    missing = [f"--{name}" for name in _OF_MODEL if getattr(args, name) is None]
-    if not args.what_if or missing:
+    if not args.what_if or any(getattr(args, name) is None for name in _OF_MODEL):
         raise UsageError(
             "give a results file with a recording, or --what-if with --gradients, --compute and --ranks"
         )

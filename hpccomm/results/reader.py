@@ -321,9 +321,8 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
             damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
-                columns = dict(
-                    part.calls.columns
-                )  # read now: a process may open some thousand files
+                # Read now: a process may open some thousand files.
+                columns = dict(part.calls.columns)
                 parts[rank] = replace(part, calls=Calls(part.calls.starts, columns), _lines=None)
             damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)

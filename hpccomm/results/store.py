@@ -182,11 +182,13 @@ class Section:
         for name, more in wanted.items():
             if self.used[name] + more > capacity[name]:
                 capacity[name] = 2 * (self.used[name] + more)
-        self._rewrite(capacity)
+        self.rewrite(capacity)
 
-    def replace_record(self, record: Any) -> None:
-        """Replace the file by one with other facts; as `enlarge`."""
-        self._rewrite(self._capacity, record)
+    def rewrite(self, capacity: Mapping[str, int] | None = None, record: Any = None) -> None:
+        """Replace the file by one in which this section has another capacity, or other facts; as `enlarge`."""
+        self.check_there()
+        with self._refusals():
+            self._replace(self._open, capacity or self._capacity, record)
 
     def remove(self) -> None:
         """Take the section out of the file, and remove a file that this made, if it has nothing else.
@@ -221,7 +223,7 @@ class Section:
         size = self._file.stat().st_size
         try:
             if layout.nbytes(self._kind, spare, self._ranks) > size // 8:
-                self._rewrite(self.used)
+                self.rewrite(self.used)
         except ResultsError as error:
             # Nothing is lost: it is whole in the file that it was measured into.
             _log.warning("%s keeps the space that it did not use: %s", self.name, error)
@@ -251,12 +253,6 @@ class Section:
         with self._refusals():
             for data, at in writes:
                 storage.write(descriptor, data, at)
-
-    def _rewrite(self, capacity: Mapping[str, int], record: Any = None) -> None:
-        """Replace the file by one in which this section has another capacity, or other facts."""
-        self.check_there()
-        with self._refusals():
-            self._replace(self._open, capacity, record)
 
     def _replace(self, before: FileIO | None, capacity: Mapping[str, int], record: Any) -> None:
         def build(

@@ -155,7 +155,7 @@ class Writer:
         """
         self._section.check_open()
         self._entries[name] = entry
-        self._section.replace_record(self._record())
+        self._section.rewrite(record=self._record())
 
     def end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and give back capacity that it did not use.
