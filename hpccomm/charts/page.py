@@ -67,7 +67,7 @@ def build(
             f"reports are put together by Jinja, which cannot be loaded ({error}); install it: "
             f"{install_command('report')}"
         ) from error
-    judged = list(_judged(runs))
+    judged = [(run.title, *pairs.read(run)) for run in runs if pairs.ENTRY in run.entries]
     analysed = [Analysis(each) for each in recordings[-MOST_RECORDINGS:]]
     sections = [section for each in analysed for section in _recorded(each)]
     sections += [*_over_size(runs), *_history(runs), *_skew(runs), *starmap(_pairs, judged)]
@@ -152,13 +152,6 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
     for title, skew in filter(None, map(curves.first_skew, runs[-MOST_SKEWS:])):
         note = "Medians, and 5th to 95th percentile of the repetitions."
         yield f"Skew of ranks: {title}", note, pictures.skews(title, skew)
-
-
-def _judged(runs: Sequence[Run]) -> Iterator[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]]:
-    """Yield the pairs of ranks of the runs, with their names and the slow ones."""
-    for run in runs:
-        if pairs.ENTRY in run.entries:
-            yield run.title, *pairs.read(run)
 
 
 def _pairs(title: str, measured: pairs.MeasuredPairs, verdict: pairs.PairDiagnosis) -> _Section:

@@ -131,8 +131,5 @@ def run(args: argparse.Namespace) -> int:
             samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
         status = output.damaged(samples.damage(), args.file) or status
-    if args.output is None:
-        output.write(text)
-    else:
-        output.write_file(args.output, text, new=True)
+    output.write_file(args.output, text, new=True)
     return status

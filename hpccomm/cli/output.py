@@ -121,14 +121,17 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
     return chosen, status
 
 
-def write_file(file: Path, content: str, *, new: bool = False) -> None:
-    """Write a file of text; replace an existing one, unless the file must be new.
+def write_file(file: Path | None, content: str, *, new: bool = False) -> None:
+    """Write a file of text, or to standard output without one; replace an existing file, unless it must be new.
 
     Raises
     ------
     ResultsError
         If it cannot be written, or an HDF5 file is there, which holds measurements.
     """
+    if file is None:
+        write(content)
+        return
     try:
         if file.is_file() and not new:
             with file.open("rb") as stream:

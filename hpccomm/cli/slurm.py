@@ -107,11 +107,7 @@ def run(args: argparse.Namespace) -> int:
         folder=str(args.folder),
         repeats=bool(getattr(given, "launches", None)),
     )
-    script = text(request)
-    if args.script is None:
-        output.write(script)
-    else:
-        output.write_file(args.script, script)
+    output.write_file(args.script, text(request))
     return 0
 
 
