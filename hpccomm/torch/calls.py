@@ -56,6 +56,13 @@ def check_equal(name: str, parts: Sequence[Any], own: Any) -> None:
         )
 
 
+def on_blocks(name: str, x: Any, counts: Sequence[int], *more: Any, out: Any) -> Issued:
+    """Return the call that moves blocks of these sizes: the one for uneven ones, unless they are equal."""
+    if len(set(counts)) == 1:
+        return Issued(name, (x, *more), {"out": out})
+    return Issued(f"{name}_v", (x, counts, *more), {"out": out})
+
+
 class GroupCalls:
     """The calls, whichever class of c10d the group is.
 
@@ -143,12 +150,8 @@ class GroupCalls:
         how, result, stage = terms(rest, named), tensors(outputs), Staging()
         calls = []
         for out, parts in zip(result, lists(inputs), strict=True):
-            x, counts = array(joined(parts), reduced=True), sizes(parts)
-            into = {"out": stage.out(out, reduced=True).reshape(-1)}
-            if len(set(counts)) == 1:
-                calls.append(Issued("reduce_scatter", (x, how.op), into))
-            else:
-                calls.append(Issued("reduce_scatter_v", (x, counts, how.op), into))
+            x, into = array(joined(parts), reduced=True), stage.out(out, reduced=True).reshape(-1)
+            calls.append(on_blocks("reduce_scatter", x, sizes(parts), how.op, out=into))
         return self._issue(calls, how, result, stage)
 
     def reduce_scatter_single_coalesced(
@@ -181,12 +184,8 @@ class GroupCalls:
         how, result, stage = terms(rest, named), lists(outputs), Staging()
         calls = []
         for parts, x in zip(result, tensors(inputs), strict=True):
-            source, counts = array(contiguous(x)).reshape(-1), sizes(parts)
-            into = {"out": stage.parts(parts, x)}
-            if len(set(counts)) == 1:
-                calls.append(Issued("all_gather", (source,), into))
-            else:
-                calls.append(Issued("all_gather_v", (source, counts), into))
+            source, into = array(contiguous(x)).reshape(-1), stage.parts(parts, x)
+            calls.append(on_blocks("all_gather", source, sizes(parts), out=into))
         return self._issue(calls, how, result, stage)
 
     def allgather_coalesced(
