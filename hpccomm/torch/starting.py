@@ -4,22 +4,18 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import torch.distributed as dist
 
 import hpccomm
+from hpccomm.communicator import Communicator
 from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.group import BESIDE_OTHERS, GroupFacts, HpccommGroup, served_by
 from hpccomm.torch.registration import NAME, SCHEME
 from hpccomm.torch.store import JobStore
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from hpccomm.communicator import Communicator
 
 STORE_SECONDS = 300.0
 """How long the store waits, as c10d's do."""
@@ -27,7 +23,7 @@ STORE_SECONDS = 300.0
 _store: JobStore | None = None
 """c10d keeps the half of it that is C++; this is the other one."""
 
-_waiting: "Communicator | None" = None
+_waiting: Communicator | None = None
 """The communicator of all ranks that a rendezvous has made, until the default group takes it."""
 
 
@@ -87,7 +83,7 @@ def rendezvous(
         yield _store, comm.rank, comm.size
 
 
-def _check_size(comm: "Communicator", size: int) -> None:
+def _check_size(comm: Communicator, size: int) -> None:
     """Raise unless MPI has started that many ranks."""
     if comm.size == size:
         return
@@ -100,7 +96,7 @@ def _check_size(comm: "Communicator", size: int) -> None:
     )
 
 
-def _check_rank(comm: "Communicator", rank: int) -> None:
+def _check_rank(comm: Communicator, rank: int) -> None:
     """Raise unless it is the rank of MPI."""
     if comm.rank == rank:
         return
@@ -128,7 +124,7 @@ def _kind() -> type[GroupFacts]:
     UsageError
         If there are others, and this version has no place for them.
     """
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 (there is no other way)
+    frame: Any = sys._getframe()  # noqa: SLF001 (there is no other way)
     while frame is not None and "backend_config" not in frame.f_locals:
         frame = frame.f_back
     names = {} if frame is None else frame.f_locals["backend_config"].get_device_backend_map()
@@ -145,7 +141,7 @@ def _kind() -> type[GroupFacts]:
     )
 
 
-def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> "Communicator":
+def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> Communicator:
     global _waiting
     if not ranks:  # the default group
         comm, _waiting = _waiting or hpccomm.new_comm(name="torch", timeout=timeout), None
