@@ -55,8 +55,7 @@ def same_bits(actual: Array, expected: Array, what: str = "") -> None:
     what : str
         The subject, for the message.
     """
-    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, not {expected.dtype}"
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
+    equal(actual, expected, what)
     assert actual.tobytes() == expected.tobytes(), f"{what}: {actual!r}, not {expected!r}"
 
 
