@@ -71,7 +71,6 @@ def split(
                 whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
                 raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
         if color is None:
-            core.groups += 1
             apart(core)
             return None
         members = sorted(
@@ -119,7 +118,6 @@ def split_ranks(
         core.agree("split_ranks", {"ranks": members}, error)
         end_dropped(core.backend, core.control)
         if core.backend.rank not in members:
-            core.groups += 1
             apart(core)
             return None
         return _group(self, members, name, "ranks{}")

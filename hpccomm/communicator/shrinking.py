@@ -68,6 +68,7 @@ def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
 
 def apart(core: Core) -> None:
     """Take part, as a rank that joins none, while the others make groups."""
+    core.groups += 1  # all ranks count alike
     survival = core.backend.survival
     if survival is not None:
         with core.calls.beside_watchdog("making a group"):
