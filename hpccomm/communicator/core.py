@@ -351,8 +351,7 @@ class Core:
 class HasCore(Protocol):
     """A communicator, as its methods see it: they are functions that take `self`."""
 
-    @property
-    def _core(self) -> Core: ...
+    _core: Core
 
 
 @contextmanager
