@@ -189,7 +189,6 @@ class ReceiveWork(PendingWork):
     def source_rank(self) -> int:
         """Return who sent it, when it is there."""
         self.wait()
-        src: int = self._work.wait().src
-        return src
+        return int(self._work.wait().src)
 
     _source_rank = source_rank
