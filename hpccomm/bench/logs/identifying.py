@@ -3,7 +3,7 @@
 The readers `nccl_text`, `nccl_json` and `records` call it before they make a run of a table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpccomm.bench.logs.figures import (
@@ -113,9 +113,9 @@ class TableEvidence:
                 f"does not say how many ranks there were, and its bus bandwidth may be that of {min(ranks)} to "
                 f"{max(ranks)}; give --ranks"
             )
-        notes = _contradicted(kind, defaults, name or self.hint, listed)
+        contradicted = _contradicted(kind, defaults, name or self.hint, listed)
         lines = {row.line: f"line {row.line} is left out: {_why(row, kind)}" for row in bad[::-1]}
-        notes += reversed(lines.values())
+        notes = [*contradicted, *reversed(lines.values())]
         return IdentifiedTable(kind, [row for row in rows if row.line not in lines], notes)
 
     def _fitting(self, collective: str, numbers: Iterable[int]) -> list[Fitting]:
@@ -178,21 +178,18 @@ def _storable(row: PrintedRow) -> bool:
 
 def _contradicted(
     kind: TableKind, defaults: LogDefaults, name: str, listed: Sequence[int]
-) -> list[str]:
-    notes = []
+) -> Iterator[str]:
     if listed and kind.ranks not in listed:
-        notes.append(
-            f"{listed[0]} ranks are listed, and its bus bandwidth is that of {kind.ranks}: stored as {kind.ranks}"
-        )
+        found = f"its bus bandwidth is that of {kind.ranks}"
+        yield f"{listed[0]} ranks are listed, and {found}: stored as {kind.ranks}"
     elif not listed and kind.ranks != defaults.ranks:
-        notes.append(f"its figures fit {kind.ranks} ranks")
+        yield f"its figures fit {kind.ranks} ranks"
     if defaults.ranks not in (None, kind.ranks):
-        notes.append(f"--ranks {defaults.ranks} contradicts the log, and is not used")
+        yield f"--ranks {defaults.ranks} contradicts the log, and is not used"
     if kind.collective not in (name, defaults.collective):
-        notes.append(f"its figures fit {kind.collective}")
+        yield f"its figures fit {kind.collective}"
     if defaults.collective not in (None, kind.collective):
-        notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
-    return notes
+        yield f"--collective {defaults.collective} contradicts the log, and is not used"
 
 
 def _why(row: PrintedRow, kind: TableKind) -> str:

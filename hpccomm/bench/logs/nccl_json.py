@@ -3,6 +3,7 @@
 `hpccomm perf -J` writes the same. `hpccomm.bench.logs.reading` passes the values to it.
 """
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import groupby
@@ -126,9 +127,8 @@ def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankIn
     )
 
 
-def _halves(result: dict[str, Any], number: int, iterations: int) -> list[PrintedRow]:
-    """Return the rows of a result; their line is its number."""
-    rows = []
+def _halves(result: dict[str, Any], number: int, iterations: int) -> Iterator[PrintedRow]:
+    """Yield the rows of a result; their line is its number."""
     for place in ("out_of_place", "in_place"):
         half = result.get(place)
         if half is None:
@@ -140,14 +140,12 @@ def _halves(result: dict[str, Any], number: int, iterations: int) -> list[Printe
             exact(float(_either(half, *names)))
             for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
         )
-        row = PrintedRow(
+        yield PrintedRow(
             *(number, *case, *size, time, algbw, busbw),
             wrong=UNCHECKED if wrong is None else int(wrong),
             iterations=int(result.get("actual_iterations", iterations)),
             repetitions=result.get(f"{place}_per_iter"),
         )
-        rows.append(row)
-    return rows
 
 
 def _words(result: dict[str, Any]) -> list[str]:
