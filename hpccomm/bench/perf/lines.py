@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,8 +111,8 @@ class TableLine:
         )
         return MeasuredRow(row, timing, samples, stamps)
 
-    def wrong(self, times: Sequence[RankTimes], *, in_place: bool) -> list[str]:
-        """Return a sentence on each operation that went wrong: rank, index, expected and got.
+    def wrong(self, times: Sequence[RankTimes], *, in_place: bool) -> Iterator[str]:
+        """Yield a sentence on each operation that went wrong: rank, index, expected and got.
 
         It names the lowest rank, and counts the others.
         """
@@ -125,15 +125,13 @@ class TableLine:
             for rank, each in enumerate(times)
             for mismatch in each.wrong
         )
-        sentences = []
         for repetition, mismatches in operations.items():
             rank, first = mismatches[0]
             timed = f"timed operation {repetition}"
             when = "an operation after the timed ones" if repetition is None else timed
             elements = sum(mismatch.wrong for _, mismatch in mismatches)
-            sentences.append(
+            yield (
                 f"{where}, {when}: rank {rank}, index {first.index}: expected {first.expected}, "
                 f"got {first.got}; {elements} elements are wrong on ranks "
                 f"{ranges(rank for rank, _ in mismatches)}"
             )
-        return sentences

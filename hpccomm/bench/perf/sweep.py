@@ -329,7 +329,7 @@ class _Sweep:
         line = TableLine(table.names, case, options.config, ranks, options.sync, variant)
 
         def write(to: Report) -> None:
-            rows, wrong = [], []
+            rows, wrong = [], list[str]()
             for in_place, times in enumerate(halves):
                 assert times is not None
                 rows.append(line.row(times, in_place=bool(in_place)))
