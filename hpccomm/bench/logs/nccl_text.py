@@ -3,7 +3,7 @@
 `hpccomm.bench.logs.reading` calls it for each stream of a log.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,8 +22,8 @@ _MOST_NOTES = 3
 
 def parse(
     lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
-) -> list[LogTable]:
-    """Return the tables in one stream of a log, in their order, as runs or with the reason why not.
+) -> Iterator[LogTable]:
+    """Yield the tables in one stream of a log, in their order, as runs or with the reason why not.
 
     Parameters
     ----------
@@ -36,20 +36,18 @@ def parse(
     """
     tables = nccl_tables.read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
-    results: list[LogTable] = []
     for group in _apart(tables):
         first = group[0]
         left_out = "what stands behind the end of the table is left out"
         first.notes += [f"line {number}: {left_out}" for number in first.behind]
         if len(group) > 1 or first.mixed:
-            results.append(_interleaved(group))
+            yield _interleaved(group)
             continue
         why = ""
         if not first.ended:
             last = first.rows[-1].line if first.rows else None
             why = cause(log, first.line, ends.get(first.line), last, warned=True)
-        results.append(_finished(first, why, defaults))
-    return results
+        yield _finished(first, why, defaults)
 
 
 def _apart(tables: Sequence[PrintedTable]) -> Iterable[list[PrintedTable]]:
