@@ -62,11 +62,7 @@ Within = ByMessages | InMemory
 def messages(collective: str) -> Build:
     """Return the build of a collective by messages."""
     compose = _COMPOSED[collective]
-
-    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        return compose(ByMessages(Levels(group, tuning)), call, tuning)
-
-    return build
+    return lambda group, call, tuning: compose(ByMessages(Levels(group, tuning)), call, tuning)
 
 
 def direct(collective: str) -> Build:
