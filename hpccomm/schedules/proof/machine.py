@@ -159,6 +159,7 @@ class SymbolicMachine:
         sender, receiver, out, sent = self._messages(sends, "sends to")
         if not len(dst) and not len(sender):
             return
+        demand = self._checks.demand
         # Both ends of a message have the same key; messages of one pair keep their order.
         key, other = src * self._ranks + dst, sender * self._ranks + receiver
         order, other_order = np.argsort(key, kind="stable"), np.argsort(other, kind="stable")
@@ -167,7 +168,7 @@ class SymbolicMachine:
         dst, src = dst[order], src[order]
         into, expects = into[order], expects[order]
         out, sent = out[other_order], sent[other_order]
-        self._checks.demand(
+        demand(
             expects == sent,
             dst,
             lambda i: (
@@ -182,12 +183,10 @@ class SymbolicMachine:
         reader, writer = np.repeat(src, expects), np.repeat(dst, expects)
         self._checks.written(source, reader, "sends")
         alone, received = self._checks.overlaps(source, target)
-        self._checks.demand(
-            alone,
-            writer,
-            lambda i: f"receives into {self._memory.name(target[i])} twice at once",
+        demand(
+            alone, writer, lambda i: f"receives into {self._memory.name(target[i])} twice at once"
         )
-        self._checks.demand(
+        demand(
             received == -1,
             reader,
             lambda i: f"sends {self._memory.name(source[i])} while it receives there",
