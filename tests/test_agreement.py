@@ -309,3 +309,19 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
     said = run_ranks(ranks, on_rank, timeout=30, ranks_per_node=per_node)
     elsewhere = said[:per_node]
     assert all(re.match(told, each) for each in elsewhere), said
+
+
+def test_an_object_that_a_rank_did_not_take_is_a_mismatch_at_the_end() -> None:
+    """Its message arrives in place of what the ranks compare there."""
+
+    def main(comm: Communicator) -> str:
+        comm.broadcast_object(1, 2)
+        if comm.rank:
+            comm.broadcast_object({"not": "JSON"}, 2)
+        with pytest.raises(RankMismatch) as raised:
+            comm.finalize()
+        return str(raised.value)
+
+    for told in run_ranks(3, main):
+        assert "rank 0: finalize" in told
+        assert "ranks 1 and 2: broadcast_object" in told

@@ -335,7 +335,14 @@ class Check:
     def _exchanged(self, mine: object) -> Result[dict[int, Any]]:
         """Return every rank's contribution, by rank."""
         payloads = yield from self._control.all_gather_steps(json.dumps(mine).encode())
-        return {rank: json.loads(each) for rank, each in enumerate(payloads)}
+        try:
+            return {rank: json.loads(each) for rank, each in enumerate(payloads)}
+        except ValueError:  # such as an object: a call on objects was left out here, or on other ranks
+            engine, why = self._engine, "a message of another call has arrived"
+            entry = engine.current
+            mismatch = RankMismatch(why) if entry is None else engine.failure.unfit(entry, why, ())
+            engine.fail(mismatch)
+            raise mismatch from None
 
 
 def odd_calls(came: Mapping[int, Any]) -> tuple[int, ...]:
