@@ -41,7 +41,7 @@ def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     x : array
         Of the same shape and dtype on all ranks.
     op : ReduceOp, PremulSum or callable
-        As in `Communicator.all_reduce`.
+        As in `hpccomm.Communicator.all_reduce`.
     comm : Communicator
         Its ranks.
 
@@ -79,7 +79,7 @@ def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     x : array
         Of the same shape and dtype on all ranks; the number of ranks divides axis 0.
     op : ReduceOp, PremulSum or callable
-        As in `Communicator.reduce_scatter`. ``SUM``, ``AVG`` and `premul_sum` have a gradient.
+        As in `hpccomm.Communicator.reduce_scatter`. ``SUM``, ``AVG`` and `premul_sum` have a gradient.
     comm : Communicator
         Its ranks.
 

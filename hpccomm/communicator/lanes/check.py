@@ -337,7 +337,9 @@ class Check:
         payloads = yield from self._control.all_gather_steps(json.dumps(mine).encode())
         try:
             return {rank: json.loads(each) for rank, each in enumerate(payloads)}
-        except ValueError:  # such as an object: a call on objects was left out here, or on other ranks
+        except (
+            ValueError
+        ):  # such as an object: a call on objects was left out here, or on other ranks
             engine, why = self._engine, "a message of another call has arrived"
             entry = engine.current
             mismatch = RankMismatch(why) if entry is None else engine.failure.unfit(entry, why, ())
