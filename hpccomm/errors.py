@@ -117,7 +117,7 @@ class CommunicationError(HpccommError):
 
 
 class CollectiveTimeout(CommunicationError):
-    """The deadline of a call passed; the communicator has failed."""
+    """The deadline of a call passed. The communicator has failed, except after a `WaitTimeout`."""
 
 
 class WaitTimeout(CollectiveTimeout, TimeoutError):

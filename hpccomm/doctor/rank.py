@@ -103,7 +103,7 @@ def _mpiexec() -> dict[str, str]:
         asked = run([path, "--version"], 3)
     except subprocess.TimeoutExpired as error:
         raise LookupError(f"{path} --version does not answer") from error
-    name, version = origin(asked.stdout)
+    name, version = origin(asked.stdout + asked.stderr)
     return {"path": path, "vendor": name, "version": version}
 
 

@@ -158,9 +158,9 @@ def why(error: Exception) -> str:
 
 
 def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess[str]":
-    """Run a command for some seconds at most; its output and its errors are one text."""
+    """Run a command for some seconds at most, and return what it said."""
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command, stdin=subprocess.DEVNULL, capture_output=True,
         text=True, errors="replace", timeout=patience, check=False,
     )  # fmt: skip
 

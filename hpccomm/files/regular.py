@@ -7,7 +7,7 @@ of hpccomm opens files that users name by it.
 
 import os
 import stat
-from io import BufferedReader, FileIO
+from io import FileIO
 from pathlib import Path
 
 MOST_TEXT = 16 << 20
@@ -87,8 +87,10 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
     UnicodeDecodeError
         If it is not UTF-8.
     """
-    with open_regular(path) as file, BufferedReader(file) as whole:
-        data = whole.read(most + 1)
+    data = bytearray()
+    with open_regular(path) as file:  # one read of `most` bytes would allocate them
+        while len(data) <= most and (more := file.read(1 << 20)):
+            data += more
     if len(data) > most:
         raise NotRegular(None, f"it is larger than {most >> 20} MiB")
     return data.decode("utf-8")

@@ -18,6 +18,7 @@ from hpccomm.errors import (
     HpccommError,
     PeerLost,
     RankMismatch,
+    WaitTimeout,
 )
 from hpccomm.runtime import dump, lifetime
 from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place
@@ -233,7 +234,8 @@ class Failure:
 
     def _concerns(self, error: BaseException | None, entry: CallRecord) -> bool:
         """Whether an error that another thread found is that of this very call."""
-        return isinstance(error, CommunicationError) and error.sequence == entry[SEQUENCE]
+        found = isinstance(error, CommunicationError) and not isinstance(error, WaitTimeout)
+        return found and error.sequence == entry[SEQUENCE]  # type: ignore[union-attr]
 
     def _tell_of_loss(self, error: PeerLost, entry: CallRecord) -> None:
         """Fail the communicator with a lost rank, the call that found it, and how to continue."""

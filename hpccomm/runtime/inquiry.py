@@ -51,6 +51,9 @@ logger = logging.getLogger("hpccomm")
 ASK_SECONDS, ANSWER_SECONDS = 0.3, 0.5
 """A call that has waited so long has the peers asked, and how long their answers may take."""
 
+COMPARING_SECONDS = 5.0
+"""So long calls that the ranks compare before they begin are left to that: a rank may be late."""
+
 UNFIT_SECONDS = 2.0
 """The same where the communicator has failed already, and the answers say why."""
 
@@ -124,7 +127,7 @@ class Inquiry:
                 if error is not None:
                     self._give_up(entry, error)
         elif seconds > ASK_SECONDS and entry[LABEL].name != SHRINK and self._due(entry, now):
-            verdict = self._asked(entry, overdue=False)
+            verdict = self._asked(entry, overdue=seconds > COMPARING_SECONDS)
             error = self._found(verdict, entry, seconds)
             said = "" if error is not None or verdict is None else verdict.unreceived
             if said not in self._said and len(self._said) <= MOST_NAMED:  # some wait so by design

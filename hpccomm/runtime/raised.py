@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CommunicationError, WaitTimeout
 from hpccomm.runtime import answering, dump
 from hpccomm.runtime.lifetime import status_of
 from hpccomm.runtime.recorder import described, in_words, mishap, of_program, site_of_traceback
@@ -46,7 +46,7 @@ def note(error: BaseException) -> Mapping[str, Any]:
         "order": _order(error),
         "status": int(status_of(error)),
         "exits": isinstance(error, SystemExit),
-        "own": not isinstance(error, CommunicationError),
+        "own": not isinstance(error, CommunicationError) or isinstance(error, WaitTimeout),
     }
     answering.note(raised=facts)
     return facts

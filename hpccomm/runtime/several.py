@@ -48,6 +48,8 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
             seconds = None if limit is None else max(0.0, limit - (perf_counter() - begun))
             results.append(work.wait(seconds))
         except WaitTimeout:
+            if work.over:  # it is what has ended the call, such as a hook's error
+                raise
             left.append(work)
         except HpccommError as error:
             first = first or _named(error, index, each)

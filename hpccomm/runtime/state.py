@@ -18,6 +18,7 @@ from hpccomm.errors import (
     HpccommError,
     PeerLost,
     RankMismatch,
+    WaitTimeout,
 )
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.progress import ANY_OF, CALL, NOBODY, Task, TaskQueue
@@ -257,6 +258,7 @@ def _left(error: BaseException) -> str:
     if isinstance(error, CommunicatorAborted):
         return "was aborted"
     shared = isinstance(error, CollectiveTimeout | PeerLost | RankMismatch)
+    shared = shared and not isinstance(error, WaitTimeout)  # such as a hook's
     return "" if shared else f"left a call by {in_words(error)}"
 
 

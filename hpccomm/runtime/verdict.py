@@ -84,8 +84,8 @@ def judge(
     behind : callable, optional
         ``behind(rank)`` returns who keeps a rank that waits in a message, and their answers.
     overdue : bool, optional
-        Whether the deadline has passed. Until then calls do not count as different if the ranks compare them
-        before they begin: that ends them all, and the communicator goes on.
+        Whether it has waited long. Until then calls do not count as different if the ranks compare them before
+        they begin: that ends them all, and the communicator goes on.
     """
     number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
     absent: dict[int, Answer] = {}

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from hpccomm.backends.bootstrap import libmpi, presence
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.contracts.side import Facts
-from hpccomm.errors import HpccommError, PeerLost
+from hpccomm.errors import HpccommError, PeerLost, WaitTimeout
 from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process
 from hpccomm.runtime.lifetime import (
@@ -190,10 +190,12 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
             end_job(mpi, why, Status.ENDED, others={})  # who does not end has raised nothing
         if leaving and not presence.all_leave(LAST_WORDS_SECONDS) and not libmpi.survives():
             end_job(mpi, f"it exits with status {leaving}", leaving)
-        # MPI_Finalize may wait for lost ranks, under ULFM for ever.
-        if (ours or leaving or libmpi.survives()) and libmpi.sign_off():
+        told = answering.noted("raised")
+        # What has left a block is likely the status; else MPI_Finalize may wait for lost ranks, under ULFM for ever.
+        exits = leaving or (told["status"] if told and told["exits"] else 0)
+        if (ours or exits or libmpi.survives()) and libmpi.sign_off():
             if not ours:  # nothing else keeps mpi4py from finalising
-                leave_now(leaving)
+                leave_now(exits)
             libmpi.exit_at_once()
             return
     library = libmpi.library()
@@ -249,13 +251,8 @@ def _settle(mpi: Any) -> None:
 
 
 def known() -> int:
-    """Return the exit status of this process, as far as Python reveals it; 0 if it is unknown.
-
-    Known is that of an uncaught exception, and that of a ``SystemExit`` which has left the block of a communicator,
-    unless the program has made another one since.
-    """
-    told = answering.noted("raised")
-    return _known or (told["status"] if told and told["exits"] else 0)
+    """Return the exit status of this process after an uncaught exception; 0 if Python does not reveal it."""
+    return _known
 
 
 def _in_main_thread() -> bool:
@@ -291,7 +288,9 @@ class _Exceptions:
         told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
         if not (told and self._concerned() and _in_main_thread()) or hasattr(error, raised.MARK):
             return
-        if isinstance(error, HpccommError | KeyboardInterrupt):
+        if isinstance(error, HpccommError | KeyboardInterrupt) and not isinstance(
+            error, WaitTimeout
+        ):
             raised.note(error)
         else:
             self._tell(error, at_once=True)

@@ -341,8 +341,9 @@ class Check:
             ValueError
         ):  # such as an object: a call on objects was left out here, or on other ranks
             engine, why = self._engine, "a message of another call has arrived"
-            entry = engine.current
-            mismatch = RankMismatch(why) if entry is None else engine.failure.unfit(entry, why, ())
+            entry, mismatch = engine.current, RankMismatch(why)
+            if entry is not None and entry[recorder.NUMBER] == engine.number:  # it is this call
+                mismatch = engine.failure.unfit(entry, why, ())
             engine.fail(mismatch)
             raise mismatch from None
 

@@ -63,7 +63,6 @@ class DeviceLane(Lane):
 
     memory = "device"
     dispatch: DeviceDispatch
-    """Why it takes no arrays, as a `RefusingLane` has it."""
 
     def __init__(
         self,

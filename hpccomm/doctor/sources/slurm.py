@@ -78,5 +78,6 @@ def _answer(command: list[str]) -> tuple[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
         return "", f"no answer within {PATIENCE:g} s" if late else why(error)
-    lines = done.stdout.strip().splitlines() or [f"status {done.returncode}"]
-    return done.stdout, lines[-1] if done.returncode else ""
+    text = done.stdout + done.stderr
+    lines = text.strip().splitlines() or [f"status {done.returncode}"]
+    return text, lines[-1] if done.returncode else ""
