@@ -232,6 +232,11 @@ try:
 except KeyboardInterrupt:
     print(f"caught after {time.monotonic() - begin}")
 assert time.monotonic() - begin > shutdown.HANDLED_SECONDS
+try:
+    with comm:
+        sys.exit(5)
+except SystemExit:
+    pass
 assert shutdown.known() == 0
 """
     job = mpiexec(2, "-c", HEAD + program)
