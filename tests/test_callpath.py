@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,13 +31,9 @@ def functions() -> dict[str, ast.FunctionDef]:
 
 def statements(function: ast.AST) -> Iterator[str]:
     """Yield the statements, also those within others, without what is a form's own."""
-    own = {"BLOCKING", "POLLED", "ASYNC", "DEVICE", "mode"}
     for each in ast.walk(function):
         if isinstance(each, ast.stmt):
-            words = ast.unparse(each)
-            for name in own:
-                words = words.replace(f", {name}, calls.site", ", MODE, calls.site")
-            yield words
+            yield re.sub(r", \w+, calls\.site", ", MODE, calls.site", ast.unparse(each))
 
 
 BEGINS = [
