@@ -110,6 +110,19 @@ def first(others: Mapping[int, Facts], own: Facts | None) -> Facts | None:
     return min(every, key=lambda each: tuple(each["order"]), default=None)
 
 
+def await_end(order: object, seconds: float) -> None:
+    """Wait until the rank that has told an exception comes to the end of its program, for so long at most."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        every = [each.facts for each in _ask_all({}).values()]
+        at_end = [
+            each["raised"]["order"] for each in every if each.get("raised") and each.get("leaving")
+        ]
+        if order in at_end:
+            return
+        time.sleep(LOOK_SECONDS)
+
+
 def _ask_all(question: Facts) -> dict[int, Answer]:
     """Ask the other ranks; those on other nodes by the side channel of the communicator of most ranks."""
     near, widest = _others(), None if _widest is None else _widest()

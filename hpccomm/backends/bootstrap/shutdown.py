@@ -107,7 +107,7 @@ def end_job(
         and first is not own
         and (with_status == Status.ENDED if own is None else raised.follows(own, first))
     ):
-        time.sleep(PATIENCE_SECONDS)
+        presence.await_end(first["order"], PATIENCE_SECONDS)
         with_status = first["status"] if first["own"] else with_status
     if say is not None:
         say()
@@ -193,6 +193,8 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         told = answering.noted("raised")
         # What has left a block is likely the status; else MPI_Finalize may wait for lost ranks, under ULFM for ever.
         exits = leaving or (told["status"] if told and told["exits"] else 0)
+        if exits and not leaving:  # others may be about to end the job with it: they ask for it
+            presence.all_leave(PATIENCE_SECONDS)
         if (ours or exits or libmpi.survives()) and libmpi.sign_off():
             if not ours:  # nothing else keeps mpi4py from finalising
                 leave_now(exits)
