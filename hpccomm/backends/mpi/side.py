@@ -2,7 +2,8 @@
 
 Ranks that reach each other's socket ask there, without MPI: a thread that is stuck in MPI cannot
 block it. Ranks on other nodes are asked by messages on a communicator of its own, which every
-process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent.
+process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent. Sockets between
+nodes would need to know the interface, and ports that sites close; MPI's messages go where the job goes.
 
 `hpccomm.runtime.inquiry` and the watchdog use it.
 """
