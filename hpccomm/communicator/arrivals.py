@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
+from hpccomm.communicator.lanes import PreparedCall
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
@@ -19,7 +20,6 @@ from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untie
 from hpccomm.foreign_names import Hinting
 from hpccomm.memory.views import as_bytes, check_dtype
 from hpccomm.runtime.callpath import in_turn
-from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
@@ -27,6 +27,9 @@ from hpccomm.topology import check_rank
 
 PATIENT_POLLS = 100
 """So often a receive looks for a message of its array's dtype before it looks for one of another."""
+
+AROUND = "; call it before or after"
+"""The remedy where a call does not go into a batch."""
 
 Rank = int | Anything
 Tag = int | Anything
@@ -88,21 +91,7 @@ class Message(Hinting):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        core = self._core
-        with core.outside_batch("recv"):
-            self._check(objects=False)
-            target = _target(core, out)
-            if target is not None and (error := _misfit(self._arrival, target)) is not None:
-                raise untied(error)
-            limit = core.limit(timeout)
-            data = _new(self._arrival) if target is None else target
-            self._received = True
-            steps = self._arrival.receive(data)
-            label = with_peers("recv", self.nbytes, (self.src,))
-            core.calls.run_operation(
-                Operation(label, lambda: steps, (data, out), ordered=False), limit
-            )
-        return data if out is None else out
+        return _taken(self._core, self, out, timeout)
 
     def recv_object(self) -> Any:
         """Return the object. It has arrived as a whole, so that this is local.
@@ -112,11 +101,7 @@ class Message(Hinting):
         UsageError
             If it was received before, or is an array, or cannot be unpickled here.
         """
-        with self._core.outside_batch("recv_object"):
-            self._check(objects=True)
-            assert self._frame is not None
-            self._received = True
-            return self._frame.load(self.src)
+        return _loaded(self._core, self)
 
     def _check(self, *, objects: bool) -> None:
         if self._received:
@@ -170,13 +155,7 @@ def probe(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    core = self._core
-    with core.outside_batch("probe"):
-        check_bool("block", block)
-        wanted = _wanted(core, src, tag, None)
-        operation, messages = _taking(core, "probe", wanted, block=block)
-        core.calls.run_operation(operation, core.limit(timeout))
-        return messages[0] if messages else None
+    return _probed(self._core, src, tag, block, timeout)
 
 
 class Received(NamedTuple):
@@ -197,6 +176,54 @@ class Received(NamedTuple):
     tag: int
 
 
+# The calls, in their turn. Those like an earlier one are looked up by their arguments, each before its class: True is
+# equal to 1.
+
+
+@in_turn
+def _probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
+    core.sink.refuse_batch("probe", AROUND)
+    check_bool("block", block)
+    messages = list[Message]()
+    prepared = _taking(core, "probe", None, src, tag, block)
+    prepared.issue((messages, None), (), core.limit(timeout))
+    return messages[0] if messages else None
+
+
+@in_turn
+def _taken(core: Core, message: Message, out: Any, timeout: float | None) -> Any:
+    core.sink.refuse_batch("recv", AROUND)
+    message._check(objects=False)  # noqa: SLF001 (of this module)
+    arrival, target = message._arrival, _target(core, out)  # noqa: SLF001
+    if target is not None and (error := _misfit(arrival, target)) is not None:
+        raise untied(error)
+    limit = core.limit(timeout)
+    data = _new(arrival) if target is None else target
+    message._received = True  # noqa: SLF001
+    key = "recv of a probe", arrival.src, arrival.nbytes
+    issue = core.known.get(key)
+    if issue is None:
+        label = with_peers("recv", arrival.nbytes, (arrival.src,))
+        tally = core.calls.reports.tally("recv", arrival.nbytes)
+        issue = core.calls.polling(label, tally, _begun, ordered=False)
+        core.know(key, issue)
+    issue((arrival.receive(data), None), (data, out), limit)
+    return data if out is None else out
+
+
+def _begun(steps: Any, _: Any) -> Steps:
+    return steps  # type: ignore[no-any-return]  # which a receive has begun
+
+
+@in_turn
+def _loaded(core: Core, message: Message) -> Any:
+    core.sink.refuse_batch("recv_object", AROUND)
+    message._check(objects=True)  # noqa: SLF001 (of this module)
+    assert message._frame is not None  # noqa: SLF001
+    message._received = True  # noqa: SLF001
+    return message._frame.load(message.src)  # noqa: SLF001
+
+
 @in_turn
 def received(
     core: Core,
@@ -211,12 +238,12 @@ def received(
     if core.sink.diverted:
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")
-        core.sink.refuse_batch("recv", "; call it before or after")
+        core.sink.refuse_batch("recv", AROUND)
     key, prepared, target = None, None, out
     if out is None or (out.__class__ is np.ndarray and out.flags.carray):
         shape = None if out is None else (out.dtype, out.nbytes)
         key = "from any", shape, src, src.__class__, tag, tag.__class__
-        prepared = core.known.get(key)
+        prepared = _known(core, key)
     if prepared is None:
         target = _target(core, out)
         prepared = core.lanes.host.message_of(*_receiving(core, target, src, tag))
@@ -224,7 +251,8 @@ def received(
             core.know(key, prepared)
     elif out is not None and out.ndim != 1:
         target = out.reshape(-1)
-    limit, came = core.limit(timeout), list[Any]()
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    came = list[Any]()
 
     def result() -> Any:
         data, sender, wire = came
@@ -237,32 +265,12 @@ def received(
     return result()
 
 
-def _receiving(
-    core: Core, target: Any, src: Rank, tag: Tag
-) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
-    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
-    every = _wanted(core, src, tag, ARRAYS)
-    wanted = every
-    if target is not None and every.tags:
-        wanted = every._replace(exact=every.tags[dtype_code(target.dtype)])
-
-    def steps(came: list[Any], target: Any) -> Steps:
-        arrival = yield from _next(core, wanted, every, block=True)
-        assert arrival is not None
-        error = None if target is None else _misfit(arrival, target)
-        data = _new(arrival) if target is None else target
-        yield from arrival.receive(None if error else data)
-        if error is not None:
-            raise untied(error)
-        came += data, arrival.src, arrival.tag
-
-    return _label("recv", 0 if target is None else target.nbytes, every), steps
-
-
+@in_turn
 def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: float | None) -> Any:
     """Receive an object from any rank, or of any tag; see `Communicator.recv_object`."""
-    wanted = _wanted(core, src, tag, OBJECTS)
-    operation, messages = _taking(core, "recv_object", wanted, block=True)
+    core.sink.refuse_batch("recv_object", AROUND)
+    messages = list[Message]()
+    prepared = _taking(core, "recv_object", OBJECTS, src, tag, True)
 
     def result() -> Any:
         frame = messages[0]._frame  # noqa: SLF001 (of this module)
@@ -270,8 +278,8 @@ def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: fl
         return loaded(core, "recv_object", frame, messages[0].src)
 
     if check_bool("async_op", async_op):
-        return core.calls.start(operation, core.limit(timeout), Later(result))
-    core.calls.run_operation(operation, core.limit(timeout))
+        return prepared.begin((messages, None), (), core.limit(timeout), Later(result))
+    prepared.issue((messages, None), (), core.limit(timeout))
     return result()
 
 
@@ -284,19 +292,53 @@ def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
             raise
 
 
-def _taking(
-    core: Core, name: str, wanted: Wanted, *, block: bool
-) -> tuple[Operation, list[Message]]:
-    """Return what takes a message, an object as a whole, and adds it to the list."""
-    messages = list[Message]()
+def _known(core: Core, key: object) -> Any:
+    """Return what is known of calls; None where an argument cannot be hashed, and is refused."""
+    try:
+        return core.known.get(key)
+    except TypeError:
+        return None
 
-    def steps() -> Steps:
-        arrival = yield from _next(core, wanted, wanted, block=block)
+
+def _receiving(
+    core: Core, target: Any, src: Rank, tag: Tag
+) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
+    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
+    every = _wanted(core, src, tag, ARRAYS)
+    wanted = every
+    if target is not None and every.tags:
+        wanted = every._replace(exact=every.tags[dtype_code(target.dtype)])
+
+    def steps(came: list[Any], target: Any) -> Steps:
+        arrival = yield from _next(core, wanted, every, True)
+        assert arrival is not None
+        error = None if target is None else _misfit(arrival, target)
+        data = _new(arrival) if target is None else target
+        yield from arrival.receive(None if error else data)
+        if error is not None:
+            raise untied(error)
+        came += data, arrival.src, arrival.tag
+
+    return _label("recv", 0 if target is None else target.nbytes, every), steps
+
+
+def _taking(
+    core: Core, name: str, kind: int | None, src: Rank, tag: Tag, block: bool
+) -> PreparedCall:
+    """Return what takes a message, an object as a whole, and adds it to a list."""
+    key = name, src, src.__class__, tag, tag.__class__, block
+    prepared: PreparedCall | None = _known(core, key)
+    if prepared is not None:
+        return prepared
+    wanted = _wanted(core, src, tag, kind)
+
+    def steps(messages: Any, _: Any) -> Steps:
+        arrival = yield from _next(core, wanted, wanted, block)
         if arrival is None:
             return
-        sender, tag, frames = arrival.src, arrival.tag, dict[int, transfer.Frame]()
-        if tag // DTYPES % 2 == OBJECTS:
-            yield from in_order(core.lanes.host.rests, sender, tag, whole(arrival, frames))
+        sender, wire, frames = arrival.src, arrival.tag, dict[int, transfer.Frame]()
+        if wire // DTYPES % 2 == OBJECTS:
+            yield from in_order(core.lanes.host.rests, sender, wire, whole(arrival, frames))
         messages.append(Message(core, arrival, frames.get(sender)))
 
     def whole(arrival: Arrival, frames: transfer.Frames) -> Steps:
@@ -305,15 +347,17 @@ def _taking(
         last = arrival.src, arrival.tag + REST, frames
         yield from transfer.after_packet(core.backend.messages, packet.tobytes(), *last)
 
-    return Operation(_label(name, 0, wanted), steps, (), ordered=False), messages
+    prepared = core.lanes.host.message_of(_label(name, 0, wanted), steps)
+    core.know(key, prepared)
+    return prepared
 
 
 def _next(
-    core: Core, wanted: Wanted, every: Wanted, *, block: bool
+    core: Core, wanted: Wanted, every: Wanted, block: bool
 ) -> Generator[bool, None, Arrival | None]:
     """Take the next message that is wanted, and belongs to no earlier receive; look for `every` one now and then."""
     take, receives = core.backend.arrivals.take, core.lanes.host.open_receives  # type: ignore[attr-defined]
-    ahead, polls = ahead_of(every, receives), 0
+    ahead, polls = ahead_of(every, receives) if receives else [], 0
     arrival: Arrival | None = None if ahead else (yield from take(wanted))
     if arrival is None:
         if not block:

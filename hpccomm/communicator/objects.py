@@ -216,8 +216,7 @@ def recv_object(
         If the call fails or its deadline passes.
     """
     if src is ANY or tag is ANY:
-        with self._core.outside_batch("recv_object"):
-            return received_object(self._core, src, tag, async_op, timeout)
+        return received_object(self._core, src, tag, async_op, timeout)
     return receive(self._core, src, tag, async_op, timeout)
 
 

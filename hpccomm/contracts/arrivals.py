@@ -17,6 +17,8 @@ class Anything(Enum):
 
     ANY = "any"
 
+    __hash__ = object.__hash__  # as it is a part of what calls are looked up by
+
     def __repr__(self) -> str:
         return "hpccomm.ANY"
 

@@ -23,6 +23,8 @@ from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.transport import PACKET_BYTES, Record, Steps
 from hpccomm.runtime.waiting import completed
 
+_BYTE = MPI.BYTE
+
 
 class MpiArrivals:
     """Looks for messages on a transport.
@@ -36,51 +38,56 @@ class MpiArrivals:
     """
 
     def __init__(self, comm: Any, transport: CheckedTransport) -> None:
-        self._comm = comm
+        self._size = comm.size
+        self._iprobe = comm.Iprobe
         self._improbe = comm.Improbe
         self._transport = transport
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
         """Take a message that has arrived, polled; return None at once without one."""
-        status = MPI.Status()
+        status, transport = MPI.Status(), self._transport
         src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
-        if wanted.exact is not None and not self._transport.waiting:
+        if wanted.exact is not None and not transport.waiting:
             message = self._improbe(src, wanted.exact, status)
-            if message is None:
-                return None
-            return (yield from self._arrived(message, status.Get_source(), status))
-        if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
+        else:
+            message = self._first(src, wanted, status)
+        if message is None:
             return None
-        first, size = status.Get_source(), self._comm.size
-        sources = range(first, first + (size if wanted.src is None else 1))
-        for src in sources:
-            message = self._matched(src % size, wanted, status)
-            if message is not None:
-                return (yield from self._arrived(message, src % size, status))
-        return None
+        src, tag, nbytes = status.Get_source(), status.Get_tag(), status.Get_elements(_BYTE)
+        if (
+            nbytes == NOTE_BYTES
+            and isinstance(transport, NearbyTransport)
+            and src in transport.near
+        ):
+            return (yield from self._noted(transport, message, src, tag))
+        return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
+
+    def _first(self, src: int, wanted: Wanted, status: Any) -> Any:
+        """Return a message that is wanted and that no receive waits for: the first one of its sender."""
+        if not self._iprobe(src, MPI.ANY_TAG, status):
+            return None
+        first, size = status.Get_source(), self._size
+        message = self._matched(first, wanted, status)
+        others = range(first + 1, first + size) if src == MPI.ANY_SOURCE else ()
+        for each in others:
+            if message is None and self._iprobe(each % size, MPI.ANY_TAG, status):
+                message = self._matched(each % size, wanted, status)
+        return message
 
     def _matched(self, src: int, wanted: Wanted, status: Any) -> Any:
-        """Return the first message of one sender that is wanted and that no receive waits for."""
-        if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
-            return None
-        head = status.Get_tag()
-        for tag in (head, *wanted.tags):
-            if wanted.fits(tag) and not self._transport.awaited(src, tag):
-                message = self._comm.Improbe(src, tag, status)
+        """Return the first message of one sender that is wanted; `status` is that of the first of all, which is there."""
+        transport = self._transport
+        for tag in (status.Get_tag(), *wanted.tags):
+            if wanted.fits(tag) and not (transport.waiting and transport.awaited(src, tag)):
+                message = self._improbe(src, tag, status)
                 if message is not None:
                     return message
         return None
 
-    def _arrived(self, message: Any, src: int, status: Any) -> Generator[bool, None, Arrival]:
-        """Return the arrived message; for a note, its array's message."""
-        tag, nbytes = status.Get_tag(), status.Get_elements(MPI.BYTE)
-        transport = self._transport
-        if (
-            nbytes != NOTE_BYTES
-            or not isinstance(transport, NearbyTransport)
-            or not transport.precedes(src)
-        ):
-            return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
+    def _noted(
+        self, transport: NearbyTransport, message: Any, src: int, tag: int
+    ) -> Generator[bool, None, Arrival]:
+        """Return the array's message that a note tells of, which was matched."""
         note = np.empty(NOTE_BYTES, np.uint8)
         yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
         numbers = note[:-1].view(np.int64)
@@ -90,7 +97,7 @@ class MpiArrivals:
                 src, tag, nbytes, partial(self._offered, transport, src, number, numbers[2:])
             )
         # The array is the next message. It is matched now, so that no later receive gets it.
-        while (message := self._comm.Improbe(src, tag)) is None:
+        while (message := self._improbe(src, tag)) is None:
             yield False
         return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
 
@@ -108,6 +115,6 @@ class MpiArrivals:
 def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:
     into = np.empty(nbytes, np.uint8) if data is None else data
     if nbytes <= PACKET_BYTES:
-        message.Recv([into, nbytes, MPI.BYTE])
+        message.Recv([into, nbytes, _BYTE])
         return iter(())
     return completed([message.Irecv([into, *block(nbytes)]).Test])

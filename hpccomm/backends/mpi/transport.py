@@ -349,7 +349,7 @@ class NearbyTransport(CheckedTransport):
     def __init__(self, comm: Any, shared: SharedMemory, near: Set[int]) -> None:
         super().__init__(comm, DTYPES)
         self.shared = shared
-        self._near = near
+        self.near = near
         self._answers = self._largest
         self.largest_tag -= 1
         self._numbers = count()
@@ -366,7 +366,7 @@ class NearbyTransport(CheckedTransport):
             with self._lock:
                 test: Request = self._isend([data, nbytes, _BYTE], dst, tag).Test
             return test
-        if dst not in self._near:
+        if dst not in self.near:
             return super().isend(data, dst, tag)
         shared = self.shared
         large = COPIED and nbytes >= DIRECT_BYTES
@@ -407,7 +407,7 @@ class NearbyTransport(CheckedTransport):
 
     def _taken(self, came: Matched, data: NDArray[Any], src: int, tag: int, turns: Turns) -> Steps:
         """Receive what was matched: an array, or a note and its array."""
-        if src not in self._near or came.nbytes != NOTE_BYTES:
+        if src not in self.near or came.nbytes != NOTE_BYTES:
             yield from super()._taken(came, data, src, tag, turns)
             return
         note = np.empty(NOTE_BYTES, np.uint8)
@@ -425,10 +425,6 @@ class NearbyTransport(CheckedTransport):
             turns.popleft()
             yield from self.copied(src, number, record, data if fits else None)
         check_fit(src, came.tag, tag, nbytes, data.nbytes)
-
-    def precedes(self, src: int) -> bool:
-        """Return whether a note may precede the messages of a rank."""
-        return src in self._near
 
     def copied(self, src: int, number: int, record: Record, data: NDArray[Any] | None) -> Steps:
         """Copy the array that a note offers, if it is wanted, and answer the note."""
