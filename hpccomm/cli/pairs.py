@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.bench.pairs.flags import FLAGS as FLAGS
-from hpccomm.bench.perf.memory_kind import DEVICE
+from hpccomm.bench.perf.names import DEVICE
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
 

@@ -18,7 +18,7 @@ import hpccomm
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
+from hpccomm.bench.perf.names import AUTO, DEVICE, HOST
 from hpccomm.bench.perf.sources import CommSource, kind_of_arrays, source_of
 from hpccomm.errors import (
     BackendUnavailable,
@@ -202,11 +202,11 @@ def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_
 @pytest.mark.mpi
 @nccl
 def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.bench.perf import device_memory
+    from hpccomm.bench.perf import memory
 
     made = []
-    marks = device_memory.Marks
-    monkeypatch.setattr(device_memory, "Marks", lambda count: made.append(count) or marks(count))
+    marks = memory.Marks
+    monkeypatch.setattr(memory, "Marks", lambda count: made.append(count) or marks(count))
     on_device(comm, "all_reduce", *SMALL)
     assert made == []
     on_device(comm, "all_reduce", *SMALL, "-I", "1")
@@ -392,10 +392,10 @@ def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
 
 
 def test_a_communicator_of_host_arrays_has_no_device_memory():
-    from hpccomm.bench.perf.device_memory import DeviceMemory
+    from hpccomm.bench.perf.memory import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
     with pytest.raises(
         BackendUnavailable, match="over another's: it communicates only host arrays"
     ):
-        DeviceMemory(alone, options("all_reduce").config, 0)
+        DeviceMemory(alone, options("all_reduce"))

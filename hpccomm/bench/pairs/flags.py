@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 from hpccomm import units
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.memory_kind import DEVICE, HOST
+from hpccomm.bench.perf.names import DEVICE, HOST
 
 
 def expected(text: str) -> dict[str, float]:

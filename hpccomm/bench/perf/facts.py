@@ -9,17 +9,37 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.backends.bootstrap import launch
-from hpccomm.bench.perf.memory_kind import ON_HOST, DeviceDescription
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
-from hpccomm.results.schema import Config, RankInfo, RunInfo, recorded_environment, recorded_slurm
+from hpccomm.results.schema import (
+    Config,
+    DeviceInfo,
+    RankInfo,
+    RunInfo,
+    recorded_environment,
+    recorded_slurm,
+)
 from hpccomm.units import counted, ranges
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+
+
+class DeviceDescription(NamedTuple):
+    """One rank's device in the header: the fields of `RankInfo`, and more."""
+
+    device: int
+    device_hex: str
+    device_info: str
+    driver: str
+    more: DeviceInfo | None
+
+
+ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
+"""Of a rank whose arrays are in host memory."""
 
 
 def run_info(

@@ -20,8 +20,7 @@ from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.isolated import ROUND_TIME, SYNCS
-from hpccomm.bench.perf.memory_kind import AUTO, DEVICE, HOST
-from hpccomm.bench.perf.names import OPS, TYPES
+from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, OPS, TYPES
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL
 from hpccomm.bench.perf.sizes import Sizes

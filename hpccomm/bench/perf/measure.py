@@ -17,9 +17,9 @@ from hpccomm.bench.perf import verification
 from hpccomm.bench.perf.collectives import Call, Operands, bind
 from hpccomm.bench.perf.isolated import IsolatedTimer
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
-from hpccomm.bench.perf.memory_kind import DEVICE, Array
+from hpccomm.bench.perf.memory import Array, MemoryKind
+from hpccomm.bench.perf.names import DEVICE
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.perf.tables import PerfCase
 from hpccomm.bench.perf.timing import RankTimes, repetitions
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
@@ -248,4 +248,5 @@ class CaseRunner:
         """Return `count` elements of a tile, from its element `first` on."""
         (slot, tile), dtype = at, trial.case.dtype
         start = self._offset(trial.case) + tile * trial.layout.nbytes + first * dtype.itemsize
-        return self._memory.view(slot, start, count, dtype)
+        view: Array = self._memory.slots[slot][start : start + count * dtype.itemsize].view(dtype)
+        return view

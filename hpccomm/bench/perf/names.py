@@ -1,6 +1,7 @@
-"""nccl-tests' names of element types and reductions, and names for the ones that it lacks.
+"""The names that flags and tables have: of element types, reductions and kinds of memory.
 
-Flags and tables of perf use them, and so do logs, fits and tuning.
+Types and reductions have nccl-tests' names, and NumPy's or our own where it has none. Logs and tuning use
+them too.
 """
 
 import numpy as np
@@ -43,6 +44,12 @@ OPS: dict[str, Op] = {
     "bxor": ReduceOp.BXOR,
 }
 """Reductions in the order of ``-o all``, by the name that is printed."""
+
+AUTO, HOST, DEVICE = "auto", "host", "device"
+"""Where arrays may lie, as ``--arrays`` has it."""
+
+NCCL = "nccl"
+"""The backend that device arrays are for."""
 
 NO_OP = "none"
 """Printed where nothing is reduced."""

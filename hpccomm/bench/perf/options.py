@@ -11,8 +11,7 @@ from pathlib import Path
 
 from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.bench.perf.isolated import IsolatedOptions
-from hpccomm.bench.perf.memory_kind import AUTO
-from hpccomm.bench.perf.names import NO_OP, OPS, TYPES
+from hpccomm.bench.perf.names import AUTO, NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.split import RankSplit

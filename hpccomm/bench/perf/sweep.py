@@ -24,19 +24,18 @@ from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
 from hpccomm.bench.perf.lines import MeasuredRow, TableLine
 from hpccomm.bench.perf.measure import CaseRunner
-from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
+from hpccomm.bench.perf.memory import (
+    DeviceMemory,
+    HostMemory,
+    MemoryKind,
+    allocate,
+    settings_in_effect,
+)
+from hpccomm.bench.perf.names import DEVICE, NCCL
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.sources import (
-    CommSource,
-    MemoryKind,
-    allocate,
-    arrays_of_run,
-    memory_of,
-    settings_in_effect,
-    source_of,
-)
+from hpccomm.bench.perf.sources import CommSource, arrays_of_run, source_of
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
 from hpccomm.bench.perf.variants import ONLY, Variant
@@ -178,6 +177,7 @@ def _opened(
     sources: Sequence[CommSource], variants: Sequence[Variant], options: Options, kind: str
 ) -> Iterator[list[_Side]]:
     """Open sources, with the memory of the first one's arrays current. Collective."""
+    made = DeviceMemory if kind == DEVICE else HostMemory
     with ExitStack() as stack:
         sides: list[_Side] = []
         for source, variant in zip(sources, variants, strict=True):
@@ -187,7 +187,7 @@ def _opened(
                 memory = sides[0].memory
             else:
                 with variant.entered():
-                    memory = memory_of(kind, comm, options)
+                    memory = made(comm, options)
                 memory.barrier = world.barrier
             sides.append(_Side(variant, world, comm, memory, color, least))
         with sides[0].memory.entered():
@@ -301,7 +301,7 @@ class _Sweep:
         memory, comm = sides[0].memory, sides[0].world
         self._usage.note("Collective", memory.in_use())
         for side in sides:
-            side.memory.release()
+            side.memory.slots = ()
         if not last:
             return 0
         if self._options.memory:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from hpccomm import dtypes, settings
 from hpccomm.bench.perf.collectives import Benchmark, Operands
 from hpccomm.bench.perf.layouts import Layout, Member
-from hpccomm.bench.perf.memory_kind import DEVICE, NCCL
-from hpccomm.bench.perf.names import NO_OP, NO_TYPE, OPS, TYPES
+from hpccomm.bench.perf.memory import MemoryKind
+from hpccomm.bench.perf.names import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, Pair
 from hpccomm.bench.perf.readers import ALL
 from hpccomm.bench.perf.sizes import Sizes
-from hpccomm.bench.perf.sources import MemoryKind
 from hpccomm.bench.rows import figures
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
@@ -358,8 +357,8 @@ def check_algorithm(
         If it does not; the message lists the ones that apply.
     """
     layout = case.arrange(comm.rank, comm.size)
-    x = None if layout.inputs is None else memory.some(layout.input_size, case.dtype)
-    out = None if layout.outputs is None else memory.some(layout.output_size, case.dtype)
+    x = None if layout.inputs is None else memory.module.empty(layout.input_size, case.dtype)
+    out = None if layout.outputs is None else memory.module.empty(layout.output_size, case.dtype)
     operands = Operands(x, out, case.op, layout, Member(comm.rank, comm.size, case.root))
     args, keywords = case.collective.arguments(operands)
     comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

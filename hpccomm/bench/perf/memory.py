@@ -1,10 +1,11 @@
-"""Arrays in device memory, and how perf measures calls on them: all on one stream.
+"""The memory of the measured arrays: of the host, or of a device. Both are a `MemoryKind`.
 
-`hpccomm.bench.perf.sources` chooses between it and `HostMemory`; both are a `MemoryKind`.
+All of perf measures through it: arrays are made, filled, timed and compared by its methods.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 
 from hpccomm import settings
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.perf import memory_use, timing
-from hpccomm.bench.perf.memory_kind import DEVICE, NCCL, Array, DeviceDescription
+from hpccomm.bench.perf import memory_use, timing, verification
+from hpccomm.bench.perf.facts import ON_HOST, DeviceDescription
+from hpccomm.bench.perf.names import DEVICE, HOST, NCCL
+from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.timing import Call, RankTimes
-from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
 from hpccomm.memory.cuda.identity import identify
@@ -30,7 +32,112 @@ from hpccomm.runtime.waiting import Gate, wait
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
+Array = Any
+"""A 1-D array of NumPy or CuPy."""
+
 _NO_SAMPLES = np.zeros(0)
+
+
+class HostMemory:
+    """Arrays of one rank, over one communicator: made, filled, timed, compared.
+
+    These are NumPy's, and calls on them return when they are done. `DeviceMemory` does the same with
+    CuPy's.
+
+    Attributes
+    ----------
+    name : str
+        `HOST` or `DEVICE`.
+    usage : str
+        Title of the line that reports the memory in use.
+    at_once : bool
+        Whether a batch is carried out at once, so that its operations need arrays of their own.
+    multiplies : bool
+        Whether averages of floats are sums of contributions multiplied before (see `CheckedData`).
+    module : module
+        NumPy or CuPy.
+    slots : tuple of array
+        The measured memory, as bytes; another communicator of the same ranks may use it too. Registered
+        memory needs its communicator until it is released.
+    backend : str
+        Name of the backend that moves such arrays, as it is printed.
+    barrier : callable
+        A barrier of all measuring ranks: of the communicator, or of all groups.
+    """
+
+    name = HOST
+    usage = "Host memory usage"
+    at_once = False
+    multiplies = False
+    module: Any = np
+
+    def __init__(self, comm: "Communicator", options: Options) -> None:
+        self._comm, self._config = comm, options.config
+        self.barrier: Call = comm.barrier
+        self.backend = comm.backends["host"] or ""
+        self.slots: tuple[Array, ...] = ()
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return the context of all other methods."""
+        return nullcontext()
+
+    def description(self) -> DeviceDescription:
+        """Return this rank's device for the header. Local."""
+        return ON_HOST
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that only such arrays need. Local."""
+        return {}
+
+    def capacity(self) -> tuple[str, int]:
+        """Return the name of where memory is taken from, and the bytes available there."""
+        return origin.host(), memory_use.available()
+
+    def in_use(self) -> int:
+        """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""
+        return memory_use.peak()
+
+    def allocate(self, largest: int) -> None:
+        """Make the slots, `memory_use.SLOTS` of them, for `largest` bytes each, all zeros. Local."""
+        empty = self._comm.empty if self._config.local_register else np.empty
+        size = memory_use.slot_bytes(largest, self._config.unalign)
+        arena: Array = empty(memory_use.arena_bytes(size), np.uint8)
+        arena[:] = 0
+        self.slots = memory_use.cut(arena, arena.ctypes.data, size)
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        self.slots[slot][:nbytes] = 0
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
+        every = self.slots[slot][first : first + times * nbytes].reshape(times, nbytes)
+        every[1:] = every[0]
+
+    copy = staticmethod(np.copyto)
+    put = staticmethod(verification.put_block)
+    read = staticmethod(verification.read_block)
+
+    def settle(self) -> None:
+        """Do nothing: a call on host arrays is done when it returns."""
+
+    @property
+    def after(self) -> Call | None:
+        """The function called after each operation, in the time (``-z``)."""
+        return self.barrier if self._config.blocking_collectives == 1 else None
+
+    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+        """Time a block of repetitions, and each of them if `samples` is true.
+
+        Collective; blocks until all is done. It returns also what runs the block once more, where that was
+        recorded to be replayed.
+        """
+        if self._config.blocking_collectives == 3:
+            _, seconds = timing.one_by_one(calls, after=self.barrier)
+        else:
+            seconds = timing.back_to_back(calls)
+        mean = float(seconds.mean())
+        return RankTimes(mean, mean, seconds), None
 
 
 class DeviceMemory:
@@ -40,10 +147,9 @@ class DeviceMemory:
     ----------
     comm : Communicator
         Whose device it is.
-    config : Config
-        The flags.
-    timeout : float
-        Seconds that the host waits for the stream; 0 for ``HPCCOMM_TIMEOUT``.
+    options : Options
+        The flags; their `timeout` is how many seconds the host waits for the stream, 0 for
+        ``HPCCOMM_TIMEOUT``.
 
     Raises
     ------
@@ -55,26 +161,25 @@ class DeviceMemory:
     usage = "GPU memory usage"
     at_once = True
 
-    def __init__(self, comm: "Communicator", config: Config, timeout: float) -> None:
+    def __init__(self, comm: "Communicator", options: Options) -> None:
         backend = comm.backends["cuda"]
         if backend is None or comm.device is None:
             why = library.unavailable() or "it communicates only host arrays"
             raise BackendUnavailable(
                 f"device arrays cannot be measured over {comm.backends['host']}: {why}"
             )
-        self._comm = comm
+        self._comm, self._config = comm, options.config
         self.barrier: Call = comm.barrier
-        self._config = config
         self.backend = backend
         self.multiplies = backend == NCCL
+        self.slots: tuple[Array, ...] = ()
+        self.module = library.cupy()
         self._device = comm.device
-        self._timeout = timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
-        self.slots: tuple[Any, ...] = ()
-        self._cupy = library.cupy()
-        self._runtime = self._cupy.cuda.runtime
+        self._timeout = options.timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
+        self._runtime = self.module.cuda.runtime
         with streams.on_device(self._device):
-            stream = self._cupy.cuda.Stream
-            self._stream = stream.null if config.stream_null else stream(non_blocking=True)
+            stream = self.module.cuda.Stream
+            self._stream = stream.null if self._config.stream_null else stream(non_blocking=True)
             self._done = streams.owned_event()
 
     @contextmanager
@@ -82,10 +187,6 @@ class DeviceMemory:
         """Return a context in which the device and the stream are current."""
         with streams.on_device(self._device), self._stream:
             yield
-
-    def some(self, count: int, dtype: DType) -> Array:
-        """Return an array like the measured ones."""
-        return self._cupy.empty(count, dtype)
 
     # --- facts ------------------------------------------------------------------------------------
 
@@ -100,30 +201,25 @@ class DeviceMemory:
         """Return the versions of CuPy, CUDA and, where it is used, NCCL."""
         device = identify(self._device)
         result = {
-            "cupy": str(self._cupy.__version__),
+            "cupy": str(self.module.__version__),
             "cuda_driver": device.driver,
             "cuda_runtime": device.runtime,
         }
         if self.backend == NCCL:
-            result["nccl"] = version_text(self._cupy.cuda.nccl.get_version())
+            result["nccl"] = version_text(self.module.cuda.nccl.get_version())
         return result
 
     def capacity(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
-        with streams.on_device(self._device):
-            # What CuPy keeps of arrays that are gone counts as taken otherwise.
-            self._cupy.get_default_memory_pool().free_all_blocks()
-        return f"device {identify(self._device).pci} of {origin.host()}", self._memory()[0]
+        # What CuPy keeps of arrays that are gone counts as taken otherwise.
+        self.module.get_default_memory_pool().free_all_blocks()
+        free, _ = self._runtime.memGetInfo()
+        return f"device {identify(self._device).pci} of {origin.host()}", int(free)
 
     def in_use(self) -> int:
         """Return the bytes of the device that are in use by all programs."""
-        free, total = self._memory()
-        return total - free
-
-    def _memory(self) -> tuple[int, int]:
-        with streams.on_device(self._device):
-            free, total = self._runtime.memGetInfo()
-        return int(free), int(total)
+        free, total = self._runtime.memGetInfo()
+        return int(total - free)
 
     # --- arrays -----------------------------------------------------------------------------------
 
@@ -132,19 +228,11 @@ class DeviceMemory:
         size = memory_use.slot_bytes(largest, self._config.unalign)
         nbytes = memory_use.arena_bytes(size)
         if self._config.local_register:
-            arena: Any = self._comm.empty(nbytes, np.uint8, device=self._device)
+            arena: Array = self._comm.empty(nbytes, np.uint8, device=self._device)
         else:
-            arena = self._cupy.empty(nbytes, np.uint8)
+            arena = self.module.empty(nbytes, np.uint8)
         self._zero(arena.data.ptr, nbytes)
         self.slots = memory_use.cut(arena, arena.data.ptr, size)
-
-    def release(self) -> None:
-        """Release the slots. Registered memory needs its communicator for that."""
-        self.slots = ()
-
-    def view(self, slot: int, first: int, count: int, dtype: DType) -> Array:
-        """Return elements of a slot."""
-        return self.slots[slot][first : first + count * dtype.itemsize].view(dtype)
 
     def clear(self, slot: int, nbytes: int) -> None:
         """Put zeros at the start of a slot."""
@@ -269,3 +357,32 @@ class DeviceMemory:
                 self._stream.end_capture()
             raise
         return self._stream.end_capture()
+
+
+MemoryKind = HostMemory | DeviceMemory
+"""Arrays of one kind, as `HostMemory` describes them."""
+
+
+def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
+    """Make the arrays, where all ranks find the memory for them. Collective."""
+    largest = options.sizes.largest
+    batched = options.config.aggregated_iterations if memory.at_once else 1
+    where, available = memory.capacity()
+    needed = memory_use.needed(batched * largest, options.config.unalign)
+    need = memory_use.Need(comm.node, where, needed, available)
+    memory_use.require(comm.all_gather_object(need), largest, batched)
+    memory.allocate(batched * largest)
+
+
+def settings_in_effect(
+    comm: "Communicator", memory: MemoryKind, options: Options
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the settings as they could be followed, and what could not. Collective."""
+    config = options.config
+    if not config.local_register or memory.name == HOST:
+        return config, ()
+    registered = comm.explain("all_reduce", memory.slots[0][:1]).registered
+    if all(comm.all_gather_object(registered)):
+        return config, ()
+    # `Communicator.empty` gives ordinary arrays if it has no registered memory.
+    return replace(config, local_register=0), ("registered memory (-R)",)
