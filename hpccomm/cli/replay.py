@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
+from hpccomm.dispatch import policy
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, ranges, rounded_size
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MOST_CALLS = 100_000
 
 HEAD = "recorded(us)  replayed(us)   ratio  where"
 
-_NAMES = {"recorded", "auto", "native", *(name for each in ALGORITHMS.values() for name in each)}
+_NAMES = {"recorded", *policy.NAMES}
 
 FLAGS = (
     Flag("FILE", readers.file, "a results file with a recording", "file"),

@@ -95,6 +95,11 @@ class Collective:
         return self.root_sends or self.root_receives
 
     @property
+    def moves(self) -> bool:
+        """Whether the call moves data at all."""
+        return self.sends != "nothing"
+
+    @property
     def blockwise(self) -> bool:
         """Whether the array consists of a block for each rank."""
         return "blocks" in (self.sends, self.receives)
@@ -176,15 +181,16 @@ COLLECTIVES = tuple(DESCRIPTIONS)
 REDUCTIONS = frozenset(each.name for each in DESCRIPTIONS.values() if each.reduces)
 """The collectives that fold contributions."""
 
-_OF_NCCL_TESTS = (
+OF_NCCL_TESTS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
     *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
 )
+"""What nccl-tests measures, in its order."""
 
 # A scan cannot be verified: no data are known whose every partial fold is exact.
 _VERIFIED = tuple(name for name, each in DESCRIPTIONS.items() if not each.prefix)
 
-MEASURED = tuple(dict.fromkeys((*_OF_NCCL_TESTS, *_VERIFIED)))
+MEASURED = tuple(dict.fromkeys((*OF_NCCL_TESTS, *_VERIFIED)))
 """The measurable collectives, in the order of ``all``: nccl-tests', then the others."""
 
 ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}

@@ -28,7 +28,7 @@ from hpccomm.errors import (
 )
 from hpccomm.results import reader, table
 
-MOVING = [name for name, collective in COLLECTIVES.items() if collective.moves]
+MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
 DEALT = {
     "all_reduce": "sum,prod,avg,bxor",
     "reduce": "max,min,bor",

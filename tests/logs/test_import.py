@@ -203,13 +203,13 @@ def test_what_hpccomm_prints_comes_back(stored: list[Row], statistics: bool) -> 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_every_collective_of_hpccomm_comes_back(name: str) -> None:
-    what = COLLECTIVES[name]
+    what = COLLECTIVES[name].what
     size = (1 << 20) if what.moves else 0
-    algbw = size / 50.0 / 1e3 * what.carried(4)
+    algbw = size / 50.0 / 1e3 * COLLECTIVES[name].carried(4)
     op, dtype = ("sum" if what.reduces else "none"), ("float" if what.moves else "none")
     row = Row(
         *(name, "mpi", "auto", dtype, op, 0 if what.rooted else -1, size, size // 4, False, 50.0),
-        *(algbw, algbw * what.factor(4), 0, 7),
+        *(algbw, algbw * what.bus_factor(4), 0, 7),
     )
     (run,) = runs_of(table.run_text(info(), [row], lambda _: None, finished=True))
     assert run.rows == [row]

@@ -48,7 +48,7 @@ def test_size_and_count_of_a_thousand_bytes_of_float(name, ranks, nbytes, count)
 )
 def test_bus_bandwidth_over_algorithm_bandwidth_on_eight_ranks(names, factor):
     for name in names:
-        assert COLLECTIVES[name].factor(8) == factor
+        assert COLLECTIVES[name].what.bus_factor(8) == factor
 
 
 @given(

@@ -90,7 +90,7 @@ def test_flags_do_not_disturb_the_results(arguments):
     roots = 2 if arguments[0] == "-r" else 1
     sizes = 4 if arguments[0] == "-i" else 1
     expected = sum(
-        (roots if each.rooted else 1) * (sizes if each.moves else 1) * cycles
+        (roots if each.what.rooted else 1) * (sizes if each.what.moves else 1) * cycles
         for each in COLLECTIVES.values()
     )
     assert len(table_lines(text)) == expected

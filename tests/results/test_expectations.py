@@ -55,7 +55,7 @@ def test_a_nodes_link_bounds_what_must_cross_it(example, collective):
         info = on_nodes(example, nodes, ranks_per_node)
         blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
         seconds = crossing(collective, nodes, ranks_per_node)  # over a link of 1 B/s
-        busbw = blocks / seconds * COLLECTIVES[collective].factor(ranks)
+        busbw = blocks / seconds * COLLECTIVES[collective].what.bus_factor(ranks)
         assert bounds.share_of_node(info.ranks, collective) == pytest.approx(busbw)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.names import TYPES
+from hpccomm.contracts.collectives import OF_NCCL_TESTS
 
 ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
     "char": 1,
@@ -124,7 +125,7 @@ class TableKind:
     def factor(self) -> float:
         """Bus bandwidth over size / time."""
         benchmark = COLLECTIVES[self.collective]
-        return benchmark.carried(self.ranks) * benchmark.factor(self.ranks)
+        return benchmark.carried(self.ranks) * benchmark.what.bus_factor(self.ranks)
 
 
 def kinds(collective: str, ranks: int) -> list[TableKind]:
@@ -164,9 +165,9 @@ def _belongs(row: PrintedRow, kind: TableKind) -> bool:
     """Whether reduction, root, and size against count can be of this kind."""
     benchmark = COLLECTIVES[kind.collective]
     named = row.op not in ("", "none") and not benchmark.names_op
-    if row.op == "none" if benchmark.reduces else named:
+    if row.op == "none" if benchmark.what.reduces else named:
         return False
-    if benchmark.rooted != (row.root >= 0):
+    if benchmark.what.rooted != (row.root >= 0):
         return False
     itemsize = ITEMSIZES.get(row.dtype, 0)
     if not itemsize or row.count <= 0 or kind.collective == "all_to_all_v":
@@ -176,13 +177,6 @@ def _belongs(row: PrintedRow, kind: TableKind) -> bool:
 
 def _overlap(one: Figure, other: Figure) -> bool:
     return one.low <= other.high and other.low <= one.high
-
-
-OF_NCCL = (
-    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
-    *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
-)
-"""The collectives with a program in nccl-tests."""
 
 
 NOT_IN_PLACE = ("all_to_all", "all_to_all_v")
@@ -195,9 +189,9 @@ def possible(rows: Sequence[PrintedRow]) -> list[str]:
     root = any(row.root >= 0 for row in rows)
     names = [
         name
-        for name in OF_NCCL
-        if (COLLECTIVES[name].reduces or COLLECTIVES[name].names_op) == op
-        and COLLECTIVES[name].rooted == root
+        for name in OF_NCCL_TESTS
+        if (COLLECTIVES[name].what.reduces or COLLECTIVES[name].names_op) == op
+        and COLLECTIVES[name].what.rooted == root
     ]
     # hypercube leaves the reduction blank; since September 2022 all-to-all in place is not verified.
     if not op and any(row.op for row in rows):
@@ -222,12 +216,12 @@ def numbers_of_ranks(rows: Sequence[PrintedRow], collective: str) -> Sequence[in
         if sizes:
             return sorted(each for each in sizes if each)
     informative = [row for row in rows if row.algbw.low > 0]
-    if not informative or benchmark.factor(2) == benchmark.factor(3):
+    if not informative or benchmark.what.bus_factor(2) == benchmark.what.bus_factor(3):
         return ()  # whatever their number
     # The sharpest row; whether the others fit is looked at afterwards.
     row = min(informative, key=lambda row: (row.busbw.high - row.busbw.low) / row.busbw.high)
     low, high = row.busbw.low / row.algbw.high, row.busbw.high / row.algbw.low
-    top = benchmark.factor(2) * 2  # (ranks - 1) / ranks is a half of it on 2 ranks
+    top = benchmark.what.bus_factor(2) * 2  # (ranks - 1) / ranks is a half of it on 2 ranks
     least = math.ceil(top / (top - low) - 1e-9) if low < top else MOST_RANKS + 1
     most = math.floor(top / (top - high) + 1e-9) if high < top else MOST_RANKS
     return range(max(1, least), min(most, MOST_RANKS) + 1)

@@ -209,7 +209,7 @@ def stored(
     """
     kind, rows = table.kind, []
     benchmark = COLLECTIVES.get(kind.collective)
-    op = "sum" if benchmark is not None and benchmark.reduces else "none"
+    op = "sum" if benchmark is not None and benchmark.what.reduces else "none"
     for row in table.rows:
         algbw, busbw = row.algbw.value, row.busbw.value
         if timed and benchmark is not None and row.time.value:

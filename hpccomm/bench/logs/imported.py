@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.contracts.collectives import ALIASES
+from hpccomm.contracts.collectives import OF_NCCL_TESTS
 from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import (
     Config,
@@ -34,15 +34,11 @@ CUT = INTERRUPTED + "the log ends before the run does"
 LIMIT = 1 << 63
 """Of the integers of a results file."""
 
-NAMES = {
-    **ALIASES,
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
+NAMES = {name.replace("_", ""): name for name in OF_NCCL_TESTS} | {
     "reducescatterblock": "reduce_scatter",
     "bcast": "broadcast",
 }
-"""Names that other programs have for a collective."""
+"""Names that programs have for a collective, without underscores."""
 
 
 @dataclass(slots=True)

@@ -94,26 +94,6 @@ class Benchmark:
     possible: Callable[[int], str] = lambda _ranks: ""
 
     @property
-    def factor(self) -> Callable[[int], float]:
-        """``factor(ranks)`` is bus bandwidth over algorithm bandwidth."""
-        return self.what.bus_factor
-
-    @property
-    def reduces(self) -> bool:
-        """Whether it takes ``-o``."""
-        return self.what.reduces
-
-    @property
-    def rooted(self) -> bool:
-        """Whether it takes ``-r``."""
-        return self.what.rooted
-
-    @property
-    def moves(self) -> bool:
-        """Whether it moves data at all."""
-        return self.what.sends != "nothing"
-
-    @property
     def in_place(self) -> bool:
         """Whether it can be called in place."""
         return self.what.in_place != "never"
@@ -126,7 +106,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def _arguments(what: Collective, operands: Operands) -> Arguments:
-    if what.sends == "nothing":
+    if not what.moves:
         return (), {}
     keywords: dict[str, Any] = {"root": operands.layout.root} if what.rooted else {}
     if what.in_place == "always":  # one array, and no output beside it

@@ -84,7 +84,7 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
         The rank.
     """
     rank, ranks, root = member.rank, member.ranks, member.root
-    if collective.sends == "nothing":
+    if not collective.moves:
         return Layout(0, 0, None, None)
     if collective.peers:
         return _peer_blocks(size, itemsize, member)

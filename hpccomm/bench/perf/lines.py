@@ -82,7 +82,7 @@ class TableLine:
             for each in zip(*((rank.seconds, rank.issued) for rank in times), strict=True)
         )
         wrong = UNCHECKED
-        if config.validation > 0 and case.collective.moves:
+        if config.validation > 0 and case.collective.what.moves:
             wrong = sum(each.wrong for rank in times for each in rank.wrong)
         row = case.row(
             self.table,

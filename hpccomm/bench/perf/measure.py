@@ -138,7 +138,7 @@ class CaseRunner:
             self._memory.settle()
         wrong = self._compare(trial, checks)
         for further in range(1, self._config.validation):
-            if case.collective.moves:
+            if case.collective.what.moves:
                 more = replace(trial.data, seed=trial.data.seed + (further << 32))
                 wrong += self._check_once(replace(trial, data=more), in_place=in_place)
         isolated = None if self._isolated is None else self._isolated.measure(calls)
@@ -230,7 +230,7 @@ class CaseRunner:
         return bind(self._comm, case.collective, operands, how, self._memory.copy, planned=planned)
 
     def _verifies(self, case: PerfCase) -> bool:
-        return self._config.validation > 0 and case.collective.moves
+        return self._config.validation > 0 and case.collective.what.moves
 
     def _tiles(self, layout: Layout) -> int:
         """Return how many parts of the arrays the repetitions walk over."""

@@ -125,7 +125,7 @@ class Options:
         UsageError
             Without a pair that the reduction is defined for.
         """
-        if not collective.reduces:
+        if not collective.what.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP
             return tuple((type_name, op_name) for type_name in self.types)
         result = tuple(pair for pair in product(self.types, self.ops) if _meaningful(*pair))
@@ -164,7 +164,7 @@ class Options:
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
-        if not any(collective.reduces for collective in self.collectives):
+        if not any(collective.what.reduces for collective in self.collectives):
             return ()
         pairs = product(self.types, self.ops)
         return tuple(f"{op} on {kind}" for kind, op in pairs if not _meaningful(kind, op))
@@ -177,7 +177,7 @@ class Options:
         UsageError
             If the root is not a rank.
         """
-        if not collective.rooted:
+        if not collective.what.rooted:
             return (-1,)
         if self.root == ALL_ROOTS:
             return tuple(range(ranks))

@@ -46,7 +46,7 @@ def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
         If they are on the host, and a flag is for device arrays.
     """
     kind = kind_of_arrays(sources, options.arrays)
-    if options.arrays == AUTO and not any(each.moves for each in options.collectives):
+    if options.arrays == AUTO and not any(each.what.moves for each in options.collectives):
         kind = HOST  # a barrier is the host's, for arrays of any memory
     if kind == HOST:
         options.refuse_device_flags(

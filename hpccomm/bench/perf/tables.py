@@ -62,7 +62,7 @@ class PerfCase:
     @property
     def op(self) -> Op | None:
         """The reduction; None where nothing is reduced."""
-        return OPS[self.op_name] if self.collective.reduces else None
+        return OPS[self.op_name] if self.collective.what.reduces else None
 
     def arrange(self, rank: int, ranks: int) -> Layout:
         """Return the layout of the case on one rank."""
@@ -96,15 +96,15 @@ class PerfCase:
             The shown time, if it differs.
         """
         layout, collective = self.arrange(0, ranks), self.collective
-        carried, factor = collective.carried(ranks), collective.factor(ranks)
+        carried, factor = collective.carried(ranks), collective.what.bus_factor(ranks)
         size = layout.root, layout.nbytes, layout.count, in_place
         case = *table, self.type_name, self.op_name, *size
         times = figures(layout.nbytes * carried, seconds, factor, printed)
         return Row(*case, *times, wrong, iterations, time.time())
 
     def __str__(self) -> str:
-        words = [self.collective.name, self.type_name if self.collective.moves else ""]
-        words += [self.op_name if self.collective.reduces else ""]
+        words = [self.collective.name, self.type_name if self.collective.what.moves else ""]
+        words += [self.op_name if self.collective.what.reduces else ""]
         words += [f"root {self.root}" if self.root >= 0 else ""]
         return " ".join(filter(None, words))
 
@@ -171,7 +171,7 @@ class PerfTable:
 
     def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
         """Yield the lines, type by type, reduction by reduction, root by root."""
-        if not self.collective.moves:
+        if not self.collective.what.moves:
             empty = PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0)
             yield SweepSegment(empty, Sizes(0, 0, 2, 0))
             return
@@ -242,7 +242,7 @@ class TablePlan:
     ) -> tuple[str, str] | None:
         """Return why a collective cannot be measured, and whether it is then skipped."""
         name, batched = collective.name, self._options.config.aggregated_iterations
-        if memory.name == DEVICE and not collective.moves:
+        if memory.name == DEVICE and not collective.what.moves:
             why = f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
             return why, "on device arrays"
         if why := collective.possible(ranks):

@@ -92,7 +92,7 @@ def _unusable(row: Row, seconds: float) -> str:
         return "its result was wrong"
     if what.peers:
         return f"{row.collective}: ranks send different amounts"
-    if not row.count and what.sends != "nothing":
+    if not row.count and what.moves:
         return "size 0: nothing is sent"
     return "" if seconds > 0 else "took no time, or its samples are damaged"
 

@@ -75,11 +75,6 @@ class TunedCall:
             return REGISTERED_CASE
         return NATIVE_CASE if native else OWN_CASE
 
-    @property
-    def moves(self) -> bool:
-        """Whether the call moves data."""
-        return self.what.sends != "nothing"
-
     def even(self, nbytes: int, ranks: int) -> int:
         """Return the largest size that the call can have, up to `nbytes`."""
         unit = DTYPE.itemsize * (ranks if self.what.blockwise else 1)
@@ -108,7 +103,7 @@ class TunedCall:
         keywords: dict[str, Any] = {"algorithm": algorithm}
         if self.deterministic and what.reduces:
             keywords["deterministic"] = True
-        if not self.moves:
+        if not what.moves:
             return (), keywords
         if what.rooted:
             keywords["root"] = ROOT

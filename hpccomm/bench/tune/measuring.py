@@ -276,7 +276,7 @@ def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tu
     """Yield the rows of a results file for what was measured at one size."""
     what, nbytes = call.what, times.nbytes
     suffix, backend = _SUFFIXES.get(call.case(native=True), ""), comm.backends["host"] or ""
-    type_name, op_name = "float" if call.moves else NO_TYPE, "sum" if what.reduces else NO_OP
+    type_name, op_name = "float" if what.moves else NO_TYPE, "sum" if what.reduces else NO_OP
     in_place = what.sends == what.receives == "whole"
     size = ROOT if what.rooted else -1, nbytes, nbytes // DTYPE.itemsize, in_place
     for pick, samples in times.samples.items():

@@ -69,12 +69,14 @@ class TuneRequest:
         plain = [TunedCall(name) for name in self.collectives]
         reductions = [name for name in self.collectives if name in REDUCTIONS]
         ordered = [TunedCall(name, deterministic=True) for name in reductions]
-        registered = [TunedCall(each.collective, registered=True) for each in plain if each.moves]
+        registered = [
+            TunedCall(each.collective, registered=True) for each in plain if each.what.moves
+        ]
         return plain + ordered * self.deterministic + registered * self.registered
 
     def first_sizes(self, call: TunedCall) -> list[int]:
         """Return the sizes of the first round."""
-        return list(self.sizes.measured(calls.DTYPE.itemsize)) if call.moves else [0]
+        return list(self.sizes.measured(calls.DTYPE.itemsize)) if call.what.moves else [0]
 
 
 def tune(
