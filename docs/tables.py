@@ -135,8 +135,11 @@ def factors() -> Iterator[Line]:
     """Bus bandwidth over algorithm bandwidth."""
     yield "collective", "2 ranks", "8 ranks", "1024 ranks"
     for name, collective in COLLECTIVES.items():
-        if collective.moves:
-            yield f"``{name}``", *(f"{collective.factor(ranks):.4g}" for ranks in (2, 8, 1024))
+        if collective.what.moves:
+            yield (
+                f"``{name}``",
+                *(f"{collective.what.bus_factor(ranks):.4g}" for ranks in (2, 8, 1024)),
+            )
 
 
 def collectives() -> Iterator[Line]:
