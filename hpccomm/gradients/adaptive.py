@@ -19,7 +19,7 @@ from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
 from hpccomm.gradients.settings import KIB, ReductionSettings
-from hpccomm.units import size_text
+from hpccomm.units import grouped, size_text
 
 SMALLEST = 64 * KIB
 """Bytes: smaller buckets are not tried."""
@@ -253,11 +253,8 @@ def _why_not(measured: Measurements, settings: ReductionSettings, time: CallTime
 
 def _medians(wire: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the median of the seconds of each size."""
-    seconds_of: dict[int, list[float]] = {}
-    for nbytes, seconds in wire:
-        if nbytes and seconds >= CLOCK:
-            seconds_of.setdefault(nbytes, []).append(seconds)
-    return {nbytes: median(seconds_of[nbytes]) for nbytes in sorted(seconds_of)}
+    of_size = grouped((nbytes, seconds) for nbytes, seconds in wire if nbytes and seconds >= CLOCK)
+    return {nbytes: median(of_size[nbytes]) for nbytes in sorted(of_size)}
 
 
 class WarmUp:

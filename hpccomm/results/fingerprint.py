@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from hpccomm.results.schema import Row, RunInfo
+from hpccomm.units import grouped
 
 _OF_MACHINE = ("processor", "cores", "memory", "fabric")
 """Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
@@ -31,9 +32,7 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
         memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
     """
     sizes = Counter(Counter(rank.node for rank in info.ranks).values())
-    groups: dict[int, list[int]] = {}
-    for rank in info.ranks:
-        groups.setdefault(rank.group, []).append(rank.node)
+    groups = grouped((rank.group, rank.node) for rank in info.ranks)
     facts = {
         "ranks": str(len(info.ranks)),
         "ranks of nodes": ", ".join(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.units import grouped
 
 ENTRY = "pairs"
 """The entry of a run's facts that holds them."""
@@ -264,10 +265,7 @@ def _culprits(
     culprits: list[tuple[int, list[tuple[int, int]]]] = []
     pairs = dict.fromkeys(parts)
     while True:
-        of_each: dict[int, list[tuple[int, int]]] = {}
-        for pair in pairs:
-            for end in ends(pair):
-                of_each.setdefault(end, []).append(pair)
+        of_each = grouped((end, pair) for pair in pairs for end in ends(pair))
         worst, share = None, 0.0
         for end, its in of_each.items():
             slow = sum(pair in left for pair in its)

@@ -17,6 +17,7 @@ from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.recording import Recording
 from hpccomm.results.schema import Row, RunInfo, Timing
+from hpccomm.units import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,10 @@ class Run:
     def by_variant(self) -> dict[str, "Run"]:
         """Return the part of each variant; without variants, the name is empty."""
         series = self.info.series
-        variants: dict[str, list[int]] = {
-            series[name]: [] for name in ("base", "new") if name in series
-        }
-        for index in range(len(self.rows)):
-            variants.setdefault(self.variant(index), []).append(index)
-        return {name: self.part(rows) for name, rows in variants.items() if rows} or {"": self}
+        rows = grouped((self.variant(index), index) for index in range(len(self.rows)))
+        first = [series[name] for name in ("base", "new") if name in series]
+        names = dict.fromkeys([*first, *rows])
+        return {name: self.part(rows[name]) for name in names if name in rows} or {"": self}
 
     def samples(self, index: int) -> np.ndarray:
         """Read the samples of row `index` from the file.

@@ -10,7 +10,7 @@ from hpccomm.results import reader
 from hpccomm.results.lines import DamagedPart
 from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Steps, WholeSamples
-from hpccomm.units import counted
+from hpccomm.units import counted, grouped
 
 
 class Verification(NamedTuple):
@@ -62,10 +62,7 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
             except DamagedPart as error:
                 damage.append(f"{recording.name}: {error}")
         counts[recording.name] = f"{recording.status.partition(':')[0]}, {contents(recording)}"
-    by_name: dict[str, list[str]] = {}
-    for each in damage:
-        name, _, what = each.partition(": ")
-        by_name.setdefault(name, []).append(what)
+    by_name = grouped((name, what) for name, _, what in (each.partition(": ") for each in damage))
     lines = []
     for name in counts | by_name:
         faults = "; ".join(by_name.get(name, ()))

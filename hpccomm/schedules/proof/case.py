@@ -29,6 +29,7 @@ from hpccomm.schedules.proof.arguments import (
 )
 from hpccomm.schedules.schedule import SCRATCH, Build, Column, Schedule, Tuning, whole, world
 from hpccomm.topology import Topology
+from hpccomm.units import grouped
 
 
 class Unproven(AssertionError):
@@ -111,9 +112,7 @@ class ProofCase:
         first = self.calls[0]
         if all(call is first for call in self.calls):
             return [(np.arange(self.size), first)]
-        alike: dict[Signature, list[int]] = {}
-        for rank, call in enumerate(self.calls):
-            alike.setdefault(call, []).append(rank)
+        alike = grouped((call, rank) for rank, call in enumerate(self.calls))
         return [(np.array(ranks), call) for call, ranks in alike.items()]
 
 
