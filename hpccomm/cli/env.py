@@ -186,17 +186,18 @@ def _explained(names: Sequence[str]) -> Iterator[str]:
 
 def _facts() -> dict[str, Any]:
     """Return the facts that presets use: active ports, the fastest interface, GPUs, the mode of the IOMMU."""
+    from hpccomm.doctor.reading import read
     from hpccomm.doctor.sources import infiniband, network
 
     facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them
-    ports = infiniband.gather(wait=lambda: None).get("ports", ())
+    ports = read(infiniband.gather, wait=lambda: None).get("ports", ())
     for port in sorted(ports, key=lambda port: str(port["device"])):
         kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer"))
         if kind and port.get("state") == "ACTIVE" and port.get("rate"):
             devices = [*filter(None, facts.get(kind, "").split(",")), port["device"]]
             facts[kind] = ",".join(dict.fromkeys(devices))
             facts[f"{kind}_rate"] = max(facts.get(f"{kind}_rate", 0), port["rate"])
-    links = network.gather(wait=lambda: None).get("devices", ())
+    links = read(network.gather, wait=lambda: None).get("devices", ())
     up = [link for link in links if link.get("state") == "up" and link.get("speed")]
     for link in sorted(up, key=lambda link: (link["speed"], link["name"])):
         facts |= {"ethernet": link["name"], "ethernet_rate": link["speed"] / 1000}

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hpccomm.doctor.reading import why
+from hpccomm.doctor.reading import Reading, read, why
 from hpccomm.doctor.sources import (
     cpu,
     gpus,
@@ -27,7 +27,7 @@ Tree = dict[str, Any]
 
 _MODULES = (host, limits, kernel_log, packages, slurm, gpus, cpu, pci, network, infiniband, nvlink)
 
-SOURCES: dict[str, Callable[[Path], Tree]] = {
+SOURCES: dict[str, Callable[[Reading], None]] = {
     module.__name__.rpartition(".")[2]: module.gather for module in _MODULES
 }
 """The source of the facts below each name of a node's tree."""
@@ -46,7 +46,7 @@ def gather(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
 
     def ask(name: str) -> Tree:
         try:
-            return SOURCES[name](root)
+            return read(SOURCES[name], root)
         except Exception as error:  # noqa: BLE001 (one source that fails must not hide the others)
             return {"unread": {"": f"the source failed: {why(error)}"}}
 

@@ -150,6 +150,13 @@ class Reading:
         return self._found | ({"unread": self._unread} if self._unread else {})
 
 
+def read(source: Callable[..., None], root: Path = Path("/"), **options: Any) -> dict[str, Any]:
+    """Return the facts that a source finds below a root, such as ``read(cpu.gather)``."""
+    reading = Reading(root)
+    source(reading, **options)
+    return reading.facts()
+
+
 def why(error: Exception) -> str:
     """Return in a few words why something cannot be read."""
     if isinstance(error, OSError) and error.strerror:

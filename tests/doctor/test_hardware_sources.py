@@ -9,13 +9,14 @@ import struct
 import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
+from hpccomm.doctor.reading import read
 from hpccomm.doctor.sources import cpu, infiniband, network, nvlink
 from hpccomm.doctor.sources import pci as pci_source
 
 
 def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
     cpus(tmp_path, ["0-3,8-11", "4-7,12-15"], sockets=2, threads=2, allowed="0-1,8-9")
-    facts = cpu.gather(tmp_path)
+    facts = read(cpu.gather, tmp_path)
     assert facts["allowed"] == "0-1,8-9"
     assert facts["cores"][:2] == ["0,8", "1,9"]
     assert len(facts["cores"]) == 8
@@ -29,11 +30,11 @@ def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
 
 
 def test_what_is_hidden_is_named(tmp_path):
-    facts = cpu.gather(tmp_path)
+    facts = read(cpu.gather, tmp_path)
     assert set(facts) == {"unread"}
     assert "No such file" in facts["unread"]["nodes"]
     for source in (pci_source, network, infiniband):
-        assert source.gather(tmp_path)["unread"]
+        assert read(source.gather, tmp_path)["unread"]
 
 
 def acs(control):
@@ -55,7 +56,7 @@ def test_the_way_to_a_device_and_its_link(tmp_path):
     )
     plant(tmp_path, {f"{gpu}/iommu_group": "-> /sys/kernel/iommu_groups/3"})
     pci(tmp_path, "0000:17/17:02.0/20:00.0", "0x010802")  # an NVMe drive
-    facts = pci_source.gather(tmp_path)
+    facts = read(pci_source.gather, tmp_path)
     (device,) = facts["devices"]
     assert device["path"] == [
         *("pci0000:17", "0000:17:01.0", "0000:18:00.0", "0000:19:04.0", "0000:1a:00.0"),
@@ -94,7 +95,7 @@ def test_interfaces_bonds_and_losses_that_rise(tmp_path):
         "/proc/net/route": ROUTES,
     })  # fmt: skip
     file = tmp_path / f"{two}/net/eth1/statistics/rx_dropped".lstrip("/")
-    facts = network.gather(tmp_path, wait=lambda: file.write_text("12\n"))
+    facts = read(network.gather, tmp_path, wait=lambda: file.write_text("12\n"))
     bond, eth0, eth1 = facts["devices"]
     assert (bond["name"], bond["members"]) == ("bond0", ["eth0", "eth1"])
     assert "speed" not in bond
@@ -119,7 +120,7 @@ def test_adapters_for_rdma(tmp_path):
         "/proc/sys/kernel/osrelease": "5.15.0-105-generic",
     })  # fmt: skip
     error = tmp_path / f"{device}/infiniband/mlx5_0/ports/1/counters/symbol_error".lstrip("/")
-    facts = infiniband.gather(tmp_path, wait=lambda: error.write_text("2\n"))
+    facts = read(infiniband.gather, tmp_path, wait=lambda: error.write_text("2\n"))
     (port,) = facts["ports"]
     assert (port["device"], port["port"], port["pci"]) == ("mlx5_0", 1, "0000:9c:00.0")
     assert (port["state"], port["phys_state"], port["link_layer"]) == (
@@ -150,14 +151,14 @@ def test_adapters_for_rdma(tmp_path):
 def test_rates_with_their_lanes(tmp_path, text, rate):
     # rate_show in drivers/infiniband/core/sysfs.c of Linux prints these.
     rdma(tmp_path, pci(tmp_path, "0000:00/00:03.0", "0x020700"), "mlx5_0", rate=text)
-    (port,) = infiniband.gather(tmp_path, wait=lambda: None)["ports"]
+    (port,) = read(infiniband.gather, tmp_path, wait=lambda: None)["ports"]
     assert (port["rate"], port["width"], port["generation"]) == rate
 
 
 def test_nvlink_and_what_is_at_its_other_end(tmp_path, nvml):
-    assert nvlink.gather(tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
+    assert read(nvlink.gather, tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
     plant(tmp_path, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580"})
-    gpu, _ = nvlink.gather(tmp_path)["gpus"]
+    gpu, _ = read(nvlink.gather, tmp_path)["gpus"]
     assert (gpu["name"], gpu["pci"], gpu["rate"]) == (
         "NVIDIA H100 80GB HBM3",
         "0000:3b:00.0",

@@ -15,7 +15,7 @@ import pytest
 from planted_sysfs import plant
 
 from hpccomm.doctor import facts, job, judge, rank
-from hpccomm.doctor.reading import KINDS, rows
+from hpccomm.doctor.reading import KINDS, read, rows
 from hpccomm.doctor.rules.gpus import SLOWED
 from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
 
@@ -41,14 +41,14 @@ def test_the_table_of_files_is_sound():
 
 def test_a_file_without_the_line_says_so(tmp_path):
     plant(tmp_path, {"proc/cpuinfo": "CPU implementer\t: 0x41\n"})  # Arm's has no model
-    assert host.gather(tmp_path)["unread"]["cpu"].startswith(
+    assert read(host.gather, tmp_path)["unread"]["cpu"].startswith(
         "/proc/cpuinfo has nothing like ^model name"
     )
 
 
 def test_limits_of_the_process(tmp_path):
     plant(tmp_path, {"proc/self/limits": LIMITS, "proc/sys/kernel/yama/ptrace_scope": "1\n"})
-    found = limits.gather(tmp_path)
+    found = read(limits.gather, tmp_path)
     assert found["memlock"] == {"soft": 65536, "hard": 65536}
     assert found["stack"] == {"soft": 8388608, "hard": None}
     assert found["ptrace_scope"] == 1
@@ -71,7 +71,7 @@ def test_the_narrowest_group_counts_in_version_2(tmp_path):
         f"{top}/slurm/job_7/pids.max": "500\n",
         f"{top}/slurm/job_7/pids.current": "12\n",
     })  # fmt: skip
-    found = limits.gather(tmp_path)
+    found = read(limits.gather, tmp_path)
     assert found["memory"] == {"limit": 1 << 30, "used": 800000000, "oom_kills": 2}
     assert found["cpu"] == {"quota": 1.5, "throttled": 9}
     assert found["pids"] == {"limit": 500, "used": 12}
@@ -87,12 +87,12 @@ def test_version_1_and_a_container_that_sees_its_group_as_the_top(tmp_path):
         f"{top}/cpu/cpu.cfs_quota_us": "-1\n",
         f"{top}/cpu/cpu.cfs_period_us": "100000\n",
     })  # fmt: skip
-    found = limits.gather(tmp_path)
+    found = read(limits.gather, tmp_path)
     assert found["memory"] == {"limit": 1 << 29, "used": 100, "oom_kills": 1}
     assert found["cpu"] == {"quota": None, "throttled": 0}
     assert "no control group for pids" in found["unread"]["pids"]
     plant(tmp_path, {f"{top}/memory/memory.limit_in_bytes": "9223372036854771712\n"})
-    assert limits.gather(tmp_path)["memory"]["limit"] is None
+    assert read(limits.gather, tmp_path)["memory"]["limit"] is None
 
 
 def test_the_host(tmp_path):
@@ -106,7 +106,7 @@ def test_the_host(tmp_path):
         "proc/self/uid_map": "         0       1000          1\n",
         ".dockerenv": "",
     })  # fmt: skip
-    found = host.gather(tmp_path)
+    found = read(host.gather, tmp_path)
     assert (found["memory"], found["available"]) == (16384, 8192)
     assert found["thp"] == "never"
     assert found["governors"] == {"powersave": 1, "performance": 1}
@@ -132,14 +132,14 @@ KERNEL = """\
 
 def test_the_kernel_s_log(tmp_path):
     plant(tmp_path, {"dev/kmsg": KERNEL, "proc/uptime": "100060.25 9.00\n"})
-    found = kernel_log.gather(tmp_path)
+    found = read(kernel_log.gather, tmp_path)
     by_number = {each["xid"]: each for each in found["xids"]}
     assert (by_number[79]["device"], by_number[79]["times"]) == ("0000:3b:00", 2)
     assert by_number[31]["device"] == "0000:5e:00.0"
     assert len(found["lost"]) == 1, "a Xid is not told twice"
     assert found["killed"] == ["python3"], "the other one was killed more than a day ago"
     assert len(found["machine_checks"]) == 1, "the others were corrected (bit 61 of the status)"
-    closed = kernel_log.gather(tmp_path / "nowhere")
+    closed = read(kernel_log.gather, tmp_path / "nowhere")
     assert set(closed) == {"unread"}
 
 
@@ -168,7 +168,7 @@ config) printf 'Configuration data as of now\\nMpiDefault              = pmix\\n
 esac""",
         srun="printf 'MPI plugin types are...\\n\\tpmix\\n\\tpmi2\\nspecific pmix plugin versions available: pmix_v4\\n'",
     )
-    found = slurm.gather()
+    found = read(slurm.gather)
     assert found["config"] == {"MpiDefault": "pmix"}
     assert found["node"]["Gres"] == "gpu:h100:8"
     assert found["mpi_types"] == ["pmix", "pmi2"]
@@ -179,7 +179,7 @@ esac""",
 def test_a_controller_that_is_down_is_a_fact_and_no_wait(commands, monkeypatch):
     monkeypatch.setattr(slurm, "PATIENCE", 0.2)
     commands(scontrol="exec sleep 60", srun="echo 'srun: error: no' >&2; exit 1")
-    found = slurm.gather()
+    found = read(slurm.gather)
     assert found["problems"] == [
         "scontrol show config: no answer within 0.2 s",
         *[each for each in found["problems"] if "show node" in each],
@@ -196,12 +196,12 @@ def test_a_login_node_and_a_container_have_no_fault(commands, monkeypatch):
 config) echo 'MpiDefault = pmix' ;; *) echo 'Node login1 not found'; exit 1 ;; esac""",
         srun="echo pmix",
     )
-    found = slurm.gather()
+    found = read(slurm.gather)
     assert found["problems"] == []
     assert found["unread"] == {"node": "this is not a node of Slurm's"}
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    found = slurm.gather()
+    found = read(slurm.gather)
     assert found["variables"] == {"SLURM_NTASKS": "4"}
     assert "problems" not in found
     assert "Slurm's commands are not here" in judge.missing({"slurm": found}, "slurm.problems")
@@ -210,7 +210,7 @@ config) echo 'MpiDefault = pmix' ;; *) echo 'Node login1 not found'; exit 1 ;; e
 def test_slurm_without_a_cluster_is_none(commands):
     fatal = "echo 'srun: fatal: Could not establish a configuration source' >&2; exit 1"
     commands(scontrol=fatal, srun=fatal)
-    assert slurm.gather() == {
+    assert read(slurm.gather) == {
         "unread": {"": "Slurm is installed, and no cluster is configured here"}
     }
 
@@ -225,7 +225,7 @@ def with_driver(tmp_path):
 
 def test_gpus_by_nvml(with_driver, nvml):
     nvml.nvmlDeviceGetUtilizationRates = lambda handle: SimpleNamespace(gpu=90, memory=0)
-    found = gpus.gather(with_driver)
+    found = read(gpus.gather, with_driver)
     assert (found["module"], found["count"]) == (True, 2)
     first, second = found["devices"]["0"], found["devices"]["1"]
     assert first["ecc"] == [1, 1]
@@ -247,7 +247,7 @@ def test_a_lost_gpu_is_named_and_the_others_are_read(with_driver, nvml):
 
     nvml.nvmlDeviceGetHandleByIndex = handle
     nvml.nvmlDeviceGetCount = lambda: 3
-    found = gpus.gather(with_driver)
+    found = read(gpus.gather, with_driver)
     assert list(found["devices"]) == ["1"]
     assert found["lost"] == ["GPU 0: NVML: GPU is lost"]
 
@@ -258,17 +258,17 @@ def test_who_may_lock_all_memory(tmp_path):
     plant(
         tmp_path, {status: "CapEff:\t0000000000004000\n", "proc/self/uid_map": "0 0 4294967295\n"}
     )
-    assert limits.gather(tmp_path)["may_lock_all"]
+    assert read(limits.gather, tmp_path)["may_lock_all"]
     plant(tmp_path, {"proc/self/uid_map": "0 1000 1\n"})
-    assert not limits.gather(tmp_path)["may_lock_all"]
+    assert not read(limits.gather, tmp_path)["may_lock_all"]
     plant(
         tmp_path, {status: "CapEff:\t0000000000000000\n", "proc/self/uid_map": "0 0 4294967295\n"}
     )
-    assert not limits.gather(tmp_path)["may_lock_all"]
+    assert not read(limits.gather, tmp_path)["may_lock_all"]
 
 
 def test_an_idle_gpu_s_link_is_not_judged(with_driver, nvml):
-    tree = {"gpus": gpus.gather(with_driver)}
+    tree = {"gpus": read(gpus.gather, with_driver)}
     assert judge.at(tree, "gpus.devices.*.link") is judge.MISSING
     assert "an idle GPU" in judge.missing(tree, "gpus.devices.*.link")
 
@@ -337,7 +337,7 @@ def test_nccl_s_own_diagnostics_are_read():
 
 
 def test_a_source_that_fails_leaves_the_others(monkeypatch):
-    def broken(root):
+    def broken(reading):
         raise RuntimeError("it fell over")
 
     monkeypatch.setitem(facts.SOURCES, "host", broken)

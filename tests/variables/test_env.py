@@ -96,9 +96,8 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
         {"name": "eth0", "state": "up", "speed": 25000}, {"name": "eth1", "state": "down", "speed": 100000},
         {"name": "eth2", "state": "up"},
     ]  # fmt: skip
-    sources = "hpccomm.doctor.sources"
-    monkeypatch.setattr(f"{sources}.infiniband.gather", lambda wait: {"ports": ports})
-    monkeypatch.setattr(f"{sources}.network.gather", lambda wait: {"devices": links})
+    found = {"ports": ports, "devices": links}
+    monkeypatch.setattr("hpccomm.doctor.reading.read", lambda source, wait: found)
     assert main(["env", "--preset", "roce"]) == 0
     out = capsys.readouterr().out
     assert "here: mlx5_0,mlx5_1 active, Ethernet, 200 Gb/s" in out

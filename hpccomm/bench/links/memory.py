@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.links.measuring import Rate, Repeated
 from hpccomm.bench.perf.memory_use import PAGE, available, spelled
+from hpccomm.doctor.reading import read
 from hpccomm.doctor.sources import cpu
 from hpccomm.errors import UsageError
 from hpccomm.runtime.lifetime import no_garbage_collection
@@ -105,7 +106,7 @@ def plan(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str
 
 def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]]:
     """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the file system's."""
-    facts = cpu.gather(root)
+    facts = read(cpu.gather, root)
     threads = (allowed.intersection(numbers(core)) for core in facts.get("cores", ()))
     cores = {min(core) for core in threads if core} or allowed
     nodes = {each["node"]: cores & {*numbers(each["cpus"])} for each in facts.get("nodes", ())}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
@@ -11,19 +10,17 @@ from hpccomm.units import grouped, numbers, ranges
 _CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``allowed`` and ``online`` (lists such as ``0-3,8``), the ``number`` that is allowed, ``sockets``, ``cores`` and ``nodes``.
+def gather(reading: Reading) -> None:
+    """Read ``allowed`` and ``online`` (lists such as ``0-3,8``), the ``number`` that is allowed, ``sockets``, ``cores`` and ``nodes``.
 
     A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
     nodes in their order.
     """
-    reading = Reading(root)
     reading.files("cpu")
     reading.take("number", lambda: len(numbers(reading.facts()["allowed"])))
     reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
     reading.take("sockets", lambda: _sockets(reading))
     reading.take("nodes", lambda: list(_nodes(reading)))
-    return reading.facts()
 
 
 def _each(reading: Reading, file: str) -> list[str]:

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading, rows, why
@@ -30,20 +29,18 @@ AT_WORK = 20
 """Utilisation in percent above which a GPU counts as loaded: an idle one lowers its link."""
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the facts of the GPUs."""
-    reading = Reading(root)
+def gather(reading: Reading) -> None:
+    """Read the facts of the GPUs."""
     module = reading.path("/proc/driver/nvidia/version").exists()
     reading.put("module", module)
     if not module:
         reading.miss("", "NVIDIA's driver is not loaded")
-        return reading.facts()
+        return
     try:
         with nvml.opened() as library:
             _devices(reading, library)
     except LookupError as error:
         reading.miss("", str(error.args[0]))
-    return reading.facts()
 
 
 def _ask(library: Any, name: str, *arguments: Any) -> Any:

@@ -5,8 +5,6 @@ import ctypes
 import os
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from hpccomm.doctor.reading import ALL_USERS, Reading
 
@@ -20,15 +18,13 @@ _VARIABLES = ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SER
 """Files and variables that containers have."""
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the facts of the host."""
-    reading = Reading(root)
+def gather(reading: Reading) -> None:
+    """Read the facts of the host."""
     reading.files("host")
     for fact, name in _SCALING.items():
         reading.take(fact, partial(_policies, reading, name))
     reading.take("clock_synchronised", _synchronised)
     reading.put("container", _container(reading))
-    return reading.facts()
 
 
 def _policies(reading: Reading, name: str) -> dict[str, int]:

@@ -13,21 +13,19 @@ from hpccomm.doctor.sources.pci import address
 _DEVICES = "/sys/class/infiniband"
 
 
-def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> dict[str, Any]:
-    """Return ``ports``, and ``gpudirect``: what lets an adapter reach the memory of a GPU.
+def gather(reading: Reading, wait: Callable[[], None] = twice.pause) -> None:
+    """Read ``ports``, and ``gpudirect``: what lets an adapter reach the memory of a GPU.
 
     A port has its device, number, PCI address, own network interfaces, states, ``rate`` in Gb/s with lanes and generation, link layer,
     ``gids`` (index, type, network interface, IPv4 address or prefix), counters, and which of them rose between two
     readings.
     """
-    reading = Reading(root)
     ports = list(reading.matches(_DEVICES, "*/ports/*"))
     reading.put("gpudirect", _gpudirect(reading))
     if not ports:
         reading.miss("ports", f"{_DEVICES} has no adapter")
-        return reading.facts()
+        return
     reading.put("ports", twice.counted(reading, "infiniband.counters", ports, wait, _port))
-    return reading.facts()
 
 
 def _port(reading: Reading, port: Path) -> dict[str, Any]:

@@ -23,18 +23,17 @@ _MACHINE_CHECK = re.compile(
 """Errors that were not corrected: bit 61 of the bank's status."""
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the facts; ``xids`` by device and number, with their count and first text.
+def gather(reading: Reading) -> None:
+    """Read the facts; ``xids`` by device and number, with their count and first text.
 
     ``killed`` processes are from the last day; machine checks are uncorrected ones.
     """
-    reading = Reading(root)
     try:
         text = _log(reading.path("/dev/kmsg"))
     except OSError as error:
         why = f"closed to this process ({error.strerror}): root of the host sees it"
         reading.miss("", f"the kernel's log, /dev/kmsg, is {why}")
-        return reading.facts()
+        return
     xids: dict[tuple[str, int], dict[str, Any]] = {}
     for device, number, more in _XID.findall(text):
         new = {"device": device, "xid": int(number), "times": 0, "text": more.strip(", ")[:160]}
@@ -45,7 +44,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     late = [name for at, name in _KILLED.findall(text) if int(at) / 1e6 > up - DAY]
     reading.put("killed", sorted(late))
     reading.put("machine_checks", _MACHINE_CHECK.findall(text)[:16])
-    return reading.facts()
 
 
 def _log(file: Path) -> str:

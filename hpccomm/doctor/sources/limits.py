@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpccomm.doctor.reading import ALL_USERS, Reading, fields
 
@@ -12,16 +12,14 @@ _NO_LIMIT = 1 << 62
 """Version 1 of control groups prints a number near 2^63 if memory is not limited."""
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the limits: numbers, or None without a limit."""
-    reading = Reading(root)
+def gather(reading: Reading) -> None:
+    """Read the limits: numbers, or None without a limit."""
     reading.files("limits")
     reading.take("may_lock_all", lambda: _may_lock_all(reading))
     reading.take("memory", lambda: _memory(reading))
     reading.take("cpu", lambda: _cpu(reading))
     reading.take("pids", lambda: _pids(reading))
     reading.take("shared_memory", lambda: _room(reading.path("/dev/shm")))
-    return reading.facts()
 
 
 def _may_lock_all(reading: Reading) -> bool:

@@ -13,21 +13,19 @@ from hpccomm.doctor.sources.pci import address
 _NET = "/sys/class/net"
 
 
-def gather(root: Path = Path("/"), wait: Callable[[], None] = twice.pause) -> dict[str, Any]:
-    """Return ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
+def gather(reading: Reading, wait: Callable[[], None] = twice.pause) -> None:
+    """Read ``devices``, and ``routes``: the IPv4 ``networks`` of each interface, and the ``gateways``.
 
     Virtual interfaces are left out, except bonds, and containers' interfaces to a network. A device
     has its name, PCI address, speed in Mb/s, MTU, state, whether it is on USB, its losses, and
     which of them rose between two readings. A bond has its ``members``.
     """
-    reading = Reading(root)
     reached = (reading.take("routes", lambda: _routes(reading)) or {}).get("networks", {})
     folders = [folder for folder in reading.matches(_NET, "*") if _matters(folder, reached)]
     if not folders:
         reading.miss("devices", f"{_NET} has no interface that reaches a network")
-        return reading.facts()
+        return
     reading.put("devices", twice.counted(reading, "network.losses", folders, wait, _device))
-    return reading.facts()
 
 
 def _matters(folder: Path, reached: Collection[str]) -> bool:

@@ -2,21 +2,18 @@
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading
 from hpccomm.memory.cuda.nvml import nvlink_rate, nvlinks, opened
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
-    reading = Reading(root)
+def gather(reading: Reading) -> None:
+    """Read ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
     if reading.path("/proc/driver/nvidia/version").exists():
         reading.take("gpus", _gpus)
     else:
         reading.miss("gpus", "NVIDIA's driver is not loaded")
-    return reading.facts()
 
 
 def _gpus() -> list[dict[str, Any]]:

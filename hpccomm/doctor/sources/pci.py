@@ -20,14 +20,13 @@ ACS = 0x000D
 """The extended capability Access Control Services (PCI Express Base Specification, 7.7.11)."""
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:
-    """Return ``devices`` and the ``bridges`` above them, and ``iommu``: units, mode and the kernel's words for it.
+def gather(reading: Reading) -> None:
+    """Read ``devices`` and the ``bridges`` above them, and ``iommu``: units, mode and the kernel's words for it.
 
     A device has its ``address``, ``path`` (from the host bridge to itself), class, vendor, NUMA
     ``node`` (-1 if unknown) and CPUs; with PCI Express the speed in GT/s and the lanes of its link,
     and the most that it can have.
     """
-    reading = Reading(root)
     devices, above = [], set[str]()
     for link in reading.matches(_DEVICES, "*"):
         if _KINDS.match(reading.line(link / "class") or ""):
@@ -41,7 +40,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
     reading.miss("bridges.*.acs", "no bridge has Access Control Services")
     reading.put("bridges", [_bridge(reading, each) for each in bridges if each.exists()])
     reading.put("iommu", _iommu(reading))
-    return reading.facts()
 
 
 def _path(link: Path) -> list[str]:

@@ -5,8 +5,6 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 from hpccomm.doctor.reading import Reading, run, why
 
@@ -29,17 +27,16 @@ def variables() -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
 
 
-def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is asked by its commands)
-    """Return the facts, as far as its commands answer in time."""
-    reading = Reading()
+def gather(reading: Reading) -> None:
+    """Read the facts, as far as its commands answer in time."""
     given = variables()
     if shutil.which("scontrol") is None and not given:
         reading.miss("", "Slurm is not installed here")
-        return reading.facts()
-    reading.put("variables", given)
+        return
     if shutil.which("scontrol") is None:
+        reading.put("variables", given)
         reading.miss("", "Slurm's commands are not here, as in a container")
-        return reading.facts()
+        return
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     commands = {
         "config": ["scontrol", "show", "config"],
@@ -52,7 +49,9 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     problems = {name: problem for name, (_, problem) in said.items() if problem}
     unconfigured = "configuration source" in " ".join(problems.values())
     if unconfigured and not given:
-        return {"unread": {"": "Slurm is installed, and no cluster is configured here"}}
+        reading.miss("", "Slurm is installed, and no cluster is configured here")
+        return
+    reading.put("variables", given)
     for name, reason in problems.items():
         reading.miss(name, f"{commands[name][0]}: {reason}")
     if "not found" in problems.get("node", ""):  # such as a login node
@@ -68,7 +67,6 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:  # noqa: ARG001 (Slurm is 
     if "mpi_types" in answers:
         lines = [line.removeprefix("srun:").strip() for line in answers["mpi_types"].splitlines()]
         reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
-    return reading.facts()
 
 
 def _answer(command: list[str]) -> tuple[str, str]:
