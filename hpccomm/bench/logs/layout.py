@@ -4,7 +4,7 @@ Versions differ. ``#wrong`` was once ``error`` and ``res``. Old tables lack ``ro
 the oldest one has milliseconds. Statistics of repetitions and time stamps are optional.
 mscclpp-test has neither type nor reduction, and prints in place first.
 
-`hpccomm.bench.logs.nccl_tables` reads each line by it.
+`hpccomm.bench.logs.nccl_text` reads each line by it.
 """
 
 import re

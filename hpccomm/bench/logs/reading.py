@@ -79,7 +79,8 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     if _is_json(text):
         tables = _of_json(text, defaults)
     elif records.is_csv(text):
-        tables = _of_csv(text, defaults)
+        with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
+            tables = records.parse(*records.of_csv(text), defaults)
     else:
         tables = _of_lines(text, defaults)
     log = ReadLog(tables, packed)
@@ -88,9 +89,6 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     return log
 
 
-def _of_csv(text: str, defaults: LogDefaults) -> list[LogTable]:
-    with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
-        return records.parse(*records.of_csv(text), defaults)
 
 
 @contextmanager
