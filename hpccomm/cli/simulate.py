@@ -37,9 +37,8 @@ from hpccomm.bench.perf import flags, readers
 from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import terminal, watched
-from hpccomm.bench.simulated import comparison, runs
-from hpccomm.bench.simulated.request import EVENTS, MODELS, SimulationRequest
-from hpccomm.bench.simulated.tables import SIMULATED, tables
+from hpccomm.bench.simulated import runs
+from hpccomm.bench.simulated.tables import EVENTS, MODELS, SIMULATED, SimulationRequest
 from hpccomm.cli import output
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
@@ -125,10 +124,9 @@ def run(args: argparse.Namespace) -> int:
         return _predict(args)
     network, status = _network(args, args.ranks)
     request = _request(args, network)
-    simulated, skipped = tables(request)
-    groups = runs.run(request, simulated, skipped, sys.stdout, sys.stderr, terminal())
+    groups = runs.run(request, sys.stdout, sys.stderr, terminal())
     for title, curves in groups.items():
-        output.write(comparison.text(title, curves))
+        output.write(runs.comparison(title, curves))
     return status
 
 

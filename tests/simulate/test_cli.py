@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.bench.simulated.comparison import Cost, text
+from hpccomm.bench.simulated.runs import Cost, comparison
 from hpccomm.bench.simulated.tables import SIMULATED
 from hpccomm.cli.main import main
 from hpccomm.comparison.crossovers import crossovers
@@ -300,12 +300,12 @@ def test_crossovers(curves, found):
 
 def test_crossovers_are_told():
     curves = {name: points(curve) for name, curve in LEADS.items()}
-    (line,) = (line for line in text("all", curves).splitlines() if "Crossover" in line)
+    (line,) = (line for line in comparison("all", curves).splitlines() if "Crossover" in line)
     assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
 
 
 def test_what_ties_is_named_together():
     curves = {"one": points({8: 2e-6}), "other": points({8: 2e-6})}
-    lines = text("all", curves).splitlines()
+    lines = comparison("all", curves).splitlines()
     assert lines[2].endswith("one = other")
     assert "# Crossover: none between these sizes" in lines

@@ -89,8 +89,6 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     return log
 
 
-
-
 @contextmanager
 def _known_as(name: str, form: str, writer: str) -> Iterator[None]:
     """Refuse a log that does not have the form which it seemed to have."""

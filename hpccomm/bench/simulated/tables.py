@@ -1,23 +1,39 @@
-"""The tables of a simulation, and the calls that it simulates for each line. For `runs`."""
+"""The request of a simulation, its tables, and the calls that it simulates for each line.
+
+`hpccomm.cli.simulate` makes the request from the flags, and `runs` times the calls.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpccomm.bench.perf import memory_use
 from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
 from hpccomm.bench.perf.layouts import Layout
+from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL
 from hpccomm.bench.perf.tables import PerfCase, PerfTable
-from hpccomm.bench.simulated.request import COST, EVENTS, TERMS, SimulationRequest
 from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import SIMULATED_BACKEND
 from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.network_files import dump
 from hpccomm.schedules.cost.terms import has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
+from hpccomm.schedules.schedule import Tuning
+from hpccomm.topology import Topology
 from hpccomm.units import rounded_size
+
+EVENTS = "events"
+COST = "cost"
+TERMS = "terms"
+MODELS = (EVENTS, COST, TERMS)
+"""The models that can time a call."""
 
 MOST_UNEVEN_RANKS = 512
 """Of a call that has counts of its own for each pair of ranks; more take long."""
@@ -32,6 +48,65 @@ SIMULATED: dict[str, Benchmark] = {
     name: collective for name, collective in COLLECTIVES.items() if collective.algorithms
 } | {"scan": benchmark("scan")}
 """Every collective that can be simulated, in the order of ``all``."""
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """The request of a simulation.
+
+    Attributes
+    ----------
+    options : Options
+        As of perf; `algorithms` is None for the choices of ``auto``.
+    network : Network
+        Of all simulated ranks.
+    model : str
+        One of `MODELS`.
+    segment : int
+        Bytes of a segment.
+    channels : int
+        Rounds that may be under way at the same time.
+    skew : float
+        Seconds within which ranks enter a call.
+    seed : int
+        Of the random entry times.
+    """
+
+    options: Options
+    network: Network
+    model: str
+    segment: int
+    channels: int
+    skew: float
+    seed: int
+
+    @cached_property
+    def starts(self) -> NDArray[np.float64]:
+        """When each rank enters a call: the same for every call, so that they compare."""
+        return np.random.default_rng(self.seed).random(self.network.ranks) * self.skew
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The simulation, as a results file describes it."""
+        network = self.network
+        return {
+            "cluster": f"{network.name}: {network.ranks} ranks, {network.ranks_per_node} a node, "
+            f"{network.nodes} nodes",
+            "model": self.model,
+            "network": dump(network),
+            "channels": str(self.channels),
+            "segment": f"{self.segment} B",
+            "skew": f"{self.skew:g} s, seed {self.seed}",
+        }
+
+    def tuning(self, dtype: DType) -> Tuning:
+        """Return the parameters of an algorithm."""
+        elements = max(1, self.segment // dtype.itemsize)
+        return Tuning(elements, self.channels, self._topology)
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return self.network.topology()
 
 
 @dataclass(frozen=True, slots=True)
