@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def test_a_registered_algorithm_is_one_of_all(
             comm.all_gather(x, algorithm="no_such")
         with pytest.raises(UsageError, match="give one of"):
             comm.all_reduce(x, algorithm=name)
-        bench = Bench({0: comm}, (x, x), None, every=False)
+        bench = Bench({0: comm}, (x, x), SimpleNamespace(every=False))
         assert name in bench._names("all_gather")
 
     for ranks in (1, 3):

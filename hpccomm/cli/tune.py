@@ -93,15 +93,16 @@ def run(args: argparse.Namespace) -> int:
         )
     # Arguments are checked before MPI is started.
     from hpccomm.bench.progress import terminal
-    from hpccomm.bench.tune.measuring import Effort
-    from hpccomm.bench.tune.table import TuneRequest, tune
+    from hpccomm.bench.tune.calls import TuneRequest
+    from hpccomm.bench.tune.table import tune
     from hpccomm.communicator.creation import new_comm
     from hpccomm.settings import CommOptions
 
     request = TuneRequest(
         collectives=args.collectives,
         sizes=sizes,
-        effort=Effort(args.blocks, args.seconds),
+        blocks=args.blocks,
+        seconds=args.seconds,
         segments=args.segments or (),
         deterministic=args.deterministic,
         registered=not args.plain,

@@ -9,9 +9,8 @@ from one_size import by_default_on
 
 import hpccomm
 from hpccomm.bench.perf.sizes import Sizes
-from hpccomm.bench.tune.calls import policy_of
-from hpccomm.bench.tune.measuring import Effort
-from hpccomm.bench.tune.table import TuneRequest, tune
+from hpccomm.bench.tune.calls import TuneRequest, policy_of
+from hpccomm.bench.tune.table import tune
 from hpccomm.dispatch.policy import stored
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -24,7 +23,8 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
     asked = TuneRequest(
         collectives=("all_reduce", "scatter", "barrier"),
         sizes=Sizes(8, 8192, 32, 0),
-        effort=Effort(2, 1e-5),
+        blocks=2,
+        seconds=1e-5,
         segments=(),
         deterministic=True,
         registered=True,

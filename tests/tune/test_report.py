@@ -6,8 +6,8 @@ import pytest
 from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import table
-from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Effort, SizeTimes
+from hpccomm.bench.tune.calls import TunedCall, TuneRequest
+from hpccomm.bench.tune.measuring import SizeTimes
 from hpccomm.bench.tune.verifying import Confirmation
 from hpccomm.dispatch.policy import Pick
 from hpccomm.testing import run_ranks
@@ -32,17 +32,9 @@ class Bench:
 
 
 def test_sizes_are_printed_in_order(tmp_path):
-    request = table.TuneRequest(
-        ("all_reduce",),
-        Sizes(8, 128, 4, 0),
-        Effort(1, 1e-5),
-        (),
-        False,
-        False,
-        False,
-        False,
-        tmp_path,
-    )
+    sizes = Sizes(8, 128, 4, 0)
+    flags = (False,) * 4
+    request = TuneRequest(("all_reduce",), sizes, 1, 1e-5, (), *flags, tmp_path)
 
     def on_rank(comm):
         said = []

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
+from hpccomm.contracts.collectives import DESCRIPTIONS, REDUCTIONS, Collective
 from hpccomm.dispatch.policy import Policy
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
 
@@ -17,6 +19,9 @@ Call = Callable[[], object]
 
 DTYPE = np.dtype(np.float32)
 ROOT = 0
+
+_FORMS = {ORDERED_CASE: "contributions in rank order", REGISTERED_CASE: "registered arrays"}
+"""The differences from plain calls that have cases of their own in tables."""
 
 
 def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]:
@@ -45,15 +50,12 @@ class TunedCall:
     ----------
     collective : str
         Its name.
-    deterministic : bool
-        Whether contributions are folded in rank order.
-    registered : bool
-        Whether the arrays are in registered memory.
+    form : str
+        `ORDERED_CASE` or `REGISTERED_CASE`; empty for plain calls.
     """
 
     collective: str
-    deterministic: bool = False
-    registered: bool = False
+    form: str = ""
 
     @property
     def what(self) -> Collective:
@@ -63,17 +65,11 @@ class TunedCall:
     @property
     def how(self) -> str:
         """Its difference from other calls of the collective, in words; empty for plain ones."""
-        if self.deterministic:
-            return "contributions in rank order"
-        return "registered arrays" if self.registered else ""
+        return _FORMS.get(self.form, "")
 
     def case(self, *, native: bool) -> str:
         """Return its case in tables, where the backend has its own way or not."""
-        if self.deterministic:
-            return ORDERED_CASE
-        if self.registered:
-            return REGISTERED_CASE
-        return NATIVE_CASE if native else OWN_CASE
+        return self.form or (NATIVE_CASE if native else OWN_CASE)
 
     def even(self, nbytes: int, ranks: int) -> int:
         """Return the largest size that the call can have, up to `nbytes`."""
@@ -101,7 +97,7 @@ class TunedCall:
         """
         what, (x, y) = self.what, memory
         keywords: dict[str, Any] = {"algorithm": algorithm}
-        if self.deterministic and what.reduces:
+        if self.form == ORDERED_CASE:
             keywords["deterministic"] = True
         if not what.moves:
             return (), keywords
@@ -115,3 +111,56 @@ class TunedCall:
         sends, receives = what.uses(comm.rank, ROOT)
         keywords["out"] = y[: lengths[what.receives]] if receives else None
         return (x[: lengths[what.sends]] if sends else None,), keywords
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """The request of a tuning run.
+
+    Attributes
+    ----------
+    collectives : tuple of str
+        The collectives.
+    sizes : Sizes
+        Bytes of the larger array of a rank.
+    blocks : int
+        How often each candidate is timed at a size.
+    seconds : float
+        The approximate duration of each of these times.
+    segments : tuple of int
+        Bytes that algorithms move at a time, in addition to the built-in table's segments.
+    deterministic : bool
+        Whether reductions are measured with contributions in rank order as well.
+    registered : bool
+        Whether calls on registered arrays are measured as well.
+    every : bool
+        Whether to try every algorithm, or only those with short estimated times.
+    verify : bool
+        Whether `auto` is measured by the new table.
+    output : Path
+        The results file.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: Sizes
+    blocks: int
+    seconds: float
+    segments: tuple[int, ...]
+    deterministic: bool
+    registered: bool
+    every: bool
+    verify: bool
+    output: Path
+
+    def calls(self) -> list[TunedCall]:
+        """Return the calls: the collectives, then those in rank order, and those on registered arrays."""
+        plain = [TunedCall(name) for name in self.collectives]
+        ordered = [TunedCall(name, ORDERED_CASE) for name in self.collectives if name in REDUCTIONS]
+        registered = [
+            TunedCall(each.collective, REGISTERED_CASE) for each in plain if each.what.moves
+        ]
+        return plain + ordered * self.deterministic + registered * self.registered
+
+    def first_sizes(self, call: TunedCall) -> list[int]:
+        """Return the sizes of the first round."""
+        return list(self.sizes.measured(DTYPE.itemsize)) if call.what.moves else [0]

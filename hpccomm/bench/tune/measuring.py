@@ -16,10 +16,10 @@ from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.perf.timing import back_to_back
 from hpccomm.bench.rows import figures
 from hpccomm.bench.tune import building
-from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, policy_of
+from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, TuneRequest, policy_of
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import NATIVE, Pick, TableRows
-from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
+from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS, registered
@@ -51,26 +51,6 @@ PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
 
 SENSIBLE = 2
 """At each of these sizes, this many algorithms with the shortest estimated times are tried."""
-
-
-_SUFFIXES = {ORDERED_CASE: " ordered", REGISTERED_CASE: " registered"}
-"""The suffix of the algorithm in a results file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """The time that the measurement takes.
-
-    Attributes
-    ----------
-    blocks : int
-        How often each candidate is timed at a size.
-    seconds : float
-        The approximate duration of each of these times.
-    """
-
-    blocks: int
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -151,24 +131,16 @@ class Bench:
         One for each segment in bytes; 0 leaves segments and channels to the built-in table.
     memory : tuple of two ndarray
         For the calls.
-    effort : Effort
-        How much time the measurement takes.
-    every : bool
-        Whether to try every algorithm, or only those with short estimated times.
+    request : TuneRequest
+        Says how much time the measurement takes, and whether to try every algorithm.
     """
 
     def __init__(
-        self,
-        comms: Mapping[int, Communicator],
-        memory: tuple[Array, Array],
-        effort: Effort,
-        *,
-        every: bool,
+        self, comms: Mapping[int, Communicator], memory: tuple[Array, Array], request: TuneRequest
     ) -> None:
-        self._every = every
         self._comms = comms
         self.memory = memory
-        self._effort = effort
+        self._request = request
         self.comm = next(iter(comms.values()))
 
     def sweep(
@@ -208,10 +180,10 @@ class Bench:
 
     def repeated(self, candidates: Candidates, rough: Mapping[Pick, float]) -> dict[Pick, Seconds]:
         """Time calls in turns; `rough` holds the approximate seconds of each. Collective."""
-        blocks, seconds = self._effort.blocks, self._effort.seconds
+        seconds = self._request.seconds
         calls = {pick: math.ceil(seconds / max(rough[pick], 1e-7)) for pick in candidates}
         calls = {pick: min(MOST_CALLS, max(1, number)) for pick, number in calls.items()}
-        return in_turns(self.comm, candidates, blocks, calls)
+        return in_turns(self.comm, candidates, self._request.blocks, calls)
 
     def candidates(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
         """Return the candidates for a call. Local."""
@@ -226,7 +198,7 @@ class Bench:
                 pick = Pick(name)
                 if name != NATIVE:
                     pick = policy_of(comm).named(
-                        call.collective, name, nbytes, deterministic=call.deterministic
+                        call.collective, name, nbytes, deterministic=call.form == ORDERED_CASE
                     )
                 if segment:
                     if choice.segment is None:  # it is not cut: the same as without
@@ -243,7 +215,8 @@ class Bench:
         for nbytes in PROBES:
             best = ranked(network, collective, nbytes, by_messages, DEFAULT_SEGMENT)
             sensible.update(each.algorithm for each in best[:SENSIBLE])
-        own = [name for name in ALGORITHMS[collective] if self._every or name in sensible]
+        every = self._request.every
+        own = [name for name in ALGORITHMS[collective] if every or name in sensible]
         return [NATIVE, *own, *registered()[collective]]
 
 
@@ -260,8 +233,8 @@ def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -
 def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows]:
     """Return the rows of a call for each case that was measured."""
     everything = [(each.nbytes, each.seconds) for each in measured]
-    if call.deterministic or call.registered:
-        return {call.case(native=True): building.rows(everything)}
+    if call.form:
+        return {call.form: building.rows(everything)}
     own = [
         (nbytes, {pick: took for pick, took in seconds.items() if pick.algorithm != NATIVE})
         for nbytes, seconds in everything
@@ -275,7 +248,7 @@ def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows
 def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tuple[Row, Seconds]]:
     """Yield the rows of a results file for what was measured at one size."""
     what, nbytes = call.what, times.nbytes
-    suffix, backend = _SUFFIXES.get(call.case(native=True), ""), comm.backends["host"] or ""
+    suffix, backend = call.form and f" {call.form}", comm.backends["host"] or ""
     type_name, op_name = "float" if what.moves else NO_TYPE, "sum" if what.reduces else NO_OP
     in_place = what.sends == what.receives == "whole"
     size = ROOT if what.rooted else -1, nbytes, nbytes // DTYPE.itemsize, in_place

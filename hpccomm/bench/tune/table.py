@@ -5,78 +5,26 @@ It prints what it measures, and writes the file that ``auto`` reads. `hpccomm.cl
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls, measuring
-from hpccomm.bench.tune.calls import TunedCall
-from hpccomm.bench.tune.measuring import Bench, Effort, SizeTimes, spelled
+from hpccomm.bench.tune.calls import TunedCall, TuneRequest
+from hpccomm.bench.tune.measuring import Bench, SizeTimes, spelled
 from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
+from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.dispatch.policy import CASES, Table, stored
+from hpccomm.dispatch.policy.table import REGISTERED_CASE
 from hpccomm.results import origin
 from hpccomm.results.schema import Config
 from hpccomm.results.writer import Writer
 from hpccomm.settings import CommOptions
-
-
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
-    """The request of a tuning run.
-
-    Attributes
-    ----------
-    collectives : tuple of str
-        The collectives.
-    sizes : Sizes
-        Bytes of the larger array of a rank.
-    effort : Effort
-        How much time the measurement takes.
-    segments : tuple of int
-        Bytes that algorithms move at a time, in addition to the built-in table's segments.
-    deterministic : bool
-        Whether reductions are measured with contributions in rank order as well.
-    registered : bool
-        Whether calls on registered arrays are measured as well.
-    every : bool
-        Whether each algorithm is tried.
-    verify : bool
-        Whether `auto` is measured by the new table.
-    output : Path
-        The results file.
-    """
-
-    collectives: tuple[str, ...]
-    sizes: Sizes
-    effort: Effort
-    segments: tuple[int, ...]
-    deterministic: bool
-    registered: bool
-    every: bool
-    verify: bool
-    output: Path
-
-    def calls(self) -> list[TunedCall]:
-        """Return the calls: the collectives, then those in rank order, and those on registered arrays."""
-        plain = [TunedCall(name) for name in self.collectives]
-        reductions = [name for name in self.collectives if name in REDUCTIONS]
-        ordered = [TunedCall(name, deterministic=True) for name in reductions]
-        registered = [
-            TunedCall(each.collective, registered=True) for each in plain if each.what.moves
-        ]
-        return plain + ordered * self.deterministic + registered * self.registered
-
-    def first_sizes(self, call: TunedCall) -> list[int]:
-        """Return the sizes of the first round."""
-        return list(self.sizes.measured(calls.DTYPE.itemsize)) if call.what.moves else [0]
 
 
 def tune(
@@ -118,9 +66,9 @@ def tune(
     needed = (4 + 2 * request.registered) * largest
     need = memory_use.Need(comm.node, origin.host(), needed, memory_use.available())
     memory_use.require(comm.all_gather_object(need), largest)
-    sizes, blocks = request.sizes, request.effort.blocks
+    sizes = request.sizes
     limits = sizes.smallest, sizes.largest, sizes.factor, 0
-    config = Config(*limits, blocks, 1, validation=0, average=3)
+    config = Config(*limits, request.blocks, 1, validation=0, average=3)
     info = facts.run_info(comm, config)
     number = sum(len(request.first_sizes(call)) for call in request.calls())
     progress = Progress(terminal, number * (1 + request.verify))
@@ -142,9 +90,12 @@ def tune(
         benches = {}
         for registered in (False, True)[: 1 + request.registered]:
             memory = calls.arrays(largest, comm if registered else None)
-            benches[registered] = Bench(fixed, memory, request.effort, every=request.every)
+            benches[registered] = Bench(fixed, memory, request)
         sweeps = Sweeps(request, writer, say, progress)
-        measured = {call: sweeps.run(benches[call.registered], call) for call in request.calls()}
+        measured = {
+            call: sweeps.run(benches[call.form == REGISTERED_CASE], call)
+            for call in request.calls()
+        }
         rows = {
             (call.collective, case): each
             for call, times in measured.items()
@@ -163,7 +114,7 @@ def tune(
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
                 progress.remain(sum(map(len, measured.values())))
                 for call, times in measured.items():
-                    bench = benches[call.registered]
+                    bench = benches[call.form == REGISTERED_CASE]
                     confirmations += verify(bench, tuned, call, times, progress)
             say(confirmed(confirmations))
         on_root(comm, files.close)
