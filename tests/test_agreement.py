@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpccomm import CommOptions, Communicator
+from hpccomm import CommOptions, Communicator, new_comm
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import (
@@ -302,7 +302,7 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
 
     def on_rank(comm) -> str:
         with pytest.raises(HpccommError, match="does not compute correctly") as caught:
-            comm.dup(name="unlucky")
+            new_comm(name="unlucky")
         comm.barrier()
         return str(caught.value)
 

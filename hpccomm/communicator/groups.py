@@ -6,11 +6,12 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 from zlib import crc32
 
-from hpccomm.communicator.core import counting, end_dropped
+from hpccomm.communicator.core import Core, counting, dropped, end_dropped
 from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
-from hpccomm.errors import RankMismatch, UsageError, untied
+from hpccomm.errors import UsageError
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.lifetime import Voice
 from hpccomm.runtime.raised import told
@@ -47,36 +48,19 @@ def split(
     RankMismatch
         On the other ranks in that case.
     """
-    mine, error = dict[str, object](), None
+    core, error, where = self._core, None, (color, key)
     try:
-        mine = {
-            "color": None if color is None else check_int("color", color),
-            "key": check_int("key", key),
-        }
+        where = None if color is None else check_int("color", color), check_int("key", key)
         check_name(name)
-    except UsageError as wrong:
-        mine, error = {"error": str(wrong)}, wrong
-    core = self._core
+    except UsageError as refused:
+        error, where = refused, (None, 0)
     with core.calls.one_call():
-        core.agree("split", {}, None)
-        end_dropped(core.backend, core.control)
-        with core.calls.part_of("split"):
-            arguments = [
-                json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
-            ]
-            if error is not None:
-                raise untied(error)
-            refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
-            if refused:
-                whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
-                raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
+        everyone = _met(core, "split", {}, error, where)
         if color is None:
             apart(core)
             return None
-        members = sorted(
-            (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
-            key=lambda rank: (arguments[rank]["key"], rank),
-        )
+        members = [rank for rank, (other, _) in enumerate(everyone) if other == where[0]]
+        members.sort(key=lambda rank: everyone[rank][1])
         return _group(self, members, name, f"split{{}}({color})")
 
 
@@ -115,8 +99,7 @@ def split_ranks(
     except TypeError:
         error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
     with core.calls.one_call():
-        core.agree("split_ranks", {"ranks": members}, error)
-        end_dropped(core.backend, core.control)
+        _met(core, "split_ranks", {"ranks": members}, error)
         if core.backend.rank not in members:
             apart(core)
             return None
@@ -138,8 +121,7 @@ def dup(self: Communicator, name: str | None = None) -> "Communicator":
     """
     check_name(name)
     with self._core.calls.one_call():
-        self._core.agree("dup", {}, None)
-        end_dropped(self._core.backend, self._core.control)
+        _met(self._core, "dup", {}, None)
         return _group(self, list(range(self._core.backend.size)), name, "dup{}")
 
 
@@ -280,6 +262,21 @@ def _abort(self: Communicator, why: str) -> None:
     self._core.lanes.device.abandon()  # another thread may be at it
     if self._node is not None:
         self._node.abort()
+
+
+def _met(
+    core: Core, what: str, mine: dict[str, object], error: UsageError | None, place: object = None
+) -> list[Any]:
+    """Have the ranks meet to make a communicator; return every rank's `place`. Collective; blocks.
+
+    In one exchange they agree on what they bring, and tell their places and what they have dropped.
+    """
+    there = dropped(core.backend)
+    payload = b"" if place is None and not there else json.dumps([place, [*there]]).encode()
+    payloads = core.agree(what, mine, error, payload)
+    everyone = [json.loads(each) if each else (None, ()) for each in payloads]
+    end_dropped(there, [uids for _, uids in everyone])
+    return [each for each, _ in everyone]
 
 
 def _group(self: Communicator, members: list[int], name: str | None, kind: str) -> "Communicator":

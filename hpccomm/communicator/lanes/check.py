@@ -131,20 +131,26 @@ class Check:
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
-    def agree(self, label: CallFingerprint, error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same values; a rank with an error raises that."""
+    def agree(
+        self, label: CallFingerprint, error: HpccommError | None, payload: bytes = b""
+    ) -> list[bytes]:
+        """Return every rank's payload; raise on every rank unless all bring the same values.
+
+        A rank with an error raises that.
+        """
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise untied(error)
-            return
+            return [payload]
         refused: list[HpccommError] = []
+        payloads: list[bytes] = []
         with engine.part_of(label):
-            agreement = self._agreement(label, engine.number, engine.digest, error)
+            agreement = self._agreement(label, engine.number, engine.digest, error, payload)
 
             def steps() -> Steps:
                 try:
-                    yield from agreement
+                    payloads.extend((yield from agreement))
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
@@ -152,6 +158,7 @@ class Check:
             if refused:
                 engine.digest = 0  # the difference was raised: it does not concern later calls
                 raise refused.pop()
+        return payloads
 
     def end(self) -> CommunicationError | None:
         """Return the faults in the calls of all ranks, at the end of the communicator.
@@ -162,9 +169,16 @@ class Check:
         if self._setting == CHECK_OFF:
             return None
         try:
-            self.agree(compared(FINALIZE, {"operation": FINALIZE}), None)
-            with self._engine.part_of(FINALIZE):
-                self._engine.run_steps(FINALIZE, self._received())
+            rank, mine = self._engine.origin.rank, self._unreceived()
+            balance = pairing.balance(
+                ((rank, peer, channel, sent), (peer, rank, channel, posted))
+                for peer, counts in mine.items()
+                for channel, sent, posted in counts
+            )
+            label = compared(FINALIZE, {"operation": FINALIZE})
+            if not pairing.balanced(self.agree(label, None, balance)):
+                with self._engine.part_of(FINALIZE):
+                    self._engine.run_steps(FINALIZE, self._told(mine))
         except RankMismatch as error:
             return error
         except CommunicationError as error:
@@ -173,21 +187,17 @@ class Check:
             return error if self._raised_at_end(error) else None
         return None
 
-    def _received(self) -> Steps:
+    def _unreceived(self) -> dict[int, list[Any]]:
+        """Return, by peer, how many messages of each channel this rank has sent and received."""
+        every = self._engine.traffic.everything().items()
+        return {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
+
+    def _told(self, mine: dict[int, list[Any]]) -> Steps:
         """Return steps that log all ranks' unreceived messages in one line."""
-        engine, rank = self._engine, self._engine.origin.rank
-        every = engine.traffic.everything().items()
-        mine = {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
-        marks = pairing.balance(
-            ((rank, peer, channel, sent), (peer, rank, channel, posted))
-            for peer, counts in mine.items()
-            for channel, sent, posted in counts
-        )
-        if pairing.balanced((yield from self._control.all_gather_steps(marks))):
-            return
+        engine = self._engine
         came = yield from self._exchanged(list(mine.items()))
         lost = left_over({each: dict(counts) for each, counts in came.items()})
-        if lost and lost[0].sender == rank:
+        if lost and lost[0].sender == engine.origin.rank:
             logger.warning(
                 "communicator %r ends with unreceived messages: %s",
                 engine.name,
@@ -208,16 +218,22 @@ class Check:
     # The agreement.
 
     def _agreement(
-        self, label: CallFingerprint, number: int, digest: int, error: HpccommError | None = None
-    ) -> Steps:
-        """Return steps that raise on every rank unless all of them make this call."""
+        self,
+        label: CallFingerprint,
+        number: int,
+        digest: int,
+        error: HpccommError | None = None,
+        payload: bytes = b"",
+    ) -> Result[list[bytes]]:
+        """Return steps that raise on every rank unless all of them make this call, and give every rank's payload."""
         site = self._engine.site
 
-        def agreement() -> Steps:
+        def agreement() -> Result[list[bytes]]:
             self._engine.compared.append(number)
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            if not (yield from self._control.alike_steps(mine)):
+            payloads = yield from self._control.alike_steps(mine, payload)
+            if payloads is None:
                 before = (compared ^ label.fingerprint) & DIGEST if compared else 0
                 yield from self._compare(label, number, before, recorder.described(site), error)
             if error is not None:
@@ -225,6 +241,7 @@ class Check:
             if label.individual:
                 yield from self.paired(label.individual)
             self._agreed = max(self._agreed, number)
+            return payloads or []
 
         return agreement()
 
