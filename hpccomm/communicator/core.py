@@ -327,14 +327,9 @@ class Core:
             self.sink.refuse_batch(name, "; call it before or after")
             yield
 
-    def agree(
-        self, what: str, mine: dict[str, object], error: HpccommError | None, payload: bytes = b""
-    ) -> list[bytes]:
-        """Return every rank's payload; raise on every rank unless all bring the same `mine`.
-
-        A rank with an error raises that.
-        """
-        return self.check.agree(compared(what, {"operation": what, **mine}), error, payload)
+    def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        self.check.agree(compared(what, {"operation": what, **mine}), error)
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
         """Raise on every rank unless what each rank sends is what its peer expects."""

@@ -4,13 +4,15 @@
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 from hpccomm.communicator.core import Core, counting, dropped, end_dropped
 from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
+from hpccomm.contracts.fingerprint import CallFingerprint, compared
 from hpccomm.errors import UsageError
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.lifetime import Voice
@@ -18,8 +20,7 @@ from hpccomm.runtime.raised import told
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
-SHRUNK = 1 << 14
-"""Labels of shrunk communicators begin here, and end at twice as much."""
+SPLIT, DUP = (compared(each, {"operation": each}) for each in ("split", "dup"))
 
 
 def split(
@@ -54,8 +55,7 @@ def split(
         check_name(name)
     except UsageError as refused:
         error, where = refused, (None, 0)
-    with core.calls.one_call():
-        everyone = _met(core, "split", {}, error, where)
+    with _meeting(core, SPLIT, error, where) as everyone:
         if color is None:
             apart(core)
             return None
@@ -98,8 +98,8 @@ def split_ranks(
         error = refused
     except TypeError:
         error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
-    with core.calls.one_call():
-        _met(core, "split_ranks", {"ranks": members}, error)
+    asked = {"operation": "split_ranks", "ranks": members}
+    with _meeting(core, compared("split_ranks", asked), error):
         if core.backend.rank not in members:
             apart(core)
             return None
@@ -120,8 +120,7 @@ def dup(self: Communicator, name: str | None = None) -> "Communicator":
         Ended by itself.
     """
     check_name(name)
-    with self._core.calls.one_call():
-        _met(self._core, "dup", {}, None)
+    with _meeting(self._core, DUP):
         return _group(self, list(range(self._core.backend.size)), name, "dup{}")
 
 
@@ -186,7 +185,7 @@ def shrink(
         # The ranks that are left out know nothing of it, and count on: nor may the others count it.
         self._core.shrunk[left_out] += 1
         number = self._core.shrunk[left_out]
-        label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
+        label = crc32(repr((list(left_out), number)).encode())
         named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
         return _over(self, members, label, named, left_out)
 
@@ -264,19 +263,21 @@ def _abort(self: Communicator, why: str) -> None:
         self._node.abort()
 
 
-def _met(
-    core: Core, what: str, mine: dict[str, object], error: UsageError | None, place: object = None
-) -> list[Any]:
-    """Have the ranks meet to make a communicator; return every rank's `place`. Collective; blocks.
+@contextmanager
+def _meeting(
+    core: Core, label: CallFingerprint, error: UsageError | None = None, place: object = None
+) -> Iterator[list[Any]]:
+    """Hold the communicator for the call that makes another one; give every rank's `place`. Collective; blocks.
 
-    In one exchange they agree on what they bring, and tell their places and what they have dropped.
+    In one exchange the ranks agree on the call, and tell their places and what they have dropped.
     """
-    there = dropped(core.backend)
-    payload = b"" if place is None and not there else json.dumps([place, [*there]]).encode()
-    payloads = core.agree(what, mine, error, payload)
-    everyone = [json.loads(each) if each else (None, ()) for each in payloads]
-    end_dropped(there, [uids for _, uids in everyone])
-    return [each for each, _ in everyone]
+    with core.calls.one_call(), core.calls.part_of(label):
+        there = dropped(core.backend)
+        payload = b"" if place is None and not there else json.dumps([place, [*there]]).encode()
+        payloads = core.check.agree(label, error, payload)
+        everyone = [json.loads(each) if each else (None, ()) for each in payloads]
+        end_dropped(there, [uids for _, uids in everyone])
+        yield [each for each, _ in everyone]
 
 
 def _group(self: Communicator, members: list[int], name: str | None, kind: str) -> "Communicator":
@@ -294,7 +295,9 @@ def _over(
             backend = core.backend.group(members, label)
         else:
             backend = grouped(core.backend, members, label)
-    settings = replace(core.settings, timeout=core.calls.timeout)
+    settings = core.settings
+    if settings.timeout != core.calls.timeout:
+        settings = replace(settings, timeout=core.calls.timeout)
     with counting(), own_ranks(core.calls):
         new_comm: Communicator = self._make(
             backend, name, settings, core.device, core.lanes.device, left_out

@@ -234,7 +234,7 @@ class Backend(Protocol):
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
-        Blocks until they have. `label` distinguishes groups that are made at the same time.
+        Blocks until they have. No other group of these ranks has that `label`.
         """
 
     def planned(self) -> Transport:

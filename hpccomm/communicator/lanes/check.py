@@ -43,6 +43,8 @@ KNOWN = 1 << 16
 """Fingerprints that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
 to forget alike."""
 
+ENDING = compared(FINALIZE, {"operation": FINALIZE})
+
 NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
 
@@ -175,8 +177,7 @@ class Check:
                 for peer, counts in mine.items()
                 for channel, sent, posted in counts
             )
-            label = compared(FINALIZE, {"operation": FINALIZE})
-            if not pairing.balanced(self.agree(label, None, balance)):
+            if not pairing.balanced(self.agree(ENDING, None, balance)):
                 with self._engine.part_of(FINALIZE):
                     self._engine.run_steps(FINALIZE, self._told(mine))
         except RankMismatch as error:
