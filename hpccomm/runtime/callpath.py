@@ -19,7 +19,7 @@ What is shared:
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from itertools import repeat
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar, cast
 from hpccomm.contracts.backend import Start
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
+from hpccomm.runtime.operation import COMPARED, DIGEST
 from hpccomm.runtime.recorder import (
     ASYNC,
     BLOCKING,
@@ -42,7 +42,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.waiting import SPINS, drive, spun
-from hpccomm.runtime.work import Work
+from hpccomm.runtime.work import SMALL_BYTES, Work
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -139,30 +139,36 @@ def polled(
 
 
 def started(
-    calls: Any, label: CallFingerprint, tally: Tally, start: Start
+    calls: Any, label: CallFingerprint, tally: Tally, start: Start, ordered: bool = False
 ) -> Callable[[tuple[Any, ...], object, float, Any], Work]:
-    """Return the function that begins messages of one kind, which go on by themselves if they are not done at once."""
-    under_way, progress, messages = calls.under_way, calls.progress, calls.progress.messages
-    reports, origin, record, pre = (
-        calls.reports,
-        calls.origin,
-        calls.record,
-        calls.reports.pre_hooks,
-    )
-    nbytes = label.nbytes
+    """Return the function that begins calls of one kind, which go on by themselves if they are not done at once.
+
+    They begin here and now, so that nothing that is sent later overtakes them; but collectives one after the other.
+    """
+    reports, origin, record = calls.reports, calls.origin, calls.record
+    queue, progress, pre = calls.queue, calls.progress, reports.pre_hooks
+    under_way, messages = calls.under_way, progress.messages
+    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
+    small = not ordered or nbytes <= SMALL_BYTES
 
     def started(arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
+        number = 0
+        if ordered:
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
-        entry = [origin, sequence, 0, label, ASYNC, calls.site, begin, timeout, None, None]
+        entry = [origin, sequence, number, label, ASYNC, calls.site, begin, timeout, None, None]
         record(entry)
         begun, steps = False, None
+        moved: bool | None = False
         try:
             if pre.registered:
                 pre(reports.info(entry))
             begun = True
-            steps = start(*arguments)
-            moved = next(steps, None)
+            if not (ordered and queue):
+                steps = start(*arguments)
+                moved = next(steps, None)
         except BaseException as error:  # noqa: BLE001 (kept for who waits)
             if not begun or not isinstance(error, Exception):
                 calls.failed(error, entry, (arguments, keep, steps))
@@ -171,10 +177,16 @@ def started(
             return work
         work = Work(calls, entry, tally, keep, result)
         if moved is not None:
-            work.steps = steps
-            under_way[work] = messages[work] = entry
-            if progress.parked:
-                progress.wake()
+            work.steps, under_way[work] = steps, entry
+            if ordered:
+                work.small = small
+                if steps is None:
+                    work.start = partial(start, *arguments)
+                progress.submit(queue, work)
+            else:
+                messages[work] = entry
+                if progress.parked:
+                    progress.wake()
             return work
         work.over = True
         entry[ENDED] = elapsed = perf_counter() - begin
@@ -405,19 +417,6 @@ def start_record(
     entry = [origin, sequence, number, label, mode, calls.site, begin, timeout, None, None]
     record(entry)
     return entry
-
-
-def start(calls: Any, operation: Operation, timeout: float, result: Any) -> Work:
-    """Start a polled `Operation` that goes on by itself, and return its `Work`."""
-    entry = start_record(calls, operation.label, ASYNC, timeout, operation.ordered)
-    pre, reports = calls.reports.pre_hooks, calls.reports
-    try:
-        if pre.registered:
-            pre(reports.info(entry))
-    except BaseException as error:  # noqa: BLE001 (raised again)
-        calls.failed(error, entry, operation.keep)
-    work: Work = calls.put_under_way(operation, entry, result)
-    return work
 
 
 def ended(

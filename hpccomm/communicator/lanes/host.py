@@ -312,12 +312,16 @@ class HostLane(Lane):
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
-        begin = call.prepared.begin
-        if begin is not None:
-            work: Work = begin((call.send, call.recv), call.keep, limit, call.result)
-            return work
-        operation = _operation(call, call.prepared.async_label)
-        return self._calls.start(self._check.operation(operation), limit, call.result)
+        prepared, calls = call.prepared, self._calls
+        label = prepared.async_label
+        if prepared.ordered and self._check.due(label):
+            operation = self._check.operation(_operation(call, label))
+            return calls.start(operation, limit, call.result)
+        if prepared.begin is None:
+            whose = calls, label, prepared.tally
+            prepared.begin = started(*whose, prepared.route.start, prepared.ordered)
+        work: Work = prepared.begin((call.send, call.recv), call.keep, limit, call.result)
+        return work
 
     def plan(
         self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
