@@ -183,10 +183,12 @@ class Received(NamedTuple):
 @in_turn
 def _probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
     core.sink.refuse_batch("probe", AROUND)
-    check_bool("block", block)
+    if block is not True:
+        check_bool("block", block)
     messages = list[Message]()
     prepared = _taking(core, "probe", None, src, tag, block)
-    prepared.issue((messages, None), (), core.limit(timeout))
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    prepared.issue((messages, None), (), limit)
     return messages[0] if messages else None
 
 
@@ -239,10 +241,12 @@ def received(
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")
         core.sink.refuse_batch("recv", AROUND)
-    key, prepared, target = None, None, out
+    key: tuple[Any, ...] | None = None
+    prepared, target = None, out
     if out is None or (out.__class__ is np.ndarray and out.flags.carray):
-        shape = None if out is None else (out.dtype, out.nbytes)
-        key = "from any", shape, src, src.__class__, tag, tag.__class__
+        key = "from any", src, src.__class__, tag, tag.__class__
+        if out is not None:
+            key = (*key, out.dtype, out.nbytes)
         prepared = _known(core, key)
     if prepared is None:
         target = _target(core, out)
@@ -252,17 +256,16 @@ def received(
     elif out is not None and out.ndim != 1:
         target = out.reshape(-1)
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
-    came = list[Any]()
+    came: list[Any] = [out, None, None]
 
     def result() -> Any:
-        data, sender, wire = came
-        array = data if out is None else out
+        array, sender, wire = came
         return Received(array, sender, wire // DTYPES // 2) if return_src else array
 
     if async_op:
         return prepared.begin((came, target), (out,), limit, Later(result))
     prepared.issue((came, target), (out,), limit)
-    return result()
+    return result() if return_src else came[0]
 
 
 @in_turn
@@ -303,7 +306,7 @@ def _known(core: Core, key: object) -> Any:
 def _receiving(
     core: Core, target: Any, src: Rank, tag: Tag
 ) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
-    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
+    """Return the label and the function of a receive, which puts its array, if new, the sender and the tag into a list."""
     every = _wanted(core, src, tag, ARRAYS)
     wanted = every
     if target is not None and every.tags:
@@ -312,12 +315,13 @@ def _receiving(
     def steps(came: list[Any], target: Any) -> Steps:
         arrival = yield from _next(core, wanted, every, True)
         assert arrival is not None
-        error = None if target is None else _misfit(arrival, target)
-        data = _new(arrival) if target is None else target
-        yield from arrival.receive(None if error else data)
-        if error is not None:
+        if target is None:
+            came[0] = target = _new(arrival)
+        elif (error := _misfit(arrival, target)) is not None:
+            yield from arrival.receive(None)
             raise untied(error)
-        came += data, arrival.src, arrival.tag
+        yield from arrival.receive(target)
+        came[1:] = arrival.src, arrival.tag
 
     return _label("recv", 0 if target is None else target.nbytes, every), steps
 
