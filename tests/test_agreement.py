@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpccomm import CommOptions, Communicator, new_comm
+from hpccomm import CommOptions, Communicator
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import (
@@ -275,7 +275,7 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
         check._agreement = meanwhile
         label = CallFingerprint("all_reduce", 8)
         with pytest.raises(CommunicationError, match="noted meanwhile"):
-            check.wait(label, engine.start_record(label, BLOCKING, 60.0))
+            check.compare(label, engine.start_record(label, BLOCKING, 60.0))
 
     run_ranks(1, on_rank)
 
@@ -302,7 +302,7 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
 
     def on_rank(comm) -> str:
         with pytest.raises(HpccommError, match="does not compute correctly") as caught:
-            new_comm(name="unlucky")
+            comm.dup(name="unlucky")
         comm.barrier()
         return str(caught.value)
 

@@ -4,7 +4,6 @@ import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -22,7 +21,7 @@ from hpccomm.backends.loopback import (
     LoopbackTransport,
 )
 from hpccomm.contracts.arrivals import Arrival
-from hpccomm.contracts.backend import Native
+from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.signature import Signature
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance import survival
@@ -77,7 +76,7 @@ def test_raises_sees_class_and_words() -> None:
 def natively(patch: pytest.MonkeyPatch, result: Callable[[Signature, list[Any]], Any]) -> None:
     """Have the backend carry out all_reduce and broadcast itself: `result` makes them of all ranks' arrays."""
 
-    def native(backend: LoopbackBackend, signature: Signature) -> Native | None:
+    def native(backend: LoopbackBackend, signature: Signature) -> Implementation | None:
         if signature.collective not in ("all_reduce", "broadcast"):
             return None
         numbers = backend.__dict__.setdefault("numbers", count())
@@ -97,9 +96,9 @@ def natively(patch: pytest.MonkeyPatch, result: Callable[[Signature, list[Any]],
                 recv[...] = result(signature, arrays)
                 return True
 
-            return done
+            return iter(done, True)
 
-        return Native(start)
+        return Implementation(start)
 
     patch.setattr(LoopbackBackend, "native", native)
 
@@ -124,7 +123,7 @@ def averages_are_divided(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_root_is_rank_0(patch: pytest.MonkeyPatch) -> None:
-    natively(patch, lambda call, each: rightly(replace(call, root=0), each))
+    natively(patch, lambda call, each: rightly(call._replace(root=0), each))
 
 
 def the_last_element_is_left_out(patch: pytest.MonkeyPatch) -> None:

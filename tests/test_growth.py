@@ -1,6 +1,6 @@
 """Memory does not grow with use: with functions, tags and calls that a program never makes again.
 
-What is decided for a kind of call is kept for `core.KNOWN` kinds: memory is compared when as many are kept.
+What is decided for a kind of call is kept for `callpath.KEPT_CALLS` kinds: memory is compared when as many are kept.
 """
 
 import gc
@@ -59,10 +59,9 @@ import gc, sys, tracemalloc
 from itertools import pairwise
 import numpy as np
 import hpccomm
-from hpccomm.communicator import core
-from hpccomm.communicator.lanes import host
+from hpccomm.runtime import callpath
 
-core.KNOWN = host.MESSAGES = 16  # kinds of calls that are known
+callpath.KEPT_CALLS = 16  # kinds of calls that are known
 CALLS = 112  # a multiple of it: what is known is counted at one moment of its rounds
 
 def send_recv(comm, other, tag):

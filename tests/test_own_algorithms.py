@@ -22,7 +22,7 @@ from hpccomm.bench.tune.measuring import Bench
 from hpccomm.cli.main import main
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.policy import Conditions, Pick, Shape, Table, TableRow, stored
+from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.dispatch.proving import proven
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
@@ -150,7 +150,7 @@ def test_a_tuned_table_may_take_a_registered_algorithm(
         table = Table(policy.shape, "2026-01-01", rows)
         policy = policy._replace(table=table, source="the test's table")
         call = Signature("all_gather", np.dtype(np.float32), (4,) * comm.size)
-        decision = policy.decide(call, None, Conditions(False, native=True))
+        decision = policy.decide(call, None, native=True)
         assert isinstance(decision.other, Algorithm)
         return decision.algorithm
 
@@ -281,9 +281,9 @@ def test_what_is_too_much_to_prove_does_not_depend_on_how_fast_a_rank_is(
         return 1e3 * next(clock) if threading.get_ident() == here else usual()
 
     monkeypatch.setattr(time, "perf_counter", slow)
-    proven("slow", *own(lambda *its: ring.all_gather(*its)), 4, deterministic=False)
+    proven("slow", *own(lambda *its: ring.all_gather(*its)), 4)
     with pytest.raises(UsageError, match="on 4 ranks it moves and keeps too much for a proof"):
-        proven("large", *own(hoarding), 4, deterministic=False)
+        proven("large", *own(hoarding), 4)
 
 
 def test_it_is_proved_once_for_calls_of_one_kind() -> None:

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch import policy
@@ -19,7 +19,6 @@ from hpccomm.dispatch.policy import (
     Machine,
     Pick,
     Policy,
-    PolicyChoice,
     Shape,
     Table,
     TableRow,
@@ -61,18 +60,18 @@ def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
     return Shape(ranks=ranks, nodes=nodes, ranks_per_node=ranks // nodes, **facts)
 
 
-def policy_of(rows: dict[tuple[str, str], TableRows], ranks: int = RANKS) -> Policy:
-    shape = place(ranks)
+def policy_of(
+    rows: dict[tuple[str, str], TableRows], ranks: int = RANKS, shared: bool = False
+) -> Policy:
+    shape = place(ranks, memory="pages" if shared else "off")
     network = typical().placed(ranks, ranks, typical())
     return Policy(shape, Table(shape, "2026-11-21", rows), "a table", lambda: network)
 
 
-def conditions(*, deterministic: bool = False, **given: bool) -> policy.Conditions:
-    return policy.Conditions(deterministic, **given)
-
-
-def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: bool) -> PolicyChoice:
-    return policy_of({}, ranks).decide(call, name, conditions(**given))
+def decide(
+    call: Signature, name: str = "auto", ranks: int = RANKS, shared: bool = False, **given: bool
+) -> Choice:
+    return policy_of({}, ranks, shared).decide(call, name, **given)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -82,13 +81,13 @@ def decide(call: Signature, name: str = "auto", ranks: int = RANKS, **given: boo
 def test_auto_takes_what_applies(
     collective: str, count: int, uniform: bool, deterministic: bool
 ) -> None:
-    call = ask(collective, count, uniform=uniform)
     ordered = deterministic and collective in REDUCTIONS
-    names = policy.applicable(call, policy.Conditions(ordered))
-    decision = decide(call, deterministic=ordered)
+    call = ask(collective, count, uniform=uniform)._replace(deterministic=ordered)
+    names = policy.applicable(call)
+    decision = decide(call)
     assert decision.algorithm in names
     tried = [name for name in names if has_terms(collective, name)]
-    nbytes = UNEVEN_BYTES if call.individual else call.nbytes
+    nbytes = UNEVEN_BYTES if call.individual else policy.rounded_up(call.nbytes)
     network = policy_of({}).network()
     seconds = {name: estimate(network, collective, nbytes, name, DEFAULT_SEGMENT) for name in tried}
     if not seconds:  # nothing to choose between
@@ -110,22 +109,22 @@ def test_far_from_what_was_measured_hpccomms_algorithms_are_compared_by_estimate
     tables = Tables(Machine("Open MPI 5.0.11", "any", 1))
     near, far = tables.policy(place(6, 3)), tables.policy(place(1024, 64))
     call = ask("all_reduce", 1 << 22)
-    assert "built-in table for 6 ranks" in near.decide(call, "auto", conditions()).reason
-    said = far.decide(call, "auto", conditions()).reason
+    assert "built-in table for 6 ranks" in near.decide(call, "auto").reason
+    said = far.decide(call, "auto").reason
     assert "no table that fits was measured" in said
     assert "us on the network 'typical'" in said
     # What the backend does itself is not estimated: the nearest table counts.
-    assert "built-in table" in far.decide(call, "auto", conditions(native=True)).reason
+    assert "built-in table" in far.decide(call, "auto", native=True).reason
 
 
 def test_the_network_of_the_settings_decides_between_estimates() -> None:
     call, shape = ask("all_reduce", 1 << 12), place(1024, 64)
 
-    def taken(latency: float, bandwidth: float) -> PolicyChoice:
+    def taken(latency: float, bandwidth: float) -> Choice:
         links = Level(latency, bandwidth, 1)
         network = Network("mine", 2, 1, 1e10, None, links)
         tables = Tables(Machine("", "any", 1), links=("mine", dump(network)))
-        return tables.policy(shape).decide(call, "auto", conditions())
+        return tables.policy(shape).decide(call, "auto")
 
     assert taken(1e-2, 1e10).algorithm in ("linear", "recursive_doubling")
     assert taken(1e-9, 1e6).algorithm not in ("linear", "recursive_doubling", "binomial")
@@ -158,16 +157,13 @@ shapes = st.builds(
 def test_built_in_tables_take_what_applies(
     shape: Shape, collective: str, count: int, data: st.DataObject
 ) -> None:
-    call = ask(collective, count, uniform=data.draw(st.booleans()))
+    ordered = collective in REDUCTIONS and data.draw(st.booleans())
+    call = ask(collective, count, uniform=data.draw(st.booleans()))._replace(deterministic=ordered)
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
-    asked = conditions(
-        native=data.draw(st.booleans()),
-        shared=shape.nodes == 1 and shape.memory != "off",
-        deterministic=collective in REDUCTIONS and data.draw(st.booleans()),
-    )
-    decision = chooses.decide(call, "auto", asked)
-    assert decision.algorithm in policy.applicable(call, asked)
-    assert decision.pick.segment >= 0
+    native, shared = data.draw(st.booleans()), shape.nodes == 1 and shape.memory != "off"
+    decision = chooses.decide(call, "auto", native)
+    assert decision.algorithm in policy.applicable(call, native, shared)
+    assert decision.segment is None or decision.segment > 0
 
 
 @given(st.lists(st.integers(1, 1 << 20), unique=True, max_size=6), st.integers(0, 1 << 21))
@@ -193,10 +189,12 @@ def test_auto_follows_the_table_where_it_applies() -> None:
         ("all_reduce", "own"): (TableRow(0, Pick("ring", 1024, 3)),),
         ("all_reduce", "ordered"): (TableRow(0, Pick("shm")),),
     }
-    chooses = policy_of(rows)
 
-    def taken(count: int, name: str = "auto", **given: bool) -> Pick:
-        return chooses.decide(ask("all_reduce", count), name, conditions(**given)).pick
+    def taken(count: int, name: str = "auto", *, native: bool, shared: bool, **given: bool) -> Pick:
+        chooses = policy_of(rows, shared=shared)
+        call = ask("all_reduce", count)._replace(**given)
+        choice = chooses.decide(call, name, native)
+        return Pick(choice.algorithm, choice.segment or 0, choice.channels)
 
     assert taken(1023, native=True, shared=True) == Pick("native")
     assert taken(1024, native=True, shared=True) == Pick("shm", 65536)
@@ -213,7 +211,7 @@ def test_auto_follows_the_table_where_it_applies() -> None:
 def test_the_reason_tells_the_size_and_the_table() -> None:
     rows = {("broadcast", "native"): (TableRow(0, Pick("native")), TableRow(512, Pick("binomial")))}
     call = ask("broadcast", 200)
-    said = policy_of(rows).decide(call, "auto", conditions(native=True)).reason
+    said = policy_of(rows).decide(call, "auto", native=True).reason
     assert said == "the fastest from 512 bytes on by a table"
 
 
@@ -227,7 +225,7 @@ def test_ranks_choose_alike_whatever_differs_between_them(
     collective: str, count: int, native: bool, deterministic: bool
 ) -> None:
     # In place or not, and for an uneven all-to-all the counts, is each rank's own affair.
-    calls = [replace(ask(collective, count), in_place=in_place) for in_place in (False, True)]
+    calls = [ask(collective, count)._replace(in_place=in_place) for in_place in (False, True)]
     if collective == "all_to_all":
         counts = ((0, count), (count, 0), (0, 0), (1 << 24, 1 << 24))
         calls = [
@@ -238,16 +236,17 @@ def test_ranks_choose_alike_whatever_differs_between_them(
     shape = place()
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
     ordered = deterministic and collective in REDUCTIONS
-    asked = conditions(native=native, shared=True, deterministic=ordered)
-    assert len({chooses.decide(call, "auto", asked).pick for call in calls}) == 1
+    calls = [call._replace(deterministic=ordered) for call in calls]
+    assert len({chooses.decide(call, "auto", native) for call in calls}) == 1
 
 
 def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:
     call = ask("all_reduce")
     assert decide(call, native=True).algorithm == "native"
-    assert decide(call, native=True, deterministic=True).algorithm != "native"
+    ordered = call._replace(deterministic=True)
+    assert decide(ordered, native=True).algorithm != "native"
     with pytest.raises(UsageError, match="give one of 'auto', 'ring'"):
-        decide(call, "native", native=True, deterministic=True)
+        decide(ordered, "native", native=True)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -117,33 +117,29 @@ class Control:
                 yield from iter(test, True)
         return [collected[(each - rank) % size] for each in range(size)]
 
-    def alike_steps(
-        self, numbers: Sequence[int], payload: bytes = b""
-    ) -> Result[list[bytes] | None]:
-        """Return every rank's payload, by rank, if all ranks bring the same integers; else None on every rank; polled.
+    def alike_steps(self, numbers: Sequence[int]) -> Result[bool]:
+        """Return, on every rank, whether all ranks bring the same integers; polled.
 
         In the rounds of a dissemination barrier: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for
-        barrier synchronization", 1988. After round k a rank knows of the 2^(k+1) ranks up to itself, and has their
-        payloads.
+        barrier synchronization", 1988. After round k a rank knows of the 2^(k+1) ranks up to itself.
         """
         transport = self._transport
         rank, size = transport.rank, transport.size
-        own = struct.pack(f"<{len(numbers)}q", *numbers)
-        alike, so_far = own + b"alike", True
-        collected = [payload]  # of this rank and of those below it
-        while (distance := len(collected)) < size:
-            number = min(distance, size - distance)
+        alike = True
+        theirs = np.empty(len(numbers) + 1, np.int64)
+        distance = 1
+        while distance < size:
+            own = np.array([*numbers, alike], np.int64)
             peer = (rank - distance) % size
-            packet = transport.irecv_packet(peer, AGREEMENT_TAG)
-            mine = alike + _pack(collected[:number]) if so_far else own
-            up = (rank + distance) % size
-            sent = begin_bytes(transport, mine, up, AGREEMENT_TAG, AGREEMENT_TAG)
-            came = yield from arrive(transport, packet, peer, AGREEMENT_TAG)
-            for test in sent:
-                yield from iter(test, True)
-            so_far = so_far and came.startswith(alike)
-            collected += _unpack(came[len(alike) :], number) if so_far else [b""] * number
-        return [collected[(rank - each) % size] for each in range(size)] if so_far else None
+            receive = transport.irecv(theirs, peer, AGREEMENT_TAG)
+            send = transport.isend(own, (rank + distance) % size, AGREEMENT_TAG)
+            while not receive():
+                yield False
+            while not send():
+                yield False
+            alike = alike and own.tobytes() == theirs.tobytes()
+            distance *= 2
+        return alike
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""
@@ -216,14 +212,14 @@ def whole(transport: Transport, head: bytes, src: int, rest: int) -> Result[byte
 
 
 def _pack(parts: list[bytes]) -> bytes:
-    if len(parts) == 1 or not any(parts):
+    if len(parts) == 1:
         return parts[0]
     return struct.pack(f"<{len(parts)}q", *map(len, parts)) + b"".join(parts)
 
 
 def _unpack(packed: bytes, number: int) -> list[bytes]:
-    if number == 1 or not packed:
-        return [packed] * number
+    if number == 1:
+        return [packed]
     ends = accumulate(struct.unpack_from(f"<{number}q", packed), initial=8 * number)
     return [packed[start:end] for start, end in pairwise(ends)]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.backend import Native, Survival
+from hpccomm.contracts.backend import Implementation, Survival
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
@@ -401,7 +401,7 @@ class LoopbackBackend:
         self.uid = group_uid(world.token, members, context)
         self.side: SideChannel | None = LoopbackSideChannel()
 
-    def native(self, signature: Signature) -> Native | None:
+    def native(self, signature: Signature) -> Implementation | None:
         """Return None: threads have no windows."""
         return None
 

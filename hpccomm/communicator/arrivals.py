@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes import PreparedCall
 from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
@@ -19,7 +18,7 @@ from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mis
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.foreign_names import Hinting
 from hpccomm.memory.views import as_bytes, check_dtype
-from hpccomm.runtime.callpath import in_turn
+from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
@@ -183,12 +182,10 @@ class Received(NamedTuple):
 @in_turn
 def _probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
     core.sink.refuse_batch("probe", AROUND)
-    if block is not True:
-        check_bool("block", block)
+    check_bool("block", block)
     messages = list[Message]()
     prepared = _taking(core, "probe", None, src, tag, block)
-    limit = core.calls.timeout if timeout is None else core.limit(timeout)
-    prepared.issue((messages, None), (), limit)
+    prepared.issue((messages, None), (), core.limit(timeout))
     return messages[0] if messages else None
 
 
@@ -203,13 +200,12 @@ def _taken(core: Core, message: Message, out: Any, timeout: float | None) -> Any
     data = _new(arrival) if target is None else target
     message._received = True  # noqa: SLF001
     key = "recv of a probe", arrival.src, arrival.nbytes
-    issue = core.known.get(key)
-    if issue is None:
+    prepared = core.known.get(key)
+    if prepared is None:
         label = with_peers("recv", arrival.nbytes, (arrival.src,))
-        tally = core.calls.reports.tally("recv", arrival.nbytes)
-        issue = core.calls.polling(label, tally, _begun, ordered=False)
-        core.know(key, issue)
-    issue((arrival.receive(data), None), (data, out), limit)
+        prepared = PreparedCall(core.calls, label, _begun, ordered=False)
+        core.known.keep(key, prepared)
+    prepared.issue((arrival.receive(data), None), (data, out), limit)
     return data if out is None else out
 
 
@@ -241,31 +237,30 @@ def received(
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")
         core.sink.refuse_batch("recv", AROUND)
-    key: tuple[Any, ...] | None = None
-    prepared, target = None, out
+    key, prepared, target = None, None, out
     if out is None or (out.__class__ is np.ndarray and out.flags.carray):
-        key = "from any", src, src.__class__, tag, tag.__class__
-        if out is not None:
-            key = (*key, out.dtype, out.nbytes)
+        shape = None if out is None else (out.dtype, out.nbytes)
+        key = "from any", shape, src, src.__class__, tag, tag.__class__
         prepared = _known(core, key)
     if prepared is None:
         target = _target(core, out)
         prepared = core.lanes.host.message_of(*_receiving(core, target, src, tag))
         if key is not None:
-            core.know(key, prepared)
+            core.known.keep(key, prepared)
     elif out is not None and out.ndim != 1:
         target = out.reshape(-1)
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
-    came: list[Any] = [out, None, None]
+    came = list[Any]()
 
     def result() -> Any:
-        array, sender, wire = came
+        data, sender, wire = came
+        array = data if out is None else out
         return Received(array, sender, wire // DTYPES // 2) if return_src else array
 
     if async_op:
         return prepared.begin((came, target), (out,), limit, Later(result))
     prepared.issue((came, target), (out,), limit)
-    return result() if return_src else came[0]
+    return result()
 
 
 @in_turn
@@ -306,7 +301,7 @@ def _known(core: Core, key: object) -> Any:
 def _receiving(
     core: Core, target: Any, src: Rank, tag: Tag
 ) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
-    """Return the label and the function of a receive, which puts its array, if new, the sender and the tag into a list."""
+    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
     every = _wanted(core, src, tag, ARRAYS)
     wanted = every
     if target is not None and every.tags:
@@ -315,13 +310,12 @@ def _receiving(
     def steps(came: list[Any], target: Any) -> Steps:
         arrival = yield from _next(core, wanted, every, True)
         assert arrival is not None
-        if target is None:
-            came[0] = target = _new(arrival)
-        elif (error := _misfit(arrival, target)) is not None:
-            yield from arrival.receive(None)
+        error = None if target is None else _misfit(arrival, target)
+        data = _new(arrival) if target is None else target
+        yield from arrival.receive(None if error else data)
+        if error is not None:
             raise untied(error)
-        yield from arrival.receive(target)
-        came[1:] = arrival.src, arrival.tag
+        came += data, arrival.src, arrival.tag
 
     return _label("recv", 0 if target is None else target.nbytes, every), steps
 
@@ -352,7 +346,7 @@ def _taking(
         yield from transfer.after_packet(core.backend.messages, packet.tobytes(), *last)
 
     prepared = core.lanes.host.message_of(_label(name, 0, wanted), steps)
-    core.know(key, prepared)
+    core.known.keep(key, prepared)
     return prepared
 
 

@@ -3,13 +3,14 @@
 The methods of `Communicator` are functions over it.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from numpy import asarray, may_share_memory, ndarray
+from numpy import asarray, empty, may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
@@ -23,7 +24,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import Deterministic
-from hpccomm.runtime.callpath import all_in_turn
+from hpccomm.runtime.callpath import Kept, all_in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
 from hpccomm.runtime.lifetime import leaving
 from hpccomm.runtime.recorder import Site
@@ -90,9 +91,6 @@ class Closable(Protocol):
 _dropped: "list[Core]" = []
 """Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
 
-KNOWN = 1024
-"""Kinds of calls that are known; a program that makes more different ones has them checked again."""
-
 
 @dataclass(eq=False)
 class Core:
@@ -123,7 +121,7 @@ class Core:
         counts shrinks.
     prepared_calls : PreparedCalls
         What was decided.
-    known : dict
+    known : Kept
         Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers and objects.
     use : MemoryUse
         What this process has of registered memory.
@@ -158,7 +156,7 @@ class Core:
         self.groups = 0
         self.shrunk: Counter[tuple[int, ...]] = Counter()
         self.prepared_calls = PreparedCalls(backend.rank, backend.size, self.lanes)
-        self.known: dict[object, Any] = {}
+        self.known = Kept()
         self.use = self.lanes.host.use
         self.sink = CallSink(calls)
         self.plan_tags = PlanTags(backend, calls)
@@ -253,8 +251,15 @@ class Core:
             except TypeError:  # an argument cannot be hashed, such as a callable object
                 prepared = key = None
             if prepared is not None and not self.sink.diverted:
-                prepared.issue(prepared.direct(source, target), (x, out), limit)
-                return out if prepared.returns_out else x if prepared.returns_x else None
+                kind = prepared.kind
+                into = kind.recv
+                if into == "new":
+                    out = empty(prepared.shape, kind.call.dtype)
+                    target = out.reshape(-1)
+                send = None if kind.send is None else source
+                recv = None if into is None else target
+                prepared.issue(prepared.arguments(send, recv), (x, out), limit)
+                return x if into == "x" else out if into is not None else None
         if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
             if out is None or out.__class__ is str:
                 how = op, root, exclusive, algorithm, deterministic
@@ -263,24 +268,19 @@ class Core:
         prepared, arrays = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic
         )
-        if key is not None and prepared.direct is not None:
-            self.know(key, prepared)
+        new = prepared.kind.recv == "new" and (prepared.kind.zeroed or self.use.registered)
+        if key is not None and not new:
+            self.known.keep(key, prepared)
         lane = prepared.lane
         if async_op is False and not lists.returned and not self.sink.diverted:
             return lane.carry_out(prepared, arrays, stream, limit)
         call = lane.bind(prepared, arrays, stream)
-        if lists.returned and prepared.resolved is not None:
-            call.result = (call.result, lists.arriving(prepared.resolved.shape[0]))
+        if lists.returned:
+            call.result = (call.result, lists.arriving(prepared.shape[0]))
         return self.issue(call, async_op, limit)
 
     collective = all_in_turn(within)
     """Is `within` a call of its own."""
-
-    def know(self, key: object, prepared: Any) -> None:
-        """Remember how calls are carried out that are alike, and need no check but that they are."""
-        if len(self.known) >= KNOWN:
-            self.known.clear()
-        self.known[key] = prepared
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""
@@ -371,32 +371,20 @@ def counting() -> Iterator[None]:
         raise
 
 
-def dropped(backend: Backend) -> "dict[str, Core]":
-    """Return the communicators of some of these ranks that this process has dropped, by uid. Local."""
-    if not _dropped:
-        return {}
+def end_dropped(backend: Backend, control: Control) -> None:
+    """End communicators of some of these ranks that each of their ranks has dropped. Collective; blocks.
+
+    No destructor is collective, so this is done where the ranks meet to make another communicator:
+    MPI libraries limit their number at a time.
+    """
     among = set(backend.members)
-    return {
+    mine = {
         core.backend.uid: core
         for core in tuple(_dropped)
         if among.issuperset(core.backend.members) and not core.calls.under_way
     }
-
-
-def end_dropped(mine: "dict[str, Core]", everyone: Iterable[Sequence[str]]) -> None:
-    """End those that each of their ranks has dropped. Collective; blocks.
-
-    No destructor is collective, so this is done where the ranks meet to make another communicator:
-    MPI libraries limit their number at a time.
-
-    Parameters
-    ----------
-    mine : dict
-        What `dropped` gave.
-    everyone : iterable of sequence of str
-        Its keys on all ranks.
-    """
-    votes = Counter(uid for each in everyone for uid in each)
+    everyone = control.all_gather(json.dumps(list(mine)).encode())
+    votes = Counter(uid for each in everyone for uid in json.loads(each))
     ended = [core for uid, core in mine.items() if votes[uid] == core.backend.size]
     # In one order on all ranks: nodes' communicators before the whole ones, by which they ask each
     # other.

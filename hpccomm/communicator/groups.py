@@ -4,23 +4,21 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 from zlib import crc32
 
-from hpccomm.communicator.core import Core, counting, dropped, end_dropped
+from hpccomm.communicator.core import counting, end_dropped
 from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
-from hpccomm.contracts.fingerprint import CallFingerprint, compared
-from hpccomm.errors import UsageError
+from hpccomm.errors import RankMismatch, UsageError, untied
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.lifetime import Voice
 from hpccomm.runtime.raised import told
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
-SPLIT, DUP = (compared(each, {"operation": each}) for each in ("split", "dup"))
+SHRUNK = 1 << 14
+"""Labels of shrunk communicators begin here, and end at twice as much."""
 
 
 def split(
@@ -49,18 +47,36 @@ def split(
     RankMismatch
         On the other ranks in that case.
     """
-    core, error, where = self._core, None, (color, key)
+    mine, error = dict[str, object](), None
     try:
-        where = None if color is None else check_int("color", color), check_int("key", key)
+        mine = {
+            "color": None if color is None else check_int("color", color),
+            "key": check_int("key", key),
+        }
         check_name(name)
-    except UsageError as refused:
-        error, where = refused, (None, 0)
-    with _meeting(core, SPLIT, error, where) as everyone:
+    except UsageError as wrong:
+        mine, error = {"error": str(wrong)}, wrong
+    core = self._core
+    with core.calls.one_call():
+        core.agree("split", {}, None)
+        end_dropped(core.backend, core.control)
+        with core.calls.part_of("split"):
+            arguments = [
+                json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
+            ]
+            if error is not None:
+                raise untied(error)
+            refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
+            if refused:
+                whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
+                raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
         if color is None:
             apart(core)
             return None
-        members = [rank for rank, (other, _) in enumerate(everyone) if other == where[0]]
-        members.sort(key=lambda rank: everyone[rank][1])
+        members = sorted(
+            (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
+            key=lambda rank: (arguments[rank]["key"], rank),
+        )
         return _group(self, members, name, f"split{{}}({color})")
 
 
@@ -98,8 +114,9 @@ def split_ranks(
         error = refused
     except TypeError:
         error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
-    asked = {"operation": "split_ranks", "ranks": members}
-    with _meeting(core, compared("split_ranks", asked), error):
+    with core.calls.one_call():
+        core.agree("split_ranks", {"ranks": members}, error)
+        end_dropped(core.backend, core.control)
         if core.backend.rank not in members:
             apart(core)
             return None
@@ -120,7 +137,9 @@ def dup(self: Communicator, name: str | None = None) -> "Communicator":
         Ended by itself.
     """
     check_name(name)
-    with _meeting(self._core, DUP):
+    with self._core.calls.one_call():
+        self._core.agree("dup", {}, None)
+        end_dropped(self._core.backend, self._core.control)
         return _group(self, list(range(self._core.backend.size)), name, "dup{}")
 
 
@@ -185,7 +204,7 @@ def shrink(
         # The ranks that are left out know nothing of it, and count on: nor may the others count it.
         self._core.shrunk[left_out] += 1
         number = self._core.shrunk[left_out]
-        label = crc32(repr((list(left_out), number)).encode())
+        label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
         named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
         return _over(self, members, label, named, left_out)
 
@@ -263,23 +282,6 @@ def _abort(self: Communicator, why: str) -> None:
         self._node.abort()
 
 
-@contextmanager
-def _meeting(
-    core: Core, label: CallFingerprint, error: UsageError | None = None, place: object = None
-) -> Iterator[list[Any]]:
-    """Hold the communicator for the call that makes another one; give every rank's `place`. Collective; blocks.
-
-    In one exchange the ranks agree on the call, and tell their places and what they have dropped.
-    """
-    with core.calls.one_call(), core.calls.part_of(label):
-        there = dropped(core.backend)
-        payload = b"" if place is None and not there else json.dumps([place, [*there]]).encode()
-        payloads = core.check.agree(label, error, payload)
-        everyone = [json.loads(each) if each else (None, ()) for each in payloads]
-        end_dropped(there, [uids for _, uids in everyone])
-        yield [each for each, _ in everyone]
-
-
 def _group(self: Communicator, members: list[int], name: str | None, kind: str) -> "Communicator":
     self._core.groups += 1
     label = self._core.groups
@@ -295,9 +297,7 @@ def _over(
             backend = core.backend.group(members, label)
         else:
             backend = grouped(core.backend, members, label)
-    settings = core.settings
-    if settings.timeout != core.calls.timeout:
-        settings = replace(settings, timeout=core.calls.timeout)
+    settings = replace(core.settings, timeout=core.calls.timeout)
     with counting(), own_ranks(core.calls):
         new_comm: Communicator = self._make(
             backend, name, settings, core.device, core.lanes.device, left_out

@@ -124,7 +124,7 @@ def call_on_number(
     number = NumberCall(core, name, x, *given)
     if async_op is False and not core.sink.diverted:
         if key is not None:
-            core.know(key, number)
+            core.known.keep(key, number)
         return number(x, limit)
     number.fill(x)
     call = replace(number.call, result=Later(partial(number.came, number.call.result)))

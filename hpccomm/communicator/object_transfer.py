@@ -137,7 +137,7 @@ def broadcast(core: Core, root: int, frame: Frame, into: Frames) -> Steps:
         into[root] = frame = _with_room(inline)
     for buffer in frame.buffers:
         call = Signature("broadcast", _BYTE, (buffer.size,), root=root)
-        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(None, buffer)
+        yield from core.lanes.host.dispatch.decide(call, AUTO)[1].start(None, buffer)
 
 
 def all_gather(core: Core, frame: Frame, into: Frames) -> Steps:
@@ -154,7 +154,7 @@ def all_gather(core: Core, frame: Frame, into: Frames) -> Steps:
         place[:] = buffer
     if sum(counts):
         call = Signature("all_gather", _BYTE, counts, uniform=False)
-        yield from core.lanes.host.dispatch.decide(call, AUTO, False).start(mine, everything)
+        yield from core.lanes.host.dispatch.decide(call, AUTO)[1].start(mine, everything)
     starts = accumulate(counts, initial=0)
     cuts = [_cut(everything[start:], each) for start, each in zip(starts, sizes, strict=False)]
     into.update(enumerate(map(Frame, inlines, cuts)))

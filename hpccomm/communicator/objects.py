@@ -13,15 +13,14 @@ from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import loaded, received_object
-from hpccomm.communicator.core import KNOWN, Core, HasCore
+from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
 from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import UsageError, untied
-from hpccomm.runtime.callpath import all_in_turn, in_turn
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.callpath import PreparedCall, all_in_turn, in_turn
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -307,20 +306,12 @@ def _first(core: Core, key: Key) -> Any:
         prepared = core.lanes.host.message_of(*_message(core, *key[:-1]))
         issue = prepared.begin if check_bool("async_op", key[-1]) else prepared.issue
         core.sink.refuse_batch(key[0], ", which takes arrays only")
-        core.know(key, issue)
+        core.known.keep(key, issue)
         return issue
     label, start = _collective(core, *key)
     core.sink.refuse_batch(label.name, ", which takes arrays only")
-    calls, check = core.calls, core.check
-    if not check.known(label) or check.always(label):
-
-        def agreeing(arguments: Key, keep: object, limit: float) -> None:
-            operation = Operation(label, lambda: start(*arguments), (keep,))
-            calls.run_operation(check.operation(operation), limit)
-
-        return agreeing
-    issue = calls.polling(label, calls.reports.tally(label.name, label.nbytes), start)
-    core.know(key, issue)
+    issue = PreparedCall(core.calls, label, start).issue
+    core.known.keep(key, issue)
     return issue
 
 
@@ -341,7 +332,7 @@ def _collective(
     return label._replace(nbytes=nbytes), start
 
 
-@lru_cache(KNOWN)
+@lru_cache
 def _compared(name: str, **values: object) -> CallFingerprint:
     return compared(name, {"operation": name, **values})
 

@@ -19,10 +19,11 @@ from hpccomm.communicator.lanes import Call, Lane
 from hpccomm.communicator.numbers import NUMBERS
 from hpccomm.communicator.prepared_calls import NEW, is_in_place
 from hpccomm.communicator.resolving import NO_LISTS, check_out
+from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.contracts.device import Begun, DeviceRoute, Grouped
+from hpccomm.contracts.device import Begun, DeviceImplementation, Grouped
 from hpccomm.contracts.transport import Steps
-from hpccomm.dispatch.route import Route, with_pre_and_post
+from hpccomm.dispatch.host import with_pre_and_post
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, DLPACK, TORCH, Queue, kind_of, on_device
 from hpccomm.memory.cuda.library import cupy
@@ -94,8 +95,8 @@ class Packing:
         call = replace(call, keep=(*keep, call.keep), packing=self)
         if self.before is None and self.after is None:
             return call
-        own = lane.named(replace(of, route=self.route(of.route)), None)
-        return replace(call, prepared=own)
+        assert of.choice is not None
+        return replace(call, prepared=lane.carried_by(of, of.choice, self.around(of.more)))
 
     def copy(self, pair: Pair | None, stream: int = 0) -> None:
         """Copy the source to the target; on a device, on a stream."""
@@ -104,8 +105,8 @@ class Packing:
             with nullcontext() if device is None else used_for(pair[0], stream, device):
                 pair[0][...] = pair[1]
 
-    def route(self, route: Any) -> Any:
-        """Return the way of a call with the copies."""
+    def around(self, found: Any) -> Any:
+        """Return an implementation with the copies."""
 
         def before(send: Any, stream: int = 0) -> Any:
             self.copy(self.before, stream)
@@ -114,16 +115,16 @@ class Packing:
         def after(_recv: Any, stream: int = 0) -> None:
             self.copy(self.after, stream)
 
-        if isinstance(route, Route):
-            return with_pre_and_post(route, before, after)
-        grouped = route.grouped
+        if isinstance(found, Implementation):
+            return with_pre_and_post(found, before, after)
+        grouped = found.grouped
 
         def launch(send: int, recv: int, stream: int) -> None:
-            route.launch(before(send, stream), recv, stream)
+            found.launch(before(send, stream), recv, stream)
             after(recv, stream)
 
         def start(send: int, recv: int, stream: int) -> Steps:
-            yield from route.start(before(send, stream), recv, stream)
+            yield from found.start(before(send, stream), recv, stream)
             after(recv, stream)
 
         def begin(send: int, recv: int, stream: int) -> Begun:
@@ -131,11 +132,10 @@ class Packing:
             begun = grouped.begin(send, recv, stream) if grouped.begin else Begun(send, recv)
             return begun._replace(end=lambda: after(recv, stream))
 
-        return DeviceRoute(
-            route.choice,
-            route.launch and launch,
-            route.start and start,
-            route.needs,
+        return DeviceImplementation(
+            found.launch and launch,
+            found.start and start,
+            found.needs,
             grouped and Grouped(grouped.launch, begin),
         )
 

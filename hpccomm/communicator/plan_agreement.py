@@ -19,6 +19,7 @@ from hpccomm.communicator.lanes.message import BLOCKS, Parts
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import RankMismatch
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import side_by_side
 
@@ -111,18 +112,18 @@ def agreed(
         willing = [each.willing for each in everyone]
         alike = willing[0] if willing.count(willing[0]) == len(willing) else False
         whole = lane.agreed(whole, async_op, willing=alike)
-        resolved = first.prepared.resolved
-        if resolved is not None and resolved.call.individual:
-            core.agree_on_pairs("plan", resolved.call)
+        of = first.prepared.call
+        if of is not None and of.individual:
+            core.agree_on_pairs("plan", of)
     for each in calls:
         lane.prepare_plan(each)
     return whole, transport
 
 
-def at_deadline(core: Core, route: Any, *, polled: bool = False) -> str:
-    """Return the action of a call on a route at its deadline."""
+def at_deadline(core: Core, prepared: PreparedCall, *, polled: bool = False) -> str:
+    """Return the action of a call at its deadline."""
     # Under ULFM a call that is blocked in the library can be released.
-    blocks = getattr(route, "run", None) is not None and core.backend.survival is None
+    blocks = prepared.run is not None and core.backend.survival is None
     told = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
     return told or (ENDS_JOB if blocks and not polled else RAISES)
 
@@ -162,7 +163,8 @@ def carrying_out(
             carry()
             return planned.result
 
-    return lane.plan(planned, limit, sink, otherwise)
+    plan: Callable[[], Any] = lane.plan(planned, limit, sink, otherwise)
+    return plan
 
 
 def _start(core: Core, call: Call, limit: float) -> Any:
@@ -181,7 +183,8 @@ def _announced(
     collective: Mapping[str, Any] | None = None
     willing: object = False
     if prepared.ordered:
-        collective = (prepared.async_label if async_op else prepared.label).values
+        lane = prepared.lane
+        collective = (lane.async_label(prepared) if async_op else prepared.label).values
         willing = prepared.lane.willing(calls[0])
     sends: list[Sent] = []
     receives: list[Sent] = []

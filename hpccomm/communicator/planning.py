@@ -118,10 +118,9 @@ def explain(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Choi
     """
     call = _captured(self, collective, args, keywords)
     prepared = call.prepared
-    route = prepared.route
-    choice: Choice = route.choice
-    registered = prepared.lane.registered(call)
-    return replace(choice, registered=registered, at_deadline=at_deadline(self._core, route))
+    assert prepared.choice is not None
+    registered, told = prepared.lane.registered(call), at_deadline(self._core, prepared)
+    return replace(prepared.choice, registered=registered, at_deadline=told)
 
 
 def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
@@ -164,9 +163,9 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
         core.agree("plan", {"async_op": async_op}, error)
         assert call is not None
         planned, transport = agreed(core, (call,), async_op=async_op)
-    choice: Choice = replace(
-        planned.prepared.route.choice,
-        at_deadline=at_deadline(core, planned.prepared.route, polled=async_op),
+    assert planned.prepared.choice is not None
+    choice = replace(
+        planned.prepared.choice, at_deadline=at_deadline(core, planned.prepared, polled=async_op)
     )
     if not call.prepared.ordered:
         choice = message_choice(choice, call, transport)

@@ -1,30 +1,30 @@
-"""Prepared calls: arguments are checked and the route is chosen once for all equal calls.
+"""Prepared calls: arguments are checked, and how a call is carried out is decided, once for all equal calls.
 
-`core` looks up each call here.
+A call that differs from earlier ones in its sizes alone takes over what was decided for the class of its size. `core`
+looks up each call here.
 """
 
 from typing import Any
 
-from hpccomm.communicator.lanes import Lane, Lanes, PreparedCall
-from hpccomm.communicator.lanes.lane import Arrays
-from hpccomm.communicator.resolving import NO_LISTS, CallRequest, Lists, Shape, resolve
+from hpccomm.communicator.lanes import Lanes
+from hpccomm.communicator.resolving import NO_LISTS, Lists, Shape, kind_of_call
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import UsageError
-from hpccomm.memory.views import address, check_dtype, check_layout, overlap
-from hpccomm.reductions import ANY_RANKS, Deterministic, recognised
+from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap
+from hpccomm.reductions import Deterministic, recognised
+from hpccomm.runtime.callpath import Kept, PreparedCall
 from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
-from hpccomm.settings import check_bool
 
 NEW = "new"
 """An `out` that asks for a new array where x would take the result."""
 
-KEPT_CALLS = 1024
-"""Decisions that are kept; a program that makes more different calls decides again."""
+Arrays = tuple[Any, Any, View | None, View | None]
+"""The user's x and `out`, and these as communication sees them."""
 
 
 class PreparedCalls:
-    """The decisions of one communicator.
+    """The prepared calls of one communicator.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class PreparedCalls:
         self._rank = rank
         self._size = size
         self._lanes = lanes
-        self._kept: dict[object, PreparedCall] = {}
+        self._kept, self._kinds = Kept(), Kept()
 
     def find(
         self,
@@ -64,41 +64,41 @@ class PreparedCalls:
         in_place = b is not None and a is not None and overlap(a, b)
         if in_place:
             in_place = is_in_place(name, a, b, self._rank, root, lists.counts)
-        given = None if a is None else (a.dtype, a.shape)
-        wanted = None if b is None else (b.dtype, b.shape)
+        given, shape = (None, None) if a is None else (a.dtype, a.shape)
+        wanted, into = (None, None) if b is None else (b.dtype, b.shape)
         if op.__hash__ is None and given is not None:  # of mpi4py
-            op = recognised(op, given[0])
-        registered = lane.of_empty(a, b)
-        key: object = (
-            name, lane, given, wanted, op, root, in_place, algorithm, deterministic, deterministic.__class__,
-            registered,
+            op = recognised(op, given)
+        memory = lane.of_empty(a, b)
+        asked = name, given, wanted, op, root, lists
+        how = exclusive, in_place, algorithm, deterministic, fresh, memory
+        # The class of the root, and of flags, since True is equal to 1.
+        like: object = (
+            lane, *asked[:5], lists.sizeless, *how, root.__class__, exclusive.__class__,
+            deterministic.__class__,
         )  # fmt: skip
-        if root is not None or lists is not NO_LISTS or exclusive is not False or fresh:
-            # The class of the root, and of flags, since True is equal to 1.
-            key = key, root.__class__, lists, exclusive, exclusive.__class__, fresh
         try:
-            prepared = self._kept.get(key)
+            kind = self._kinds.get(like)
         except TypeError:  # an argument that cannot be hashed, such as a callable object
-            prepared = key = None  # nothing is kept
+            kind = like = None  # nothing is kept
+        if kind is None:
+            _check(algorithm, x=given, out=wanted)
+            kind = kind_of_call(lane, self._rank, self._size, *asked, *how)
+            if like is not None:
+                self._kinds.keep(like, kind)
+        key = kind, shape, into, lists
+        prepared = self._kept.get(key)
         if prepared is None:
-            asked = name, given, wanted, op, root, lists
-            how = exclusive, in_place, algorithm, deterministic, fresh, registered
-            prepared = _decided(lane, CallRequest(self._rank, self._size, *asked, *how))
-            if len(self._kept) >= KEPT_CALLS:
-                self._kept.clear()
-            if key is not None:
-                self._kept[key] = prepared
+            prepared = lane.prepared(kind, *kind.with_sizes(shape, into, lists))
+            if like is not None:
+                self._kept.keep(key, prepared)
         return prepared, (x, out, a, b)
 
 
-def _decided(lane: Lane, request: CallRequest) -> PreparedCall:
-    """Check what a call is asked for, and decide how it is carried out."""
-    for which, array in (("x", request.x), ("out", request.out)):
-        if array is not None:
-            check_dtype(which, array[0])
-    resolved, algorithm = resolve(request), request.algorithm
-    if request.deterministic != ANY_RANKS:
-        check_bool("deterministic", request.deterministic, f", or {ANY_RANKS!r}")
+def _check(algorithm: object, **given: Any) -> None:
+    """Raise unless arrays of these dtypes can be communicated, and `algorithm` can be one."""
+    for which, dtype in given.items():
+        if dtype is not None:
+            check_dtype(which, dtype)
     named = algorithm is None or isinstance(algorithm, str | Algorithm)
     if not named and not callable(algorithm):
         raise UsageError(
@@ -107,7 +107,6 @@ def _decided(lane: Lane, request: CallRequest) -> PreparedCall:
         )
     if named and algorithm is not None:
         registered()  # which warns of other packages' algorithms that have the name of one of hpccomm's
-    return lane.decide(request, resolved)
 
 
 def is_in_place(name: str, x: Any, out: Any, rank: int, root: object, counts: Shape = ()) -> bool:

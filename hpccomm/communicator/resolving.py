@@ -1,13 +1,13 @@
 """Checks the arguments of each collective call, and makes its signature for the backend.
 
+`CallKind` is what the arguments mean without their sizes: a program that has another size in each call has few kinds.
 Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
 memory itself is checked elsewhere: its layout by the lanes, overlap when a decision is looked up.
 `prepared_calls` and `counts` call it.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
@@ -47,6 +47,13 @@ class Lists(NamedTuple):
     returned: bool = False
     axis: Shape = ()
 
+    @property
+    def sizeless(self) -> "Lists | None":
+        """What tells kinds of calls apart: all but numbers of rows. None without lists."""
+        if self is NO_LISTS:
+            return None
+        return Lists((-1,) if self.counts else (), (), self.peers, False, self.axis)
+
     def arriving(self, rows: int) -> Shape:
         """Return the rows of each received block, from their total."""
         if self.peers and not self.counts:  # blocks of one size
@@ -57,96 +64,92 @@ class Lists(NamedTuple):
 NO_LISTS = Lists()
 
 
-class CallRequest(NamedTuple):
-    """The user's request of a collective call, without the memory.
-
-    `x` and `out` are pairs of dtype and shape, or None where the array was not given. If `fresh`, the
-    result goes to a new array. `registered` names those of the two that are in registered memory.
-    """
-
-    rank: int
-    size: int
-    name: str
-    x: tuple[DType, Shape] | None
-    out: tuple[DType, Shape] | None
-    op: Any
-    root: Any
-    lists: Lists
-    exclusive: bool
-    in_place: bool
-    algorithm: AnyAlgorithm | None
-    deterministic: Deterministic
-    fresh: bool = False
-    registered: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The meaning of a call's arguments.
+@dataclass(slots=True, eq=False)
+class CallKind:
+    """The meaning of a call's arguments but their sizes.
 
     Attributes
     ----------
+    lane : Lane
+        The lane of its arrays.
+    algorithm : str, Algorithm, callable or None
+        As the caller gave it.
+    name : str
+        Name of the call.
+    rank, ranks : int
+        This rank, and how many there are.
     call : Signature
-        What the backend is asked for.
+        What the backend is asked for, without counts.
+    shaped_by : {"x", "out"}
+        The array whose shape tells the sizes.
+    sends : bool
+        Whether that is what is sent from this rank, or would be if it were the root.
     send, recv : {"x", "out", "new"} or None
         Which array is sent from and which one is received into.
-    shape : tuple of int
-        Of the result; a new array is made so.
+    axis : tuple of int
+        As `Lists` has it.
     written : bool
         Whether x is written.
-    zeroed : bool
-        Whether a new array begins with zeros, since the call does not write all of it.
+    decided : dict
+        What the lane has decided, by class of size; and the values of labels.
     """
 
+    lane: Any
+    algorithm: AnyAlgorithm | None
+    name: str
+    rank: int
+    ranks: int
     call: Signature
+    shaped_by: Role
+    sends: bool
     send: Role | None
     recv: Role | None
-    shape: Shape
+    axis: Shape = ()
     written: bool = False
-    zeroed: bool = False
+    decided: dict[object, Any] = field(default_factory=dict)
 
-    def shape_in_common(self) -> dict[str, object]:
-        """Return what shapes must have in common on all ranks, as a term; empty where ranks do not know it.
+    @property
+    def zeroed(self) -> bool:
+        """Whether a new array begins with zeros, since the call does not write all of it."""
+        return NOBODY in self.call.peers
+
+    def with_sizes(
+        self, x: Shape | None, out: Shape | None, lists: Lists
+    ) -> tuple[Signature, Shape]:
+        """Return a call with its sizes, and the shape of its result, from the shapes of the arrays.
+
+        Raises
+        ------
+        UsageError
+            If they do not fit.
+        """
+        call = self.call
+        if call.description.sends == "nothing":
+            return call._replace(counts=(0,)), ()
+        shape = x if self.shaped_by == "x" else out
+        assert shape is not None
+        counts, recv_counts, result = _extents(self, shape, lists)
+        if self.recv == "out":
+            assert out is not None
+            _check_elements(out, result)
+        # Where a rank may have no elements, all ranks take the call as one on plain arrays.
+        registered = call.registered and 0 not in counts
+        if call.description.in_place == "always":
+            result = shape
+        return call._replace(counts=counts, recv_counts=recv_counts, registered=registered), result
+
+    def shape_in_common(self, call: Signature, shape: Shape) -> dict[str, object]:
+        """Return what shapes of results must have in common on all ranks, as a term; empty where ranks do not know it.
 
         Elements meet in the order of memory. Extents of 1 do not change that, so they do not count.
         """
-        call, shape = self.call, self.shape
         what = call.description
         known = what.in_place == "always" or not what.root_sends
         if what.sends == "nothing" or what.peers or not known:
             return {}
         # Ranks have rows of their own; a result of blocks begins with their number.
         extents = shape if call.uniform and what.sends != "block" else shape[1:]
-        return {"shape": str(tuple(each for each in extents if each != 1))}
-
-    def direct(
-        self, arguments: Callable[[Any, Any], tuple[Any, ...]]
-    ) -> Callable[[Any, Any], tuple[Any, ...]]:
-        """Return the function for a call's arguments of x and `out`, if these are received into."""
-        match self.send, self.recv:
-            case "x", "out":
-                return arguments
-            case "x", "x":
-                return lambda x, _out: arguments(x, x)
-            case "x", None:
-                return lambda x, _out: arguments(x, None)
-            case None, "x":
-                return lambda x, _out: arguments(None, x)
-            case None, "out":
-                return lambda _x, out: arguments(None, out)
-        return lambda _x, _out: arguments(None, None)
-
-
-def _on_registered(
-    call: Signature, request: CallRequest, send: Role | None, recv: Role | None
-) -> bool:
-    """Return whether a call is one on registered arrays: all that this rank sends and receives are.
-
-    Where a rank may have none with elements, all ranks take the call as one on plain arrays.
-    """
-    # A new array lies where x does.
-    used = {"x" if each == "new" else each for each in (send, recv) if each is not None}
-    return not call.individual and 0 not in call.counts and used.issubset(request.registered)
+        return {"shape": str(tuple([each for each in extents if each != 1]))}
 
 
 class _Extents(NamedTuple):
@@ -157,80 +160,110 @@ class _Extents(NamedTuple):
     result: Shape
 
 
-def resolve(request: CallRequest) -> Resolved:
-    """Return the meaning of a call's arguments.
+def kind_of_call(
+    lane: Any,
+    rank: int,
+    ranks: int,
+    name: str,
+    x: DType | None,
+    out: DType | None,
+    op: Any,
+    root: Any,
+    lists: Lists,
+    exclusive: bool,
+    in_place: bool,
+    algorithm: AnyAlgorithm | None,
+    deterministic: Deterministic,
+    fresh: bool,
+    registered: tuple[str, ...],
+) -> CallKind:
+    """Return the meaning of a call's arguments but their sizes.
+
+    `x` and `out` are dtypes, or None where the array was not given. If `fresh`, the result goes to a new array.
+    `registered` names those of the two that are in registered memory.
 
     Raises
     ------
     UsageError
         If they do not fit.
     """
-    collective = CALLS[request.name]
-    if collective.sends == "nothing":
-        return Resolved(Signature(collective.name, dtypes.BOOL, (0,)), None, None, ())
-    rank, lists = request.rank, request.lists
-    root = check_rank("root", request.root, request.size) if collective.rooted else -1
-    sends = rank == root or not collective.root_sends
-    receives = rank == root or not collective.root_receives
-    one_array = collective.in_place == "always"
+    what = CALLS[name]
+    if deterministic != reductions.ANY_RANKS:
+        check_bool("deterministic", deterministic, f", or {reductions.ANY_RANKS!r}")
+    if what.sends == "nothing":
+        call = Signature(what.name, dtypes.BOOL, ())
+        return CallKind(lane, algorithm, name, rank, ranks, call, "x", False, None, None)
+    root = check_rank("root", root, ranks) if what.rooted else -1
+    sends = rank == root or not what.root_sends
+    receives = rank == root or not what.root_receives
+    one_array = what.in_place == "always"
     # An x that is not sent stands for the root's, where no out says what arrives.
-    like_root = not sends and request.out is None and request.x is not None
-    which = "x" if sends or one_array or like_root else "out"
-    dtype, shape = _required(request, which)
-    op = _reduction(collective, request, dtype)
-    extents = _extents(collective, request, which, shape, sends=sends or like_root)
+    like_root = not sends and out is None and x is not None
+    shaped_by: Role = "x" if sends or one_array or like_root else "out"
+    dtype = _required(name, rank, x, out, lists, shaped_by)
+    if what.reduces:
+        op = _reduction(what, op, dtype, deterministic, exclusive, out is not None)
     recv: Role | None = None
     if receives:
-        default = collective.in_place == "by default" and request.out is None
-        to_x = one_array or (default and not request.fresh)
-        recv = "x" if to_x else _into(request, dtype, extents.result)
-    in_place = not one_array and receives and (recv == "x" or request.in_place)
-    call = Signature(
-        collective.name,
-        dtype,
-        extents.counts,
-        extents.recv_counts,
-        lists.peers,
-        uniform=not (lists.counts or collective.peers),
-        op=op,
-        root=root,
-        exclusive=request.exclusive,
-        in_place=in_place,
-    )
+        to_x = one_array or (what.in_place == "by default" and out is None and not fresh)
+        recv = "x" if to_x else "new" if out is None else "out"
+    if recv == "out" and out != dtype:
+        raise BufferMismatch(f"out has dtype {out}; give dtype {dtype}")
     send: Role | None = "x" if sends and not one_array else None
-    if request.registered:
-        call = replace(call, registered=_on_registered(call, request, send, recv))
-    if one_array:
-        return Resolved(call, None, "x", shape, written=not sends)
+    in_place = not one_array and receives and (recv == "x" or in_place)
+    # A new array lies where x does.
+    used = {"x" if each == "new" else each for each in (send, recv) if each is not None}
+    call = Signature(
+        what.name,
+        dtype,
+        (),
+        (),
+        lists.peers,
+        uniform=not (lists.counts or what.peers),
+        op=op if what.reduces else None,
+        root=root,
+        exclusive=exclusive,
+        in_place=in_place,
+        deterministic=deterministic,
+    )
+    if registered and not call.individual:
+        call = call._replace(registered=used.issubset(registered))
     # In place by the user's `out`, the written memory is seen from there.
-    through_out = collective.in_place == "by default" or collective.sends == "block"
-    written = recv == "x" or (in_place and not through_out)
-    return Resolved(call, send, recv, extents.result, written, NOBODY in lists.peers)
+    through_out = what.in_place == "by default" or what.sends == "block"
+    written = not sends if one_array else recv == "x" or (in_place and not through_out)
+    kind = lane, algorithm, name, rank, ranks, call, shaped_by, sends or like_root, send, recv
+    return CallKind(*kind, lists.axis, written)
 
 
-def _required(request: CallRequest, which: str) -> tuple[DType, Shape]:
-    """Return the dtype and shape of x, or of out on a rank that has no x."""
-    array = request.x if which == "x" else request.out
-    if array is not None:
-        return array
+def _required(
+    name: str, rank: int, x: DType | None, out: DType | None, lists: Lists, which: Role
+) -> DType:
+    """Return the dtype of x, or of out on a rank that has no x."""
+    dtype = x if which == "x" else out
+    if dtype is not None:
+        return dtype
     if which == "x":
         raise UsageError("x is None; give an array or a number; broadcast_object takes None")
-    counts = request.lists.counts
-    shown = f"({counts[request.rank]}, ...)" if counts else "shape"
+    shown = f"({lists.counts[rank]}, ...)" if lists.counts else "shape"
     raise UsageError(
-        f"{request.name}: x and out are None on rank {request.rank}, which is not the root and does not "
+        f"{name}: x and out are None on rank {rank}, which is not the root and does not "
         f"know what arrives; give out=np.empty({shown}, dtype) of this rank's block, or an x of the shape "
         "and dtype of the root's, which is not read"
     )
 
 
-def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op | None:
-    """Return the checked reduction, or None for a collective without one."""
-    if not collective.reduces:
-        return None
-    op: Op = reductions.recognised(request.op, dtype)
+def _reduction(
+    collective: Collective,
+    given: Any,
+    dtype: DType,
+    deterministic: Deterministic,
+    exclusive: bool,
+    into_out: bool,
+) -> Op:
+    """Return the checked reduction."""
+    op: Op = reductions.recognised(given, dtype)
     reductions.check(op, dtype)
-    if request.deterministic == reductions.ANY_RANKS:
+    if deterministic == reductions.ANY_RANKS:
         reductions.check_any_ranks(op, dtype)
     if collective.prefix:
         if op is ReduceOp.AVG:
@@ -238,48 +271,46 @@ def _reduction(collective: Collective, request: CallRequest, dtype: DType) -> Op
                 f"op is ReduceOp.AVG, which {collective.name} does not take; "
                 f"{collective.name} with SUM and divide"
             )
-        given = request.out is not None and not isinstance(op, ReduceOp | reductions.PremulSum)
-        if check_bool("exclusive", request.exclusive) and not given:
+        given = into_out and not isinstance(op, ReduceOp | reductions.PremulSum)
+        if check_bool("exclusive", exclusive) and not given:
             reductions.identity(op, dtype)
     return op
 
 
-def _extents(
-    collective: Collective, request: CallRequest, name: str, shape: Shape, *, sends: bool
-) -> _Extents:
+def _extents(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
     """Return the blocks of a call, and the shape of its result, from the shape of one array."""
-    if not collective.blockwise:
+    what = kind.call.description
+    if not what.blockwise:
         return _Extents((math.prod(shape),), (), shape)
-    if request.lists.counts:
-        return _listed(collective, request, name, shape, sends=sends)
-    size = len(request.lists.peers) if collective.peers else request.size
-    if collective.sends == "block":
+    if lists.counts:
+        return _listed(kind, shape, lists)
+    size = len(lists.peers) if what.peers else kind.ranks
+    if what.sends == "block":
         return _Extents((math.prod(shape),) * size, (), (size, *shape))
-    block = _block(collective, shape, size) if sends else shape
+    block = _block(what, shape, size) if kind.sends else shape
     counts = (math.prod(block),) * size
-    if collective.receives == "blocks":
+    if what.receives == "blocks":
         return _Extents(counts, counts, shape)
     return _Extents(counts, (), block)
 
 
-def _listed(
-    collective: Collective, request: CallRequest, name: str, shape: Shape, *, sends: bool
-) -> _Extents:
+def _listed(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
     """Return the same for blocks whose rows are listed."""
-    rank, (counts, recv_counts, peers, *_) = request.rank, request.lists
+    what, rank, name = kind.call.description, kind.rank, kind.shaped_by
+    counts, recv_counts, peers, *_ = lists
     rest = row_shape(name, shape)
-    listed = "send_counts" if collective.individual else "counts"
-    if collective.sends == "block" or not sends:
+    listed = "send_counts" if what.individual else "counts"
+    if what.sends == "block" or not kind.sends:
         _check_rows(name, shape, listed, counts[rank], f"for rank {rank}")
     else:
         _check_rows(name, shape, listed, sum(counts), "in all")
-    if collective.individual:
-        for block, peer in enumerate(peers if collective.peers else range(len(counts))):
+    if what.individual:
+        for block, peer in enumerate(peers if what.peers else range(len(counts))):
             if peer == rank:
                 _check_own(rank, block, counts, recv_counts)
         rows = sum(recv_counts)
     else:
-        rows = sum(counts) if collective.receives == "blocks" else counts[rank]
+        rows = sum(counts) if what.receives == "blocks" else counts[rank]
     return _Extents(_elements(counts, rest), _elements(recv_counts, rest), (rows, *rest))
 
 
@@ -381,14 +412,6 @@ def _check_rows(name: str, shape: Shape, counts: str, expected: int, what: str) 
         )
 
 
-def _into(request: CallRequest, dtype: DType, shape: Shape) -> Role:
-    """Return where a result of `shape` goes: to `out` or a new array."""
-    if request.out is None:
-        return "new"
-    check_out(*request.out, dtype, shape)
-    return "out"
-
-
 def check_out(out_dtype: DType, out_shape: Shape, dtype: DType, shape: Shape) -> None:
     """Check that an `out` of `out_dtype` and `out_shape` takes a result of `dtype` and `shape`.
 
@@ -399,8 +422,12 @@ def check_out(out_dtype: DType, out_shape: Shape, dtype: DType, shape: Shape) ->
     """
     if out_dtype != dtype:
         raise BufferMismatch(f"out has dtype {out_dtype}; give dtype {dtype}")
-    if math.prod(out_shape) != math.prod(shape):
+    _check_elements(out_shape, shape)
+
+
+def _check_elements(out: Shape, shape: Shape) -> None:
+    if math.prod(out) != math.prod(shape):
         raise BufferMismatch(
-            f"out has shape {out_shape} ({math.prod(out_shape)} elements); "
+            f"out has shape {out} ({math.prod(out)} elements); "
             f"give shape {shape} or another with {math.prod(shape)} elements"
         )

@@ -5,8 +5,7 @@ The packages in `hpccomm.backends`, and other packages, implement it. The commun
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,9 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.errors import HpccommError
 from hpccomm.topology import Topology
+
+if TYPE_CHECKING:
+    from hpccomm.contracts.choice import Choice
 
 
 class OneSided(Protocol):
@@ -142,40 +144,33 @@ def both(send: Buffer, recv: Buffer) -> tuple[Buffer, Buffer]:
     return send, recv
 
 
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """A call that blocks in the backend's library: ``call(*arguments(send, recv))``.
-
-    Attributes
-    ----------
-    call : callable
-        Carries it out.
-    arguments : callable
-        ``arguments(send, recv)`` returns its arguments. They are valid for later calls on the same
-        arrays too: a plan makes them once.
-    """
-
-    call: Callable[..., object]
-    arguments: Callable[[Buffer, Buffer], tuple[Any, ...]] = both
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """A backend's own way to do one collective.
+class Implementation(NamedTuple):
+    """Functions that carry out the calls of one signature on arrays in host memory.
 
     Attributes
     ----------
     start : callable
-        ``start(send, recv)`` begins it and returns a `Request`. Every rank must take this form.
-    run : Blocking or None
-        Does it in one call; None if that is not faster than polling.
+        ``start(send, recv)`` returns the polled steps. Every rank must take this form.
+    run : callable or None
+        ``run(*arguments(send, recv))`` blocks in the backend's library; None if that is not faster than polling.
+    arguments : callable
+        ``arguments(send, recv)`` returns the arguments of `run`. They are valid for later calls on the same
+        arrays too: a plan makes them once.
     agreed : bool
         Whether availability may differ between ranks, so that they must agree first.
+    any_size : bool
+        Whether it also serves calls that differ in their sizes alone, between the same powers of two bytes.
+    planned : callable or None
+        Returns the choice and the implementation that a plan takes in its place if all ranks have such and have
+        agreed on it, or None.
     """
 
-    start: Callable[[Buffer, Buffer], Request]
-    run: Blocking | None = None
+    start: Start
+    run: Callable[..., object] | None = None
+    arguments: Callable[[Buffer, Buffer], tuple[Any, ...]] = both
     agreed: bool = False
+    any_size: bool = False
+    planned: "Callable[[], tuple[Choice, Implementation] | None] | None" = None
 
 
 class Backend(Protocol):
@@ -225,16 +220,16 @@ class Backend(Protocol):
     survival: Survival | None
     recovery: str
 
-    def native(self, signature: Signature) -> Native | None:
+    def native(self, signature: Signature) -> Implementation | None:
         """Return the backend's own form of a call, or None if it lacks it or means something else.
 
-        Local. If it depends on facts that may differ between ranks, ``Native.agreed`` is set.
+        Local. If it depends on facts that may differ between ranks, ``Implementation.agreed`` is set.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
-        Blocks until they have. No other group of these ranks has that `label`.
+        Blocks until they have. `label` distinguishes groups that are made at the same time.
         """
 
     def planned(self) -> Transport:

@@ -3,7 +3,8 @@
 The dispatches make it; records, hooks and messages show it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 RAISES, ENDS_JOB, WAITS_ON = "raises", "ends the job", "waits on"
 
@@ -33,6 +34,10 @@ class Choice:
     schedule : str
         What tells the schedule of an algorithm that is not hpccomm's own from others: 8 hexadecimal
         digits, equal on all ranks; else empty.
+    channels : int
+        Pieces under way at the same time, where a table says so; else 0.
+    other : Algorithm or None
+        The algorithm, if it is not hpccomm's own.
     at_deadline : str
         What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the
         job"``, since it is blocked in a library and cannot be left, or by
@@ -48,6 +53,8 @@ class Choice:
     reason: str
     schedule: str = ""
     at_deadline: str = RAISES
+    channels: int = 0
+    other: Any = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         cut = f" in segments of {self.segment} bytes" if self.segment is not None else ""

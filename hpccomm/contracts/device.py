@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hpccomm.contracts.choice import Choice
@@ -81,28 +81,6 @@ def message_name(receives: Pieces, sends: Pieces) -> str:
     return "recv" if receives else "send"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNative:
-    """A library's own way to do one collective on a stream.
-
-    Attributes
-    ----------
-    launch : callable
-        Puts it on a stream.
-    needs : Preparation or None
-        What must be there before; None where nothing more is needed.
-    registered : callable or None
-        Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays.
-    how : str
-        How the library is held to the algorithm; '' where it chooses itself.
-    """
-
-    launch: Launch
-    needs: Preparation | None = None
-    registered: Callable[[], Launch] | None = None
-    how: str = ""
-
-
 class DeviceBackend(Protocol):
     """The ranks of one communicator and the ways between their devices, ordered by streams.
 
@@ -128,7 +106,7 @@ class DeviceBackend(Protocol):
         ``"tree"``). Empty without any. Local; the same on all ranks.
         """
 
-    def native(self, call: Signature, algorithm: str) -> DeviceNative:
+    def native(self, call: Signature, algorithm: str) -> "DeviceImplementation":
         """Return the library's own way by one of `algorithms`. Local."""
 
     def exchange(self, receives: Pieces, sends: Pieces, stream: int) -> None:
@@ -226,13 +204,11 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRoute:
-    """How calls of one signature on device arrays are carried out. One of the first two is there.
+class DeviceImplementation:
+    """Functions that carry out the calls of one signature on device arrays. One of the first two is there.
 
     Attributes
     ----------
-    choice : Choice
-        What was decided.
     launch : callable or None
         Puts it on a stream.
     start : callable or None
@@ -242,21 +218,18 @@ class DeviceRoute:
     grouped : Grouped or None
         The same in a group with others; None where it cannot stand in one.
     registered : callable or None
-        Returns what puts it on a stream where its arrays are registered on all ranks; None where that makes
-        no difference.
+        Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays on all ranks; None
+        where that makes no difference.
+    how : str
+        How a library is held to the algorithm; empty where it chooses itself.
     """
 
-    choice: Choice
     launch: Launch | None = None
     start: DeviceStart | None = None
     needs: Preparation | None = None
     grouped: Grouped | None = None
     registered: Callable[[], Launch] | None = None
-
-    def on_registered(self) -> "DeviceRoute":
-        """Return the way of a plan whose arrays are registered on all ranks. `registered` must be there."""
-        assert self.registered is not None
-        return DeviceRoute(replace(self.choice, registered=True), self.registered())
+    how: str = ""
 
 
 class DeviceDispatch(Protocol):
@@ -264,10 +237,10 @@ class DeviceDispatch(Protocol):
 
     name: str
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+    def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
 
-    def decide(self, call: Signature, algorithm: "Asked", deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: "Asked") -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         If `algorithm` is None, the communicator's setting applies to calls that have such an
@@ -279,7 +252,9 @@ class DeviceDispatch(Protocol):
             If `algorithm` does not apply.
         """
 
-    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises

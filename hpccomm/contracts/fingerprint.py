@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.reductions import Deterministic, code_of, name_of
+from hpccomm.reductions import code_of, name_of
 
 MASK = 0xFFFFFFFF
 
@@ -70,9 +70,7 @@ def compared(name: str, values: Mapping[str, object], nbytes: int = 0) -> CallFi
     return CallFingerprint(name, nbytes, values, crc32(written(values).encode()))
 
 
-def of_call(
-    call: Signature, algorithm: str, deterministic: Deterministic, **more: Any
-) -> CallFingerprint:
+def of_call(call: Signature, algorithm: str, **more: Any) -> CallFingerprint:
     """Return the fingerprint of a collective call.
 
     Parameters
@@ -81,18 +79,23 @@ def of_call(
         What it asks for. Counts that only this rank knows are not compared.
     algorithm : str
         Its algorithm.
-    deterministic : bool
-        As the caller gave it.
     **more
         Further values, such as the path and whether the call is asynchronous.
+    """
+    return of_sizes(call, *of_kind(call, algorithm, **more), {})
+
+
+def of_kind(call: Signature, algorithm: str, **more: Any) -> tuple[dict[str, object], int]:
+    """Return the values of calls that differ in their sizes alone, and 32 bits of these. The count among them is None.
+
+    Parameters are as of `of_call`.
     """
     what = call.description
     values: dict[str, object] = {"operation": call.name}
     if what.sends != "nothing":
         values["dtype"] = str(call.dtype)
         if not call.individual:
-            alike = call.uniform and call.counts
-            values["count"] = call.counts[0] if alike else list(call.counts)
+            values["count"] = None
     if call.op is not None:
         values["op"] = name_of(call.op)
         if code := code_of(call.op):
@@ -105,9 +108,23 @@ def of_call(
         values["exclusive"] = bool(call.exclusive)
     if call.registered:
         values[MEMORY] = REGISTERED
-    values |= {"algorithm": algorithm, "deterministic": deterministic, **more}
-    own, agreed = ((call,), 0) if call.individual else ((), call.nbytes)
-    return compared(call.name, values, call.nbytes)._replace(individual=own, agreed_bytes=agreed)
+    values |= {"algorithm": algorithm, "deterministic": call.deterministic, **more}
+    return values, crc32(written(values).encode())
+
+
+def of_sizes(
+    call: Signature, values: Mapping[str, object], code: int, sizes: dict[str, object]
+) -> CallFingerprint:
+    """Return the fingerprint of a call from what `of_kind` has returned, and values that go with its sizes."""
+    name, nbytes = call.name, call.nbytes
+    own: tuple[Signature, ...] = (call,) if call.individual else ()
+    if not own and "count" in values:
+        alike = call.uniform and call.counts
+        sizes["count"] = call.counts[0] if alike else list(call.counts)
+    code = crc32(repr(sizes).encode(), code)
+    return CallFingerprint(
+        name, nbytes, {**values, **sizes}, code, 0 if own else nbytes, individual=own
+    )
 
 
 def of_message(

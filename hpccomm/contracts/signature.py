@@ -3,19 +3,18 @@
 The communicator makes it of the arguments; backends, dispatch and algorithms read it.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS, Collective, Extent
 from hpccomm.dtypes import DType
-from hpccomm.reductions import Op, PremulSum, ReduceOp, accumulator
+from hpccomm.reductions import Deterministic, Op, PremulSum, ReduceOp, accumulator
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """A collective call without its memory.
+class Signature(NamedTuple):
+    """A collective call without its memory. What a call is decided by, and nothing else.
 
     Each call has at most two flat arrays on a rank, `send` and `recv`. Their contents follow from
     the collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the
@@ -46,7 +45,9 @@ class Signature:
     in_place : bool
         Whether `send` and `recv` lie in the same memory on this rank.
     registered : bool
-        Whether the arrays of all ranks are in registered memory.
+        The kind of memory: whether the arrays of all ranks are in registered memory.
+    deterministic : bool or "any ranks"
+        Whether contributions are folded in rank order; or summed so that the number of ranks does not matter.
     """
 
     collective: str
@@ -60,6 +61,7 @@ class Signature:
     exclusive: bool = False
     in_place: bool = False
     registered: bool = False
+    deterministic: Deterministic = False
 
     @property
     def description(self) -> Collective:
@@ -95,7 +97,7 @@ class Signature:
     def summed(self) -> "Signature":
         """The call that is left once contributions are multiplied by their factor beforehand."""
         if isinstance(self.op, PremulSum):
-            return replace(self, op=ReduceOp.SUM, in_place=False, registered=False)
+            return self._replace(op=ReduceOp.SUM, in_place=False, registered=False)
         return self
 
     def lengths(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hpccomm.contracts.backend import Backend, Start
+from hpccomm.contracts.backend import Backend, Implementation
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import of_call
 from hpccomm.contracts.signature import Signature
@@ -17,7 +17,6 @@ from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.program import MemoryProgram, Program, compiled, compiled_in_memory
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
-from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import ConfigurationError
 from hpccomm.memory.folding import Folder
@@ -117,15 +116,12 @@ class AlgorithmRunner:
         self._runner = Runner(backend.collectives)
         self._folders: dict[tuple[ReduceOp, DType], Folder] = {}
 
-    def route(
-        self,
-        asked: Signature,
-        call: Signature,
-        decision: policy.PolicyChoice,
-        deterministic: bool,
-        choice: Choice,
-    ) -> Route:
-        """Return the route that runs an algorithm.
+    def implement(
+        self, asked: Signature, call: Signature, choice: Choice
+    ) -> tuple[Choice, Implementation]:
+        """Return the functions that run an algorithm, and the choice with the facts of it.
+
+        These are the bytes to move at a time, and how the ranks of a node reach each other's arrays.
 
         Parameters
         ----------
@@ -133,36 +129,29 @@ class AlgorithmRunner:
             The user's call: the key of prepared programs.
         call : Signature
             Its part for the algorithm.
-        decision : PolicyChoice
-            The algorithm.
-        deterministic : bool
-            Whether contributions are folded in rank order.
         choice : Choice
-            The decision, without the facts of the algorithm: the bytes to move at a time, and how
-            the ranks of a node reach each other's arrays.
+            The algorithm.
         """
-        pick, other = decision.pick, decision.other
-        tuning = self._tuning(call, pick)
-        algorithm = decision.schedule_of(call.collective)
+        tuning, algorithm = self._tuning(call, choice), policy.algorithm_of(call, choice)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
-        builds = self._builds(call, algorithm, deterministic)
-        if other is not None:
+        builds = self._builds(call, algorithm)
+        if choice.other is not None:
             foreign = {
                 reach: build
                 for reach, build in builds.items()
                 if not (algorithm.shared and reach is Reach.NONE)  # which is one of hpccomm's own
             }
-            size = self._backend.size
             from hpccomm.dispatch.proving import proven
 
-            code = proven(pick.algorithm, foreign, call, tuning, size, deterministic=deterministic)
+            code = proven(choice.algorithm, foreign, call, tuning, self._backend.size)
             choice = replace(choice, schedule=code)
         itemsize = call.dtype.itemsize
         if Reach.DIRECT not in builds:
             schedule = self._schedule(builds[Reach.NONE], call, tuning)
             program = compiled(schedule, call.lengths_of(self._backend.rank))
-            start: Start = partial(self._runner.steps, program, call.dtype, fold)
-            return Route(replace(choice, segment=schedule.segment_nbytes(itemsize)), start)
+            start = partial(self._runner.steps, program, call.dtype, fold)
+            choice = replace(choice, segment=schedule.segment_nbytes(itemsize))
+            return choice, Implementation(start)
         sharing = self._sharing
         assert sharing is not None
         likely, scratch, reached = self._likely(builds, call, tuning, sharing)
@@ -171,7 +160,7 @@ class AlgorithmRunner:
         here = neighbors.index(rank)
         forms = Variants(
             (*neighbors[here:], *neighbors[:here]),
-            of_call(asked, pick.algorithm, deterministic, schedule=choice.schedule).fingerprint,
+            of_call(asked, choice.algorithm, schedule=choice.schedule).fingerprint,
             {
                 reach: cache(partial(self._built, each, call, tuning))
                 for reach, each in builds.items()
@@ -182,13 +171,15 @@ class AlgorithmRunner:
             plain=sharing.plain,
             room=sharing.room,
         )
-        start = partial(self._runner.formed, forms)
         segment = likely.segment_nbytes(itemsize)
         reason = "; ".join(filter(None, (choice.reason, reached)))
-        return Route(replace(choice, segment=segment, reason=reason), start)
+        return replace(choice, segment=segment, reason=reason), Implementation(
+            partial(self._runner.formed, forms)
+        )
 
-    def _builds(self, call: Signature, found: Algorithm, deterministic: bool) -> dict[Reach, Build]:
+    def _builds(self, call: Signature, found: Algorithm) -> dict[Reach, Build]:
         """Return the builds of an algorithm's forms."""
+        deterministic = bool(call.deterministic)
         if self._sharing is None or not found.shared:
             builds = {Reach.NONE: found.by_messages(deterministic)}
             if self._sharing is not None and found.direct is not None and not deterministic:
@@ -196,7 +187,7 @@ class AlgorithmRunner:
             return builds
 
         def by_messages(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            names = policy.applicable(call, policy.Conditions(deterministic))
+            names = policy.applicable(call)
             other = policy.fastest(call, names, self._network()).algorithm
             build = ALGORITHMS[call.collective][other].by_messages(deterministic)
             return build(group, call, tuning)
@@ -238,13 +229,13 @@ class AlgorithmRunner:
         group = world(self._backend.size, np.array([self._backend.rank]))
         return build(group, call, tuning)
 
-    def _tuning(self, call: Signature, pick: policy.Pick) -> Tuning:
+    def _tuning(self, call: Signature, choice: Choice) -> Tuning:
         """Return the parameters for schedules."""
-        nbytes = self._segment or pick.segment or DEFAULT_SEGMENT
+        nbytes = self._segment or choice.segment or DEFAULT_SEGMENT
         room = 0 if self._sharing is None else self._sharing.room // call.dtype.itemsize
         return Tuning(
             segment_elements(call, nbytes, MOST_SEGMENTS),
-            pick.channels or DEFAULT_CHANNELS,
+            choice.channels or DEFAULT_CHANNELS,
             self._backend.topology,
             room,
         )

@@ -10,6 +10,7 @@ first use, that MPI really takes device memory.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -21,7 +22,7 @@ from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceRoute, Piece, Pieces, message_name
+from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
 from hpccomm.dispatch import policy
@@ -175,11 +176,11 @@ class CudaAwareDispatch:
         self._order = SendOrder()
         self._claimed = True
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+    def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return policy.applicable(call, policy.Conditions(deterministic))
+        return policy.applicable(call)
 
-    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -188,31 +189,23 @@ class CudaAwareDispatch:
             If `algorithm` does not apply, or the reduction is a user's function that does not take
             CuPy arrays.
         """
-        names = self.applicable(call, deterministic)
+        names = self.applicable(call)
         over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
-        conditions = policy.Conditions(deterministic)
-        asked = policy.asked_for(algorithm, self._setting, names, call, over, conditions)
+        name, other = policy.asked_for(algorithm, self._setting, names, call, over)
         why = "as asked"
-        if asked.algorithm == policy.AUTO:
+        if name == policy.AUTO:
             name = policy.fastest(call, names, self._schedules.network).algorithm
-            asked = policy.PolicyChoice(policy.Pick(name))
             why = "the shortest estimated time of hpccomm's algorithms"
-        ordered = f"; {policy.IN_ORDER}" if deterministic else ""
-        planned = self._schedules.planned(call, asked, deterministic)
+        ordered = f"; {policy.IN_ORDER}" if call.deterministic else ""
         reason = f"{why}{ordered}; MPI is given device memory, since {self._reason}"
-        choice = Choice(
-            call.name,
-            "cuda",
-            self.name,
-            asked.algorithm,
-            planned.segment,
-            False,
-            reason,
-            planned.schedule,
-        )
-        return DeviceRoute(choice, start=partial(self._steps, planned))
+        choice = Choice(call.name, "cuda", self.name, name, None, False, reason, other=other)
+        ready = self._schedules.planned(call, choice)
+        choice = replace(choice, segment=ready.segment, schedule=ready.schedule)
+        return choice, DeviceImplementation(start=partial(self._steps, ready))
 
-    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
@@ -220,8 +213,8 @@ class CudaAwareDispatch:
         name = message_name(receives, sends)
         reason = f"MPI is given device memory, since {self._reason}"
         choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
-        return DeviceRoute(
-            choice, start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
+        return choice, DeviceImplementation(
+            start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
 
     def close(self) -> None:

@@ -4,11 +4,11 @@
 """
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import Begin, Begun
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
@@ -83,40 +83,33 @@ class DeviceSchedules:
         self._device = device
         self._segment = segment or DEFAULT_SEGMENT
 
-    def planned(
-        self, call: Signature, algorithm: policy.PolicyChoice, deterministic: bool
-    ) -> ReadySchedule:
+    def planned(self, call: Signature, choice: Choice) -> ReadySchedule:
         """Return the ready schedule of calls like `call`. Local.
 
         Parameters
         ----------
         call : Signature
-            The call.
-        algorithm : PolicyChoice
-            One that applies.
-        deterministic : bool
-            Whether contributions are folded in rank order; then float32 and float64 have the same
-            bits as on the host.
+            The call. If contributions are folded in rank order, float32 and float64 have the same bits as on the
+            host.
+        choice : Choice
+            The algorithm, which applies.
 
         Raises
         ------
         UsageError
             If the reduction is a user's function that does not take CuPy arrays.
         """
-        inner, size = call.summed, self._topology.size
+        inner, size, deterministic = call.summed, self._topology.size, bool(call.deterministic)
         # Scans pass partial results on: in float32 they are rounded once, and not at each hop.
         wide = deterministic and call.description.prefix and call.accumulator != call.dtype
         if wide:
-            inner = replace(inner, dtype=call.accumulator, in_place=False)
-        build = algorithm.schedule_of(call.collective).by_messages(deterministic)
+            inner = inner._replace(dtype=call.accumulator, in_place=False)
+        build = policy.algorithm_of(call, choice).by_messages(deterministic)
         # Channels would follow one another on a stream: they have nothing to gain.
         tuning = Tuning(segment_elements(inner, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
-        if algorithm.other is not None:
-            forms = {Reach.NONE: build}
-            code = proven(
-                algorithm.algorithm, forms, inner, tuning, size, deterministic=deterministic
-            )
+        if choice.other is not None:
+            code = proven(choice.algorithm, {Reach.NONE: build}, inner, tuning, size)
         schedule = build(world(size, np.array([self._rank])), inner, tuning)
         fold = None
         if inner.op is not None:

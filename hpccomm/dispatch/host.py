@@ -1,8 +1,9 @@
-"""The dispatch of arrays in host memory: decides, and makes the route.
+"""The dispatch of arrays in host memory: chooses the algorithm of a call, and makes the functions that carry it out.
 
 The host lane asks it, and so does `staged`, for device arrays through pinned memory.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -10,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.contracts.backend import Backend, Blocking, Buffer, Native, Start
+from hpccomm.contracts.backend import Backend, Buffer, Implementation
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing
-from hpccomm.dispatch.route import After, Before, Route, with_pre_and_post
 from hpccomm.memory.folding import Average, Folder, premultiply, try_out
 from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.reductions import Deterministic, PremulSum, ReduceOp, identity
+from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings
+
+Before = Callable[[Buffer], Buffer]
+After = Callable[[Buffer], None]
 
 
 class HostDispatch:
@@ -49,23 +52,27 @@ class HostDispatch:
         self._setting = settings.algorithm
         self._products = ScratchBuffer()
         self._average = cache(partial(Average, contributions=backend.size))
-        self._sharing = sharing(backend, settings)
-        self.memory = None if self._sharing is None else backend.collectives.shared
-        self._shared = self._sharing is not None and backend.topology.num_nodes == 1
-        memory = memory_way(self._sharing)
-        shape = tables.shape(backend.name, backend.topology, memory)
+        found = sharing(backend, settings)
+        self.memory = None if found is None else backend.collectives.shared
+        shape = tables.shape(backend.name, backend.topology, memory_way(found))
         self.policy = tables.policy(shape)
-        self._own = AlgorithmRunner(backend, self._sharing, settings.segment, self.policy.network)
+        self._own = AlgorithmRunner(backend, found, settings.segment, self.policy.network)
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+    def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return policy.applicable(call, self._conditions(self._native(call.summed), deterministic))
+        native = self._native(call.summed) is not None
+        return policy.applicable(call, native, self.policy.shared)
 
-    def _conditions(self, native: Native | None, deterministic: bool) -> policy.Conditions:
-        return policy.Conditions(deterministic, native is not None, self._shared)
+    def size_class(self, call: Signature) -> int:
+        """Return the number of a call's class of size. Calls that differ in their sizes alone, and not in the class, have one choice."""
+        return 0 if call.individual else self.policy.table.size_class(call.collective, call.nbytes)
 
-    def decide(self, call: Signature, algorithm: Asked, deterministic: Deterministic) -> Route:
-        """Decide how calls like `call` are carried out. Local; the same on every rank.
+    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, Implementation]:
+        """Decide how calls like `call` are carried out: `choose` and `implement` in one."""
+        return self.implement(call, self.choose(call, algorithm), algorithm)
+
+    def choose(self, call: Signature, algorithm: Asked) -> Choice:
+        """Choose the algorithm of calls like `call`. Local; the same on every rank.
 
         Raises
         ------
@@ -73,99 +80,109 @@ class HostDispatch:
             If `algorithm` does not apply, or the reduction is a user's function that does not take
             NumPy arrays.
         """
-        if isinstance(deterministic, str):
-            return self._binned(call, algorithm)
+        if isinstance(call.deterministic, str):
+            choice = self.choose(_in_bins(call), algorithm)
+            if not _binned(call):
+                return choice
+            return replace(choice, reason=f"floats are summed in bins; {choice.reason}")
         if call.op is not None:
-            try_out(call.op, call.dtype, ordered=deterministic)
-        backend = self._backend
+            try_out(call.op, call.dtype, ordered=call.deterministic)
         inner = call.summed
-        native = self._native(inner)
-        conditions = self._conditions(native, deterministic)
+        native = self._native(inner) is not None
         # Multiplied contributions lie in memory of their own.
-        asking = replace(call, registered=inner.registered)
-        decision = self.policy.decide(asking, algorithm, conditions, self._setting)
-        before, after = self._before(call), self._after(call, decision.algorithm)
+        asking = call._replace(registered=inner.registered)
+        choice = self.policy.decide(asking, algorithm, native, self._setting)
         asked = self._setting if algorithm is None else algorithm
-        own = decision.algorithm != policy.NATIVE and not decision.registered
-        if call.op is not None and asked == policy.AUTO and own:
-            small = _gathered(backend, inner)
-            if small is not None:
-                return with_pre_and_post(small, before, after)
-        choice = Choice(
-            call.name,
-            "host",
-            backend.name,
-            decision.algorithm,
-            None,
-            call.registered,
-            decision.reason,
+        own = choice.algorithm != policy.NATIVE and not choice.registered
+        if own and asked == policy.AUTO and _gathers(self._backend, inner):
+            way = MOVES[call.collective]
+            reason = (
+                f"small contributions are moved by the library's {way}, and folded in rank order"
+            )
+            return Choice(
+                call.name,
+                "host",
+                choice.backend,
+                policy.NATIVE,
+                None,
+                False,
+                reason,
+                other=gathered,
+            )
+        return (
+            choice
+            if choice.registered == call.registered
+            else replace(choice, registered=call.registered)
         )
-        if decision.algorithm == policy.NATIVE:
-            assert native is not None
-            route = Route(choice, _polled(native), native.run)
-        elif deterministic and call.description.prefix and call.accumulator != call.dtype:
-            wide = replace(inner, dtype=call.accumulator, in_place=False, registered=False)
-            route = _widened(self._own.route(call, wide, decision, True, choice))
-        else:
-            route = self._own.route(call, inner, decision, deterministic, choice)
-        route = with_pre_and_post(route, before, after)
-        if call.individual and asked == policy.AUTO:
-            return replace(route, planned=self._planned(inner, choice))
-        return route
 
-    def _binned(self, call: Signature, algorithm: Asked) -> Route:
-        """Return the route by binned sums; where the order makes no difference, the usual one."""
-        if not dtypes.is_float(call.dtype) and not dtypes.is_complex(call.dtype):
-            return self.decide(call, algorithm, False)
+    def implement(
+        self, call: Signature, choice: Choice, algorithm: Asked
+    ) -> tuple[Choice, Implementation]:
+        """Return the functions for calls like `call`, and the choice with what they tell of it. Local."""
+        if _binned(call):
+            return self._in_bins(call, choice, algorithm)
+        if isinstance(call.deterministic, str):
+            call = call._replace(deterministic=False)
+        inner = call.summed
+        if choice.other is gathered:
+            found = gathered(self._backend, inner)
+        elif choice.algorithm == policy.NATIVE:
+            native = self._native(inner)
+            assert native is not None
+            found = native
+        elif call.deterministic and call.description.prefix and call.accumulator != call.dtype:
+            wide = inner._replace(dtype=call.accumulator, in_place=False, registered=False)
+            choice, found = self._own.implement(call, wide, choice)
+            found = _widened(found)
+        else:
+            choice, found = self._own.implement(call, inner, choice)
+        found = with_pre_and_post(found, self._before(call), self._after(call, choice))
+        if call.individual and (self._setting if algorithm is None else algorithm) == policy.AUTO:
+            found = found._replace(planned=partial(self._planned, inner))
+        return choice, found
+
+    def _in_bins(
+        self, call: Signature, choice: Choice, algorithm: Asked
+    ) -> tuple[Choice, Implementation]:
+        """Return the implementation by binned sums."""
         from hpccomm.binned import binned_sum, rounded
 
-        parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary ones
-        counts = tuple(count * parts for count in call.counts)
-        inner = replace(
-            call,
-            dtype=dtypes.BINNED,
-            counts=counts,
-            op=ReduceOp.SUM,
-            in_place=False,
-            registered=False,
-        )
-        route = self.decide(inner, algorithm, False)
+        inner, parts = _in_bins(call), 2 if dtypes.is_complex(call.dtype) else 1
+        choice, (begin, *_) = self.implement(inner, choice, algorithm)
 
         def start(send: Buffer, recv: Buffer) -> Steps:
             assert send is not None
             sums = binned_sum((send.view(send.real.dtype) if parts == 2 else send)[:, None], 1)
             if recv is None:
-                yield from route.start(sums, None)
+                yield from begin(sums, None)
                 return
             into = recv.view(recv.real.dtype) if parts == 2 else recv
             result = np.empty(into.size, dtypes.BINNED)
-            yield from route.start(sums, result)
+            yield from begin(sums, result)
             np.copyto(into, rounded(result, into.dtype))
 
-        choice = replace(route.choice, reason=f"floats are summed in bins; {route.choice.reason}")
-        after = self._after(call, policy.NATIVE) if call.op is ReduceOp.AVG else None
-        return with_pre_and_post(Route(choice, start), self._before(call), after)
+        after = self._averaging(call) if call.op is ReduceOp.AVG else None
+        return choice, with_pre_and_post(Implementation(start), self._before(call), after)
 
-    def _native(self, call: Signature) -> Native | None:
+    def _native(self, call: Signature) -> Implementation | None:
         """Return the backend's own way, where all ranks have it without agreeing on it."""
         native = self._backend.native(call)
         return None if native is None or native.agreed else native
 
-    def _planned(self, call: Signature, choice: Choice) -> Route | None:
+    def _planned(self, call: Signature) -> tuple[Choice, Implementation] | None:
         """Return the backend's own way, where it takes calls with blocks of one size as large as this rank's."""
         native = self._backend.native(call)
         if native is None:
             return None
         block = -(-call.elements // self._backend.size)
-        even = replace(
-            call, counts=(block,) * self._backend.size, recv_counts=(), peers=(), uniform=True
+        even = call._replace(
+            counts=(block,) * self._backend.size, recv_counts=(), peers=(), uniform=True
         )
-        decision = self.policy.decide(even, None, self._conditions(native, False))
-        if decision.algorithm != policy.NATIVE:
+        choice = self.policy.decide(even, None, native=True)
+        if choice.algorithm != policy.NATIVE:
             return None
-        reason = f"all ranks of the plan have agreed on it; with equal blocks {decision.reason}"
-        own = replace(choice, algorithm=policy.NATIVE, reason=reason)
-        return Route(own, _polled(native), native.run)
+        reason = f"all ranks of the plan have agreed on it; with equal blocks {choice.reason}"
+        return replace(choice, collective=call.name, reason=reason), native
 
     def _before(self, call: Signature) -> Before | None:
         """Return the function for the contribution of `send`, or None if it is unchanged."""
@@ -182,11 +199,10 @@ class HostDispatch:
 
         return scaled
 
-    def _after(self, call: Signature, algorithm: str) -> After | None:
+    def _after(self, call: Signature, choice: Choice) -> After | None:
         """Return the final operation on `recv`, or None."""
-        if call.op is ReduceOp.AVG and algorithm == policy.NATIVE:
-            divide = self._average(call.dtype)
-            return lambda recv: None if recv is None else divide(recv)
+        if call.op is ReduceOp.AVG and choice.algorithm == policy.NATIVE and choice.other is None:
+            return self._averaging(call)
         if call.exclusive and self._backend.rank == 0:
             assert call.op is not None
             if not isinstance(call.op, ReduceOp | PremulSum):
@@ -195,29 +211,69 @@ class HostDispatch:
             return lambda recv: None if recv is None else recv.fill(neutral)
         return None
 
+    def _averaging(self, call: Signature) -> After:
+        divide = self._average(call.dtype)
+        return lambda recv: None if recv is None else divide(recv)
 
-def _widened(route: Route) -> Route:
+
+def with_pre_and_post(
+    found: Implementation, before: Before | None, after: After | None
+) -> Implementation:
+    """Return an implementation with `before` on the sent and `after` on the received array."""
+    if before is None and after is None:
+        return found
+    begin, run, arguments = found.start, found.run, found.arguments
+
+    def start_all(send: Buffer, recv: Buffer) -> Steps:
+        given = before(send) if before else send  # kept alive here
+        yield from begin(given, recv)
+        if after:
+            after(recv)
+
+    if run is None:
+        return Implementation(start_all, any_size=found.any_size)
+
+    def run_all(send: Buffer, recv: Buffer) -> None:
+        run(*arguments(before(send) if before else send, recv))
+        if after:
+            after(recv)
+
+    return Implementation(start_all, run_all, any_size=found.any_size)
+
+
+def _binned(call: Signature) -> bool:
+    """Tell whether a call sums in bins: the order makes a difference to it, and the number of ranks must not."""
+    floating = dtypes.is_float(call.dtype) or dtypes.is_complex(call.dtype)
+    return floating and isinstance(call.deterministic, str)
+
+
+def _in_bins(call: Signature) -> Signature:
+    """Return the call that is left once contributions are summed in bins; where the order makes no difference, the usual one."""
+    if not _binned(call):
+        return call._replace(deterministic=False)
+    parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary ones
+    return call._replace(
+        dtype=dtypes.BINNED,
+        counts=tuple([count * parts for count in call.counts]),
+        op=ReduceOp.SUM,
+        in_place=False,
+        registered=False,
+        deterministic=False,
+    )
+
+
+def _widened(found: Implementation) -> Implementation:
     """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
 
     def start(send: Buffer, recv: Buffer) -> Steps:
         assert send is not None
         assert recv is not None
         result = np.empty(recv.size, np.float32)
-        yield from route.start(send.astype(np.float32), result)
+        yield from found.start(send.astype(np.float32), result)
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(recv, result, casting="unsafe")
 
-    return Route(route.choice, start)
-
-
-def _polled(native: Native) -> Start:
-    begin = native.start
-
-    def start(send: Buffer, recv: Buffer) -> Steps:
-        # Small calls come here: this yields False until the request is complete, without Python code.
-        return iter(begin(send, recv), True)
-
-    return start
+    return Implementation(start)
 
 
 GATHERED_BYTES = 32 << 10
@@ -226,7 +282,7 @@ GATHERED_BYTES = 32 << 10
 GATHERED_RANKS = 16
 """The most ranks: each contribution takes a call of NumPy."""
 
-_MOVES = {
+MOVES = {
     "all_reduce": "all_gather",
     "scan": "all_gather",
     "reduce": "gather",
@@ -234,23 +290,33 @@ _MOVES = {
 }
 
 
-def _gathered(backend: Backend, call: Signature) -> Route | None:
-    """Return the route of a small reduction by one call of the library, which moves the contributions; None for any other.
+def _moved(backend: Backend, call: Signature) -> Implementation | None:
+    """Return the library's call that moves the contributions of a reduction to those who fold them."""
+    way, counts = MOVES[call.collective], (call.counts[0],) * backend.size
+    coming = counts if way == "all_to_all" else ()
+    return backend.native(Signature(way, call.dtype, counts, coming, root=call.root))
+
+
+def _gathers(backend: Backend, call: Signature) -> bool:
+    """Tell whether a reduction is so small that `gathered` carries it out; the same for all sizes of a class."""
+    if not isinstance(call.op, ReduceOp) or not call.uniform or backend.size > GATHERED_RANKS:
+        return False
+    many = 1 if call.collective == "reduce_scatter" else backend.size
+    most = policy.rounded_up(call.nbytes) * many
+    return 0 < most <= GATHERED_BYTES and _moved(backend, call) is not None
+
+
+def gathered(backend: Backend, call: Signature) -> Implementation:
+    """Return a small reduction by one call of the library, which moves the contributions.
 
     Each rank collects the contributions to its result and folds them in rank order. So the meaning is hpccomm's
     where the library has another one, and ``deterministic=True`` has its bits.
     """
-    size, rank, op, dtype = backend.size, backend.rank, call.op, call.dtype
-    count = call.counts[0]
-    small = call.uniform and 0 < size * count * dtype.itemsize <= GATHERED_BYTES
-    if not small or size > GATHERED_RANKS or not isinstance(op, ReduceOp):
-        return None
-    way, counts = _MOVES[call.collective], (count,) * size
-    coming = counts if way == "all_to_all" else ()
-    native = backend.native(Signature(way, dtype, counts, coming, root=call.root))
-    if native is None:
-        return None
-    begin, run = native.start, native.run
+    size, rank, op, dtype, count = backend.size, backend.rank, call.op, call.dtype, call.counts[0]
+    moved = _moved(backend, call)
+    assert moved is not None
+    assert isinstance(op, ReduceOp)
+    begin, move, arguments = moved.start, moved.run, moved.arguments
     fold = Folder(op, dtype, size if op is ReduceOp.AVG else 0)
     # A scan folds the contributions up to this rank, and an exclusive one those before it.
     last = size if call.collective != "scan" else rank + (not call.exclusive)
@@ -263,15 +329,12 @@ def _gathered(backend: Backend, call: Signature) -> Route | None:
 
     def start(send: Any, recv: Any) -> Steps:
         table, rows = collected()
-        yield from iter(begin(send, table), True)
+        yield from begin(send, table)
         if rows:
             fold(rows, recv)
 
-    reason = f"small contributions are moved by the library's {way}, and folded in rank order"
-    choice = Choice(call.name, "host", backend.name, policy.NATIVE, None, False, reason)
-    if run is None:
-        return Route(choice, start)
-    move, arguments = run.call, run.arguments
+    if move is None:
+        return Implementation(start)
     table, rows = collected()  # of the one call at a time that blocks
     pair = fold.pair if last == 2 else None
 
@@ -282,4 +345,4 @@ def _gathered(backend: Backend, call: Signature) -> Route | None:
         elif rows:
             fold(rows, recv)
 
-    return Route(choice, start, Blocking(blocking))
+    return Implementation(start, blocking)

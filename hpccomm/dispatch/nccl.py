@@ -10,7 +10,7 @@ from hpccomm.contracts.device import (
     Begin,
     Begun,
     DeviceBackend,
-    DeviceRoute,
+    DeviceImplementation,
     Grouped,
     Launch,
     Piece,
@@ -54,15 +54,15 @@ class NcclDispatch:
         self._setting = settings.algorithm
         self._schedules = DeviceSchedules(devices.rank, topology, devices.device, settings.segment)
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+    def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`.
 
-        NCCL's own first: a name that both have (``"ring"``, ``"tree"``) means NCCL's. With
-        `deterministic` all are hpccomm's.
+        NCCL's own first: a name that both have (``"ring"``, ``"tree"``) means NCCL's. Of deterministic calls all are
+        hpccomm's.
         """
-        return _names(call, self._library(call, deterministic)[1], deterministic)
+        return _names(call, self._library(call)[1])
 
-    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -71,18 +71,19 @@ class NcclDispatch:
             If `algorithm` does not apply, or the reduction is a user's function that does not take
             CuPy arrays.
         """
-        asked, pinned = self._library(call, deterministic)
-        chosen = self._choose(call, algorithm, pinned, deterministic)
-        name, reason = chosen.algorithm, chosen.reason
-        if name in pinned:
-            return self._natively(call, asked, name, reason)
-        planned = self._schedules.planned(call, chosen, deterministic)
-        choice = self._choice(call.name, name, f"{reason}; over its messages", planned.segment)
-        choice = replace(choice, schedule=planned.schedule)
-        launch = self._enqueuing(planned) if call.elements else _nothing
-        return DeviceRoute(choice, launch)
+        asked, pinned = self._library(call)
+        choice = self._choose(call, algorithm, pinned)
+        if choice.algorithm in pinned:
+            return self._natively(call, asked, choice)
+        ready = self._schedules.planned(call, choice)
+        reason = f"{choice.reason}; over its messages"
+        choice = replace(choice, reason=reason, segment=ready.segment, schedule=ready.schedule)
+        launch = self._enqueuing(ready) if call.elements else _nothing
+        return choice, DeviceImplementation(launch)
 
-    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         Raises
@@ -98,18 +99,18 @@ class NcclDispatch:
         # Both ends find the same size, so none waits for an empty message.
         receives = [each for each in receives if each.data.elements]
         sends = [each for each in sends if each.data.elements]
-        choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own", None)
+        choice = self._choice(name, policy.NATIVE, "NCCL has messages of its own")
         if any(out.data.overlaps(come.data) for out in sends for come in receives):
-            return self._from_copies(choice, receives, sends)
+            return choice, self._from_copies(receives, sends)
         exchange = self._devices.exchange
 
         def launch(_send: int, _recv: int, stream: int) -> None:
             if receives or sends:
                 exchange(receives, sends, stream)
 
-        return _groupable(choice, launch)
+        return choice, _groupable(launch)
 
-    def _from_copies(self, choice: Choice, receives: Pieces, sends: Pieces) -> DeviceRoute:
+    def _from_copies(self, receives: Pieces, sends: Pieces) -> DeviceImplementation:
         """Return the way of messages that overwrite each other's source."""
         device, exchange = self._devices.device, self._devices.exchange
         scratch = self._schedules.scratch
@@ -129,7 +130,7 @@ class NcclDispatch:
         def launch(_send: int, _recv: int, stream: int) -> None:
             exchange(receives, copied, stream)
 
-        return _groupable(choice, launch, begin)
+        return _groupable(launch, begin)
 
     def close(self) -> None:
         """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
@@ -139,12 +140,12 @@ class NcclDispatch:
         self._devices.close()
         self._schedules.scratch.free()
 
-    def _library(self, call: Signature, deterministic: bool) -> tuple[Signature, tuple[str, ...]]:
+    def _library(self, call: Signature) -> tuple[Signature, tuple[str, ...]]:
         """Return NCCL's part of a call, and the names under which it runs."""
         if call.description.individual:
             # Ranks that are in place must choose like the others: they copy first.
-            call = replace(call, in_place=False)
-        if deterministic:
+            call = call._replace(in_place=False)
+        if call.deterministic:
             return call, ()
         names = self._devices.algorithms(call)
         if not names and isinstance(call.op, PremulSum):
@@ -152,46 +153,43 @@ class NcclDispatch:
             names = self._devices.algorithms(call)
         return call, names
 
-    def _choose(
-        self,
-        call: Signature,
-        algorithm: Asked,
-        pinned: tuple[str, ...],
-        deterministic: bool,
-    ) -> policy.PolicyChoice:
-        ordered = f"; {policy.IN_ORDER}" if deterministic else ""
-        names = _names(call, pinned, deterministic)
-        conditions = policy.Conditions(deterministic)
-        asked = policy.asked_for(algorithm, self._setting, names, call, self.name, conditions)
-        if asked.other is not None:
-            return asked._replace(reason=f"as asked{ordered}")
-        if asked.algorithm != policy.AUTO:
-            whose = "NCCL's" if asked.algorithm in pinned else "hpccomm's"
-            return asked._replace(reason=f"as asked, {whose} own{ordered}")
+    def _choose(self, call: Signature, algorithm: Asked, pinned: tuple[str, ...]) -> Choice:
+        ordered = f"; {policy.IN_ORDER}" if call.deterministic else ""
+        names = _names(call, pinned)
+        name, other = policy.asked_for(algorithm, self._setting, names, call, self.name)
+        if other is not None:
+            return self._choice(call.name, name, f"as asked{ordered}", other)
+        if name != policy.AUTO:
+            whose = "NCCL's" if name in pinned else "hpccomm's"
+            return self._choice(call.name, name, f"as asked, {whose} own{ordered}")
         if pinned:
-            return policy.PolicyChoice(policy.Pick(pinned[0]), "NCCL has its own")
+            return self._choice(call.name, pinned[0], "NCCL has its own")
         reason = f"hpccomm's own{ordered}"
-        if not deterministic:
+        if not call.deterministic:
             of = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
             why = f"NCCL does not have its own {call.name} of {of} with this meaning"
             reason = f"hpccomm's own, since {why}"
         name = policy.fastest(call, names, self._schedules.network).algorithm
-        return policy.PolicyChoice(policy.Pick(name), reason)
+        return self._choice(call.name, name, reason)
 
-    def _natively(self, call: Signature, asked: Signature, name: str, reason: str) -> DeviceRoute:
-        pinned = self._devices.native(asked, name)
+    def _natively(
+        self, call: Signature, asked: Signature, choice: Choice
+    ) -> tuple[Choice, DeviceImplementation]:
+        pinned = self._devices.native(asked, choice.algorithm)
         # NCCL_ALGO holds for NCCL's own choice alone.
-        setting = self._devices.reason() if name == policy.NATIVE else pinned.how
-        choice = self._choice(call.name, name, f"{reason}; {setting}" if setting else reason, None)
+        setting = self._devices.reason() if choice.algorithm == policy.NATIVE else pinned.how
+        if setting:
+            choice = replace(choice, reason=f"{choice.reason}; {setting}")
         if not call.elements:
-            return _groupable(choice, _nothing, needs=pinned.needs)
+            return choice, _groupable(_nothing, needs=pinned.needs)
         begin: Begin | None = None
         if asked.op is not call.op:
             begin = self._beginning(self._schedules.beginning(call, wide=False))
         elif call.in_place and not asked.in_place:
             begin = self._beginning(self._schedules.saved(call))
-        way = _groupable(choice, pinned.launch, begin, pinned.needs)
-        return way if begin is not None else replace(way, registered=pinned.registered)
+        assert pinned.launch is not None
+        found = _groupable(pinned.launch, begin, pinned.needs)
+        return choice, found if begin else replace(found, registered=pinned.registered)
 
     def _beginning(self, begin: Begin) -> Begin:
         device = self._devices.device
@@ -214,28 +212,27 @@ class NcclDispatch:
 
         return launch
 
-    def _choice(self, collective: str, algorithm: str, reason: str, segment: int | None) -> Choice:
-        return Choice(collective, "cuda", self.name, algorithm, segment, False, reason)
+    def _choice(self, collective: str, algorithm: str, reason: str, other: object = None) -> Choice:
+        return Choice(collective, "cuda", self.name, algorithm, None, False, reason, other=other)
 
 
-def _names(call: Signature, pinned: tuple[str, ...], deterministic: bool) -> tuple[str, ...]:
-    own = policy.applicable(call, policy.Conditions(deterministic))
-    return tuple(dict.fromkeys((*pinned, *own)))
+def _names(call: Signature, pinned: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*pinned, *policy.applicable(call))))
 
 
 def _groupable(
-    choice: Choice, launch: Launch, begin: Begin | None = None, needs: Preparation | None = None
-) -> DeviceRoute:
+    launch: Launch, begin: Begin | None = None, needs: Preparation | None = None
+) -> DeviceImplementation:
     """Return the way of a call that can stand in a group, and can stand alone."""
     grouped = Grouped(launch, begin)
     if begin is None:
-        return DeviceRoute(choice, launch, needs=needs, grouped=grouped)
+        return DeviceImplementation(launch, needs=needs, grouped=grouped)
 
     def alone(send: int, recv: int, stream: int) -> None:
         begun = begin(send, recv, stream)
         launch(begun.send, begun.recv, stream)
 
-    return DeviceRoute(choice, alone, needs=needs, grouped=grouped)
+    return DeviceImplementation(alone, needs=needs, grouped=grouped)
 
 
 def _nothing(_send: int, _recv: int, _stream: int) -> None:

@@ -3,7 +3,6 @@
 `staged` moves device arrays part by part.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +77,7 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
         one = Rows(start * itemsize, count * itemsize)
         many = one._replace(height=size, pitch=whole * itemsize)
         counts = (count,) * len(call.counts)
-        inner = replace(call, counts=counts, recv_counts=counts if call.recv_counts else ())
+        inner = call._replace(counts=counts, recv_counts=counts if call.recv_counts else ())
         sent = many if what.sends == "blocks" else one
         received = many if what.receives == "blocks" else one
         cut.append(CallPart(inner, sent if send else None, received if recv else None))

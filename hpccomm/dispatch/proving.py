@@ -93,8 +93,6 @@ def proven(
     call: Signature,
     tuning: Tuning,
     ranks: int,
-    *,
-    deterministic: bool,
 ) -> str:
     """Prove the forms of an algorithm for calls like `call`; return what tells their schedules from others.
 
@@ -110,8 +108,6 @@ def proven(
         Its parameters.
     ranks : int
         Number of ranks.
-    deterministic : bool
-        Whether contributions are folded in rank order.
 
     Returns
     -------
@@ -126,7 +122,7 @@ def proven(
     short, cut = _shortened(call, tuning, ranks)
     checksum = 0
     for reach, build in builds.items():
-        ordered = deterministic or (reach is Reach.STAGED and call.description.reduces)
+        ordered = bool(call.deterministic) or (reach is Reach.STAGED and call.description.reduces)
         claim = Claim(name, build, reach, ordered, short, cut, ranks)
         try:
             outcome = _outcome(claim)
@@ -221,7 +217,9 @@ def _shortened(call: Signature, tuning: Tuning, ranks: int) -> tuple[Signature, 
     segment = max(1, -(-sum(short) // pieces)) if pieces > 1 and short else whole
     op = call.op if isinstance(call.op, ReduceOp) or call.op is None else ReduceOp.SUM
     received = tuple(short) if what.individual and call.uniform else ()
-    like = replace(call, counts=short, recv_counts=received, peers=(), op=op, in_place=False)
+    like = call._replace(
+        counts=short, recv_counts=received, peers=(), op=op, in_place=False, deterministic=False
+    )
     return like, replace(tuning, segment=segment)
 
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import NOBODY
-from hpccomm.contracts.device import DeviceRoute, Piece, Pieces, message_name
+from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Request, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.parts import PART_BYTES, CallPart, Rows, parts
-from hpccomm.dispatch.route import Route
 from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
@@ -47,14 +47,14 @@ class Stage(NamedTuple):
 
     Attributes
     ----------
-    way : Route
+    host : Implementation
         The host's.
     send, recv : Rows or None
         Of the device arrays; None without an array. Equal if contribution and result share a block:
         the host's call is in place.
     """
 
-    way: Route
+    host: Implementation
     send: Rows | None
     recv: Rows | None
 
@@ -147,11 +147,11 @@ class StagedDispatch:
         self._streams: tuple[Any, Any] | None = None
         self._order = SendOrder()
 
-    def applicable(self, call: Signature, deterministic: bool) -> tuple[str, ...]:
+    def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return self._host.applicable(self._parts(call)[0].call, deterministic)
+        return self._host.applicable(self._parts(call)[0].call)
 
-    def decide(self, call: Signature, algorithm: Asked, deterministic: bool) -> DeviceRoute:
+    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
         Raises
@@ -162,30 +162,35 @@ class StagedDispatch:
         what, cut = call.description, self._parts(call)
         # Whether the host's call has one block for contribution and result.
         single = what.sends == what.receives == "whole" and cut[0].recv is not None
-        decide = cache(lambda inner: self._host.decide(inner, algorithm, deterministic))
-        stages = []
-        for each in cut:
-            inner = replace(each.call, in_place=single and what.in_place != "always")
-            stages.append(Stage(decide(inner), each.recv if single else each.send, each.recv))
-        flow = self._flow(call, stages[0], single=single)
-        chosen = stages[0].way.choice
+        decide = cache(lambda inner: self._host.decide(inner, algorithm))
+        made = [
+            decide(each.call._replace(in_place=single and what.in_place != "always"))
+            for each in cut
+        ]
+        stages = [
+            Stage(host, each.recv if single else each.send, each.recv)
+            for each, (_, host) in zip(cut, made, strict=True)
+        ]
+        flow, (chosen, _) = self._flow(call, stages[0], single=single), made[0]
         choice = replace(
             chosen,
             path=self.name,
             segment=self._part_bytes if len(stages) > 1 else chosen.segment,
             reason=f"{self._reason}; {chosen.reason}",
         )
-        return DeviceRoute(choice, start=partial(self._steps, flow, stages))
+        return choice, DeviceImplementation(start=partial(self._steps, flow, stages))
 
-    def message(self, receives: Pieces, sends: Pieces, tag: int) -> DeviceRoute:
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
         name = message_name(receives, sends)
         choice = Choice(name, self.name, "messages", "native", None, False, self._reason)
-        return DeviceRoute(
-            choice, start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
+        return choice, DeviceImplementation(
+            start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
 
     def close(self) -> None:
@@ -231,7 +236,7 @@ class StagedDispatch:
                 if flow.fetches:
                     while not ready(slot.fetched):
                         yield False
-                yield from stage.way.start(*_arrays(flow, stage, slot))
+                yield from stage.host.start(*_arrays(flow, stage, slot))
                 self._return(flow, stage, slot, recv, up)
             if up != stream:
                 with on_device(self._device):

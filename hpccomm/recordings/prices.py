@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch.policy import Conditions, applicable, fastest
+from hpccomm.dispatch.policy import applicable, fastest
 from hpccomm.recordings.program import END, ProgramModel
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.cost.model import price
@@ -103,7 +103,7 @@ def collective(network: Network, what: Collective, nbytes: int, algorithm: str =
     received = counts if what.individual else ()
     op, root = ReduceOp.SUM if what.reduces else None, 0 if what.rooted else -1
     call = Signature(what.name, np.dtype(np.uint8), counts, received, op=op, root=root)
-    names = applicable(call, Conditions(deterministic=False, shared=network.nodes == 1))
+    names = applicable(call, shared=network.nodes == 1)
     name, seconds = fastest(call, [algorithm] if algorithm in names else names, network)
     tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
     rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)

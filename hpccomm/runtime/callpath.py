@@ -4,8 +4,8 @@ A call takes its turn, gets a number and a record, runs, and is counted. That co
 that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and what the
 forms share stands in each of them. `tests/test_callpath.py` holds that it is the same.
 
-Values that are equal for all calls of one kind are bound once, by the function around it: the inner one looks
-nothing up. `hpccomm.communicator.lanes` and plans make their calls by it.
+What is equal for all calls of one kind stands in their `PreparedCall`, which is made once. `hpccomm.communicator`
+makes and keeps them.
 
 What is shared:
 
@@ -17,17 +17,22 @@ What is shared:
 - Messages, unlike collectives, have no number that all ranks count.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from dataclasses import dataclass, field
+from functools import wraps
 from itertools import repeat
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
-from hpccomm.contracts.backend import Start
+from hpccomm.contracts.backend import both
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.operation import COMPARED, DIGEST
+from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
 from hpccomm.runtime.recorder import (
     ASYNC,
     BLOCKING,
@@ -42,133 +47,148 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.waiting import SPINS, drive, spun
-from hpccomm.runtime.work import SMALL_BYTES, Work
+from hpccomm.runtime.work import Work
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-Issue = Callable[[tuple[Any, ...], object, float], None]
-"""``issue(arguments, keep, timeout)`` carries a call out and waits for it: what it is called with, what must
-live meanwhile, and seconds."""
 
 LEFT = "was left by a RecursionError or MemoryError in the midst of a call"
 """Why no call is taken after that."""
 
-# Calls on arrays in host memory. That on a device's stream is beside its streams.
 
+@dataclass(slots=True, eq=False)
+class PreparedCall:
+    """A call that is decided once and carried out many times: `issue` does it, on the arguments of the single call.
 
-def blocked(calls: Any, label: CallFingerprint, tally: Tally, run: Callable[..., object]) -> Issue:
-    """Return the function that carries calls of one kind out by ``run(*arguments)``, which blocks in a library."""
-    reports, origin, record, queue = calls.reports, calls.origin, calls.record, calls.queue
-    pre, nbytes, fingerprint = reports.pre_hooks, label.nbytes, label.fingerprint & DIGEST
-
-    def blocked(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
-        if queue:
-            calls.drain(timeout, queue)
-        calls.number = number = calls.number + 1
-        calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
-        calls.sequence = sequence = calls.sequence + 1
-        begin = perf_counter()
-        entry = [origin, sequence, number, label, BLOCKING, calls.site, begin, timeout, None, None]
-        record(entry)
-        calls.current = entry
-        try:
-            if pre.registered:
-                pre(reports.info(entry))
-            if number & COMPARED == COMPARED:
-                calls.compare(label, entry)
-            run(*arguments)
-        except BaseException as error:  # noqa: BLE001 (raised again)
-            calls.failed(error, entry, (arguments, keep))
-        calls.current = None
-        entry[ENDED] = elapsed = perf_counter() - begin
-        tally.calls += 1
-        tally.nbytes += nbytes
-        tally.seconds += elapsed
-        if elapsed > reports.quiet:
-            reports.report(entry, elapsed, None, keep)
-
-    return blocked
-
-
-def polled(
-    calls: Any, label: CallFingerprint, tally: Tally, start: Start, ordered: bool = True
-) -> Issue:
-    """Return the function that carries calls of one kind out by the steps of ``start(*arguments)``.
-
-    Small arrays come this way: what only a call that waits long needs is made only then.
+    Attributes
+    ----------
+    calls : CallEngine
+        The communicator's.
+    label : CallFingerprint
+        Its identity, for records, messages and the other ranks.
+    start : callable
+        ``start(*arguments)`` returns its polled steps.
+    run : callable or None
+        ``run(*arguments)`` blocks in a library; `issue` takes it if it is not None.
+    arguments : callable
+        ``arguments(send, recv)`` returns the arguments for arrays in host memory.
+    ordered : bool
+        Whether it is a collective, which all ranks issue in one order.
+    choice : Choice or None
+        Which algorithm, and why; None for what no user asks about.
+    lane : Lane or None
+        The lane of its arrays.
+    kind : CallKind or None
+        What its arguments mean, without their sizes; None for messages.
+    call : Signature or None
+        What the backend is asked for; None for messages.
+    shape : tuple of int
+        Of the result of a collective.
+    more : Implementation or DeviceImplementation or None
+        What plans, groups and captured graphs need besides.
+    exchange : tuple of sequence and Repeated, or None
+        The messages of a plan: one `BoundSet` after the other.
+    agreed : int
+        When the ranks have agreed on it: `CallEngine.agreement` at that time.
+    apart : CallFingerprint or None
+        The identity of its asynchronous form, once that is asked for.
+    tally : Tally
+        Where it is counted.
+    nbytes, mark : int
+        Of the label: its bytes, and its part of the digest.
     """
-    gate, reports, origin, record = calls.gate, calls.reports, calls.origin, calls.record
-    queue, pre = calls.queue, reports.pre_hooks
-    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
 
-    def polled(arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
-        number = 0
+    calls: Any
+    label: CallFingerprint
+    start: Callable[..., Steps]
+    run: Callable[..., object] | None = None
+    arguments: Callable[[Any, Any], tuple[Any, ...]] = both
+    ordered: bool = True
+    choice: Choice | None = None
+    lane: Any = None
+    kind: Any = None
+    call: Signature | None = None
+    shape: tuple[int, ...] = ()
+    more: Any = None
+    exchange: Any = None
+    agreed: int = 0
+    apart: CallFingerprint | None = None
+    tally: Tally = field(init=False)
+    nbytes: int = field(init=False)
+    mark: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        name, self.nbytes, _, fingerprint, *_ = self.label
+        self.tally = self.calls.reports.tally(name, self.nbytes)
+        self.mark = fingerprint & DIGEST
+
+    def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        """Carry the call out and wait for it: within seconds, with what must live meanwhile.
+
+        Small arrays come this way: what only a call that waits long needs is made only then.
+        """
+        calls, label, tally, run = self.calls, self.label, self.tally, self.run
+        reports, ordered = calls.reports, self.ordered
+        number, mode = 0, POLLED if run is None else BLOCKING
         if ordered:
-            if queue:
-                calls.drain(timeout, queue)
+            if calls.queue:
+                calls.drain(timeout, calls.queue)
             calls.number = number = calls.number + 1
-            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+            calls.digest = (calls.digest * 9 ^ self.mark) & DIGEST
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
-        entry = [origin, sequence, number, label, POLLED, calls.site, begin, timeout, None, None]
-        record(entry)
+        entry = [
+            calls.origin,
+            sequence,
+            number,
+            label,
+            mode,
+            calls.site,
+            begin,
+            timeout,
+            None,
+            None,
+        ]
+        calls.record(entry)
         steps = None
         calls.current = entry
         try:
-            if pre.registered:
-                pre(reports.info(entry))
-            if number & COMPARED == COMPARED:
-                calls.compare(label, entry)
-            steps = start(*arguments)
-            if not spun(steps):
-                drive(
-                    calls.together(steps), timeout=timeout, gate=gate, expired=calls.expired(entry)
-                )
+            if reports.pre_hooks.registered:
+                reports.pre_hooks(reports.info(entry))
+            if ordered and (self.agreed != calls.agreement or number & COMPARED == COMPARED):
+                calls.agree_on(self, entry, arguments)
+            if run is not None:
+                run(*arguments)
+            else:
+                steps = self.start(*arguments)
+                if not spun(steps):
+                    again, expired = calls.together(steps), calls.expired(entry)
+                    drive(again, timeout=timeout, gate=calls.gate, expired=expired)
         except BaseException as error:  # noqa: BLE001 (raised again)
-            held = (start, arguments, keep, steps)
-            calls.failed(error, entry, held, harmless=harmless_error(error, ordered))
+            harmless = run is None and harmless_error(error, ordered)
+            calls.failed(error, entry, (self, arguments, keep, steps), harmless=harmless)
         calls.current = None
         entry[ENDED] = elapsed = perf_counter() - begin
         tally.calls += 1
-        tally.nbytes += nbytes
+        tally.nbytes += self.nbytes
         tally.seconds += elapsed
         if elapsed > reports.quiet:
             reports.report(entry, elapsed, None, keep)
 
-    return polled
-
-
-def started(
-    calls: Any, label: CallFingerprint, tally: Tally, start: Start, ordered: bool = False
-) -> Callable[[tuple[Any, ...], object, float, Any], Work]:
-    """Return the function that begins calls of one kind, which go on by themselves if they are not done at once.
-
-    They begin here and now, so that nothing that is sent later overtakes them; but collectives one after the other.
-    """
-    reports, origin, record = calls.reports, calls.origin, calls.record
-    queue, progress, pre = calls.queue, calls.progress, reports.pre_hooks
-    under_way, messages = calls.under_way, progress.messages
-    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
-    small = not ordered or nbytes <= SMALL_BYTES
-
-    def started(arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
-        number = 0
-        if ordered:
-            calls.number = number = calls.number + 1
-            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+    def begin(self, arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
+        """Begin messages, which go on by themselves if they are not done at once."""
+        calls, label, tally = self.calls, self.label, self.tally
+        reports, progress = calls.reports, calls.progress
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
-        entry = [origin, sequence, number, label, ASYNC, calls.site, begin, timeout, None, None]
-        record(entry)
+        entry = [calls.origin, sequence, 0, label, ASYNC, calls.site, begin, timeout, None, None]
+        calls.record(entry)
         begun, steps = False, None
-        moved: bool | None = False
         try:
-            if pre.registered:
-                pre(reports.info(entry))
+            if reports.pre_hooks.registered:
+                reports.pre_hooks(reports.info(entry))
             begun = True
-            if not (ordered and queue):
-                steps = start(*arguments)
-                moved = next(steps, None)
+            steps = self.start(*arguments)
+            moved = next(steps, None)
         except BaseException as error:  # noqa: BLE001 (kept for who waits)
             if not begun or not isinstance(error, Exception):
                 calls.failed(error, entry, (arguments, keep, steps))
@@ -177,64 +197,53 @@ def started(
             return work
         work = Work(calls, entry, tally, keep, result)
         if moved is not None:
-            work.steps, under_way[work] = steps, entry
-            if ordered:
-                work.small = small
-                if steps is None:
-                    work.start = partial(start, *arguments)
-                progress.submit(queue, work)
-            else:
-                messages[work] = entry
-                if progress.parked:
-                    progress.wake()
+            work.steps = steps
+            calls.under_way[work] = progress.messages[work] = entry
+            if progress.parked:
+                progress.wake()
             return work
         work.over = True
         entry[ENDED] = elapsed = perf_counter() - begin
         tally.calls += 1
-        tally.nbytes += nbytes
+        tally.nbytes += self.nbytes
         tally.seconds += elapsed
         if elapsed > reports.quiet:
             reports.report(entry, elapsed, None, keep)
         return work
 
-    return started
+    def exchanged(self, phases: Sequence[Any], repeated: Any, keep: object, timeout: float) -> None:
+        """Carry out messages of a plan, which the library repeats.
 
-
-def exchanged(
-    calls: Any,
-    label: CallFingerprint,
-    tally: Tally,
-    phases: Sequence[Any],
-    repeated: Any,
-    keep: object,
-    timeout: float,
-    ordered: bool,
-) -> Callable[[], None]:
-    """Return the function that carries out messages which the library repeats.
-
-    Each phase of them has a function that begins all of its messages, and one that tests them.
-    """
-    gate, reports, origin, record = calls.gate, calls.reports, calls.origin, calls.record
-    queue, pre = calls.queue, reports.pre_hooks
-    nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
-
-    def exchanged() -> None:
-        number = 0
+        Each phase of them has a function that begins all of its messages, and one that tests them.
+        """
+        calls, label, tally = self.calls, self.label, self.tally
+        reports, ordered, number = calls.reports, self.ordered, 0
         if ordered:
-            if queue:
-                calls.drain(timeout, queue)
+            if calls.queue:
+                calls.drain(timeout, calls.queue)
             calls.number = number = calls.number + 1
-            calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+            calls.digest = (calls.digest * 9 ^ self.mark) & DIGEST
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
-        entry = [origin, sequence, number, label, POLLED, calls.site, begin, timeout, None, None]
-        record(entry)
+        entry = [
+            calls.origin,
+            sequence,
+            number,
+            label,
+            POLLED,
+            calls.site,
+            begin,
+            timeout,
+            None,
+            None,
+        ]
+        calls.record(entry)
         calls.current = entry
         try:
-            if pre.registered:
-                pre(reports.info(entry))
-            if number & COMPARED == COMPARED:
-                calls.compare(label, entry)
+            if reports.pre_hooks.registered:
+                reports.pre_hooks(reports.info(entry))
+            if ordered and (self.agreed != calls.agreement or number & COMPARED == COMPARED):
+                calls.agree_on(self, entry, ())
             repeated.times += 1
             for begin_all, test in phases:
                 begin_all()
@@ -243,18 +252,30 @@ def exchanged(
                         break
                 else:
                     again, expired = iter(test, True), calls.expired(entry)
-                    drive(again, timeout=timeout, gate=gate, expired=expired)
+                    drive(again, timeout=timeout, gate=calls.gate, expired=expired)
         except BaseException as error:  # noqa: BLE001 (raised again)
             calls.failed(error, entry, (phases, keep))
         calls.current = None
         entry[ENDED] = elapsed = perf_counter() - begin
         tally.calls += 1
-        tally.nbytes += nbytes
+        tally.nbytes += self.nbytes
         tally.seconds += elapsed
         if elapsed > reports.quiet:
             reports.report(entry, elapsed, None, keep)
 
-    return exchanged
+
+KEPT_CALLS = 1024
+"""Prepared calls that are kept. The next one takes the place of the oldest, which is prepared anew where it comes again."""
+
+
+class Kept(OrderedDict[Any, Any]):
+    """The last `KEPT_CALLS` values that were kept."""
+
+    def keep(self, key: object, value: Any) -> None:
+        """Keep a value, in place of the oldest if there are many."""
+        if len(self) >= KEPT_CALLS:
+            self.popitem(last=False)
+        self[key] = value
 
 
 # Plans: the program calls the function itself, which takes its turn.
@@ -407,16 +428,28 @@ def start_record(
     calls: Any, label: CallFingerprint, mode: str, timeout: float, ordered: bool = True
 ) -> CallRecord:
     """Number and record a call that begins, and return the record."""
-    origin, record, fingerprint = calls.origin, calls.record, label.fingerprint & DIGEST
-    number = 0
+    number, mark = 0, label.fingerprint & DIGEST
     if ordered:
         calls.number = number = calls.number + 1
-        calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
+        calls.digest = (calls.digest * 9 ^ mark) & DIGEST
     calls.sequence = sequence = calls.sequence + 1
     begin = perf_counter()
-    entry = [origin, sequence, number, label, mode, calls.site, begin, timeout, None, None]
-    record(entry)
+    entry = [calls.origin, sequence, number, label, mode, calls.site, begin, timeout, None, None]
+    calls.record(entry)
     return entry
+
+
+def start(calls: Any, operation: Operation, timeout: float, result: Any) -> Work:
+    """Start a polled `Operation` that goes on by itself, and return its `Work`."""
+    entry = start_record(calls, operation.label, ASYNC, timeout, operation.ordered)
+    pre, reports = calls.reports.pre_hooks, calls.reports
+    try:
+        if pre.registered:
+            pre(reports.info(entry))
+    except BaseException as error:  # noqa: BLE001 (raised again)
+        calls.failed(error, entry, operation.keep)
+    work: Work = calls.put_under_way(operation, entry, result)
+    return work
 
 
 def ended(

@@ -9,17 +9,16 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
 from typing import Any, NoReturn
 
-from hpccomm.contracts.backend import Backend, Buffer, Start
+from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
-from hpccomm.runtime.callpath import LEFT, Issue
+from hpccomm.runtime.callpath import LEFT, PreparedCall
 from hpccomm.runtime.inquiry import Inquiry
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.operation import Operation
@@ -44,7 +43,7 @@ from hpccomm.runtime.recorder import (
     record,
     waited,
 )
-from hpccomm.runtime.reports import CallInfo, Handle, Tally
+from hpccomm.runtime.reports import CallInfo, Handle
 from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
@@ -55,9 +54,6 @@ logger = logging.getLogger("hpccomm")
 
 FINALIZED = "is finalized"
 """Why no call is taken after `finalize`."""
-
-OPERATIONS = 256
-"""Number of kinds of operations whose functions are kept."""
 
 _everyone: "weakref.WeakSet[CallEngine]" = weakref.WeakSet()
 _everyone_lock = threading.Lock()
@@ -106,7 +102,6 @@ class CallEngine(CallState):
         self.failure.unfit = inquiry.unfit
         self.record = record if settings.record else forget
         self._asking = Handle(lambda: None)
-        self._operating: dict[tuple[str, int, int, bool], Issue] = {}
         service.watch(self.look)
         register(self.origin.uid, self.origin.rank, self.answer)
         dump.add(self)
@@ -141,35 +136,22 @@ class CallEngine(CallState):
         """Number the user's calls from 1: the communicator is made."""
         self.sequence = self.number = self.digest = 0
 
-    # Synchronous calls. Equal values of all calls of one kind are bound once.
+    # Synchronous calls.
 
     def together(self, steps: Steps) -> Steps:
         """Return steps that move asynchronous operations on as well."""
         for moved in steps:
             yield self.progress.turn() or moved
 
-    def polling(
-        self, label: CallFingerprint, tally: Tally, start: Start, *, ordered: bool = True
-    ) -> Issue:
-        """Return the function that runs the polled ``start(send, recv)`` and waits for it."""
-        return callpath.polled(self, label, tally, start, ordered)
-
     def run_operation(self, operation: Operation, timeout: float) -> None:
-        """Run an operation and wait for it."""
-        label = operation.label
-        key = (label.name, label.nbytes, label.fingerprint, operation.ordered)
-        issue = self._operating.get(key)
-        if issue is None:
-            if len(self._operating) >= OPERATIONS:
-                self._operating.clear()
-            tally = self.reports.tally(label.name, label.nbytes)
-            issue = self.polling(label, tally, _begun, ordered=operation.ordered)
-            self._operating[key] = issue
-        issue((operation, None), operation.keep, timeout)
+        """Run an operation and wait for it. The ranks have agreed on it, or do so in its steps."""
+        prepared = PreparedCall(self, operation.label, operation.start, ordered=operation.ordered)
+        prepared.agreed = self.agreement
+        prepared.issue((), operation.keep, timeout)
 
     def run_steps(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
-        with self._recorded(_named(name), POLLED) as entry:
+        with self._recorded(CallFingerprint(name, 0), POLLED) as entry:
             if self.queue:  # whose agreements come first, and take the same road
                 self.drain(entry[TIMEOUT], self.queue)
             try:
@@ -184,12 +166,27 @@ class CallEngine(CallState):
 
     # Asynchronous calls.
 
-    def start(self, operation: Operation, timeout: float, result: Any) -> Work:
-        """Start an operation that goes on by itself, and return its `Work`."""
+    start = callpath.start
+
+    def put_under_way(self, operation: Operation, entry: CallRecord, result: Any) -> Work:
+        """Begin a recorded operation, and return what `start` does."""
         label = operation.label
         tally = self.reports.tally(label.name, label.nbytes)
-        begin = callpath.started(self, label, tally, _begun, operation.ordered)
-        return begin((operation, None), operation.keep, timeout, result)
+        work = Work(self, entry, tally, operation.keep, result).operated(operation)
+        self.under_way[work] = entry
+        ordered = operation.ordered
+        if not (ordered and self.queue):
+            # Begun here and now: a message that is sent later must not overtake it.
+            work.turn()
+        if work.over:
+            pass
+        elif ordered:
+            self.progress.submit(self.queue, work)
+        else:
+            self.progress.messages[work] = None
+            if self.progress.parked:
+                self.progress.wake()
+        return work
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""
@@ -203,9 +200,8 @@ class CallEngine(CallState):
             self.progress.turn()
             return not tasks
 
-        with self._recorded(
-            _named("wait for asynchronous calls"), POLLED, timeout, ordered=False
-        ) as entry:
+        label = CallFingerprint("wait for asynchronous calls", 0)
+        with self._recorded(label, POLLED, timeout, ordered=False) as entry:
             try:
                 with awaiting(tasks, CALL):
                     wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
@@ -258,23 +254,23 @@ class CallEngine(CallState):
 
     def run_part(self, entry: CallRecord, steps: Steps) -> None:
         """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
+        if spun(steps):
+            return
         with self.seen_as(entry, POLLED):
-            steps = self.together(steps)
-            if not spun(steps):
-                before = waited(entry)
-                drive(
-                    steps,
-                    timeout=max(0.0, entry[TIMEOUT] - before),
-                    gate=self.gate,
-                    expired=lambda elapsed: self.at_deadline(entry, before + elapsed),
-                )
+            before = waited(entry)
+            drive(
+                self.together(steps),
+                timeout=max(0.0, entry[TIMEOUT] - before),
+                gate=self.gate,
+                expired=lambda elapsed: self.at_deadline(entry, before + elapsed),
+            )
 
     def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
         """Have the watchdog look while the backend blocks in another call than on arrays.
 
         `ordered` says that all ranks of the communicator do it, in one order with their collectives.
         """
-        return self._part(_named(name), BLOCKING, ordered, Exception)
+        return self._part(CallFingerprint(name, 0), BLOCKING, ordered, Exception)
 
     def part_of(
         self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
@@ -370,14 +366,3 @@ class CallEngine(CallState):
         aborted = self.failure.disown()
         for task in self.under_way:
             task.error, task.over = aborted, True
-
-
-@cache
-def _named(name: str) -> CallFingerprint:
-    """Return the label of a part of a call, of which there are few."""
-    return CallFingerprint(name, 0)
-
-
-def _begun(operation: Any, _recv: Buffer) -> Steps:
-    """Start an operation, which takes the place of an array that is sent."""
-    return operation.start()  # type: ignore[no-any-return]

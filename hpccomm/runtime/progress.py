@@ -109,25 +109,22 @@ class Task(ABC):
         Returns the error in the form that waiters raise.
         """
 
-    def spin(self) -> bool:
-        """Move on for as long as a wait spins; return whether it is over. The deadline is for `turn`."""
+    def spin(self) -> None:
+        """Move on for as long as a wait spins; it has begun. The deadline is for `turn`."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
-            if self.steps is None:
-                self.steps = self.begin()
             left = SPINS
-            for moved in self.steps:
+            for moved in self.steps or ():
                 left -= MOVED_SPINS if moved else 1
                 if left <= 0:
-                    return False
+                    return
             self.end(None)
         except Exception as error:  # noqa: BLE001 (a waiter raises it)
             self.end(error)
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
             self.end(error)
             raise
-        return True
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
@@ -279,18 +276,18 @@ class ProgressEngine:
         moved = False
         try:
             for queue in tuple(self._queues):
-                moved |= self._move(queue, Task.turn)
+                moved |= self._move(queue)
             for task in tuple(self.messages):
                 moved |= task.turn()
             return moved
         finally:
             self._idle[0] = True
 
-    def _move(self, queue: TaskQueue, move: Callable[[Task], bool]) -> bool:
-        """Move a queue's first task on, and return what that returns."""
+    def _move(self, queue: TaskQueue) -> bool:
+        """Move a queue's first task on; return whether it moved."""
         first = queue[0]
         try:
-            return move(first)
+            return first.turn()
         finally:
             if first.over:
                 with self._lock:
@@ -328,20 +325,26 @@ class ProgressEngine:
                 self._waiters -= 1
 
     def spun(self, task: Task) -> bool:
-        """Move a task on for as long as a wait spins, after those before it in its queue; return whether it is over.
+        """Move tasks on for as long as a wait spins; return whether this one is over.
 
-        A small one is over before the thread need know that somebody waits. Nothing else moves meanwhile.
+        A small one is over before the thread need know that somebody waits.
         """
+        queue = task.queue
+        if queue is not None and (len(self._queues) > 1 or self.messages):
+            return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
+        # As `turn`, for what no other thread advances now.
         try:
             del self._idle[0]
-        except KeyError:  # another thread is at it
+        except KeyError:
             return task.over
         try:
-            queue = task.queue
-            if queue is None:
-                return task.spin()
-            while not task.over and self._move(queue, Task.spin):
-                pass
+            for _ in range(SPINS):
+                if task.over:
+                    break
+                if queue is None:
+                    task.spin()
+                    break
+                self._move(queue)
             return task.over
         finally:
             self._idle[0] = True

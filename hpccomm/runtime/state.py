@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
+from typing import Any
 
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import CallFingerprint
@@ -49,10 +50,11 @@ from hpccomm.settings import Settings
 MAKING = -(1 << 20)
 """Numbers begin here while the communicator is made, and at 0 for the user's calls."""
 
+Agree = Callable[[Any, CallRecord, tuple[Any, ...]], object]
+Compare = Callable[[CallFingerprint, CallRecord], object]
+
 REFUSALS = AGREEMENTS = 64
 """Refused calls that are remembered, and calls that the ranks have compared."""
-
-Compare = Callable[[CallFingerprint, CallRecord], object]
 
 
 class CallState:
@@ -104,9 +106,13 @@ class CallState:
         The messages that have begun.
     holds : set of int
         The mutexes that this rank holds, as the ends of calls name them.
+    agreement : int
+        Grows where the ranks forget what they have agreed on. 0 where they compare nothing.
+    agree_on : callable
+        ``agree_on(prepared, entry, arguments)`` raises on all ranks unless they make the same call, and have made the
+        same calls so far. The first call of a kind does so, and one of 1,024.
     compare : callable
-        ``compare(label, entry)`` raises on all ranks unless they have made the same calls so far. One of
-        1,024 calls does so.
+        ``compare(label, entry)`` does that in each call.
     compared : deque of int
         Numbers of the last calls that the ranks compare, or have compared, before they begin.
     thread : int
@@ -135,7 +141,9 @@ class CallState:
         self.traffic = Traffic()
         self.holds: set[int] = set()
         self.compared: deque[int] = deque(maxlen=AGREEMENTS)
-        self.compare: Compare = lambda _label, _entry: None
+        self.agreement = 0
+        self.agree_on: Agree = lambda *_: None
+        self.compare: Compare = lambda *_: None
         self.thread = threading.get_ident()
         self.refusals: deque[tuple[int, Mishap]] = deque(maxlen=REFUSALS)
 
@@ -202,7 +210,7 @@ class CallState:
             "site": "" if entry is None else place(entry),
             "compared": number in self.compared,
             "now": None if now is None else self._now(now),
-            "doing": "" if self.backend.shares_process or self.closed else doing(),
+            "doing": "" if self.backend.shares_process else doing(),
             "failed": None if error is None else _why(error),
             "closed": self.closed or ("" if error is None else _left(error)),
             "refused": self.lately(),

@@ -1,7 +1,6 @@
 """The price by rounds is the time of the same schedule in a simulation: `tests/simulate/test_events.py` has its truth."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from cost.calls import REGISTERED, ROOTED, call_of, in_turn
@@ -137,7 +136,7 @@ def test_one_rank_copies(collective, algorithm):
 
 def test_nothing_to_move_costs_nothing():
     net = load("nvlink8")
-    call = replace(call_of("all_reduce", 8, 8), counts=(0,))
+    call = call_of("all_reduce", 8, 8)._replace(counts=(0,))
     assert price(net, call, "ring", Tuning(whole, 1)) == 0
 
 

@@ -203,9 +203,11 @@ def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch
 
             monkeypatch.setattr(devices.backend, "abort", aborted)
             call = Signature("broadcast", x.dtype, (4,), root=0)
-            way = devices.dispatch.decide(call, "native", False)
+            choice, way = devices.dispatch.decide(call, "native")
             monkeypatch.setattr(
-                devices.dispatch, "decide", lambda *_: dataclasses.replace(way, launch=connecting)
+                devices.dispatch,
+                "decide",
+                lambda *_: (choice, dataclasses.replace(way, launch=connecting)),
             )
             with pytest.raises(CollectiveTimeout, match="broadcast"):
                 comm.broadcast(x, timeout=0.1)

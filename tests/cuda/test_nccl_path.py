@@ -1,13 +1,11 @@
 """The path of a call on device arrays over NCCL, and NCCL's arguments."""
 
-from dataclasses import replace
-
 import cupy
 import numpy as np
 import pytest
 
 from hpccomm import dtypes, settings
-from hpccomm.contracts.device import DeviceNative, Piece, Span
+from hpccomm.contracts.device import DeviceImplementation, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.nccl import NcclDispatch
 from hpccomm.errors import UsageError
@@ -42,7 +40,7 @@ class Library:
             runtime.streamSynchronize(stream)
             self.sent.append(found.tolist())
 
-        return DeviceNative(launch)
+        return DeviceImplementation(launch)
 
     def exchange(self, receives, sends, stream):
         self.exchanged.append((list(receives), list(sends), stream))
@@ -57,48 +55,46 @@ def path(library):
 
 def test_auto_takes_nccls_own_collective():
     library = Library()
-    way = path(library).decide(SUM, "auto", False)
+    choice, way = path(library).decide(SUM, "auto")
     assert way.grouped.begin is None
     way.launch(1, 2, 3)
     assert library.given == [(SUM, "native", (1, 2, 3))]
-    assert str(way.choice) == (
+    assert str(choice) == (
         "all_reduce takes the cuda path over nccl by algorithm native: NCCL has its own"
     )
 
 
 def test_auto_takes_hpccomms_own_where_nccl_has_none_and_says_so():
-    way = path(Library(lambda _call: False)).decide(BITS, "auto", False)
-    assert way.choice.algorithm == "recursive_doubling"
-    assert "NCCL does not have its own all_reduce of bor on int32 with this meaning" in str(
-        way.choice
-    )
+    choice, way = path(Library(lambda _call: False)).decide(BITS, "auto")
+    assert choice.algorithm == "recursive_doubling"
+    assert "NCCL does not have its own all_reduce of bor on int32 with this meaning" in str(choice)
     assert not way.grouped
 
 
 def test_a_message_between_devices_weighs_more_than_one_on_the_host():
     over_nccl = path(Library(lambda _call: False))
     for nbytes, name in ((128 << 10, "recursive_doubling"), (64 << 20, "ring")):
-        way = over_nccl.decide(replace(BITS, counts=(nbytes // 4,)), "auto", False)
-        assert way.choice.algorithm == name
+        choice, _ = over_nccl.decide(BITS._replace(counts=(nbytes // 4,)), "auto")
+        assert choice.algorithm == name
 
 
 def test_explain_tells_the_users_nccl_algo():
-    way = path(Library(algo="Ring")).decide(SUM, "native", False)
-    assert "NCCL_ALGO=Ring is set" in way.choice.reason
-    pinned = path(Library(algo="Ring")).decide(SUM, "tree", False)
-    assert "NCCL_ALGO" not in pinned.choice.reason  # it has a communicator of its own
+    choice, _ = path(Library(algo="Ring")).decide(SUM, "native")
+    assert "NCCL_ALGO=Ring is set" in choice.reason
+    pinned, _ = path(Library(algo="Ring")).decide(SUM, "tree")
+    assert "NCCL_ALGO" not in pinned.reason  # it has a communicator of its own
 
 
 def test_ring_and_tree_are_nccls_own_where_it_has_them():
     library = Library()
     over_nccl = path(library)
     for name in ("ring", "tree"):
-        over_nccl.decide(SUM, name, False).launch(1, 2, 3)
+        over_nccl.decide(SUM, name)[1].launch(1, 2, 3)
     assert [name for _, name, _ in library.given] == ["ring", "tree"]
     broadcast = Signature("broadcast", F32, (8,), root=0)
-    assert "as asked, NCCL's own" in over_nccl.decide(broadcast, "ring", False).choice.reason
-    assert "as asked, hpccomm's own" in over_nccl.decide(broadcast, "tree", False).choice.reason
-    names = over_nccl.applicable(SUM, False)
+    assert "as asked, NCCL's own" in over_nccl.decide(broadcast, "ring")[0].reason
+    assert "as asked, hpccomm's own" in over_nccl.decide(broadcast, "tree")[0].reason
+    names = over_nccl.applicable(SUM)
     assert names[:3] == ("native", "ring", "tree")
     assert len(set(names)) == len(names)
 
@@ -106,21 +102,21 @@ def test_ring_and_tree_are_nccls_own_where_it_has_them():
 def test_an_algorithm_that_does_not_apply_is_refused_with_those_that_do():
     over_nccl = path(Library())
     with pytest.raises(UsageError, match=r"'shm'.*give one of 'auto', 'native', 'ring', 'tree'"):
-        over_nccl.decide(SUM, "shm", False)
+        over_nccl.decide(SUM, "shm")
     with pytest.raises(UsageError, match=r"'native'.*all_reduce"):
-        over_nccl.decide(SUM, "native", True)
+        over_nccl.decide(SUM._replace(deterministic=True), "native")
 
 
 def test_in_rank_order_nothing_is_left_to_nccl():
-    way = path(Library()).decide(SUM, "auto", True)
-    assert "in rank order" in way.choice.reason
-    assert "native" not in path(Library()).applicable(SUM, True)
+    choice, _ = path(Library()).decide(SUM._replace(deterministic=True), "auto")
+    assert "in rank order" in choice.reason
+    assert "native" not in path(Library()).applicable(SUM._replace(deterministic=True))
 
 
 def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
     library = Library(lambda call: not isinstance(call.op, PremulSum), reads=True)
     call = Signature("all_reduce", F32, (8,), op=PremulSum(0.5))
-    way = path(library).decide(call, "auto", False)
+    _, way = path(library).decide(call, "auto")
     assert way.grouped.begin is not None
     x = cupy.asarray(np.arange(8, dtype=F32))
     cupy.cuda.get_current_stream().synchronize()
@@ -132,7 +128,7 @@ def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
 @pytest.mark.parametrize("known", [True, False])
 def test_nothing_is_launched_where_there_are_no_elements(known):
     library = Library(lambda _call: known)
-    path(library).decide(replace(SUM, counts=(0,)), "auto", False).launch(0, 0, 0)
+    path(library).decide(SUM._replace(counts=(0,)), "auto")[1].launch(0, 0, 0)
     assert library.given == library.exchanged == []
 
 
@@ -140,9 +136,9 @@ def test_messages_without_elements_are_not_sent_and_have_no_tags():
     library = Library()
     over_nccl = path(library)
     full, empty = Piece(1, Span(64, 4, F32)), Piece(1, Span(0, 0, F32))
-    over_nccl.message([empty], [full], 0).launch(0, 0, 7)
+    over_nccl.message([empty], [full], 0)[1].launch(0, 0, 7)
     assert library.exchanged == [([], [full], 7)]
-    over_nccl.message([empty], [], 0).launch(0, 0, 7)
+    over_nccl.message([empty], [], 0)[1].launch(0, 0, 7)
     assert len(library.exchanged) == 1
     with pytest.raises(UsageError, match=r"tag is 3.*leave it at 0"):
         over_nccl.message([], [full], 3)
@@ -157,5 +153,5 @@ def test_a_users_function_that_takes_no_device_arrays_is_refused_before_anything
     for dtype in (F32, dtypes.FLOAT8_E5M2):
         call = Signature("all_reduce", dtype, (8,), op=by_lists)
         with pytest.raises(UsageError, match="by_lists"):
-            path(library).decide(call, "auto", False)
+            path(library).decide(call, "auto")
     assert library.exchanged == []

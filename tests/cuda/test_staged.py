@@ -152,13 +152,13 @@ def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> N
         decide = path._host.decide
 
         def decided(*of):
-            way = decide(*of)
+            choice, way = decide(*of)
 
             def start(send, recv):
                 log.append("communicate")
                 return way.start(send, recv)
 
-            return type(way)(way.choice, start)
+            return choice, type(way)(start)
 
         monkeypatch.setattr(path._host, "decide", decided)
         x = cupy.arange(4 * PART // 8, dtype=F64)
@@ -251,11 +251,11 @@ def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first() -> N
         def piece(array):
             return Piece(0, Span(array.data.ptr, array.size, F64))
 
-        first = path.message([], [piece(x)], 5).start(0, 0, slow.ptr)
-        second = path.message([], [piece(y)], 5).start(0, 0, quick.ptr)
+        first = path.message([], [piece(x)], 5)[1].start(0, 0, slow.ptr)
+        second = path.message([], [piece(y)], 5)[1].start(0, 0, quick.ptr)
         out = [cupy.zeros(10) for _ in range(2)]
         cupy.cuda.Device().synchronize()
-        landing = [path.message([piece(each)], [], 5).start(0, 0, quick.ptr) for each in out]
+        landing = [path.message([piece(each)], [], 5)[1].start(0, 0, quick.ptr) for each in out]
         under_way = [second, first, *landing]
         while under_way:
             under_way = [steps for steps in under_way if next(steps, None) is not None]

@@ -5,8 +5,8 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, Si
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.ulfm import Ulfm
 from hpccomm.backends.mpi.window import MpiOneSided
-from hpccomm.contracts.backend import Native, Survival
+from hpccomm.contracts.backend import Implementation, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, Transport
@@ -53,7 +53,6 @@ class MpiBackend:
         comm: Any,
         topology: Topology,
         mpi_comm: object,
-        members: Sequence[int],
         reductions: Reductions,
         thread_restriction: str,
         memory: NodeMemory | None,
@@ -75,13 +74,14 @@ class MpiBackend:
         self._near: frozenset[int] = frozenset()
         if memory is not None:
             self._near = frozenset(topology.neighbors(self.rank)) - {self.rank}
-            self._messages = NearbyTransport(self._user, memory.another(), self._near)
+            own = memory.group(range(self.size), self.rank)
+            self._messages = NearbyTransport(self._user, own, self._near)
         self.messages: Transport = self._messages
         self._planned: list[tuple[Any, PersistentMessages]] = []
         self.thread_restriction = thread_restriction
         self.mpi_comm = mpi_comm
         self.uid = uid
-        self.members = members
+        self.members = _ranks_of_job(comm)
         self._side, self._root = side, root
         self.side: SideChannel | None = side
         self._ulfm: Ulfm | None = None
@@ -90,19 +90,20 @@ class MpiBackend:
             self._ulfm, self.recovery = Ulfm(comm, self._over), GO_ON
             self._ulfm.add(self._user)
         self.survival: Survival | None = self._ulfm
+        self._groups: Counter[str] = Counter()  # made so far, by label and ranks
 
     @cached_property
     def arrivals(self) -> "MpiArrivals":
         """Looks for messages of any sender, tag and size."""
         return MpiArrivals(self._user, self._messages)
 
-    def native(self, signature: Signature) -> Native | None:
+    def native(self, signature: Signature) -> Implementation | None:
         """Return the library's own call, or None."""
         own = native(self._comm, signature, self._reductions)
         if own is not None and self.thread_restriction:
             # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
             # a blocking call does not match a polled one.
-            return replace(own, run=None)
+            return own._replace(run=None)
         return own
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
@@ -121,12 +122,13 @@ class MpiBackend:
         memory = self._memory
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _has_node_peers(topology) else None
-        uid = group_uid(self.uid, ranks, label)
+        # All members have made the same number of groups of these ranks before.
+        alike = group_uid(self.uid, ranks, label)
+        self._groups[alike] += 1
+        uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
         side = self._side.group(ranks, comm.rank)
         restriction = self.thread_restriction
-        members = [self.members[rank] for rank in ranks]
-        right = self._reductions
-        return MpiBackend(comm, topology, comm, members, right, restriction, memory, uid, side)
+        return MpiBackend(comm, topology, comm, self._reductions, restriction, memory, uid, side)
 
     def planned(self) -> "Transport":
         """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
@@ -135,7 +137,8 @@ class MpiBackend:
             self._ulfm.add(comm)
         transport = CheckedTransport(comm, DTYPES)
         if self._memory is not None:
-            transport = NearbyTransport(comm, self._memory.another(), self._near)
+            own = self._memory.group(range(self.size), self.rank)
+            transport = NearbyTransport(comm, own, self._near)
             if self.messages.shared is None:
                 transport.shared = None
         persistent = PersistentMessages(comm, self._near)
@@ -145,7 +148,9 @@ class MpiBackend:
 
     def window(self) -> "MpiOneSided":
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
-        memory = self._memory and self._memory.another()
+        memory = self._memory
+        if memory is not None:
+            memory = memory.group(range(self.size), self.rank)
         onesided = MpiOneSided(self._comm, memory)
         if self._ulfm is not None:
             self._ulfm.add(onesided.comm)
@@ -226,9 +231,9 @@ def make(mpi_comm: object) -> MpiBackend:
     memory = _shared_memory(own, topology) if _has_node_peers(topology) else None
     messages = SideMessages(own, addresses) if apart(addresses) and not restriction else None
     side = MpiSideChannel(own.rank, addresses, messages, range(own.size))
-    here, uid = _ranks_of_job(own), uids[0]
+    uid = uids[0]
     return MpiBackend(
-        own, topology, mpi_comm, here, agreed(right), restriction, memory, uid, side, root=True
+        own, topology, mpi_comm, agreed(right), restriction, memory, uid, side, root=True
     )
 
 

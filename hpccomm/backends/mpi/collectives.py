@@ -9,18 +9,16 @@ and hpccomm's algorithms.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from hpccomm.backends.mpi.types import INT_MAX, PIECE_BYTES, Reductions, block, one
-from hpccomm.contracts.backend import Blocking, Buffer, Native
+from hpccomm.contracts.backend import Buffer, Implementation
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, Steps
+from hpccomm.contracts.transport import Steps
 from hpccomm.reductions import ReduceOp
-from hpccomm.runtime.waiting import completed, polled
 from hpccomm.schedules.algorithms.partition import offsets
 
 IN_PLACE = MPI.IN_PLACE
@@ -29,16 +27,20 @@ IN_PLACE = MPI.IN_PLACE
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
 """``arguments(send, recv)`` gives the arguments of mpi4py's method."""
 
-Layout = tuple[Any, MPI.Datatype]
-"""The rest of a buffer's description for MPI: counts, offsets and the datatype."""
+Layout = tuple[Any, ...]
+"""The rest of a buffer's description for MPI: counts and offsets, where it lists them, and the datatype."""
 
 
-def native(comm: Any, call: Signature, reductions: Reductions) -> Native | None:
-    """Return MPI's own form of `call`, or None."""
+def native(comm: Any, call: Signature, reductions: Reductions) -> Implementation | None:
+    """Return MPI's own form of `call`, or None. Blocks of one size have their sizes from the arrays."""
     if call.op is None:
-        return _movement(comm, call)
-    names = reductions.get((call.op, call.dtype)) if isinstance(call.op, ReduceOp) else None
-    return None if names is None else _reduction(comm, call, *names)
+        own = _movement(comm, call)
+    else:
+        names = reductions.get((call.op, call.dtype)) if isinstance(call.op, ReduceOp) else None
+        own = None if names is None else _reduction(comm, call, *names)
+    if own is None or not call.uniform or call.nbytes > PIECE_BYTES:
+        return own
+    return own._replace(any_size=True)
 
 
 def _bound(
@@ -50,7 +52,7 @@ def _bound(
     once: bool = True,
     copied: bool = False,
     held: bool = False,
-) -> Native:
+) -> Implementation:
     """Bind one of mpi4py's methods, and its non-blocking twin.
 
     Parameters
@@ -74,11 +76,12 @@ def _bound(
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
     to_begin = begun or arguments
 
-    def start_held(send: Any, recv: Any) -> Request:
-        test: Request = begin(*to_begin(send, recv)).Test
-        return test
+    # Small calls come here: what these return yields False until the request is complete, without Python code.
 
-    def start(send: Any, recv: Any) -> Request:
+    def start_held(send: Any, recv: Any) -> Steps:
+        return iter(begin(*to_begin(send, recv)).Test, True)
+
+    def start(send: Any, recv: Any) -> Steps:
         args = to_begin(send, recv)
         request = begin(*args)
 
@@ -89,7 +92,7 @@ def _bound(
                 np.copyto(recv, args[1][0])
             return True
 
-        return test
+        return iter(test, True)
 
     def apart(send: Any, recv: Any) -> None:
         args = arguments(send, recv)
@@ -100,15 +103,17 @@ def _bound(
         run(*arguments(send, recv))
 
     begin_all = start_held if held else start
-    if copied:
-        return Native(begin_all, Blocking(apart))
-    return Native(begin_all, Blocking(run, arguments) if once else Blocking(anew))
+    if copied or not once:
+        return Implementation(begin_all, apart if copied else anew)
+    return Implementation(begin_all, run, arguments)
 
 
 # Reductions.
 
 
-def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -> Native | None:
+def _reduction(
+    comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op
+) -> Implementation | None:
     """Bind a reduction by MPI's names of dtype and operation."""
     in_place, root = call.in_place, call.root
 
@@ -149,26 +154,27 @@ def _reduction(comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op) -
 
 def _reduce_scatter(
     comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op
-) -> Native | None:
+) -> Implementation | None:
     if sum(call.counts) > INT_MAX:
         return None
-    own, counts = call.counts[comm.rank], list(call.counts)
-    # MPI's own in-place form puts the result elsewhere, so it goes through a separate block. So
-    # does an empty block, which may begin at the address of `send`: MPICH rejects that as aliasing.
-    separate = call.in_place or not own
+    listed = list(call.counts)
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
+        own = send.size // comm.size if call.uniform else listed[comm.rank]
+        # MPI's own in-place form puts the result elsewhere, so it goes through a separate block. So
+        # does an empty block, which may begin at the address of `send`: MPICH rejects that as aliasing.
+        separate = call.in_place or not own
         target = [np.empty(own, call.dtype) if separate else recv, own, datatype]
         if call.uniform:
             # To mpi4py both counts are that of a block here.
             return [send, own, datatype], target, op
-        return [send, send.size, datatype], target, counts, op
+        return [send, send.size, datatype], target, listed, op
 
     method = "Reduce_scatter_block" if call.uniform else "Reduce_scatter"
     return _bound(comm, method, arguments, copied=call.in_place)
 
 
-def _cut(call: Signature, whole: Native) -> Native:
+def _cut(call: Signature, whole: Implementation) -> Implementation:
     """Carry out a call on a large array piece by piece."""
     total = max(1, -(-call.nbytes // PIECE_BYTES))
     if total == 1:
@@ -178,38 +184,34 @@ def _cut(call: Signature, whole: Native) -> Native:
     def piece(buffer: Buffer, index: int) -> Buffer:
         return None if buffer is None else buffer[index * step : (index + 1) * step]
 
-    def start(send: Buffer, recv: Buffer) -> Request:
-        def steps() -> Steps:
-            for index in range(total):
-                yield from completed([whole.start(piece(send, index), piece(recv, index))])
+    def start(send: Buffer, recv: Buffer) -> Steps:
+        for index in range(total):
+            yield from whole.start(piece(send, index), piece(recv, index))
 
-        return polled(steps())
-
-    blocking = whole.run
-    if blocking is None:
-        return Native(start)
+    block_in, arguments = whole.run, whole.arguments
+    assert block_in is not None
 
     def run(send: Buffer, recv: Buffer) -> None:
         for index in range(total):
-            blocking.call(*blocking.arguments(piece(send, index), piece(recv, index)))
+            block_in(*arguments(piece(send, index), piece(recv, index)))
 
-    return Native(start, Blocking(run))
+    return Implementation(start, run)
 
 
 # Collectives that move data.
 
 
-def _movement(comm: Any, call: Signature) -> Native | None:
+def _movement(comm: Any, call: Signature) -> Implementation | None:
     """Bind a collective that does not reduce."""
     at_root, root, in_place = comm.rank == call.root, call.root, call.in_place
     match call.collective:
         case "barrier":
             return _bound(comm, "Barrier", lambda _send, _recv: (), held=True)
         case "broadcast":
-            count, datatype = block(call.nbytes)
+            whole = (MPI.BYTE,) if call.nbytes <= INT_MAX else block(call.nbytes)
 
             def broadcast(_send: Any, recv: Any) -> tuple[Any, ...]:
-                return [recv, count, datatype], root
+                return [recv, *whole], root
 
             return _bound(comm, "Bcast", broadcast, held=True)
         case "all_to_all" if not call.uniform:
@@ -248,7 +250,7 @@ def _movement(comm: Any, call: Signature) -> Native | None:
     return _bound(comm, "Alltoall", all_to_all, once=not in_place, held=True)
 
 
-def _individual(comm: Any, call: Signature) -> Native | None:
+def _individual(comm: Any, call: Signature) -> Implementation | None:
     """Bind an all_to_all with a list of its own on each rank.
 
     MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
@@ -264,7 +266,7 @@ def _individual(comm: Any, call: Signature) -> Native | None:
     def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
         return [send.copy() if in_place else send, *outward], [recv, *inward]
 
-    return replace(_bound(comm, "Alltoallv", all_to_all, once=not in_place), agreed=True)
+    return _bound(comm, "Alltoallv", all_to_all, once=not in_place)._replace(agreed=True)
 
 
 def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
@@ -273,8 +275,9 @@ def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
     None where MPI's interface cannot hold every offset of an uneven call, in bytes.
     """
     if call.uniform:
-        nbytes = call.counts[0] * call.dtype.itemsize
-        each = (nbytes, MPI.BYTE) if call.nbytes <= INT_MAX else one(nbytes)
+        if call.nbytes <= INT_MAX:  # mpi4py divides the bytes of a buffer by the ranks
+            return (MPI.BYTE,), (MPI.BYTE,)
+        each = one(call.counts[0] * call.dtype.itemsize)
         return each, each
     if call.nbytes > INT_MAX:
         return None

@@ -149,19 +149,17 @@ class CheckedTransport:
         """Receive the message whose turn it is when the status comes first."""
         while turns[0] is not status:
             yield False
-        improbe, came, polls = self._improbe, tag, 0
-        message = improbe(src, tag, status)
-        if message is None:
+        improbe, came, idle = self._improbe, tag, 0
+        while (message := improbe(src, tag, status)) is None:
             self.waiting.add(id(status))
-            while message is None:
-                yield False
-                polls += 1
-                if polls % PATIENT_POLLS:
-                    message = improbe(src, tag, status)
-                else:
-                    message = self._another(src, tag, status)
-                    came = tag if message is None else status.Get_tag()
-            self.waiting.discard(id(status))
+            idle += 1
+            if idle % PATIENT_POLLS == 0:
+                message = self._another(src, tag, status)
+                if message is not None:
+                    came = status.Get_tag()
+                    break
+            yield False
+        self.waiting.discard(id(status))
         arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
         if arrived == nbytes <= PACKET_BYTES and came == tag and nbytes != self._apart:
             message.Recv([data, nbytes, _BYTE])

@@ -24,7 +24,7 @@ from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.libnccl import NcclGroup
 from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, shrunk
 from hpccomm.backends.nccl.reductions import INT8, Ability
-from hpccomm.contracts.device import DeviceNative, Piece, Preparation
+from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.cuda import streams, users
@@ -259,25 +259,25 @@ class NcclBackend:
         """
         return collectives.algorithms(call, self.ability)
 
-    def native(self, call: Signature, algorithm: str) -> DeviceNative:
+    def native(self, call: Signature, algorithm: str) -> DeviceImplementation:
         """Return NCCL's own call by one of `algorithms`. Local."""
         if self.size == 1:
-            return DeviceNative(collectives.copying(call, self.device))
+            return DeviceImplementation(collectives.copying(call, self.device))
         bind = collectives.bind(call, self.ability)
         communicators, owned = self._communicators, self._communicators.made
         if algorithm == NATIVE:
             registered = cache(lambda: bind(owned[REGISTERED]))
-            return DeviceNative(bind(communicators.native), registered=registered)
+            return DeviceImplementation(bind(communicators.native), registered=registered)
         # NCCL_ALGO limits the algorithms of a communicator, except of one with a pinned algorithm.
         if collectives.selectable(call, self.ability) and not self.reason():
             selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))
-            return DeviceNative(selecting, how="each call names it to NCCL")
+            return DeviceImplementation(selecting, how="each call names it to NCCL")
         needs = Preparation(lambda: algorithm in owned, lambda: communicators.make(algorithm))
         # Its communicator need not exist before the first launch.
         bound = cache(lambda: bind(owned[algorithm]))
-        return DeviceNative(
+        return DeviceImplementation(
             lambda send, recv, stream: bound()(send, recv, stream),
-            needs,
+            needs=needs,
             how="on a communicator of its own",
         )
 

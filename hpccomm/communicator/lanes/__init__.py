@@ -22,7 +22,6 @@ from hpccomm.communicator.lanes.check import Check as Check
 from hpccomm.communicator.lanes.host import HostLane as HostLane
 from hpccomm.communicator.lanes.lane import Call as Call
 from hpccomm.communicator.lanes.lane import Lane as Lane
-from hpccomm.communicator.lanes.lane import PreparedCall as PreparedCall
 from hpccomm.communicator.lanes.message import MessageRequest as MessageRequest
 from hpccomm.contracts.choice import Choice
 from hpccomm.dtypes import DType

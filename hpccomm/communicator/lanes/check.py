@@ -28,6 +28,7 @@ from hpccomm.errors import (
 )
 from hpccomm.memory.views import View, address
 from hpccomm.runtime import recorder
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
 from hpccomm.runtime.traffic import OTHERS, in_words, left_over
@@ -40,10 +41,7 @@ LARGE_BYTES = 16 << 20
 """From this size on every call is agreed."""
 
 KNOWN = 1 << 16
-"""Fingerprints that are remembered. Later ones are agreed each time: nothing is forgotten, since ranks would have
-to forget alike."""
-
-ENDING = compared(FINALIZE, {"operation": FINALIZE})
+"""Fingerprints that are remembered. The next one takes the place of all: ranks have to forget alike."""
 
 NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
@@ -69,7 +67,8 @@ class Check:
         self._known: set[int] = set()
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
-            engine.compare = self.wait
+            engine.agreement = 1
+            engine.agree_on, engine.compare = self.wait, self.compare
 
     def always(self, label: CallFingerprint) -> bool:
         """Tell whether each call of that label is agreed. The same on all ranks."""
@@ -88,10 +87,20 @@ class Check:
         """Tell whether calls of that label need not be agreed any more."""
         return self._setting == CHECK_OFF or label.fingerprint in self._known
 
-    def learn(self, label: CallFingerprint) -> None:
-        """Remember that calls of that label are agreed."""
-        if len(self._known) < KNOWN:
+    def learn(self, prepared: PreparedCall | None, label: CallFingerprint) -> None:
+        """Remember that calls of that label are agreed; all ranks do so at the same call.
+
+        Where there are too many, all of them forget them all.
+        """
+        if self._setting == CHECK_OFF:
+            return
+        if label.fingerprint not in self._known:  # the same on all ranks
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+                self._engine.agreement += 1
             self._known.add(label.fingerprint)
+        if prepared is not None and prepared.label is label and not self.always(label):
+            prepared.agreed = self._engine.agreement
 
     # Ways to agree.
 
@@ -106,14 +115,15 @@ class Check:
         first = self._first(label, engine.number + 1, digest, operation.start)
         return replace(operation, start=first)
 
-    def steps(self, label: CallFingerprint, start: Callable[[], Steps]) -> Steps:
-        """Return the steps of a begun call: first the agreement, then those of `start`."""
-        return self._first(label, self._engine.number, self._engine.digest, start)()
+    def steps(self, label: CallFingerprint) -> Steps:
+        """Return the steps by which the ranks agree on the call that has begun last."""
+        self.learn(None, label)
+        return self._agreement(label, self._engine.number, self._engine.digest)
 
     def _first(
         self, label: CallFingerprint, number: int, digest: int, start: Callable[[], Steps]
     ) -> Callable[[], Steps]:
-        self.learn(label)
+        self.learn(None, label)
         agreement = self._agreement(label, number, digest)
 
         def agreed() -> Steps:
@@ -122,9 +132,20 @@ class Check:
 
         return agreed
 
-    def wait(self, label: CallFingerprint, entry: recorder.CallRecord) -> None:
+    def wait(
+        self, prepared: PreparedCall, entry: recorder.CallRecord, arguments: tuple[Any, ...]
+    ) -> None:
+        """Agree on the call that has just begun, under its deadline, unless that is done."""
+        engine, label = self._engine, prepared.label
+        new = not self.known(label) or self.always(label)
+        if new or engine.number & COMPARED == COMPARED:
+            self.compare(label, entry)
+            if new and engine.backend.shares_process and prepared.kind and len(arguments) == 2:
+                engine.run_part(entry, self._apart(label, *arguments))
+        self.learn(prepared, label)
+
+    def compare(self, label: CallFingerprint, entry: recorder.CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""
-        self.learn(label)
         engine = self._engine
         if engine.queue:  # what was started before agrees before
             with engine.seen_as(entry, recorder.POLLED):
@@ -133,26 +154,20 @@ class Check:
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
-    def agree(
-        self, label: CallFingerprint, error: HpccommError | None, payload: bytes = b""
-    ) -> list[bytes]:
-        """Return every rank's payload; raise on every rank unless all bring the same values.
-
-        A rank with an error raises that.
-        """
+    def agree(self, label: CallFingerprint, error: HpccommError | None) -> None:
+        """Raise on every rank unless all bring the same values; a rank with an error raises that."""
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise untied(error)
-            return [payload]
+            return
         refused: list[HpccommError] = []
-        payloads: list[bytes] = []
         with engine.part_of(label):
-            agreement = self._agreement(label, engine.number, engine.digest, error, payload)
+            agreement = self._agreement(label, engine.number, engine.digest, error)
 
             def steps() -> Steps:
                 try:
-                    payloads.extend((yield from agreement))
+                    yield from agreement
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
@@ -160,7 +175,6 @@ class Check:
             if refused:
                 engine.digest = 0  # the difference was raised: it does not concern later calls
                 raise refused.pop()
-        return payloads
 
     def end(self) -> CommunicationError | None:
         """Return the faults in the calls of all ranks, at the end of the communicator.
@@ -171,15 +185,9 @@ class Check:
         if self._setting == CHECK_OFF:
             return None
         try:
-            rank, mine = self._engine.origin.rank, self._unreceived()
-            balance = pairing.balance(
-                ((rank, peer, channel, sent), (peer, rank, channel, posted))
-                for peer, counts in mine.items()
-                for channel, sent, posted in counts
-            )
-            if not pairing.balanced(self.agree(ENDING, None, balance)):
-                with self._engine.part_of(FINALIZE):
-                    self._engine.run_steps(FINALIZE, self._told(mine))
+            self.agree(compared(FINALIZE, {"operation": FINALIZE}), None)
+            with self._engine.part_of(FINALIZE):
+                self._engine.run_steps(FINALIZE, self._received())
         except RankMismatch as error:
             return error
         except CommunicationError as error:
@@ -188,17 +196,21 @@ class Check:
             return error if self._raised_at_end(error) else None
         return None
 
-    def _unreceived(self) -> dict[int, list[Any]]:
-        """Return, by peer, how many messages of each channel this rank has sent and received."""
-        every = self._engine.traffic.everything().items()
-        return {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
-
-    def _told(self, mine: dict[int, list[Any]]) -> Steps:
+    def _received(self) -> Steps:
         """Return steps that log all ranks' unreceived messages in one line."""
-        engine = self._engine
+        engine, rank = self._engine, self._engine.origin.rank
+        every = engine.traffic.everything().items()
+        mine = {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
+        marks = pairing.balance(
+            ((rank, peer, channel, sent), (peer, rank, channel, posted))
+            for peer, counts in mine.items()
+            for channel, sent, posted in counts
+        )
+        if pairing.balanced((yield from self._control.all_gather_steps(marks))):
+            return
         came = yield from self._exchanged(list(mine.items()))
         lost = left_over({each: dict(counts) for each, counts in came.items()})
-        if lost and lost[0].sender == engine.origin.rank:
+        if lost and lost[0].sender == rank:
             logger.warning(
                 "communicator %r ends with unreceived messages: %s",
                 engine.name,
@@ -219,22 +231,16 @@ class Check:
     # The agreement.
 
     def _agreement(
-        self,
-        label: CallFingerprint,
-        number: int,
-        digest: int,
-        error: HpccommError | None = None,
-        payload: bytes = b"",
-    ) -> Result[list[bytes]]:
-        """Return steps that raise on every rank unless all of them make this call, and give every rank's payload."""
+        self, label: CallFingerprint, number: int, digest: int, error: HpccommError | None = None
+    ) -> Steps:
+        """Return steps that raise on every rank unless all of them make this call."""
         site = self._engine.site
 
-        def agreement() -> Result[list[bytes]]:
+        def agreement() -> Steps:
             self._engine.compared.append(number)
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            payloads = yield from self._control.alike_steps(mine, payload)
-            if payloads is None:
+            if not (yield from self._control.alike_steps(mine)):
                 before = (compared ^ label.fingerprint) & DIGEST if compared else 0
                 yield from self._compare(label, number, before, recorder.described(site), error)
             if error is not None:
@@ -242,7 +248,6 @@ class Check:
             if label.individual:
                 yield from self.paired(label.individual)
             self._agreed = max(self._agreed, number)
-            return payloads or []
 
         return agreement()
 
@@ -257,7 +262,7 @@ class Check:
             if problem is not None:
                 raise RankMismatch(problem[0], ranks=problem[1])
 
-    def apart(self, label: CallFingerprint, send: View | None, recv: View | None) -> Steps:
+    def _apart(self, label: CallFingerprint, send: View | None, recv: View | None) -> Steps:
         """Return steps that raise on every rank if threads of one process write where others read or write.
 
         A broadcast may have one array: all write the same.

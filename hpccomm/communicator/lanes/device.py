@@ -21,21 +21,31 @@ from hpccomm.communicator.lanes.device_batch import (
     pointers,
 )
 from hpccomm.communicator.lanes.ending import DeviceEnd
-from hpccomm.communicator.lanes.issuing import IssueOnStream, StreamIssuer
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane, PreparedCall
+from hpccomm.communicator.lanes.issuing import StreamedCall, StreamIssuer
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane
 from hpccomm.communicator.lanes.message import MessageRequest, Parts
+from hpccomm.communicator.resolving import CallKind
 from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.device import DeviceBackend, DeviceDispatch, DeviceRoute, Piece, Span
+from hpccomm.contracts.device import (
+    DeviceBackend,
+    DeviceDispatch,
+    DeviceImplementation,
+    Piece,
+    Span,
+)
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
+from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
-from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.errors import CommunicationError, UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray, Queue
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.views import View, check_layout, overlap
+from hpccomm.reductions import ANY_RANKS, LOCATING, ReduceOp, identity
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.service import devices, service
@@ -119,36 +129,45 @@ class DeviceLane(Lane):
                     "cupy.cuda.Device(comm.device).use(), or give new_comm another device"
                 )
 
-    def _carrying(self, prepared: PreparedCall, route: DeviceRoute) -> IssueOnStream:
-        label, ordered = prepared.label, prepared.ordered
-        if route.launch is not None:
-            return self.issuer.issuing(label, prepared.tally, route.launch, ordered=ordered)
-        start = route.start
-        assert start is not None
+    def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, DeviceImplementation]:
+        """Return which algorithm carries a call out, and its implementation."""
+        op = call.op
+        if isinstance(op, ReduceOp) and op in LOCATING:
+            raise UnsupportedDtype(
+                f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
+            )
+        if call.exclusive and op is not None:
+            identity(op, call.dtype)
+        if call.deterministic == ANY_RANKS:
+            raise UsageError(
+                f"deterministic is {ANY_RANKS!r}, which takes host arrays; copy the array to the host, or give "
+                "deterministic=True, which has the same bits on the same number of ranks"
+            )
+        return self.dispatch.decide(call, kind.algorithm)
 
-        def issue(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
-            operation = self.issuer.operation(label, start, (send, recv), queue, keep, ordered)
-            self._calls.run_operation(operation, timeout)
+    def _prepared(
+        self, label: CallFingerprint, choice: Choice, found: DeviceImplementation, **more: Any
+    ) -> PreparedCall:
+        own = {"choice": choice, "lane": self, "more": found, **more}
+        if found.launch is None:
+            return PreparedCall(self._calls, label, partial(self._begun, label, found), **own)
+        # Hosts that wait for each other would cost more than time.
+        label = label._replace(agreed_bytes=0)
+        return StreamedCall(
+            self._calls, label, _no_steps, issuer=self.issuer, launch=found.launch, **own
+        )
 
-        return issue
-
-    def _agreeing(self, route: DeviceRoute, label: CallFingerprint) -> DeviceRoute:
-        check, pending = self._check, self.issuer.pending
-        launch, start = route.launch, route.start
-
-        def agreed_launch(send: int, recv: int, stream: int) -> None:
-            assert launch is not None
-            assert pending.entered is not None  # the record of this very call
-            check.wait(label, pending.entered)
-            launch(send, recv, stream)
-
-        def agreed_start(send: int, recv: int, stream: int) -> Steps:
-            assert start is not None
-            return check.steps(label, lambda: start(send, recv, stream))
-
-        if launch is None:
-            return replace(route, start=agreed_start)
-        return replace(route, launch=agreed_launch)
+    def _begun(
+        self,
+        label: CallFingerprint,
+        found: DeviceImplementation,
+        send: int,
+        recv: int,
+        queue: Queue,
+    ) -> Steps:
+        """Return the steps of a call in which the host takes part."""
+        assert found.start is not None
+        return self.issuer.operation(label, found.start, (send, recv), queue, (), True).start()
 
     def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
@@ -156,11 +175,11 @@ class DeviceLane(Lane):
         target: Any = None if message.origin is None else message.target
         sends = () if source is None else (Piece(message.to or 0, _span(source)),)
         receives = () if target is None else (Piece(message.origin or 0, _span(target)),)
-        route = self.dispatch.message(receives, sends, message.tag)
+        choice, found = self.dispatch.message(receives, sends, message.tag)
         nbytes = max((piece.data.nbytes for piece in (*sends, *receives)), default=0)
         pair = message.to, message.origin
         label = of_message(message.name, nbytes, pair, message.tag, None)
-        prepared = self._prepare(label, label, route, False)
+        prepared = self._prepared(label, choice, found, ordered=False)
         return Call(prepared, source, target, message.result, message.keep, message.queue)
 
     def checked_array(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
@@ -217,32 +236,32 @@ class DeviceLane(Lane):
     def run(self, call: Call, limit: float) -> Any:
         """Issue a call. Does not block the host, unless the host takes part in it."""
         prepared = call.prepared
-        needs = prepared.route.needs
+        needs = prepared.more.needs
         if needs is not None and not needs.done():
             self._make_ready(call)
-        if not prepared.ordered and prepared.route.launch is not None:
+        if not prepared.ordered and prepared.more.launch is not None:
             check_own((call,), self._calls.backend.rank)  # a stream would hang
-        prepared.issue(*pointers(call), self._queue(call), call.keep, limit)
+        prepared.issue((*pointers(call), self._queue(call)), call.keep, limit)
         return call.result
 
     def start(self, call: Call, limit: float) -> Work:
         """Issue a call that goes on by itself, on the communicator's own stream."""
-        prepared = call.prepared
-        if prepared.route.launch is None:
-            operation = self._check.operation(self._operation(call, prepared.async_label, True))
+        prepared, label = call.prepared, self.async_label(call.prepared)
+        if prepared.more.launch is None:
+            operation = self._check.operation(self._operation(call, label, True))
             return self._calls.start(operation, limit, call.result)
         self._make_ready(call)
         check_own((call,), self._calls.backend.rank)
         current = streams.finder(_array(call), self.device)
         agreement = None
-        if prepared.ordered and self._check.due(prepared.async_label):
-            agreement = partial(self._check.steps, prepared.async_label, lambda: iter(()))
-        launch = prepared.route.launch
-        return self.issuer.start(call, launch, self._queue(call), current, limit, agreement)
+        label = label._replace(agreed_bytes=0)
+        if prepared.ordered and self._check.due(label):
+            agreement = partial(self._check.steps, label)
+        return self.issuer.start(call, label, self._queue(call), current, limit, agreement)
 
     def _operation(self, call: Call, label: CallFingerprint, async_op: bool) -> Operation:
         """Return a call with the host's participation as a polled operation."""
-        prepared, start, addresses = call.prepared, call.prepared.route.start, pointers(call)
+        prepared, start, addresses = call.prepared, call.prepared.more.start, pointers(call)
         return self.issuer.operation(
             label, start, addresses, self._queue(call), call.keep, prepared.ordered, apart=async_op
         )
@@ -254,8 +273,8 @@ class DeviceLane(Lane):
         user's work may still be under way. Collective; blocks.
         """
         self._make_ready(call)
-        resolved = call.prepared.resolved
-        new = call.packing or (resolved is not None and resolved.recv == "new")
+        kind = call.prepared.kind
+        new = call.packing or (kind is not None and kind.recv == "new")
         if not new or call.queue is not None:
             return
         done = streams.passed(self._queue(call)[0], self.device)
@@ -270,18 +289,19 @@ class DeviceLane(Lane):
         UsageError
             During the capture of a CUDA graph, which allows no setup.
         """
-        route: DeviceRoute = call.prepared.route
-        if route.needs is None or route.needs.done():
+        needs, choice = call.prepared.more.needs, call.prepared.choice
+        if needs is None or needs.done():
             return
+        assert choice is not None
         if streams.capturing(self._queue(call)[0]):
             raise UsageError(
-                f"algorithm {route.choice.algorithm!r} has no communicator yet, and none can be made "
+                f"algorithm {choice.algorithm!r} has no communicator yet, and none can be made "
                 "while a CUDA graph is captured; call or plan it once before"
             )
         what = "making a communicator"
-        self._check.agree(compared(what, {"for": route.choice.algorithm}), None)
+        self._check.agree(compared(what, {"for": choice.algorithm}), None)
         with self._calls.part_of(what):
-            route.needs.make()
+            needs.make()
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return the function that carries out a planned call repeatedly.
@@ -291,11 +311,11 @@ class DeviceLane(Lane):
         issue, keep, queue = call.prepared.issue, call.keep, call.queue
         send, recv = pointers(call)
         if queue is not None:
-            return partial(issue, send, recv, queue, keep)
+            return partial(issue, (send, recv, queue), keep)
         current = streams.finder(_array(call), self.device)
 
         def carry(limit: float) -> None:
-            issue(send, recv, current(), keep, limit)
+            issue((send, recv, current()), keep, limit)
 
         return carry
 
@@ -310,8 +330,10 @@ class DeviceLane(Lane):
         """Return a planned call as it is, or the messages of a halo as one."""
         if parts is None:
             return call
-        label, route = halo_as_one(messages, parts, self.backend, self.device)
-        return _whole(self._prepare(label, label, route, False), messages)
+        label, found = halo_as_one(messages, parts, self.backend, self.device)
+        choice = messages[0].prepared.choice
+        assert choice is not None
+        return _whole(self._prepared(label, choice, found, ordered=False), messages)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -331,7 +353,11 @@ class DeviceLane(Lane):
         check_batch(calls, self._calls.backend.rank)
         for call in calls:
             self._make_ready(call)
-        one = _whole(self._prepare(*as_one(calls, self.backend)), calls)
+        label, async_label, found, ordered = as_one(calls, self.backend)
+        choice = calls[0].prepared.choice
+        assert choice is not None
+        one = _whole(self._prepared(label, choice, found, ordered=ordered), calls)
+        one.prepared.apart = async_label
         if async_op:
             return self.start(one, limit)
         self.run(one, limit)
@@ -345,7 +371,7 @@ class DeviceLane(Lane):
 
     def willing(self, call: Call) -> object:
         """Return where this rank's arrays lie, if they can be registered: ranks must find the same."""
-        return call.prepared.route.registered is not None and _places(call, self.backend)
+        return call.prepared.more.registered is not None and _places(call, self.backend)
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return an agreed call of a plan, on registered arrays if possible."""
@@ -357,7 +383,11 @@ class DeviceLane(Lane):
             if not self.backend.register([pointer for pointer in pointers(call) if pointer]):
                 self._log_ordinary(f"{self.name} registers no memory here; plans take it as it is")
                 return call
-        return self._on_route(call, call.prepared.route.on_registered())
+        prepared = call.prepared
+        assert prepared.choice is not None
+        choice = replace(prepared.choice, registered=True)
+        found = DeviceImplementation(prepared.more.registered())
+        return replace(call, prepared=self.carried_by(prepared, choice, found))
 
     def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
         """Return a CuPy array of this rank's device, in memory that the library can register, where it has such.
@@ -393,19 +423,19 @@ class DeviceLane(Lane):
         CommunicationError
             On every rank, if the call cannot be issued on one.
         """
-        route = self.dispatch.decide(SELF_CHECK, AUTO, False)
+        choice, found = self.dispatch.decide(SELF_CHECK, AUTO)
         with streams.on_device(self.device):
             x = cupy().asarray(given)
             stream, holder = streams.current(x, self.device)
             pointer: int = x.data.ptr
-            if route.launch is None:
-                assert route.start is not None
-                self._calls.run_steps("self-check", route.start(pointer, pointer, stream))
+            if found.launch is None:
+                assert found.start is not None
+                self._calls.run_steps("self-check", found.start(pointer, pointer, stream))
             else:
-                name = route.choice.backend
-                self.issuer.try_out(name, route.launch, pointer, (stream, holder), x, control)
+                name = choice.backend
+                self.issuer.try_out(name, found.launch, pointer, (stream, holder), x, control)
             result: NDArray[Any] = cupy().asnumpy(x)
-        yield route.choice, result
+        yield choice, result
 
     def settling(self) -> Steps:
         """Return steps that end once nothing is under way, or the communicator has failed."""
@@ -431,6 +461,11 @@ def _array(call: Call) -> Any:
     """Return the array whose framework's stream is meant."""
     result = call.result[0] if isinstance(call.result, tuple) else call.result
     return call.keep[0] if result is None else result
+
+
+def _no_steps(*_: object) -> Steps:
+    """Return nothing: a call that is put on a stream has no steps."""
+    return iter(())
 
 
 def _whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.communicator.lanes.lane import Call
 from hpccomm.communicator.lanes.message import HALO, HaloPart, Pairs
-from hpccomm.contracts.device import Begun, DeviceBackend, DeviceRoute, Launch
+from hpccomm.contracts.device import Begun, DeviceBackend, DeviceImplementation, Launch
 from hpccomm.contracts.fingerprint import CallFingerprint, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
@@ -29,47 +29,45 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
     group, so that none waits for a call that its peer issues after it.
     """
-    routes = [(call.prepared.route, *pointers(call)) for call in calls]
+    each = [(call.prepared.more, *pointers(call)) for call in calls]
 
     def launch(_send: int, _recv: int, stream: int) -> None:
         together = []
-        for route, send, recv in routes:
-            if route.grouped is not None:
-                begin = route.grouped.begin
+        for found, send, recv in each:
+            if found.grouped is not None:
+                begin = found.grouped.begin
                 begun = Begun(send, recv) if begin is None else begin(send, recv, stream)
-                together.append((route.grouped.launch, begun))
+                together.append((found.grouped.launch, begun))
         with backend.group():
             for run, begun in together:
                 run(begun.send, begun.recv, stream)
         for _, begun in together:
             begun.end()
-        for route, send, recv in routes:
-            if route.grouped is None:
-                assert route.launch is not None
-                route.launch(send, recv, stream)
+        for found, send, recv in each:
+            if found.grouped is None:
+                found.launch(send, recv, stream)
 
     return launch
 
 
 def as_one(
     calls: tuple[Call, ...], backend: DeviceBackend
-) -> tuple[CallFingerprint, CallFingerprint, DeviceRoute, bool]:
+) -> tuple[CallFingerprint, CallFingerprint, DeviceImplementation, bool]:
     """Return calls that are put on a stream together as one.
 
-    Its label, that of its asynchronous form, its route, and whether there are collectives in it.
+    Its label, that of its asynchronous form, its implementation, and whether there are collectives in it.
     """
     nbytes = sum(call.prepared.label.nbytes for call in calls)
     each = [call.prepared.label for call in calls if call.prepared.ordered]
     label = joined(nbytes, each, 0) if each else CallFingerprint("batch", nbytes)
     async_label = joined(nbytes, each, 1) if each else label
-    route = DeviceRoute(calls[0].prepared.route.choice, grouped(calls, backend))
-    return label, async_label, route, bool(each)
+    return label, async_label, DeviceImplementation(grouped(calls, backend)), bool(each)
 
 
 def halo_as_one(
     calls: Sequence[Call], parts: Sequence[HaloPart], backend: DeviceBackend | None, device: int
-) -> tuple[CallFingerprint, DeviceRoute]:
-    """Return the label and the route of a halo, one part after the other: on a stream, or without a backend by the host."""
+) -> tuple[CallFingerprint, DeviceImplementation]:
+    """Return the label and the implementation of a halo, one part after the other: on a stream, or without a backend by the host."""
     left, array = iter(calls), calls[0].keep[0]
     every: list[tuple[HaloPart, Any]] = []
     for part in parts:
@@ -97,16 +95,14 @@ def halo_as_one(
             yield from run(send, recv, stream)
 
     label = CallFingerprint(HALO, sum(call.prepared.label.nbytes for call in calls))
-    choice = calls[0].prepared.route.choice
-    route = DeviceRoute(choice, launch) if backend else DeviceRoute(choice, start=start)
-    return label, route
+    return label, DeviceImplementation(launch) if backend else DeviceImplementation(start=start)
 
 
 def _by_host(calls: tuple[Call, ...]) -> Callable[[int, int, int], Steps]:
     """Return the function for the steps of messages in which the host takes part."""
 
     def start(_send: int, _recv: int, stream: int) -> Steps:
-        return at_once([call.prepared.route.start(*pointers(call), stream) for call in calls])
+        return at_once([call.prepared.more.start(*pointers(call), stream) for call in calls])
 
     return start
 

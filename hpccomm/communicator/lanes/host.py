@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
-from hpccomm.communicator.lanes.lane import SELF_CHECK, Arrays, Call, Lane, PreparedCall
+from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane
 from hpccomm.communicator.lanes.message import (
     ARRAYS,
     BLOCKS,
@@ -24,13 +24,14 @@ from hpccomm.communicator.lanes.message import (
     beginning,
     wire_tag,
 )
-from hpccomm.contracts.backend import Backend, Blocking, Buffer, Start, both
+from hpccomm.communicator.resolving import CallKind
+from hpccomm.contracts.backend import Backend, Buffer, Implementation, Start
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
+from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, MemoryUse, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE
-from hpccomm.dispatch.route import Route
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import Queue
@@ -43,7 +44,7 @@ from hpccomm.memory.views import (
     like_kind,
     overlap,
 )
-from hpccomm.runtime.callpath import Diversion, Issue, blocked, carried, exchanged, started
+from hpccomm.runtime.callpath import Diversion, Kept, PreparedCall, carried
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.traffic import PLANNED, Repeated
@@ -94,10 +95,10 @@ def exchange_of(
                 receives.append(BoundMessage(recv, origin, inward * DTYPES))
             if outward is not None and to is not None:
                 strided = not (strides or send.flags.c_contiguous)
-                resolved = call.prepared.resolved
+                of = call.prepared.call
                 # What is received may also replace what is sent, which is sent from a copy.
                 replaced = inward is not None and overlap(send, recv)
-                if strided or replaced or (resolved is not None and resolved.call.in_place):
+                if strided or replaced or (of is not None and of.in_place):
                     send = np.empty_like(send, order="C")
                     before.append((send, call.send))
                 sends.append(BoundMessage(send, to, outward * DTYPES))
@@ -142,9 +143,8 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
 
 def blocks(call: Call) -> Iterator[Call]:
     """Yield what an exchange with neighbors sends to each of them and receives, as messages."""
-    resolved = call.prepared.resolved
-    assert resolved is not None
-    what, send, recv = resolved.call, cast("Any", call.send), cast("Any", call.recv)
+    what, send, recv = call.prepared.call, cast("Any", call.send), cast("Any", call.recv)
+    assert what is not None
     sends, receives = what.counts, what.recv_counts
     each = zip(what.peers, offsets(sends), sends, offsets(receives), receives, strict=True)
     for peer, start, sent, into, taken in each:
@@ -174,10 +174,6 @@ def start_of(calls: CallEngine, phases: Sequence[BoundSet], numbers: Repeated) -
     return start
 
 
-MESSAGES = 1024
-"""Prepared calls of messages that are kept; a program that sends more different ones makes them again."""
-
-
 class HostLane(Lane):
     """Carries out calls on arrays in host memory.
 
@@ -203,42 +199,26 @@ class HostLane(Lane):
         self.name = backend.name
         self.dispatch = dispatch
         self._backend = backend
-        self._messages: dict[object, PreparedCall] = {}
+        self._messages = Kept()
         self.open_receives: dict[object, Any] = {}  # see `message.OpenReceives`
         self.rests: dict[tuple[int, int], list[Steps]] = {}  # see `message.Rests`
         self.use = MemoryUse() if dispatch.memory is None else dispatch.memory.use
 
-    def _carrying(self, prepared: PreparedCall, route: Route) -> Issue:
-        calls, label, tally = self._calls, prepared.label, prepared.tally
-        if route.run is not None:
-            return blocked(calls, label, tally, route.run.call)
-        return calls.polling(label, tally, route.start, ordered=prepared.ordered)
+    def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, Implementation]:
+        """Return which algorithm carries a call out, chosen once for a class of sizes, and its implementation."""
+        dispatch, size = self.dispatch, (self.dispatch.size_class(call), call.registered)
+        choice, found = kind.decided.get(size) or (dispatch.choose(call, kind.algorithm), None)
+        if found is not None:
+            return choice, found
+        made, found = dispatch.implement(call, choice, kind.algorithm)
+        kind.decided[size] = choice, found if found.any_size else None
+        return made, found
 
-    def _arguments(self, route: Route) -> Callable[[Any, Any], tuple[Any, ...]]:
-        return both if route.run is None else route.run.arguments
-
-    def _agreeing(self, route: Route, label: CallFingerprint) -> Route:
-        calls, check, start, run = self._calls, self._check, route.start, route.run
-        shares_process = self._backend.shares_process
-
-        def agreed_start(send: Buffer, recv: Buffer) -> Steps:
-            def begun() -> Steps:
-                if shares_process:
-                    yield from check.apart(label, send, recv)
-                yield from start(send, recv)
-
-            return check.steps(label, begun)
-
-        if run is None:
-            return Route(route.choice, agreed_start)
-
-        def agreed_run(*arguments: Any) -> None:
-            entry = calls.current
-            assert entry is not None  # of this very call
-            check.wait(label, entry)
-            run.call(*arguments)
-
-        return Route(route.choice, agreed_start, Blocking(agreed_run, run.arguments))
+    def _prepared(
+        self, label: CallFingerprint, choice: Choice, found: Implementation, **more: Any
+    ) -> PreparedCall:
+        how = found.start, found.run, found.arguments
+        return PreparedCall(self._calls, label, *how, choice=choice, lane=self, more=found, **more)
 
     def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
@@ -261,18 +241,15 @@ class HostLane(Lane):
         return Call(prepared, send, recv, result, keep)
 
     def _remember(self, key: object, label: CallFingerprint, start: Start) -> PreparedCall:
-        if len(self._messages) >= MESSAGES:
-            self._messages.clear()
-        prepared = self._messages[key] = self.message_of(label, start)
+        prepared = self.message_of(label, start)
+        self._messages.keep(key, prepared)
         return prepared
 
     def message_of(self, label: CallFingerprint, start: Start) -> PreparedCall:
         """Return the prepared call of messages that are begun by a function."""
         reason = "the backend has messages of its own"
         choice = Choice(label.name, "host", self.name, NATIVE, None, False, reason)
-        prepared = self._prepare(label, label, Route(choice, start), False)
-        prepared.begin = started(self._calls, label, prepared.tally, start)
-        return prepared
+        return self._prepared(label, choice, Implementation(start), ordered=False)
 
     def checked_array(self, array: Array, name: str, written: bool) -> Array:
         """Return an array as 1-D, over the same memory."""
@@ -301,7 +278,7 @@ class HostLane(Lane):
         return call.result
 
     def carry_out(
-        self, prepared: PreparedCall, arrays: Arrays, stream: object, limit: float
+        self, prepared: PreparedCall, arrays: tuple[Any, ...], stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
         if stream is not None:
@@ -312,16 +289,11 @@ class HostLane(Lane):
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
-        prepared, calls = call.prepared, self._calls
-        label = prepared.async_label
-        if prepared.ordered and self._check.due(label):
-            operation = self._check.operation(_operation(call, label))
-            return calls.start(operation, limit, call.result)
-        if prepared.begin is None:
-            whose = calls, label, prepared.tally
-            prepared.begin = started(*whose, prepared.route.start, prepared.ordered)
-        work: Work = prepared.begin((call.send, call.recv), call.keep, limit, call.result)
-        return work
+        prepared = call.prepared
+        if not prepared.ordered and prepared.exchange is None:
+            return prepared.begin((call.send, call.recv), call.keep, limit, call.result)
+        operation = _operation(call, self.async_label(prepared))
+        return self._calls.start(self._check.operation(operation), limit, call.result)
 
     def plan(
         self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
@@ -332,21 +304,23 @@ class HostLane(Lane):
         if prepared.exchange is None or not calls.progress.threaded or checked:
             return super().plan(call, limit, sink, otherwise)
         phases, repeated = prepared.exchange
-        whose = calls, prepared.label, prepared.tally
-        carry = exchanged(*whose, phases, repeated, call.keep, limit, prepared.ordered)
+        carry = partial(prepared.exchanged, phases, repeated, call.keep, limit)
         plan = carried(calls, carry, call.result, sink, otherwise)
         calls.traffic.repeated(repeated, plan)
         return plan
 
     def willing(self, call: Call) -> bool:
-        """Tell whether the call's route has a way for plans."""
-        return call.prepared.route.planned is not None
+        """Tell whether the call has another implementation for plans."""
+        planned = call.prepared.more.planned
+        return planned is not None and planned() is not None
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return an agreed call of a plan, and note the agreement."""
         call = super().agreed(call, async_op, willing=willing)
-        planned = call.prepared.route.planned
-        return call if async_op or not willing or planned is None else self._on_route(call, planned)
+        prepared = call.prepared
+        if async_op or not willing or prepared.more.planned is None:
+            return call
+        return replace(call, prepared=self.carried_by(prepared, *prepared.more.planned()))
 
     def issuing(self, call: Call) -> Callable[[float], None]:
         """Return the function that carries out a planned call repeatedly."""
@@ -355,8 +329,8 @@ class HostLane(Lane):
 
     def messages(self, call: Call) -> Sequence[Call]:
         """Return a message alone, or the blocks for neighbors as messages."""
-        resolved = call.prepared.resolved
-        if resolved is not None and resolved.call.peers:
+        of = call.prepared.call
+        if of is not None and of.peers:
             return [*blocks(call)]
         return super().messages(call)
 
@@ -364,24 +338,24 @@ class HostLane(Lane):
         self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
         """Return a call to be carried out by its messages, where it has such."""
-        resolved = call.prepared.resolved
-        if resolved is not None and not resolved.call.peers:
+        of = call.prepared.call
+        if of is not None and not of.peers:
             return call
-        exchange = exchange_of(messages, transport, parts)
-        choice, start = call.prepared.route.choice, start_of(self._calls, *exchange)
-        if resolved is not None:
+        exchange, choice = exchange_of(messages, transport, parts), call.prepared.choice
+        found = Implementation(start_of(self._calls, *exchange))
+        assert choice is not None
+        if of is not None:
             choice = replace(choice, reason="its blocks are messages of a plan")
-            call = self._on_route(call, Route(choice, start))
-            call.prepared.exchange = exchange
-            return call
+            prepared = self.carried_by(call.prepared, choice, found)
+            prepared.exchange = exchange
+            return replace(call, prepared=prepared)
         operations = tuple(_operation(one, one.prepared.label) for one in messages)
         whole = operations[0] if parts is None else as_one(operations)
         name = whole.label.name if parts is None else HALO
         # The messages have tags of their own.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
         label = whole.label._replace(ends=ends, name=name)
-        prepared = self._prepare(label, label, Route(choice, start), False)
-        prepared.exchange = exchange
+        prepared = self._prepared(label, choice, found, ordered=False, exchange=exchange)
         return Call(prepared, None, None, call.result if parts is None else None, whole.keep)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
@@ -394,8 +368,7 @@ class HostLane(Lane):
                 return self._together(operations, async_op, limit)
             prepared = self._remember(key, as_one(operations).label, _begun)
         if async_op:
-            work: Work = prepared.begin((calls, None), calls, limit, None)
-            return work
+            return prepared.begin((calls, None), calls, limit, None)
         prepared.issue((calls, None), calls, limit)
         return None
 
@@ -428,25 +401,25 @@ class HostLane(Lane):
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
         """Try the library's way, messages, and memory that is shared: of a node, or within several."""
         shared = "shm" if self._backend.topology.num_nodes == 1 else "hierarchical"
-        there = {AUTO, *self.dispatch.applicable(SELF_CHECK, False)}
+        there = {AUTO, *self.dispatch.applicable(SELF_CHECK)}
         for algorithm in sorted({AUTO, "recursive_doubling", shared} & there):
             x = given.copy()
-            route = self.dispatch.decide(SELF_CHECK, algorithm, False)
-            if route.run is None:
-                self._calls.run_steps("self-check", route.start(x, x))
+            choice, found = self.dispatch.decide(SELF_CHECK, algorithm)
+            if found.run is None:
+                self._calls.run_steps("self-check", found.start(x, x))
             else:
                 with self._calls.beside_watchdog("self-check", ordered=True):
-                    route.run.call(*route.run.arguments(x, x))
-            yield route.choice, x
+                    found.run(*found.arguments(x, x))
+            yield choice, x
 
 
 def _operation(call: Call, label: CallFingerprint) -> Operation:
     """Return a call as something polled."""
     prepared, send, recv = call.prepared, call.send, call.recv
-    start = prepared.route.start
+    start = prepared.start
     return Operation(label, lambda: start(send, recv), call.keep, prepared.ordered)
 
 
 def _begun(calls: Any, _recv: Buffer) -> Steps:
     """Begin the messages of a batch."""
-    return at_once([call.prepared.route.start(call.send, call.recv) for call in calls])
+    return at_once([call.prepared.start(call.send, call.recv) for call in calls])

@@ -6,6 +6,7 @@ issues through it.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn
@@ -19,13 +20,13 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import write_stderr
 from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
 from hpccomm.runtime.progress import Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
-from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.work import Work
 
 CAUSES = (
@@ -36,9 +37,76 @@ CAUSES = (
 
 TOGETHER = "put them into one send_recv or one batch"
 
-IssueOnStream = Callable[[int, int, Queue, object, float], None]
-"""``issue(send, recv, queue, keep, timeout)`` puts a call on a stream: addresses, the stream, what must
-live until it is done, and seconds."""
+
+@dataclass(slots=True, eq=False)
+class StreamedCall(PreparedCall):
+    """A prepared call that is put on a stream.
+
+    Attributes
+    ----------
+    issuer : StreamIssuer
+        Remembers it until it is done.
+    launch : callable
+        Puts it on a stream.
+    noted : bool
+        Whether the issuer notes it, and compares it with the other ranks' first; else `launch` sees to that.
+    """
+
+    issuer: Any = None
+    launch: Any = None
+    noted: bool = True
+
+    def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        """Put the call on a stream, and return: two addresses and the stream. Its seconds are the host's."""
+        calls, label, tally, issuer = self.calls, self.label, self.tally, self.issuer
+        reports, ordered, noted = calls.reports, self.ordered, self.noted
+        send, recv, (stream, holder) = arguments
+        number, pending = 0, issuer.pending
+        if ordered:
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ self.mark) & DIGEST
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [
+            calls.origin,
+            sequence,
+            number,
+            label,
+            DEVICE,
+            calls.site,
+            begin,
+            timeout,
+            None,
+            None,
+        ]
+        calls.record(entry)
+        pending.entered = entry
+        try:
+            if reports.pre_hooks.registered:
+                reports.pre_hooks(reports.info(entry))
+            if (
+                ordered
+                and noted
+                and (self.agreed != calls.agreement or number & COMPARED == COMPARED)
+            ):
+                calls.agree_on(self, entry, ())
+            captured = pending.capturing(stream)
+            if captured:
+                issuer.launch_captured(self, send, recv, stream)
+            else:
+                self.launch(send, recv, stream)
+            pending.entered = None
+            if noted:
+                pending.note(stream, holder, keep, entry, captured)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            pending.entered = None
+            issuer.not_issued(error, entry, keep, stream)
+        elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += self.nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, None if captured else (keep, stream))
 
 
 class StreamIssuer:
@@ -83,82 +151,19 @@ class StreamIssuer:
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once there is one
 
-    def issuing(
-        self,
-        label: CallFingerprint,
-        tally: Tally,
-        launch: Launch,
-        *,
-        ordered: bool = True,
-        noted: bool = True,
-    ) -> IssueOnStream:
-        """Return the function that puts a call on a stream, and returns.
+    def launch_captured(self, prepared: "StreamedCall", send: int, recv: int, stream: int) -> None:
+        """Put a call on a stream from which a CUDA graph is captured."""
+        calls, label, entry = self.calls, prepared.label, self.pending.entered
+        assert entry is not None
+        if prepared.ordered:
+            # NCCL registers the arrays of calls that a graph records, which all ranks must do or none
+            # (NCCL_GRAPH_REGISTER): so the ranks agree on each of them.
+            captured = compared(label.name, {**label.values, "captured": True}, label.nbytes)
+            calls.compare(captured, entry)
+        with streams.relaxed():  # a kernel of a fold may be loaded for the first time
+            prepared.launch(send, recv, stream)
 
-        Its seconds are the host's. It is remembered until it is done, unless `launch` sees to that
-        (`noted` is False). A call costs a microsecond: nothing is looked up that can be known before.
-        """
-        calls, pending, reports = self.calls, self.pending, self.calls.reports
-        origin, record, pre = calls.origin, calls.record, reports.pre_hooks
-        nbytes, fingerprint = label.nbytes, label.fingerprint & DIGEST
-        capturing, note, not_issued = pending.capturing, pending.note, self._not_issued
-
-        def launch_captured(entry: CallRecord, send: int, recv: int, stream: int) -> None:
-            if ordered:
-                # NCCL registers the arrays of calls that a graph records, which all ranks must do or none
-                # (NCCL_GRAPH_REGISTER): so the ranks agree on each of them.
-                captured = {**label.values, "captured": True}
-                calls.compare(compared(label.name, captured, label.nbytes), entry)
-            with streams.relaxed():  # a kernel of a fold may be loaded for the first time
-                launch(send, recv, stream)
-
-        def on_stream(send: int, recv: int, queue: Queue, keep: object, timeout: float) -> None:
-            number = 0
-            if ordered:
-                calls.number = number = calls.number + 1
-                calls.digest = (calls.digest * 9 ^ fingerprint) & DIGEST
-            calls.sequence = sequence = calls.sequence + 1
-            begin = perf_counter()
-            entry = [
-                origin,
-                sequence,
-                number,
-                label,
-                DEVICE,
-                calls.site,
-                begin,
-                timeout,
-                None,
-                None,
-            ]
-            record(entry)
-            stream, holder = queue
-            pending.entered = entry
-            try:
-                if pre.registered:
-                    pre(reports.info(entry))
-                if noted and number & COMPARED == COMPARED:
-                    calls.compare(label, entry)
-                captured = capturing(stream)
-                if captured:
-                    launch_captured(entry, send, recv, stream)
-                else:
-                    launch(send, recv, stream)
-                pending.entered = None
-                if noted:
-                    note(stream, holder, keep, entry, captured)
-            except BaseException as error:  # noqa: BLE001 (raised again)
-                pending.entered = None
-                not_issued(error, entry, keep, stream)
-            elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += nbytes
-            tally.seconds += elapsed
-            if elapsed > reports.quiet:
-                reports.report(entry, elapsed, None, None if captured else (keep, stream))
-
-        return on_stream
-
-    def _not_issued(
+    def not_issued(
         self, error: BaseException, entry: CallRecord, keep: object, stream: int
     ) -> NoReturn:
         """Raise what kept a call from being put on a stream.
@@ -175,7 +180,7 @@ class StreamIssuer:
     def start(
         self,
         call: Call,
-        launch: Launch,
+        label: CallFingerprint,
         queue: Queue,
         current: Callable[[], Queue],
         limit: float,
@@ -187,8 +192,8 @@ class StreamIssuer:
         ----------
         call : Call
             The call, whose arrays lie on the device.
-        launch : callable
-            Puts it on a stream.
+        label : CallFingerprint
+            Of the asynchronous call.
         queue : tuple of int and object
             The stream on which they are ready.
         current : callable
@@ -200,6 +205,7 @@ class StreamIssuer:
             beside it: such a call does not wait for other ranks.
         """
         own, pending, prepared = self.own_stream(), self.pending, call.prepared
+        launch = prepared.more.launch
         under_way: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
@@ -218,10 +224,9 @@ class StreamIssuer:
                 if not under_way.captured:
                     pending.give(event)
 
-        issue = self.issuing(
-            prepared.async_label, prepared.tally, apart, ordered=prepared.ordered, noted=False
-        )
-        issue(*pointers(call), queue, call.keep, limit)
+        assert isinstance(prepared, StreamedCall)
+        beside = replace(prepared, label=label, launch=apart, noted=False)
+        beside.issue((*pointers(call), queue), call.keep, limit)
         assert under_way is not None
         trace = self.calls.reports.trace
         if trace is not None:

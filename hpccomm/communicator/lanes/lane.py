@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,83 +13,26 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.message import MessageRequest, Parts
-from hpccomm.communicator.resolving import CallRequest, Resolved
-from hpccomm.contracts.backend import both
+from hpccomm.communicator.resolving import CallKind
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch
-from hpccomm.contracts.fingerprint import CallFingerprint, of_call
+from hpccomm.contracts.fingerprint import CallFingerprint, of_kind, of_sizes
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import BoundSet, Transport
+from hpccomm.contracts.transport import Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType
-from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
-from hpccomm.reductions import ANY_RANKS, LOCATING, ReduceOp, identity
-from hpccomm.runtime.callpath import Diversion, carried
+from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.callpath import Diversion, PreparedCall, carried
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
-from hpccomm.runtime.reports import Tally
-from hpccomm.runtime.traffic import Repeated
 from hpccomm.runtime.work import Work
 
 logger = logging.getLogger("hpccomm")
 
-Arrays = tuple[Any, Any, View | None, View | None]
-"""The user's x and `out`, and these as communication sees them."""
-
 SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
 """The operations of the self-check, on each path of a new communicator."""
-
-
-@dataclass(slots=True, eq=False)
-class PreparedCall:
-    """The decision for all calls with the same arguments on any memory.
-
-    Attributes
-    ----------
-    lane : Lane
-        The lane of their arrays.
-    label, async_label : CallFingerprint
-        Their identity; and what asynchronous ones are, which do not fit others.
-    route : Route or DeviceRoute
-        How they are carried out.
-    ordered : bool
-        Whether they are collectives, which all ranks issue in one order.
-    tally : Tally
-        Where they are counted.
-    resolved : Resolved or None
-        What the arguments mean; None for messages.
-    arguments : callable
-        ``arguments(send, recv)`` gives what `issue` is called with for arrays in host memory.
-    direct : callable or None
-        ``direct(x, out)`` gives the same for the user's arrays, flattened, where these fit; None where there is
-        more to do.
-    exchange : tuple of sequence and Repeated, or None
-        The messages of a plan: one `BoundSet` after the other.
-    issue : callable
-        Carries one out: the lane calls it with the values of the single call. The first call
-        replaces it, once it is agreed.
-    begin : callable or None
-        Begins an asynchronous one, for messages of arrays in host memory.
-    returns_x, returns_out : bool
-        Whether the call returns x, or `out`.
-    """
-
-    lane: "Lane"
-    label: CallFingerprint
-    async_label: CallFingerprint
-    route: Any
-    ordered: bool
-    tally: Tally
-    resolved: Resolved | None = None
-    arguments: Callable[[Any, Any], tuple[Any, ...]] = both
-    direct: Callable[[Any, Any], tuple[Any, ...]] | None = None
-    exchange: tuple[Sequence[BoundSet], Repeated] | None = None
-    issue: Callable[..., None] = field(init=False)
-    begin: Any = None
-    returns_x: bool = False
-    returns_out: bool = False
 
 
 @dataclass(slots=True)
@@ -157,93 +100,69 @@ class Lane(ABC):
 
     # What a call is made of.
 
-    def decide(self, request: CallRequest, resolved: Resolved) -> PreparedCall:
-        """Decide how calls are carried out that ask for this. Local; the same on all ranks.
+    def prepared(self, kind: CallKind, call: Signature, shape: tuple[int, ...]) -> PreparedCall:
+        """Decide how a call is carried out. Local; the same on all ranks.
 
         Raises
         ------
         UsageError
             If the algorithm does not apply, or the reduction takes arrays in host memory only.
         """
-        op = resolved.call.op
-        if self.memory != "host" and isinstance(op, ReduceOp) and op in LOCATING:
-            raise UnsupportedDtype(
-                f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
-            )
-        call, deterministic = resolved.call, request.deterministic
-        if self.memory != "host" and call.exclusive and op is not None:
-            identity(op, call.dtype)
-        if self.memory != "host" and deterministic == ANY_RANKS:
-            raise UsageError(
-                f"deterministic is {ANY_RANKS!r}, which takes host arrays; copy the array to the host, or give "
-                "deterministic=True, which has the same bits on the same number of ranks"
-            )
-        route = self.dispatch.decide(call, request.algorithm, deterministic)  # type: ignore[arg-type]  # refused above
-        choice = route.choice
+        choice, found = self.decide(kind, call)
+        label = self._label(kind, call, choice, shape)
+        return self._prepared(label, choice, found, kind=kind, call=call, shape=shape)
 
-        def label(async_op: bool) -> CallFingerprint:
-            more: dict[str, object] = {"path": choice.path, "async_op": async_op}
-            more |= resolved.shape_in_common()
-            more |= {"axis": request.lists.axis} if request.lists.axis else {}
-            if choice.schedule:
-                more["schedule"] = choice.schedule
-            label = of_call(call, choice.algorithm, deterministic, **more)
-            # Hosts that wait for each other would cost more than time.
-            if getattr(route, "launch", None) is not None:
-                label = label._replace(agreed_bytes=0)
-            return label
+    @abstractmethod
+    def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, Any]:
+        """Return which algorithm carries a call out, and its implementation. Local; the same on all ranks."""
 
-        return self._prepare(label(False), label(True), route, True, resolved)
-
-    def _prepare(
-        self,
-        label: CallFingerprint,
-        async_label: CallFingerprint,
-        route: Any,
-        ordered: bool,
-        resolved: Resolved | None = None,
+    @abstractmethod
+    def _prepared(
+        self, label: CallFingerprint, choice: Choice, found: Any, **more: Any
     ) -> PreparedCall:
-        tally, check = self._calls.reports.tally(label.name, label.nbytes), self._check
-        prepared = PreparedCall(self, label, async_label, route, ordered, tally, resolved)
-        prepared.arguments = self._arguments(route)
-        prepared.issue = bare = self._carrying(prepared, route)
-        if resolved is not None and resolved.recv != "new":
-            prepared.direct = resolved.direct(prepared.arguments)
-            prepared.returns_x, prepared.returns_out = resolved.recv == "x", resolved.recv == "out"
+        """Return the prepared call of an implementation."""
 
-        def agreeing() -> Callable[..., None]:
-            return self._carrying(prepared, self._agreeing(route, label))
+    def _label(
+        self,
+        kind: CallKind,
+        call: Signature,
+        choice: Choice,
+        shape: tuple[int, ...],
+        async_op: bool = False,
+    ) -> CallFingerprint:
+        """Return the identity of a call. Asynchronous ones do not fit others."""
+        which = choice.algorithm, call.registered, async_op
+        alike = kind.decided.get(which)
+        if alike is None:
+            more = {"path": choice.path, "async_op": async_op}
+            more |= {"axis": kind.axis} if kind.axis else {}
+            alike = kind.decided[which] = of_kind(call, choice.algorithm, **more)
+        sizes = kind.shape_in_common(call, shape)
+        if choice.schedule:
+            sizes["schedule"] = choice.schedule
+        values, code = alike
+        return of_sizes(call, values, code, sizes)
 
-        def first(*arguments: Any) -> None:
-            if not check.known(label) or check.always(label):
-                agreeing()(*arguments)
-            else:  # what the ranks have agreed on since this call was prepared counts
-                bare(*arguments)
-            if check.known(label):
-                prepared.issue = bare
+    def async_label(self, prepared: PreparedCall) -> CallFingerprint:
+        """Return the identity of the asynchronous form of a call."""
+        if prepared.kind is None or prepared.call is None or prepared.choice is None:
+            return prepared.label
+        named = prepared.apart
+        if named is None:
+            made = prepared.kind, prepared.call, prepared.choice, prepared.shape
+            named = prepared.apart = self._label(*made, async_op=True)
+        return named
 
-        if ordered and check.always(label):
-            prepared.issue = agreeing()
-        elif ordered and not check.known(label):
-            prepared.issue = first
-        return prepared
+    def named(self, of: PreparedCall, label: CallFingerprint) -> PreparedCall:
+        """Return a prepared call of another identity."""
+        return replace(of, label=label, apart=label, agreed=0)
 
-    def named(self, of: PreparedCall, label: CallFingerprint | None) -> PreparedCall:
-        """Return a prepared call anew, of another identity unless that is None."""
-        labels = label or of.label, label or of.async_label
-        return self._prepare(*labels, of.route, of.ordered, of.resolved)
-
-    @abstractmethod
-    def _carrying(self, prepared: PreparedCall, route: Any) -> Callable[..., None]:
-        """Return the function that carries out calls on a route."""
-
-    def _arguments(self, route: Any) -> Callable[[Any, Any], tuple[Any, ...]]:
-        """Return the function for the arguments of a route's calls on host arrays."""
-        return both
-
-    @abstractmethod
-    def _agreeing(self, route: Any, label: CallFingerprint) -> Any:
-        """Return the route with an agreement of the ranks before data moves."""
+    def carried_by(self, of: PreparedCall, choice: Choice, found: Any) -> PreparedCall:
+        """Return a prepared call that is carried out by another implementation."""
+        more = {"ordered": of.ordered, "kind": of.kind, "call": of.call, "shape": of.shape}
+        own = self._prepared(of.label, choice, found, **more)
+        own.agreed, own.apart = of.agreed, of.apart
+        return own
 
     def willing(self, call: Call) -> object:
         """Return whether this rank may take the way that plans take where all ranks may. Local.
@@ -257,22 +176,11 @@ class Lane(ABC):
 
         `willing` is what all of them are, or false. Collective; it may block.
         """
-        prepared, check = call.prepared, self._check
-        label = prepared.async_label if async_op else prepared.label
-        check.learn(label)
-        if not async_op and check.known(label) and not check.always(label):
-            prepared.issue = self._carrying(prepared, prepared.route)
+        prepared = call.prepared
+        self._check.learn(prepared, self.async_label(prepared) if async_op else prepared.label)
         return call
 
-    def _on_route(self, call: Call, route: Any) -> Call:
-        """Return a call of a plan on an agreed route."""
-        prepared, label = call.prepared, call.prepared.label
-        own = replace(prepared, route=route, arguments=self._arguments(route))
-        taken = self._agreeing(route, label) if self._check.always(label) else route
-        own.issue = self._carrying(own, taken)
-        return replace(call, prepared=own)
-
-    def bind(self, prepared: PreparedCall, arrays: Arrays, stream: object) -> Call:
+    def bind(self, prepared: PreparedCall, arrays: tuple[Any, ...], stream: object) -> Call:
         """Return a call on arrays.
 
         Raises
@@ -285,35 +193,34 @@ class Lane(ABC):
         return Call(prepared, send, recv, result, (arrays[0], result), queue)
 
     def _memory(
-        self, prepared: PreparedCall, arrays: Arrays, queue: Queue | None
+        self, prepared: PreparedCall, arrays: tuple[Any, ...], queue: Queue | None
     ) -> tuple[Any, Any, Any]:
         """Return the array to send, the array to receive into, and the call's result."""
         x, out, send, b = arrays
-        resolved = prepared.resolved
-        assert resolved is not None
-        if send is not None and (resolved.send == "x" or resolved.recv == "x"):
-            send = self.checked_array(send, "x", resolved.written)
+        kind = prepared.kind
+        if send is not None and (kind.send == "x" or kind.recv == "x"):
+            send = self.checked_array(send, "x", kind.written)
         recv: View | None
-        if resolved.recv == "x":
+        if kind.recv == "x":
             result, recv = x, send
-        elif resolved.recv is None:
+        elif kind.recv is None:
             result = recv = None
         else:
-            if resolved.recv == "new":
-                result = self.new_like(x, resolved.shape, resolved.call.dtype, queue)
+            if kind.recv == "new":
+                result = self.new_like(x, prepared.shape, kind.call.dtype, queue)
                 b = result if result.__class__ is np.ndarray else view(result, "out")
-                if resolved.zeroed:
+                if kind.zeroed:
                     self.clear(b, x, queue)
             else:
                 result = out
             assert b is not None
             recv = self.checked_array(b, "out", True)
-        if resolved.send != "x":
+        if kind.send != "x":
             send = None
         return send, recv, result
 
     def carry_out(
-        self, prepared: PreparedCall, arrays: Arrays, stream: object, limit: float
+        self, prepared: PreparedCall, arrays: tuple[Any, ...], stream: object, limit: float
     ) -> Any:
         """Carry a call out, and return its result: `bind` and `run` in one."""
         return self.run(self.bind(prepared, arrays, stream), limit)

@@ -29,7 +29,7 @@ from hpccomm.memory.views import (
     overlap,
 )
 from hpccomm.reductions import Op, ReduceOp, WindowOp, check, recognised
-from hpccomm.runtime.callpath import Issue, in_turn
+from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.operation import Operation
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
@@ -208,19 +208,20 @@ def fetch_and_op(
         counting = self._access.counting(peer, start, op) if counted and given is op else None
         if counting is not None:
             label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
-            tally = calls.reports.tally(label.name, label.nbytes)
-            issue = calls.polling(label, tally, counting, ordered=False)
-            self._counters[dst, offset, id(op)] = issue, [0]
+            prepared = PreparedCall(calls, label, counting, ordered=False)
+            self._counters[dst, offset, id(op)] = prepared, [0]
     return result[()] if out is None and isinstance(x, _SCALARS) else result
 
 
 @in_turn
-def _count(core: Core, counter: tuple[Issue, list[Any]], x: int, timeout: float | None) -> Any:
+def _count(
+    core: Core, counter: tuple[PreparedCall, list[Any]], x: int, timeout: float | None
+) -> Any:
     """Carry out `fetch_and_op` of an integer that fits, on an element as before."""
     if core.sink.diverted:
         core.sink.refuse_batch("fetch_and_op", "; call it before or after")
-    issue, old = counter
-    issue((x, old), None, core.calls.timeout if timeout is None else core.limit(timeout))
+    prepared, old = counter
+    prepared.issue((x, old), None, core.calls.timeout if timeout is None else core.limit(timeout))
     return old[0]
 
 

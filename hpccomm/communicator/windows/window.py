@@ -75,7 +75,7 @@ class Window(calls.WindowCalls):
         self._rank = core.backend.rank
         self._onesided = onesided
         self._exposure = exposure
-        self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO, False).start
+        self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO)[1].start
         # Signals of this rank to itself, by index. As messages they would wait for the receive where
         # an MPI library delivers no message of a rank to itself before (MPICH on one rank).
         self._own_signals: Counter[int] = Counter()

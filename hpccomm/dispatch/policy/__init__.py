@@ -14,13 +14,13 @@ from hpccomm.dispatch.policy.choosing import AUTO as AUTO
 from hpccomm.dispatch.policy.choosing import IN_ORDER as IN_ORDER
 from hpccomm.dispatch.policy.choosing import NAMES as NAMES
 from hpccomm.dispatch.policy.choosing import NATIVE as NATIVE
-from hpccomm.dispatch.policy.choosing import Conditions as Conditions
 from hpccomm.dispatch.policy.choosing import Policy as Policy
-from hpccomm.dispatch.policy.choosing import PolicyChoice as PolicyChoice
+from hpccomm.dispatch.policy.choosing import algorithm_of as algorithm_of
 from hpccomm.dispatch.policy.choosing import applicable as applicable
 from hpccomm.dispatch.policy.choosing import asked_for as asked_for
 from hpccomm.dispatch.policy.choosing import fastest as fastest
 from hpccomm.dispatch.policy.choosing import names as names
+from hpccomm.dispatch.policy.choosing import rounded_up as rounded_up
 from hpccomm.dispatch.policy.table import CASES as CASES
 from hpccomm.dispatch.policy.table import Pick as Pick
 from hpccomm.dispatch.policy.table import Shape as Shape

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.policy.table import (
     NATIVE_CASE,
@@ -47,63 +48,37 @@ IN_ORDER = (
 )
 
 
-class PolicyChoice(NamedTuple):
-    """An algorithm with its parameters, or `AUTO`, and why.
-
-    `other` is it, if it is not hpccomm's own. It may be chosen because the arrays are `registered`.
-    """
-
-    pick: Pick
-    reason: str = ""
-    other: Algorithm | None = None
-    registered: bool = False
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm's name."""
-        return self.pick.algorithm
-
-    def schedule_of(self, collective: str) -> Algorithm:
-        """Return the algorithm, which is not native."""
-        return self.other or ALGORITHMS[collective][self.algorithm]
+def algorithm_of(call: Signature, choice: Choice) -> Algorithm:
+    """Return the algorithm that was chosen for a call, which is not native."""
+    found: Algorithm = choice.other or ALGORITHMS[call.collective][choice.algorithm]
+    return found
 
 
-class Conditions(NamedTuple):
-    """The demands of a call on its algorithm, and the means of the ranks.
+def applicable(call: Signature, native: bool = False, shared: bool = False) -> tuple[str, ...]:
+    """Return the names of hpccomm's own algorithms that ``algorithm=`` may take for this call.
 
-    Attributes
+    Parameters
     ----------
-    deterministic : bool
-        Whether contributions must be folded in rank order.
+    call : Signature
+        The call.
     native : bool
-        Whether the backend has its own form of the call.
+        Whether the backend has its own form of it. Then ``"native"`` is the first name, unless contributions must be
+        folded in rank order.
     shared : bool
         Whether the ranks reach each other's memory.
     """
-
-    deterministic: bool
-    native: bool = False
-    shared: bool = False
-
-
-_REGISTERED_COUNTS = Conditions(deterministic=False, native=True, shared=True)
-"""Conditions in which registered arrays may make a difference."""
-
-
-def applicable(call: Signature, conditions: Conditions) -> tuple[str, ...]:
-    """Return the names of hpccomm's own algorithms that ``algorithm=`` may take for this call."""
     algorithms = ALGORITHMS[call.collective].items()
-    own = tuple(name for name, each in algorithms if not _misfit(call, each, conditions))
-    return (NATIVE, *own) if conditions.native and not conditions.deterministic else own
+    own = tuple(name for name, each in algorithms if not _misfit(call, each, shared))
+    return (NATIVE, *own) if native and not call.deterministic else own
 
 
-def _misfit(call: Signature, algorithm: Algorithm, conditions: Conditions) -> str:
+def _misfit(call: Signature, algorithm: Algorithm, shared: bool) -> str:
     """Return why an algorithm does not apply to a call; empty if it does."""
-    if algorithm.shared and not conditions.shared:
+    if algorithm.shared and not shared:
         return "takes ranks that reach each other's memory"
     if algorithm.uniform and not call.uniform:
         return "takes blocks of one size"
-    if conditions.deterministic and algorithm.ordered is None:
+    if call.deterministic and algorithm.ordered is None:
         return "has no form that folds contributions in rank order (Algorithm(..., ordered=...))"
     return ""
 
@@ -114,9 +89,9 @@ def asked_for(
     names: tuple[str, ...],
     call: Signature,
     over: str,
-    conditions: Conditions,
-) -> PolicyChoice:
-    """Return the algorithm of a call: one of `names`, `AUTO`, or another package's.
+    shared: bool = False,
+) -> tuple[str, Algorithm | None]:
+    """Return the algorithm that a call asks for: one of `names`, `AUTO`, or another package's, with its description.
 
     Parameters
     ----------
@@ -130,8 +105,8 @@ def asked_for(
         The call.
     over : str
         What carries it, for the error.
-    conditions : Conditions
-        Those of the call.
+    shared : bool
+        Whether the ranks reach each other's memory.
 
     Raises
     ------
@@ -142,18 +117,18 @@ def asked_for(
     """
     asked = setting if algorithm is None else algorithm
     if asked == AUTO:
-        return PolicyChoice(Pick(AUTO))
+        return AUTO, None
     if not isinstance(asked, str):
         chosen = asked if isinstance(asked, Algorithm) else Algorithm(asked)
         name = _qualified(chosen.build)
     else:
         if asked in names:
-            return PolicyChoice(Pick(asked))
+            return asked, None
         known, others = KNOWN[call.collective], registered()[call.collective]
         if asked not in others:
             if algorithm is None:
-                return PolicyChoice(Pick(AUTO))
-            fitting = [each for each in others if not _misfit(call, known[each], conditions)]
+                return AUTO, None
+            fitting = [each for each in others if not _misfit(call, known[each], shared)]
             fits = ", ".join(repr(each) for each in (AUTO, *names, *fitting))
             advice = f"give one of {fits}"
             if asked not in NAMES:
@@ -162,11 +137,11 @@ def asked_for(
                 f"algorithm is {asked!r}, which does not apply to this {call.name} over {over}; {advice}"
             )
         name, chosen = asked, known[asked]
-    misfit = _misfit(call, chosen, conditions)
+    misfit = _misfit(call, chosen, shared)
     if not misfit:
-        return PolicyChoice(Pick(name), other=chosen)
+        return name, chosen
     if algorithm is None:
-        return PolicyChoice(Pick(AUTO))
+        return AUTO, None
     fits = ", ".join(repr(each) for each in (AUTO, *names))
     raise UsageError(
         f"algorithm is {name!r}, which {misfit}, and does not apply to this {call.name} over {over}; "
@@ -202,42 +177,68 @@ class Policy(NamedTuple):
     source: str
     network: Callable[[], "Network"]
 
+    @property
+    def shared(self) -> bool:
+        """Whether the ranks reach each other's memory."""
+        return self.shape.memory != "off" and self.shape.nodes == 1
+
     def decide(
-        self,
-        call: Signature,
-        algorithm: Asked,
-        conditions: Conditions,
-        setting: str = AUTO,
-    ) -> PolicyChoice:
-        """Choose the algorithm of a call.
+        self, call: Signature, algorithm: Asked, native: bool = False, setting: str = AUTO
+    ) -> Choice:
+        """Choose the algorithm of a call on host arrays. It has the parameters that a table names for it.
 
         Parameters
         ----------
         call : Signature
             The call.
-        algorithm, conditions, setting
+        algorithm, setting
             As for `asked_for`.
+        native : bool
+            Whether the backend has its own form of the call.
 
         Raises
         ------
         UsageError
             If `algorithm` does not apply; the message lists the ones that do.
         """
-        deterministic, names = conditions.deterministic, applicable(call, conditions)
-        over = f"{self.shape.backend}{self._apart(call, algorithm, conditions.shared)}"
-        pick, _, other, _ = asked_for(algorithm, setting, names, call, over, conditions)
-        name = pick.algorithm
+        names = applicable(call, native, self.shared)
+        over = f"{self.shape.backend}{self._apart(call, algorithm)}"
+        name, other = asked_for(algorithm, setting, names, call, over, self.shared)
         if name == AUTO:
-            return self._automatic(call, names, conditions)
+            return self._automatic(call, names)
+        pick = Pick(name)
         if not call.individual:
-            pick = self.named(call.collective, name, call.nbytes, deterministic=deterministic)
-        return PolicyChoice(pick, f"as asked; {IN_ORDER}" if deterministic else "as asked", other)
+            pick = self.named(
+                call.collective, name, call.nbytes, deterministic=bool(call.deterministic)
+            )
+        return self._choice(
+            call, pick, f"as asked; {IN_ORDER}" if call.deterministic else "as asked", other
+        )
 
-    def _on_registered(
-        self, call: Signature, names: tuple[str, ...], conditions: Conditions
-    ) -> PolicyChoice | None:
+    def _choice(
+        self,
+        call: Signature,
+        pick: Pick,
+        reason: str,
+        other: Algorithm | None = None,
+        registered: bool = False,
+    ) -> Choice:
+        name, segment, channels = pick
+        return Choice(
+            call.name,
+            "host",
+            self.shape.backend,
+            name,
+            segment or None,
+            registered,
+            reason,
+            channels=channels,
+            other=other,
+        )
+
+    def _on_registered(self, call: Signature, names: tuple[str, ...]) -> Choice | None:
         """Choose for registered arrays; None where they make no difference, or none is known."""
-        if not call.registered or conditions != _REGISTERED_COUNTS:
+        if not (call.registered and self.shared and NATIVE in names):
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
         if row is None or row.pick.algorithm not in names:
@@ -246,14 +247,14 @@ class Policy(NamedTuple):
         if known is None or not (known.shared or known.direct):
             return None  # the arrays make no difference to its steps
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
-        return PolicyChoice(row.pick, why, registered=True)
+        return self._choice(call, row.pick, why, registered=True)
 
-    def _apart(self, call: Signature, algorithm: Asked, shared: bool) -> str:
+    def _apart(self, call: Signature, algorithm: Asked) -> str:
         """Return why an algorithm does not apply that needs shared memory, or ''."""
         known = None
         if isinstance(algorithm, str):
             known = ALGORITHMS[call.collective].get(algorithm)
-        if known is None or shared or not known.shared:
+        if known is None or self.shared or not known.shared:
             return ""
         if self.shape.nodes > 1:
             return f" on {self.shape.nodes} nodes, each with its own memory"
@@ -266,12 +267,10 @@ class Policy(NamedTuple):
         cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
         return self.table.tuned(collective, cases, algorithm, nbytes)
 
-    def _automatic(
-        self, call: Signature, names: tuple[str, ...], conditions: Conditions
-    ) -> PolicyChoice:
+    def _automatic(self, call: Signature, names: tuple[str, ...]) -> Choice:
         native = NATIVE in names
         backend, ranks = self.shape.backend, self.shape.ranks
-        if conditions.deterministic:
+        if call.deterministic:
             case, why = ORDERED_CASE, f"{IN_ORDER}; "
         elif native:
             case, why = NATIVE_CASE, ""
@@ -279,12 +278,12 @@ class Policy(NamedTuple):
             what = f"{call.name}{_what(call)}"
             case, why = OWN_CASE, f"{backend} does not have its own {what} with this meaning; "
         if native and ranks == 1:
-            return PolicyChoice(Pick(NATIVE), "there is but one rank")
+            return self._choice(call, Pick(NATIVE), "there is but one rank")
         if call.individual:
             why += "each rank has its own number of bytes, and all must choose alike"
             name = NATIVE if native else fastest(call, names, self.network()).algorithm
-            return PolicyChoice(Pick(name), why)
-        on_registered = self._on_registered(call, names, conditions)
+            return self._choice(call, Pick(name), why)
+        on_registered = self._on_registered(call, names)
         if on_registered is not None:
             return on_registered
         row = self.table.find(call.collective, case, call.nbytes)
@@ -292,24 +291,29 @@ class Policy(NamedTuple):
         if row is not None and fits:
             chosen, other = row.pick.algorithm, None
             if chosen not in names and chosen not in NAMES:  # another package's, as a table has it
-                other = asked_for(None, chosen, names, call, "", conditions).other
+                _, other = asked_for(None, chosen, names, call, "", self.shared)
             if chosen in names or other is not None:
                 reason = f"{why}the fastest from {row.start} bytes on by {self.source}"
-                return PolicyChoice(row.pick, reason, other)
+                return self._choice(call, row.pick, reason, other)
         why += f"no table that fits was measured for this (there is {self.source})"
         if native:
-            return PolicyChoice(Pick(NATIVE), why)
+            return self._choice(call, Pick(NATIVE), why)
         name, seconds = fastest(call, names, self.network())
         if seconds < math.inf:
             why += (
                 f"; of hpccomm's algorithms this one has the shortest estimated time, about "
                 f"{seconds * 1e6:.3g} us on the network {self.network().name!r}"
             )
-        return PolicyChoice(Pick(name), why)
+        return self._choice(call, Pick(name), why)
+
+
+def rounded_up(nbytes: int) -> int:
+    """Return the next power of two, for what all sizes of a class have in common."""
+    return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
 def fastest(call: Signature, names: Sequence[str], network: "Network") -> "Estimated":
-    """Return the algorithm that is estimated to be the fastest. Local; the same on every rank.
+    """Return the algorithm that is estimated to be the fastest at the next power of two bytes. Local; the same on every rank.
 
     Parameters
     ----------
@@ -322,7 +326,7 @@ def fastest(call: Signature, names: Sequence[str], network: "Network") -> "Estim
     """
     from hpccomm.schedules.cost.terms import ranked  # where a table says, no price is needed
 
-    nbytes = UNEVEN_BYTES if call.individual else call.nbytes
+    nbytes = UNEVEN_BYTES if call.individual else rounded_up(call.nbytes)
     return ranked(network, call.collective, nbytes, names, DEFAULT_SEGMENT)[0]
 
 

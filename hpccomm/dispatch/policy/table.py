@@ -7,8 +7,10 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError
 
 NATIVE_CASE = "native"
@@ -178,6 +180,18 @@ class Table:
         if rows is None:
             return None
         return rows[bisect_right(rows, nbytes, key=lambda row: row.start) - 1]
+
+    @cached_property
+    def _edges(self) -> dict[str, list[int]]:
+        powers = {edge for bits in range(64) for edge in (1 << bits, (1 << bits) + 1)}
+        starts = {collective: set(powers) for collective in DESCRIPTIONS}
+        for (collective, _), rows in self.rows.items():
+            starts[collective].update(row.start for row in rows)
+        return {collective: sorted(each) for collective, each in starts.items()}
+
+    def size_class(self, collective: str, nbytes: int) -> int:
+        """Return the class of a size. In one, all sizes have the same rows, and lie between the same powers of two."""
+        return bisect_right(self._edges[collective], nbytes)
 
     def near(self, shape: Shape) -> bool:
         """Tell whether what was measured here says something of another shape.
