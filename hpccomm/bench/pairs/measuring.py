@@ -8,8 +8,9 @@ the two nodes takes part. Inside nodes, each node has one pair at work. The firs
 nodes, and the next ones all ranks: a run that stops early has a fair sample.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -66,17 +67,14 @@ def rounds(nodes: Sequence[int]) -> list[Round]:
     """
     members = grouped((node, rank) for rank, node in enumerate(nodes))
     meetings = [
-        [list(between(members[one], members[other])) for one, other in met]
+        _abreast(between(members[one], members[other]) for one, other in met)
         for met in tournament(list(members))
     ]
-    outside: list[Round] = []
-    for turn in range(max((len(each) for met in meetings for each in met), default=0)):
-        outside += [tuple(each[turn] for each in met if turn < len(each)) for met in meetings]
-    own = [[pair for met in tournament(each) for pair in met] for each in members.values()]
-    inside: list[Round] = [
-        tuple((min(each[turn]), max(each[turn])) for each in own if turn < len(each))
-        for turn in range(max(map(len, own), default=0))
-    ]
+    outside = [pairs for turn in zip_longest(*meetings, fillvalue=()) for pairs in turn]
+    inside = _abreast(
+        [(min(pair), max(pair)) for met in tournament(each) for pair in met]
+        for each in members.values()
+    )
     # In step with each other, so that a part of all rounds has its part of both.
     share = len(inside) / max(1, len(outside))
     mixed: list[Round] = []
@@ -85,6 +83,11 @@ def rounds(nodes: Sequence[int]) -> list[Round]:
         mixed += inside[int(number * share) : int((number + 1) * share)]
     mixed += inside[int(len(outside) * share) :]
     return [each for each in mixed if each]
+
+
+def _abreast(queues: Iterable[Iterable[Pair]]) -> list[Round]:
+    """Return rounds of the first pair of each queue, of the second, and so on."""
+    return [tuple(filter(None, turn)) for turn in zip_longest(*queues)]
 
 
 def again(pairs: Sequence[Pair], nodes: Sequence[int]) -> list[Round]:
