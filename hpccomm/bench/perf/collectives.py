@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf import layouts
@@ -99,10 +98,9 @@ class Benchmark:
         return self.what.in_place != "never"
 
 
-def benchmark(name: str) -> Benchmark:
+def benchmark(what: Collective) -> Benchmark:
     """Return the benchmark of a collective on blocks of one size."""
-    what = DESCRIPTIONS[name]
-    return Benchmark(name, what, partial(layouts.layout, what), partial(_arguments, what))
+    return Benchmark(what.name, what, partial(layouts.layout, what), partial(_arguments, what))
 
 
 def _arguments(what: Collective, operands: Operands) -> Arguments:
@@ -167,11 +165,8 @@ _UNCOMMON = {
         names_op=True,
         algorithms=False,
     ),
-    "hypercube": Benchmark(
-        "hypercube",
-        _HYPERCUBE,
-        partial(layouts.layout, _HYPERCUBE),
-        partial(_arguments, _HYPERCUBE),
+    "hypercube": replace(
+        benchmark(_HYPERCUBE),
         algorithms=False,
         steps=_across_the_cube,
         carried=lambda ranks: (ranks - 1) / ranks,
@@ -180,7 +175,7 @@ _UNCOMMON = {
 }
 """Calls whose sizes or arguments do not follow from a description."""
 
-COLLECTIVES = {name: _UNCOMMON.get(name) or benchmark(name) for name in MEASURED}
+COLLECTIVES = {name: _UNCOMMON.get(name) or benchmark(DESCRIPTIONS[name]) for name in MEASURED}
 """Every collective that can be measured, in the order of ``all``."""
 
 
@@ -189,44 +184,42 @@ def bind(
     collective: Benchmark,
     operands: Operands,
     how: dict[str, Any],
-    copy: Callable[[Any, Any], None] = np.copyto,
+    copy: Callable[[Any, Any], None],
     *,
-    planned: bool = False,
+    planned: bool,
 ) -> Call:
     """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array.
 
     With `planned` it is a plan, which the ranks agree on here, if the collective has plans.
     """
-    steps = collective.steps
-    if steps is not None:
-        return _with_own_block(partial(steps, comm, operands), operands, copy)
-    args, keywords = collective.arguments(operands)
-    call: Call = partial(getattr(comm, collective.name), *args, **keywords, **how)
-    if planned:
-        call = comm.plan(collective.name, *args, **keywords, **how)
-    x, out = operands.x, operands.out
-    if collective.what.in_place != "always" or x is None or out is None or x is out:
+    if collective.steps is not None:
+        call: Call = partial(collective.steps, comm, operands)
+    else:
+        args, keywords = collective.arguments(operands)
+        call = partial(getattr(comm, collective.name), *args, **keywords, **how)
+        if planned:
+            call = comm.plan(collective.name, *args, **keywords, **how)
+    place = _copied_to(collective, operands)
+    if place is None:
         return call
 
-    # A broadcast has no output. Out of place, the root's own copy is part of the work, as it is in
-    # NCCL's.
     def copied() -> None:
-        copy(out, x)
+        copy(place, operands.x)
         call()
 
     return copied
 
 
-def _with_own_block(call: Call, operands: Operands, copy: Callable[[Any, Any], None]) -> Call:
-    """Return a gathering call that begins with this rank's own block, which in place is there already."""
+def _copied_to(collective: Benchmark, operands: Operands) -> Array | None:
+    """Return where a rank's input is copied as part of the work, as in NCCL's; None if it is not.
+
+    A broadcast has no output: out of place, the root copies. A gathering that takes several calls begins with
+    the rank's own block, which in place is there already.
+    """
     x, out = operands.x, operands.out
-    if x is None or out is None or operands.in_place:
-        return call
+    if x is None or out is None or x is out:
+        return None
+    if collective.steps is None:
+        return out if collective.what.in_place == "always" else None
     first = operands.member.rank * len(x)
-    own = out[first : first + len(x)]
-
-    def copied() -> None:
-        copy(own, x)
-        call()
-
-    return copied
+    return None if operands.in_place else out[first : first + len(x)]

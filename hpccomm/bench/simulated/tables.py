@@ -16,6 +16,7 @@ from hpccomm.bench.perf.layouts import Layout
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL
 from hpccomm.bench.perf.tables import PerfCase, PerfTable
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
@@ -46,7 +47,7 @@ MESSAGE_BYTES = 256
 
 SIMULATED: dict[str, Benchmark] = {
     name: collective for name, collective in COLLECTIVES.items() if collective.algorithms
-} | {"scan": benchmark("scan")}
+} | {"scan": benchmark(DESCRIPTIONS["scan"])}
 """Every collective that can be simulated, in the order of ``all``."""
 
 
