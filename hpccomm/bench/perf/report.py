@@ -60,6 +60,8 @@ class Report:
         Tables so far whose average bus bandwidth is too low.
     info : RunInfo
         Facts of the run.
+    progress : Progress
+        Shows what is measured.
 
     Raises
     ------
@@ -76,7 +78,7 @@ class Report:
         err: TextIO,
         progress: Progress,
     ) -> None:
-        self.info, self._progress = info, progress
+        self.info, self.progress = info, progress
         self._out, self._err = out, err
         self.wrong = self.slow = 0
         self._least = options.least_busbw
@@ -153,7 +155,7 @@ class Report:
             if self._json is not None:
                 self._rows.append(row)
                 self._samples.append(samples if self.info.config.per_iter_timing else None)
-        self._progress.advance(len(halves))
+        self.progress.advance(len(halves))
 
     def complain(self, wrong: Sequence[str]) -> None:
         """Print sentences about wrong results."""
@@ -180,18 +182,14 @@ class Report:
 
     def show(self, text: str) -> None:
         """Print text in place of the progress line."""
-        with self._progress.hidden():
+        with self.progress.hidden():
             _put(self._out, text)
-
-    def progress(self, doing: str) -> None:
-        """Show the current case on a terminal."""
-        self._progress.show(doing)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
-        self._progress.close()
+        self.progress.close()
         if isinstance(error, KeyboardInterrupt):
             self._break_off(interrupted=True)
         self._left = True
@@ -227,7 +225,7 @@ class Report:
         """Close the table, where that was interrupted, and say where the rows are. From any thread."""
         text, rows = self._closing() if interrupted else "", self._kept_rows()
         # What must not wait goes first: a launcher that reads nothing any more fills its pipes.
-        self._progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
+        self.progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
         if text:
             # Past the stream's buffer, which is empty and whose lock the main thread may hold.
             try:

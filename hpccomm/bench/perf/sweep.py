@@ -322,7 +322,7 @@ class _Sweep:
             if self._report is not None:
                 place = "in place" if in_place else "out of place"
                 names = f"{case.collective.name} {case.type_name} {case.op_name}"
-                self._report.progress(f"{names} {case.size} B {place}")
+                self._report.progress.show(f"{names} {case.size} B {place}")
             times = runner.measure(case, in_place=in_place, serial=next(self._serials))
             halves.append(side.world.gather_object(times))
         ranks, variant = side.comm.size, side.variant.name

@@ -106,7 +106,7 @@ def run(
             report.begin([table.names])
             for call in calls(table, request):
                 name = table.collective.name
-                report.progress(f"{table.algorithm} {name} {call.layout.nbytes} B")
+                report.progress.show(f"{table.algorithm} {name} {call.layout.nbytes} B")
                 row, samples, point = timed(request, table, call)
                 none = np.empty((0, len(info.ranks), 2))
                 report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
