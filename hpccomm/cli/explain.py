@@ -27,7 +27,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hpccomm.diagnosis.faults import Fault
     from hpccomm.diagnosis.folder import DumpFolder
     from hpccomm.diagnosis.history import Job
-    from hpccomm.diagnosis.log.reading import LogStream
 
 _OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences")
 
@@ -66,7 +65,8 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Explain it; return the exit status."""
     if args.subject == "-" or (args.subject is None and not sys.stdin.isatty()):
-        return _explain_log(cast("LogStream", sys.stdin.buffer), "standard input", args)
+        piped: Any = sys.stdin.buffer
+        return _explain_log(piped, "standard input", args)
     if args.subject is None:
         raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
     # Path.exists raises for what no path can be, such as a long message.
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         return _explain_log(log, str(place), args)
 
 
-def _explain_log(log: "LogStream", name: str, args: argparse.Namespace) -> int:
+def _explain_log(log: "io.BufferedReader[Any]", name: str, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis.log import reading, words
 
     with watched(f"reading {name}"):

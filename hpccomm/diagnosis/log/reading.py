@@ -10,7 +10,8 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from io import BufferedIOBase, BufferedReader
+from typing import Any
 
 import numpy as np
 
@@ -52,24 +53,12 @@ _FOREIGN = {
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 
 
-class LogStream(Protocol):
-    """The source of a log: a buffered reader."""
-
-    def peek(self, size: int = ..., /) -> bytes:
-        """Return the next bytes without consuming them."""
-        ...
-
-    def read1(self, size: int = ..., /) -> bytes:
-        """Return the bytes read so far, or the next ones."""
-        ...
-
-
-def read(stream: LogStream, name: str) -> LogReport:
+def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     """Read a log.
 
     Parameters
     ----------
-    stream : LogStream
+    stream : BufferedReader
         Packed by gzip, bzip2 or xz, or not.
     name : str
         Its name.
@@ -92,7 +81,7 @@ def read(stream: LogStream, name: str) -> LogReport:
     return reader.report
 
 
-def _pieces(stream: LogStream, report: LogReport) -> Iterator[tuple[bytes, int]]:
+def _pieces(stream: BufferedIOBase, report: LogReport) -> Iterator[tuple[bytes, int]]:
     """Yield pieces, each with the end of its new part; what follows is there to look ahead."""
     rest, over = b"", False
     while not over:
