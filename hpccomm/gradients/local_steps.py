@@ -140,10 +140,6 @@ class LocalSteps:
         buckets = layout(list(arrays), _TOGETHER)
         self._movements = [_Movement(group, each, self._outer) for each in buckets]
         self._anchors = [each.anchor for each in self._movements]
-        self._averages = [
-            comm.plan("all_reduce", each.moved.memory, ReduceOp.AVG, timeout=timeout)
-            for each in self._movements
-        ]
         self._anchored = False  # whether all ranks are known to have the same anchor
         self._since = self._steps = self._synchronizations = 0
         self._seconds = 0.0
@@ -198,8 +194,8 @@ class LocalSteps:
             self._anchored = True
         for each in self._movements:
             each.measure(self._arrays)
-        for average in self._averages:
-            average()
+        for each in self._movements:
+            each.average()
         for each in self._movements:
             self._outer(each.anchor.memory, each.moved.memory, each.state, self._steps)
             each.anchor.write(self._arrays)
@@ -254,6 +250,7 @@ class _Movement:
         self.moved = registered(group, bucket, length)
         self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))
         self.state = {name: np.zeros(length, wide(bucket.dtype)) for name in outer.state}
+        self.average = group.plan("all_reduce", self.moved.memory, ReduceOp.AVG)
 
     def measure(self, arrays: Mapping[str, Array]) -> None:
         for name, view in self.moved.views.items():

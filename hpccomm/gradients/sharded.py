@@ -148,7 +148,8 @@ class ShardedOptimizer:
         # One bucket needs no background: a call in the own thread is quicker.
         exact, async_op = self._settings.deterministic, len(buckets) > 1
         reduction = ReduceOp.AVG if op == "average" else ReduceOp.SUM
-        self._plans = [each.plan(reduction, exact, async_op) for each in self._shards]
+        for shard in self._shards:
+            shard.plan(reduction, exact, async_op)
         if initial == "broadcast":
             self.broadcast_parameters()
 
@@ -214,14 +215,14 @@ class ShardedOptimizer:
                 "new tensors in .grad; give them, by step({name: parameter.grad, ...})"
             )
         begun, updating = perf_counter(), 0.0
-        works = [reduce() for reduce, _ in self._plans]
+        works = [shard.reduce() for shard in self._shards]
         collections = []
-        for shard, work, (_, collect) in zip(self._shards, works, self._plans, strict=True):
+        for shard, work in zip(self._shards, works, strict=True):
             _finish(work)
             update_begun = perf_counter()
             shard.update(self._update, self._steps + 1)
             updating += perf_counter() - update_begun
-            collections.append(collect())
+            collections.append(shard.collect())
         for work in collections:
             _finish(work)
         self._blocked += perf_counter() - begun - updating

@@ -46,6 +46,8 @@ class Shard:
         What this rank updates: its part of the parameters, or their float32 masters.
     state : dict of str to ndarray
         Of the length and order of `values`.
+    reduce, collect : callable
+        The calls that `plan` has planned.
     """
 
     def __init__(self, group: RankGroup, bucket: Bucket, state: StateOf, *, masters: bool) -> None:
@@ -76,15 +78,13 @@ class Shard:
         if self._master is not None:
             self._master[:] = self._parameters
 
-    def plan(
-        self, op: ReduceOp, exact: bool, async_op: bool
-    ) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    def plan(self, op: ReduceOp, exact: bool, async_op: bool) -> None:
         """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
         group, gradients = self._group, self.gradients.memory
         parts = self.parameters.memory.reshape(group.size, -1)
         how = {"deterministic": exact, "async_op": async_op}
-        reduction = group.plan("reduce_scatter", gradients, op, out=self._gradients, **how)
-        return reduction, group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
+        self.reduce = group.plan("reduce_scatter", gradients, op, out=self._gradients, **how)
+        self.collect = group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""
