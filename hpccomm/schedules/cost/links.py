@@ -5,7 +5,7 @@ queues of one length are processed at once. Let the messages of a queue arrive a
 and hold the link for h_1, h_2, ... Then message k has passed at ``H_k + max(r_j - H_(j-1) for j <=
 k)``, where H_k is the sum of the first k holds, and r_1 is not before the link is free.
 
-`acts` and `rounds` send messages through it.
+`rounds` sends messages through it.
 """
 
 from collections.abc import Sequence
