@@ -9,6 +9,7 @@ import numpy as np
 
 from hpccomm.results import repetitions, table
 from hpccomm.results.schema import UNCHECKED, Config, Row, RunInfo
+from hpccomm.variables.tables import version_code
 
 VERSION = 3
 """Version of nccl-tests' schema."""
@@ -47,14 +48,14 @@ def document(
     and not-a-number as ``"nan"``; so does this. Its ``experiment_name``, which nccl-tests mostly
     leaves empty, identifies the tables of a run: collective, backend and algorithm.
     """
-    tally = table.tallied(rows)
+    tally, nccl = table.tallied(rows), info.versions.get("nccl")
     wrong, bandwidth = (tally.wrong, tally.mean) if whole else (None, math.nan)
     result: dict[str, Any] = {
         "version": VERSION,
         "start_time": info.started.strftime(table.TIME_FORMAT),
         "args": list(info.arguments),
         "env": [f"{name}={value}" for name, value in {**info.environment, **info.slurm}.items()],
-        "nccl_version": nccl_code(info.versions.get("nccl")),
+        "nccl_version": version_code(nccl) if nccl else None,
         "config": {
             **_config(info.config),
             "devices": [
@@ -76,14 +77,6 @@ _DEVICE = {
     for name in ("rank", "group", "pid", "hostname", "device", "device_hex", "device_info")
 }
 """Keys of a rank in nccl-tests' JSON, with the fields of `RankInfo`."""
-
-
-def nccl_code(version: str | None) -> int | None:
-    """Return NCCL's number for a version, such as 23203 for ``"2.32.3"``; None without NCCL."""
-    if version is None:
-        return None
-    major, minor, patch = (int(part) for part in version.split(".")[:3])
-    return major * 10000 + minor * 100 + patch
 
 
 _CONFIG = (
