@@ -7,8 +7,9 @@ draws them.
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 from hpccomm.contracts.side import Answer
@@ -320,35 +321,30 @@ def _of_messages(
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
     """Return a shortest round of ranks that wait for each other, or an empty one."""
-    rounds = []
-    for start in sorted(waiting):
-        others = _shortest_round(
-            start, lambda rank: [peer for each in waiting.get(rank, ()) for peer in each.awaited]
-        )
-        if others:
-            rounds.append((start, *others))
-    ring = min(rounds, key=len, default=())
+    awaited = {rank: [*chain(*(each.awaited for each in waits))] for rank, waits in waiting.items()}
+    rounds = (_shortest_round(start, awaited) for start in sorted(waiting))
+    ring = min(filter(None, rounds), key=len, default=())
     return [
         next(each for each in waiting[rank] if peer in each.awaited)
         for rank, peer in zip(ring, (*ring[1:], *ring[:1]), strict=True)
     ]
 
 
-def _shortest_round(start: int, awaited: Callable[[int], Iterable[int]]) -> tuple[int, ...]:
-    """Return the other ranks of a shortest circle of waits; or an empty list.
+def _shortest_round(start: int, awaited: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    """Return the ranks of a shortest circle of waits, from a rank on; none if it is in no circle.
 
     Parameters
     ----------
     start : int
         The rank that the round begins and ends with.
-    awaited : callable
-        Returns the ranks that a rank waits for.
+    awaited : mapping of int to sequence of int
+        The ranks that each rank waits for.
     """
-    reached: dict[int, tuple[int, ...]] = {start: ()}
+    reached: dict[int, tuple[int, ...]] = {start: (start,)}
     front = [start]
     while front:
         rank = front.pop(0)
-        for peer in awaited(rank):
+        for peer in awaited.get(rank, ()):
             if peer == start and rank != start:
                 return reached[rank]
             if peer not in reached:
