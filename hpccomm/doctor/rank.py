@@ -18,7 +18,7 @@ from hpccomm.backends.nccl.facts import version_text
 from hpccomm.doctor.reading import Reading, run
 from hpccomm.doctor.sources import slurm
 from hpccomm.results.schema import recorded_environment
-from hpccomm.units import ranges
+from hpccomm.units import grouped, ranges
 
 _LIBRARIES = re.compile(
     r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
@@ -57,11 +57,9 @@ def _nccl() -> str:
 
 def libraries(maps: str) -> dict[str, list[str]]:
     """Return the paths of the libraries that are mapped, by their short names."""
-    libraries: dict[str, set[str]] = {}
-    for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines()}:
-        if match := _LIBRARIES.search(path):
-            libraries.setdefault(match[1], set()).add(path)
-    return {name: sorted(paths) for name, paths in sorted(libraries.items())}
+    paths = sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines()})
+    libraries = grouped((match[1], path) for path in paths if (match := _LIBRARIES.search(path)))
+    return dict(sorted(libraries.items()))
 
 
 def of_mpi(library: Any) -> dict[str, Any]:

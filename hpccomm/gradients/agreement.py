@@ -16,7 +16,7 @@ from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import Arrays
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
-from hpccomm.units import ranks_named
+from hpccomm.units import grouped, ranks_named
 
 ResultT = TypeVar("ResultT")
 
@@ -99,15 +99,12 @@ def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
     ranks: set[int] = set()
     lines = []
     for what in dict.fromkeys(what for text in every for what in text):
-        others: dict[str, list[int]] = {}
-        own = first.get(what, "missing")
-        for rank, text in enumerate(every):
-            if text.get(what, "missing") != own:
-                others.setdefault(text.get(what, "missing"), []).append(rank)
-        ranks.update(*others.values())
+        by_value = grouped((text.get(what, "missing"), rank) for rank, text in enumerate(every))
+        (own, _), *others = by_value.items()
+        ranks.update(*(where for _, where in others))
         lines += [
             f"{what} is {own} on rank 0 and {value} on {ranks_named(where)}"
-            for value, where in others.items()
+            for value, where in others
         ]
     for rank, text in enumerate(() if lines else every):
         pairs = enumerate(zip(first, text, strict=True))
