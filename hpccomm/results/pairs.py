@@ -178,15 +178,16 @@ def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosi
     levels = _levels(measured, thresholds)
     findings: list[SlowFinding] = []
     slow_links: dict[tuple[int, int], PairLink] = {}
-    for what, part_of, threshold in (
-        ("bandwidth", _bandwidth_part, thresholds.bandwidth),
-        ("latency", _latency_part, thresholds.latency),
-    ):
+    for what in ("bandwidth", "latency"):
         parts, slow = dict[tuple[int, int], float](), dict[tuple[int, int], float]()
         for link in measured.links:
             inside, pair = measured.inside(link), (link.a, link.b)
-            parts[pair] = part_of(link, levels[inside])
-            if parts[pair] < threshold * (_INSIDE if inside else 1):
+            latency, bandwidth = levels[inside]
+            rate, level = link.bandwidth, bandwidth
+            if what == "latency":
+                rate, level = latency, link.latency
+            parts[pair] = rate / level if level else 1.0
+            if parts[pair] < getattr(thresholds, what) * (_INSIDE if inside else 1):
                 slow[pair], slow_links[pair] = parts[pair], link
         findings += _explained(measured, what, parts, slow)
     order = ("node", "nodes", "rank", "pair")
@@ -211,14 +212,6 @@ def _levels(measured: MeasuredPairs, thresholds: Thresholds) -> dict[bool, tuple
             bandwidth = thresholds.expected_bandwidth or bandwidth
         levels[inside] = latency, bandwidth
     return levels
-
-
-def _bandwidth_part(link: PairLink, level: tuple[float, float]) -> float:
-    return link.bandwidth / level[1] if level[1] else 1.0
-
-
-def _latency_part(link: PairLink, level: tuple[float, float]) -> float:
-    return level[0] / link.latency if link.latency else 1.0
 
 
 _Parts = Mapping[tuple[int, int], float]
