@@ -174,7 +174,7 @@ class Job:
 
 def peers(call: RecordedCall, group: Membership) -> Iterator[int]:
     """Yield the ranks of the job that a message goes to or comes from."""
-    for name in ("peer", "source", "destination", "src", "dst", "to", "from"):
+    for name in ("src", "dst"):
         rank = call.terms.get(name)
         if type(rank) is int and 0 <= rank < len(group.members):
             yield group.members[rank]
