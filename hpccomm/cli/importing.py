@@ -30,6 +30,7 @@ from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.fingerprint import identity
 
 
 def _collective(text: str) -> str:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     refused = ResultsError("; ".join(unreadable))
     if unreadable and not args.dry_run:
         raise refused
-    known_runs = reading.KnownRuns(args.output)
+    known = reading.known_runs(args.output)
     mendable = False
     for log, content in logs:
         packed = f" ({content.packed})" if content.packed else ""
@@ -77,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
                 mendable |= not each.unlike
                 continue
             what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
-            if known := known_runs.find(each):
-                output.write(f"{log}{packed}: {what} left out: the same measurement as {known}\n")
+            if (key := identity(each.info, each.rows)) in known:
+                said = f"{what} left out: the same measurement as {known[key]}"
+                output.write(f"{log}{packed}: {said}\n")
                 continue
             name = "" if args.dry_run else reading.store(args.output, each)
             place = f"{name} of {args.output}" if name else "would be stored"
-            known_runs.add(each, f"{name} of {args.output}" if name else f"that of {log}")
+            known[key] = f"{name} of {args.output}" if name else f"that of {log}"
             output.write(f"{log}{packed}: {what}: {place}, {each.status}\n")
             for note in each.notes:
                 output.write(f"{log}{packed}:   {note}\n")

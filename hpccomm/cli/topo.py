@@ -18,7 +18,6 @@ Examples
 
 import argparse
 import dataclasses
-import json
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -83,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
         with watched(f"drawing {args.output.name}"):
             files.save(draw(), args.output)
         lines.append(f"Drawn in {args.output}")
-    output.write(json.dumps(document, indent=1) if args.json else "\n".join(lines).rstrip())
-    output.write("\n")
+    output.write_found(document, ["\n".join(lines).rstrip()], as_json=args.json)
     return 0
 
 

@@ -9,11 +9,11 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.bench.logs import nccl_json, nccl_text, osu, records
 from hpccomm.bench.logs.imported import (
@@ -27,9 +27,6 @@ from hpccomm.bench.logs.imported import (
 from hpccomm.bench.logs.lines import LogLine, streams, together
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,38 +138,24 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
     )
 
 
-class KnownRuns:
-    """The facts that identify a run: a copy of a log is not another launch.
-
-    Parameters
-    ----------
-    path : path-like or None
-        The results file, which need not be there.
+def known_runs(path: Path | None) -> dict[Hashable, str]:
+    """Return the names of the runs of a results file, which need not be there, by their identity.
 
     Raises
     ------
     ResultsError
         If there is a file, and it cannot be read.
     """
+    known: dict[Hashable, str] = {}
+    if path is not None and path.is_file() and path.stat().st_size:
+        from hpccomm.results import reader
 
-    def __init__(self, path: "str | PathLike[str] | None") -> None:
-        self._known: dict[object, str] = {}
-        if path is not None and Path(path).is_file() and Path(path).stat().st_size:
-            from hpccomm.results import reader
-
-            for run in reader.read(Path(path)):
-                self._known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
-
-    def find(self, run: ImportedRun) -> str:
-        """Return the stored run that is the same; empty without one."""
-        return self._known.get(identity(run.info, run.rows), "")
-
-    def add(self, run: ImportedRun, name: str) -> None:
-        """Take a run as known."""
-        self._known.setdefault(identity(run.info, run.rows), name)
+        for run in reader.read(path):
+            known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
+    return known
 
 
-def store(path: "str | PathLike[str]", run: ImportedRun) -> str:
+def store(path: Path, run: ImportedRun) -> str:
     """Add a run to a results file; return its name there.
 
     Raises
@@ -184,7 +167,7 @@ def store(path: "str | PathLike[str]", run: ImportedRun) -> str:
 
     repetitions = sum(len(each) for each in run.samples if each is not None)
     rows = len(run.rows)
-    writer = Writer(Path(path), run.info, expected_rows=rows, expected_repetitions=repetitions)
+    writer = Writer(path, run.info, expected_rows=rows, expected_repetitions=repetitions)
     for row, samples in zip(run.rows, run.samples, strict=True):
         writer.append(row, samples)
     writer.end(run.status, run.ended or run.info.started)
