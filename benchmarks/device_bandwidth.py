@@ -28,7 +28,7 @@ from contest.rounds import Call
 from contest.verdicts import Verdicts
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
-from hpccomm.bench.perf.sources import source_of
+from hpccomm.bench.perf.sweep import source_of
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""

@@ -44,7 +44,7 @@ from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpccomm.bench.perf.sources import CommSource
+    from hpccomm.bench.perf.sweep import CommSource
     from hpccomm.bench.perf.variants import Variant
     from hpccomm.communicator import Communicator
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sources(options: Options) -> list["CommSource"]:
     """Return where the communicator of each variant comes from; without variants, that of each backend."""
-    from hpccomm.bench.perf.sources import CommSource
+    from hpccomm.bench.perf.sweep import CommSource
 
     names = options.backends
     if options.variants is not None:

@@ -19,7 +19,7 @@ from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.names import AUTO, DEVICE, HOST
-from hpccomm.bench.perf.sources import CommSource, kind_of_arrays, source_of
+from hpccomm.bench.perf.sweep import CommSource, kind_of_arrays, source_of
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,

@@ -13,7 +13,7 @@ import pytest
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, sweep
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.sources import source_of
+from hpccomm.bench.perf.sweep import source_of
 from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader

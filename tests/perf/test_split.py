@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.bench.perf import sweep
-from hpccomm.bench.perf.sources import source_of
 from hpccomm.bench.perf.split import split
+from hpccomm.bench.perf.sweep import source_of
 from hpccomm.cli import nccl_tests
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, fingerprint, reader

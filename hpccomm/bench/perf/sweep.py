@@ -16,7 +16,8 @@ import itertools
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -31,11 +32,10 @@ from hpccomm.bench.perf.memory import (
     allocate,
     settings_in_effect,
 )
-from hpccomm.bench.perf.names import DEVICE, NCCL
+from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, NCCL
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.sources import CommSource, arrays_of_run, source_of
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
 from hpccomm.bench.perf.variants import ONLY, Variant
@@ -51,6 +51,27 @@ from hpccomm.results.schema import RunInfo
 if TYPE_CHECKING:
     from hpccomm.bench.perf.timing import RankTimes
     from hpccomm.communicator import Communicator
+
+
+@dataclass(frozen=True, slots=True)
+class CommSource:
+    """Where a communicator comes from.
+
+    Attributes
+    ----------
+    backend : str
+        As requested.
+    opened : callable
+        Gives the communicator as a context manager. Collective; blocks.
+    """
+
+    backend: str
+    opened: Callable[[], AbstractContextManager["Communicator"]]
+
+
+def source_of(comm: "Communicator", backend: str = AUTO) -> CommSource:
+    """Return the source of a communicator that is open, and stays so."""
+    return CommSource(backend, lambda: nullcontext(comm))
 
 
 def run(
@@ -131,6 +152,42 @@ def run(
                             sweep.measure(sides, row)
                     failures = sweep.leave(sides, last=number == len(at_once) - 1)
         return failures
+
+
+def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        If they are on the host, and a flag is for device arrays.
+    """
+    kind = kind_of_arrays(sources, options.arrays)
+    if options.arrays == AUTO and not any(each.what.moves for each in options.collectives):
+        kind = HOST  # a barrier is the host's, for arrays of any memory
+    if kind == HOST:
+        options.refuse_device_flags(
+            "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
+        )
+    return kind
+
+
+def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and it
+    found NCCL.
+    """
+    if arrays != AUTO:
+        return arrays
+    if any(source.backend == NCCL for source in sources):
+        return DEVICE
+    for source in sources:
+        if source.backend == AUTO:
+            with source.opened() as comm:
+                if comm.backends["cuda"] == NCCL:
+                    return DEVICE
+    return HOST
 
 
 class _Side(NamedTuple):
