@@ -35,12 +35,11 @@ from hpccomm.runtime.recorder import (
     SITE,
     TIMEOUT,
     CallRecord,
+    end,
     find,
-    forget,
     in_use,
     in_words,
     mishap,
-    record,
     waited,
 )
 from hpccomm.runtime.reports import CallInfo, Handle
@@ -100,7 +99,7 @@ class CallEngine(CallState):
             inquiry.overdue,
         )
         self.failure.unfit = inquiry.unfit
-        self.record = record if settings.record else forget
+        self.record = self.kept.append
         self._asking = Handle(lambda: None)
         service.watch(self.look)
         register(self.origin.uid, self.origin.rank, self.answer)
@@ -109,6 +108,9 @@ class CallEngine(CallState):
             _everyone.add(self)
         if backend.thread_restriction:
             logger.info("%s: %s", name, backend.thread_restriction)
+
+    def __del__(self) -> None:
+        end(self.kept)
 
     # Who may call.
 
@@ -302,7 +304,7 @@ class CallEngine(CallState):
         """
         if self.gate.error is not None:
             return
-        entry = find(self.origin, self.number)
+        entry = find(self.kept, self.number)
         # What raises afterwards, as calls on objects do, was made.
         made = entry is not None and entry[SITE] is self.site
         waits = of_all and not made and not isinstance(error, CommunicationError)
@@ -312,7 +314,7 @@ class CallEngine(CallState):
             self._asking = self.reports.pre_hooks.register(self._ask_after_refusal)
 
     def _ask_after_refusal(self, info: CallInfo) -> None:
-        entry = self.current or find(self.origin, self.number)
+        entry = self.current or find(self.kept, self.number)
         if entry is not None and entry[NUMBER] and entry[SEQUENCE] == info.sequence:
             self._asking.close()
             self.inquiry.after_refusal(entry)

@@ -438,7 +438,7 @@ class Inquiry:
             dump.write(f"another rank: {question['dump']}", tell=False)  # who asks does
             return {}
         calls, number, rank = self._calls, int(question.get("collective", 0)), question.get("from")
-        entry = find(calls.origin, number) if number else None
+        entry = find(calls.kept, number) if number else None
         if "across" in question:
             told = calls.across()
             failed = told["failed"] or self._failing or bool(self.accusation)

@@ -12,14 +12,19 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from hpccomm.runtime.lifetime import after_fork, no_garbage_collection
 
 CAPACITY = 4096
-"""Calls that are kept."""
+"""Calls that are kept of each communicator."""
+
+ENDED_CALLS = 128
+"""Calls that are kept of all communicators that have ended."""
 
 # Places in an entry. A list is made three times as fast as an object with slots.
 ORIGIN, SEQUENCE, NUMBER, LABEL, MODE, SITE, BEGIN, TIMEOUT, ENDED, ERROR = range(10)
@@ -60,36 +65,52 @@ class Origin(NamedTuple):
     size: int
 
 
-_calls: deque[CallRecord] = deque(maxlen=CAPACITY)
+Ring = deque[CallRecord]
+"""The last calls of a communicator."""
 
-record = _calls.append
-"""Keep an entry."""
-
-forget = deque[CallRecord](maxlen=0).append
-"""Keep nothing: what takes the place of `record` where calls are not recorded."""
+_rings: WeakValueDictionary[int, Ring] = WeakValueDictionary()  # by identity
+_ended: Ring = deque(maxlen=ENDED_CALLS)
 
 
-def calls() -> list[CallRecord]:
-    """Return the calls that are kept, the oldest first. From any thread."""
+def ring(capacity: int = CAPACITY) -> Ring:
+    """Return where a communicator keeps its calls, as long as it holds that."""
+    made: Ring = deque(maxlen=capacity)
+    _rings[id(made)] = made
+    return made
+
+
+def end(kept: Ring) -> None:
+    """Keep a communicator's calls among those of all that have ended."""
+    _ended.extend(kept)
+
+
+def calls(kept: Ring | None = None) -> list[CallRecord]:
+    """Return the calls that are kept of a communicator; by default the last of all, the oldest first. From any thread."""
+    if kept is not None:
+        return _copied(kept)
+    rings = [_ended, *filter(None, [each() for each in _rings.valuerefs()])]
+    entries = [entry for each in rings for entry in _copied(each)]
+    return sorted(entries, key=itemgetter(BEGIN))[-CAPACITY:]
+
+
+def _copied(kept: Ring) -> list[CallRecord]:
     while True:
         try:
-            return list(_calls)
+            return list(kept)
         except RuntimeError:  # a call began at the same time
             continue
 
 
-def find(origin: Origin, number: int) -> CallRecord | None:
-    """Return the ordered call of that number on a communicator, or None if it is not kept."""
-    for entry in reversed(calls()):
-        if entry[NUMBER] == number and entry[ORIGIN] is origin:
-            return entry
-    return None
+def find(kept: Ring, number: int) -> CallRecord | None:
+    """Return the ordered call of that number of a communicator, or None if it is not kept."""
+    return next((each for each in reversed(_copied(kept)) if each[NUMBER] == number), None)
 
 
 @after_fork
 def _after_fork() -> None:
     global _looking
-    _calls.clear()
+    for each in (_ended, *_rings.values()):
+        each.clear()
     _entrances.clear()
     _looking = threading.RLock()
 

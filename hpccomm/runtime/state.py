@@ -26,10 +26,10 @@ from hpccomm.runtime.progress import ANY_OF, CALL, NOBODY, Task, TaskQueue
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
+    CAPACITY,
     LABEL,
     MODE,
     NUMBER,
-    ORIGIN,
     SEQUENCE,
     TIMEOUT,
     CallRecord,
@@ -41,6 +41,7 @@ from hpccomm.runtime.recorder import (
     find,
     in_words,
     place,
+    ring,
     waited,
 )
 from hpccomm.runtime.reports import Reports
@@ -83,6 +84,8 @@ class CallState:
         26 bits of all those calls: equal on all ranks as well.
     origin : Origin
         The communicator, as records name it.
+    kept : deque of list
+        The records of the last calls.
     site : tuple or None
         Where in the program the call is made.
     current : list or None
@@ -129,6 +132,7 @@ class CallState:
         self.sequence = self.number = MAKING
         self.digest = 0
         self.origin = Origin(backend.uid, name, backend.rank, backend.size)
+        self.kept = ring(CAPACITY if settings.record else 0)
         self.site: Site | None = None
         self.current: CallRecord | None = None
         self.under_way: dict[Task, CallRecord] = {}
@@ -194,7 +198,7 @@ class CallState:
             Its record, if it is at hand.
         """
         if entry is None and number:
-            entry = find(self.origin, number)
+            entry = find(self.kept, number)
         now = self.waiting()
         # A late rank has not left: it is somewhere else.
         failure = None if self.failure.late else self.gate.error
@@ -235,7 +239,7 @@ class CallState:
         }
         if label.ends:
             beside = [each[LABEL] for each in self.pending() if each is not entry]
-            own = [each for each in calls() if each[ORIGIN] is self.origin]
+            own = calls(self.kept)
             later = [each[LABEL] for each in own if each[BEGIN] > entry[BEGIN]]
             last = entry is self.current or any(each is entry for each in own)
             now["waits"] = self.traffic.waits(label, beside, later, exact=last)

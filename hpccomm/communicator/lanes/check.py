@@ -333,9 +333,8 @@ class Check:
                 "record": _record(entry[recorder.LABEL]),
                 "site": recorder.place(entry),
             }
-            for entry in recorder.calls()
-            if entry[recorder.ORIGIN] is self._engine.origin
-            and self._agreed < entry[recorder.NUMBER] < number
+            for entry in recorder.calls(self._engine.kept)
+            if self._agreed < entry[recorder.NUMBER] < number
         }
         histories = yield from self._exchanged(list(mine.items()))
         known = {rank: dict(each) for rank, each in histories.items()}
