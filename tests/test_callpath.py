@@ -15,7 +15,7 @@ import hpccomm
 from hpccomm.communicator.lanes import issuing
 from hpccomm.runtime import callpath
 
-FORMS = {"issue", "on a stream", "begin", "exchanged", "start_record", "ended"}
+FORMS = {"issue", "on a stream", "begin", "start_record", "ended"}
 TURNS = {"carried", "taking_turn", "one_call"}
 
 

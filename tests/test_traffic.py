@@ -1,29 +1,7 @@
 """Counting messages, those of plans among them."""
 
 from hpccomm.contracts.fingerprint import of_message
-from hpccomm.runtime.traffic import OTHERS, PLANNED, Repeated, Traffic
-
-
-def test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards() -> None:
-    traffic = Traffic()
-    traffic.cell(1, 4)[0] += 1
-    exchange = Repeated(sources=(2, 2), targets=(1, 0))
-
-    def plan() -> None:
-        exchange.times += 1
-
-    traffic.repeated(exchange, plan)
-    plan()
-    plan()
-    counted = [[(PLANNED, 2, 0)], [(4, 1, 0), (PLANNED, 2, 0)], [(PLANNED, 0, 4)]]
-    assert [traffic.between(rank) for rank in range(3)] == counted
-    del plan
-    assert [traffic.between(rank) for rank in range(3)] == counted
-    traffic.repeated(
-        Repeated((), ()), test_what_a_plan_repeats_is_counted_while_it_lives_and_afterwards
-    )
-    assert [traffic.between(rank) for rank in range(3)] == counted
-    assert traffic.cell(2, PLANNED) == [0, 4]
+from hpccomm.runtime.traffic import OTHERS, Traffic
 
 
 def test_channels_beyond_those_that_are_told_apart_are_counted_together(monkeypatch) -> None:

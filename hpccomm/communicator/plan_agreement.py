@@ -19,7 +19,7 @@ from hpccomm.communicator.lanes.message import BLOCKS, Parts
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import RankMismatch
-from hpccomm.runtime.callpath import PreparedCall
+from hpccomm.runtime.callpath import PreparedCall, carried
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import side_by_side
 
@@ -163,8 +163,7 @@ def carrying_out(
             carry()
             return planned.result
 
-    plan: Callable[[], Any] = lane.plan(planned, limit, sink, otherwise)
-    return plan
+    return carried(core.calls, carry, planned.result, sink, otherwise)
 
 
 def _start(core: Core, call: Call, limit: float) -> Any:

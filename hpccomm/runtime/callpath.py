@@ -18,11 +18,10 @@ What is shared:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import repeat
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
@@ -46,7 +45,7 @@ from hpccomm.runtime.recorder import (
     user_site,
 )
 from hpccomm.runtime.reports import Tally
-from hpccomm.runtime.waiting import SPINS, drive, spun
+from hpccomm.runtime.waiting import drive, spun
 from hpccomm.runtime.work import Work
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,8 +84,6 @@ class PreparedCall:
         Of the result of a collective.
     more : Implementation or DeviceImplementation or None
         What plans, groups and captured graphs need besides.
-    exchange : tuple of sequence and Repeated, or None
-        The messages of a plan: one `BoundSet` after the other.
     agreed : int
         When the ranks have agreed on it: `CallEngine.agreement` at that time.
     apart : CallFingerprint or None
@@ -109,7 +106,6 @@ class PreparedCall:
     call: Signature | None = None
     shape: tuple[int, ...] = ()
     more: Any = None
-    exchange: Any = None
     agreed: int = 0
     apart: CallFingerprint | None = None
     tally: Tally = field(init=False)
@@ -210,58 +206,6 @@ class PreparedCall:
         if elapsed > reports.quiet:
             reports.report(entry, elapsed, None, keep)
         return work
-
-    def exchanged(self, phases: Sequence[Any], repeated: Any, keep: object, timeout: float) -> None:
-        """Carry out messages of a plan, which the library repeats.
-
-        Each phase of them has a function that begins all of its messages, and one that tests them.
-        """
-        calls, label, tally = self.calls, self.label, self.tally
-        reports, ordered, number = calls.reports, self.ordered, 0
-        if ordered:
-            if calls.queue:
-                calls.drain(timeout, calls.queue)
-            calls.number = number = calls.number + 1
-            calls.digest = (calls.digest * 9 ^ self.mark) & DIGEST
-        calls.sequence = sequence = calls.sequence + 1
-        begin = perf_counter()
-        entry = [
-            calls.origin,
-            sequence,
-            number,
-            label,
-            POLLED,
-            calls.site,
-            begin,
-            timeout,
-            None,
-            None,
-        ]
-        calls.record(entry)
-        calls.current = entry
-        try:
-            if reports.pre_hooks.registered:
-                reports.pre_hooks(reports.info(entry))
-            if ordered and (self.agreed != calls.agreement or number & COMPARED == COMPARED):
-                calls.agree_on(self, entry, ())
-            repeated.times += 1
-            for begin_all, test in phases:
-                begin_all()
-                for _ in repeat(None, SPINS):
-                    if test():
-                        break
-                else:
-                    again, expired = iter(test, True), calls.expired(entry)
-                    drive(again, timeout=timeout, gate=calls.gate, expired=expired)
-        except BaseException as error:  # noqa: BLE001 (raised again)
-            calls.failed(error, entry, (phases, keep))
-        calls.current = None
-        entry[ENDED] = elapsed = perf_counter() - begin
-        tally.calls += 1
-        tally.nbytes += self.nbytes
-        tally.seconds += elapsed
-        if elapsed > reports.quiet:
-            reports.report(entry, elapsed, None, keep)
 
 
 KEPT_CALLS = 1024

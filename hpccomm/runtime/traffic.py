@@ -5,10 +5,9 @@ message, can be named. Pure functions of plain data draw the conclusions, for `i
 and `hpccomm explain`.
 """
 
-import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.side import Facts
@@ -34,35 +33,11 @@ Counts = Sequence[tuple[int, int, int]]
 """By channel: how many messages have begun to be sent, and how many receives have begun."""
 
 
-class Repeated:
-    """An exchange that a plan repeats. To count its messages each time would be a tenth of its cost.
-
-    Attributes
-    ----------
-    times : int
-        How often it has begun.
-    came, went : Counter
-        By rank, receives and sends of one time.
-    """
-
-    __slots__ = ("came", "times", "went")
-
-    def __init__(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        self.times = 0
-        self.came, self.went = Counter(sources), Counter(targets)
-
-    def between(self, rank: int) -> tuple[int, int]:
-        """Return how many messages to a rank and receives from it have begun."""
-        return self.went[rank] * self.times, self.came[rank] * self.times
-
-
 class Traffic:
     """The messages of one communicator."""
 
     def __init__(self) -> None:
         self._cells: dict[int, dict[int, list[int]]] = {}
-        self._repeated: list[Repeated] = []
-        self._gone: deque[Repeated] = deque()  # of those, the ones whose plan is gone
 
     def cell(self, peer: int, channel: int) -> list[int]:
         """Return the numbers of messages to a peer that have begun to be sent, and of receives from it.
@@ -74,22 +49,9 @@ class Traffic:
             channel = OTHERS
         return cells.setdefault(channel, [0, 0])
 
-    def repeated(self, exchange: Repeated, plan: Callable[[], Any]) -> None:
-        """Count an exchange for as long as its plan lives, and what it did afterwards. In turn."""
-        while self._gone:
-            ended = self._gone.popleft()
-            self._repeated.remove(ended)
-            for peer in {*ended.came, *ended.went}:
-                cell = self.cell(peer, PLANNED)
-                cell[:] = [a + b for a, b in zip(cell, ended.between(peer), strict=True)]
-        self._repeated.append(exchange)
-        # Any thread may drop a plan, and must not count then: this list is changed in turn.
-        weakref.finalize(plan, self._gone.append, exchange).atexit = False
-
     def everything(self) -> dict[int, Counts]:
         """Return the result of `between` for each rank with messages."""
-        peers = {peer for each in self._repeated for peer in (*each.came, *each.went)}
-        return {peer: self.between(peer) for peer in sorted({*self._cells, *peers})}
+        return {peer: self.between(peer) for peer in sorted(self._cells)}
 
     def between(self, rank: int) -> Counts:
         """Return how many messages to a rank have begun, and how many receives from it, by channel.
@@ -97,12 +59,6 @@ class Traffic:
         From any thread. A call that begins at the same time may be counted or not.
         """
         cells = self._cells.get(rank, {}).copy()
-        sent, posted = map(
-            sum, zip(*(each.between(rank) for each in (*self._repeated, _NONE)), strict=True)
-        )
-        if sent or posted:
-            before = cells.get(PLANNED, (0, 0))
-            cells[PLANNED] = [before[0] + sent, before[1] + posted]
         return [(channel, each[0], each[1]) for channel, each in cells.items()]
 
     def waits(
@@ -158,9 +114,6 @@ class Traffic:
             }
             found.append(wait)
         return found
-
-
-_NONE = Repeated((), ())
 
 
 def unmatched(wait: Facts, there: Counts, here: Counts = ()) -> bool:

@@ -1,6 +1,7 @@
 """The lane of arrays in host memory. `hpccomm.communicator.making` makes it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -44,10 +45,10 @@ from hpccomm.memory.views import (
     like_kind,
     overlap,
 )
-from hpccomm.runtime.callpath import Diversion, Kept, PreparedCall, carried
+from hpccomm.runtime.callpath import Kept, PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
-from hpccomm.runtime.traffic import PLANNED, Repeated
+from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.waiting import at_once
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.algorithms.partition import offsets
@@ -55,8 +56,10 @@ from hpccomm.schedules.algorithms.partition import offsets
 
 def exchange_of(
     calls: Sequence[Call], transport: Transport | None, parts: Parts
-) -> tuple[Sequence[BoundSet], Repeated]:
-    """Return the messages of one plan, bound to their arrays where that pays, and their numbers.
+) -> tuple[Sequence[BoundSet], Counter[tuple[int, int]]]:
+    """Return the messages of one plan, bound to their arrays where that pays, and how many there are of an end.
+
+    An end is a rank, with 0 for what is sent to it and 1 for what comes from it.
 
     They are one `BoundSet` after the other.
 
@@ -71,7 +74,7 @@ def exchange_of(
     """
     persistent = None if transport is None else transport.persistent
     strides = persistent is not None and persistent.strides
-    left, phases, sources, targets = iter(calls), list[BoundSet](), list[int](), list[int]()
+    left, phases, ends = iter(calls), list[BoundSet](), Counter[tuple[int, int]]()
 
     def pays(one: BoundMessage) -> bool:
         if persistent is None:
@@ -110,9 +113,9 @@ def exchange_of(
             exchanges += [transport.irecv_again(*one) for one in receives if not pays(one)]
             exchanges += [transport.isend_again(*one) for one in sends if not pays(one)]
         phases.append(_phase(before, exchanges, [*after, *last]))
-        sources += [one.peer for one in receives]
-        targets += [one.peer for one in sends]
-    return phases, Repeated(sources, targets)
+        ends.update((one.peer, 1) for one in receives)
+        ends.update((one.peer, 0) for one in sends)
+    return phases, ends
 
 
 def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundSet:
@@ -154,18 +157,15 @@ def blocks(call: Call) -> Iterator[Call]:
             yield replace(one, send=send[start : start + sent], recv=recv[into : into + taken])
 
 
-def start_of(calls: CallEngine, phases: Sequence[BoundSet], numbers: Repeated) -> Start:
+def start_of(
+    calls: CallEngine, phases: Sequence[BoundSet], ends: Mapping[tuple[int, int], int]
+) -> Start:
     """Return the function that starts an exchange."""
-    cell = calls.traffic.cell
-    counts = [(cell(peer, PLANNED), 1) for peer in numbers.came.elements()]
-    counts += [(cell(peer, PLANNED), 0) for peer in numbers.went.elements()]
+    counts = [(calls.traffic.cell(peer, PLANNED), way, n) for (peer, way), n in ends.items()]
 
     def start(_send: Buffer, _recv: Buffer) -> Steps:
-        for each, way in counts:
-            each[way] += 1
-        return in_turn()
-
-    def in_turn() -> Steps:
+        for cell, way, number in counts:
+            cell[way] += number
         for each in phases:
             each.start()
             # This yields False until all requests are complete, without Python code.
@@ -290,24 +290,10 @@ class HostLane(Lane):
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
         prepared = call.prepared
-        if not prepared.ordered and prepared.exchange is None:
+        if not prepared.ordered:
             return prepared.begin((call.send, call.recv), call.keep, limit, call.result)
         operation = _operation(call, self.async_label(prepared))
         return self._calls.start(self._check.operation(operation), limit, call.result)
-
-    def plan(
-        self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
-    ) -> Callable[[], Any]:
-        """Return the shortest way to carry a call out again and again."""
-        calls, prepared = self._calls, call.prepared
-        checked = prepared.ordered and self._check.always(prepared.label)
-        if prepared.exchange is None or not calls.progress.threaded or checked:
-            return super().plan(call, limit, sink, otherwise)
-        phases, repeated = prepared.exchange
-        carry = partial(prepared.exchanged, phases, repeated, call.keep, limit)
-        plan = carried(calls, carry, call.result, sink, otherwise)
-        calls.traffic.repeated(repeated, plan)
-        return plan
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call has another implementation for plans."""
@@ -341,21 +327,20 @@ class HostLane(Lane):
         of = call.prepared.call
         if of is not None and not of.peers:
             return call
-        exchange, choice = exchange_of(messages, transport, parts), call.prepared.choice
+        choice = call.prepared.choice
+        exchange = exchange_of(messages, transport, parts)
         found = Implementation(start_of(self._calls, *exchange))
         assert choice is not None
         if of is not None:
             choice = replace(choice, reason="its blocks are messages of a plan")
-            prepared = self.carried_by(call.prepared, choice, found)
-            prepared.exchange = exchange
-            return replace(call, prepared=prepared)
+            return replace(call, prepared=self.carried_by(call.prepared, choice, found))
         operations = tuple(_operation(one, one.prepared.label) for one in messages)
         whole = operations[0] if parts is None else as_one(operations)
         name = whole.label.name if parts is None else HALO
         # The messages have tags of their own.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
         label = whole.label._replace(ends=ends, name=name)
-        prepared = self._prepared(label, choice, found, ordered=False, exchange=exchange)
+        prepared = self._prepared(label, choice, found, ordered=False)
         return Call(prepared, None, None, call.result if parts is None else None, whole.keep)
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:

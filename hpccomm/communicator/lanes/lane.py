@@ -4,7 +4,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
-from hpccomm.runtime.callpath import Diversion, PreparedCall, carried
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation, as_one
 from hpccomm.runtime.work import Work
@@ -272,17 +271,6 @@ class Lane(ABC):
     @abstractmethod
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
-
-    def plan(
-        self, call: Call, limit: float, sink: Diversion, otherwise: Callable[[], Any]
-    ) -> Callable[[], Any]:
-        """Return the shortest way to carry a call out again and again.
-
-        Nothing is looked up that can be known before. `otherwise` does the same, step by step: it is called
-        when calls are taken elsewhere, or refused.
-        """
-        carry = partial(self.issuing(call), limit)
-        return carried(self._calls, carry, call.result, sink, otherwise)
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
