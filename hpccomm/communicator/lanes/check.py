@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
+import numpy as np
+
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts import pairing
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, written
@@ -27,9 +29,11 @@ from hpccomm.errors import (
     untied,
 )
 from hpccomm.memory.views import View, address
+from hpccomm.reductions import ReduceOp
 from hpccomm.runtime import recorder
 from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
 from hpccomm.runtime.traffic import OTHERS, in_words, left_over
 from hpccomm.runtime.verdict import refusals, side_by_side
@@ -42,6 +46,9 @@ LARGE_BYTES = 16 << 20
 
 KNOWN = 1 << 16
 """Fingerprints that are remembered. The next one takes the place of all: ranks have to forget alike."""
+
+LARGEST = Signature("all_reduce", np.dtype(np.int64), (6,), op=ReduceOp.MAX)
+"""Finds the largest and the smallest of three numbers of all ranks."""
 
 NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
@@ -65,6 +72,7 @@ class Check:
         self._control = control
         self._setting = CHECK_OFF if alone else setting
         self._known: set[int] = set()
+        self._largest = engine.backend.native(LARGEST)
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.agreement = 1
@@ -240,7 +248,7 @@ class Check:
             self._engine.compared.append(number)
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            if not (yield from self._control.alike_steps(mine)):
+            if not (yield from self._alike(mine)):
                 before = (compared ^ label.fingerprint) & DIGEST if compared else 0
                 yield from self._compare(label, number, before, recorder.described(site), error)
             if error is not None:
@@ -250,6 +258,21 @@ class Check:
             self._agreed = max(self._agreed, number)
 
         return agreement()
+
+    def _alike(self, numbers: tuple[int, int, bool]) -> Result[bool]:
+        """Return steps that tell on every rank whether all bring the same: by the library where it finds the largest."""
+        if self._largest is None:
+            return (yield from self._control.alike_steps(numbers))
+        a, b, c = numbers
+        most = np.empty(6, np.int64)
+        steps = self._largest.start(np.array([a, b, c, -a, -b, -c], np.int64), most)
+        try:
+            yield from steps
+        except BaseException:  # the call failed, or was abandoned
+            keep(steps, most)
+            raise
+        x, y, z, *least = most.tolist()
+        return least == [-x, -y, -z]
 
     def paired(self, calls: Sequence[Signature]) -> Steps:
         """Return steps that raise on every rank unless the lists of all ranks fit each other."""
