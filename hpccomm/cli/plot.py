@@ -21,6 +21,7 @@ vl-convert; the SVG of --schedule, and --text, do not.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,14 +30,13 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import CASE, case, refuse
+from hpccomm.drawing import files, vega
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, few
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpccomm.results.run import Run
     from hpccomm.schedules.draw.subject import Subject
 
 
@@ -135,8 +135,6 @@ class Drawn(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
-    from hpccomm.drawing import files
-
     if args.output is not None:
         files.check_place(args.output)  # before the work
     ways = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
@@ -171,8 +169,6 @@ def _refuse_others(args: argparse.Namespace, kind: str) -> None:
 def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
     from hpccomm.charts.training_chart import training_chart
-    from hpccomm.drawing import vega
-    from hpccomm.results.run import choose
 
     examined, status = output.read_file(args.training)
     trainings = [each for each in examined.recordings if len(each.steps)]
@@ -186,9 +182,7 @@ def _training(args: argparse.Namespace) -> Drawn:
 def _pairs(args: argparse.Namespace) -> Drawn:
     """Draw stored pairs of ranks."""
     from hpccomm.charts.heat_map import pairs_of_ranks
-    from hpccomm.drawing import vega
     from hpccomm.results import pairs
-    from hpccomm.results.run import choose
 
     examined, status = output.read_file(args.pairs)
     runs = [run for run in examined.runs if pairs.ENTRY in run.entries]
@@ -204,9 +198,7 @@ def _pairs(args: argparse.Namespace) -> Drawn:
 def _runs(args: argparse.Namespace) -> Drawn:
     """Draw stored runs."""
     from hpccomm.charts import curves, pictures
-    from hpccomm.drawing import vega
     from hpccomm.results import archive
-    from hpccomm.results.run import choose
 
     with watched("reading"):
         searched = archive.search(args.runs, archive.Query(*(args.case or ())))
@@ -235,7 +227,7 @@ def _runs(args: argparse.Namespace) -> Drawn:
     return Drawn(vega.svg(chart), name, counted(len(runs), "run"), status)
 
 
-def _title(runs: "Sequence[Run]") -> str:
+def _title(runs: Sequence[Run]) -> str:
     """Return the common facts of runs: collectives, ranks, hosts."""
     names = list(dict.fromkeys(row.collective for run in runs for row in run.rows))
     ranks = sorted({len(run.info.ranks) for run in runs})
