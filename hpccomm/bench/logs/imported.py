@@ -139,12 +139,6 @@ def flight_dump(name: str) -> str:
     )
 
 
-def nccl_version(code: int) -> str:
-    """Return NCCL's version of its number; up to 2.8 that had a digit less for the major version."""
-    major = 10000 if code >= 10000 else 1000
-    return f"{code // major}.{code % major // 100}.{code % 100}"
-
-
 def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
     """Return a number of ranks without any other facts."""
     return tuple(map(RankInfo, range(count)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.logs import imported
 from hpccomm.bench.logs.figures import PrintedRow, exact
 from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
@@ -86,7 +87,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
 def _info(document: dict[str, Any], defaults: LogDefaults, named: tuple[RankInfo, ...]) -> RunInfo:
     environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
     version = document.get("nccl_version")
-    versions = {} if not version else {"nccl": imported.nccl_version(int(version))}
+    versions = {} if not version else {"nccl": version_text(int(version))}
     started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
     known, words = replace(defaults, started=started), map(str, document.get("args", []))
     ranks = named or imported.unknown_ranks(1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.logs import imported, layout
 from hpccomm.bench.logs.causes import cause
 from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow
@@ -294,7 +295,7 @@ def _others(text: str) -> dict[str, str]:
     versions = dict(word.split("=", 1) for word in text.split() if "=" in word)
     code = versions.pop("nccl-library", "")
     versions.pop("nccl-headers", None)
-    return versions | ({"nccl": imported.nccl_version(int(code))} if code.isdigit() else {})
+    return versions | ({"nccl": version_text(int(code))} if code.isdigit() else {})
 
 
 def _config(line: str) -> Config:
