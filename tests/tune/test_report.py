@@ -7,8 +7,7 @@ from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import table
 from hpccomm.bench.tune.calls import TunedCall, TuneRequest
-from hpccomm.bench.tune.measuring import SizeTimes
-from hpccomm.bench.tune.verifying import Confirmation
+from hpccomm.bench.tune.measuring import Confirmation, SizeTimes
 from hpccomm.dispatch.policy import Pick
 from hpccomm.testing import run_ranks
 

@@ -1,6 +1,5 @@
 """``hpccomm tune``: measures the table from which ``algorithm="auto"`` chooses.
 
 - `table` runs all of it, for `hpccomm.cli.tune`. `calls` lists the measured calls.
-- `measuring` times the algorithms, `building` makes rows of the times.
-- `verifying` compares the result with the best fixed choice, `table` prints it.
+- `measuring` times the algorithms, and `auto` with the result. `building` makes rows of the times.
 """

@@ -14,8 +14,7 @@ from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls, measuring
 from hpccomm.bench.tune.calls import TunedCall, TuneRequest
-from hpccomm.bench.tune.measuring import Bench, SizeTimes, spelled
-from hpccomm.bench.tune.verifying import SLOWER, Confirmation, verify
+from hpccomm.bench.tune.measuring import SLOWER, Bench, Confirmation, SizeTimes, spelled, verify
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE
