@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
@@ -31,7 +31,7 @@ from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
+from hpccomm.runtime.operation import COMPARED, DIGEST
 from hpccomm.runtime.recorder import (
     ASYNC,
     BLOCKING,
@@ -46,7 +46,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.waiting import drive, spun
-from hpccomm.runtime.work import Work
+from hpccomm.runtime.work import SMALL_BYTES, Work
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -171,20 +171,40 @@ class PreparedCall:
             reports.report(entry, elapsed, None, keep)
 
     def begin(self, arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
-        """Begin messages, which go on by themselves if they are not done at once."""
-        calls, label, tally = self.calls, self.label, self.tally
+        """Begin it here and now, so that nothing that is sent later overtakes it; it goes on by itself if it is not done.
+
+        Collectives begin one after the other.
+        """
+        calls, tally, ordered, number = self.calls, self.tally, self.ordered, 0
+        label = self.label if self.apart is None else self.apart
         reports, progress = calls.reports, calls.progress
+        if ordered:
+            mark = label.fingerprint & DIGEST
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ mark) & DIGEST
         calls.sequence = sequence = calls.sequence + 1
         begin = perf_counter()
-        entry = [calls.origin, sequence, 0, label, ASYNC, calls.site, begin, timeout, None, None]
+        entry = [
+            calls.origin,
+            sequence,
+            number,
+            label,
+            ASYNC,
+            calls.site,
+            begin,
+            timeout,
+            None,
+            None,
+        ]
         calls.record(entry)
-        begun, steps = False, None
+        begun, steps, moved = False, None, cast("bool | None", False)
         try:
             if reports.pre_hooks.registered:
                 reports.pre_hooks(reports.info(entry))
             begun = True
-            steps = self.start(*arguments)
-            moved = next(steps, None)
+            if not (ordered and calls.queue):
+                steps = self.start(*arguments)
+                moved = next(steps, None)
         except BaseException as error:  # noqa: BLE001 (kept for who waits)
             if not begun or not isinstance(error, Exception):
                 calls.failed(error, entry, (arguments, keep, steps))
@@ -193,8 +213,14 @@ class PreparedCall:
             return work
         work = Work(calls, entry, tally, keep, result)
         if moved is not None:
-            work.steps = steps
-            calls.under_way[work] = progress.messages[work] = entry
+            work.steps, calls.under_way[work] = steps, entry
+            if ordered:
+                work.small = self.nbytes <= SMALL_BYTES
+                if steps is None:
+                    work.start = partial(self.start, *arguments)
+                progress.submit(calls.queue, work)
+                return work
+            progress.messages[work] = entry
             if progress.parked:
                 progress.wake()
             return work
@@ -381,19 +407,6 @@ def start_record(
     entry = [calls.origin, sequence, number, label, mode, calls.site, begin, timeout, None, None]
     calls.record(entry)
     return entry
-
-
-def start(calls: Any, operation: Operation, timeout: float, result: Any) -> Work:
-    """Start a polled `Operation` that goes on by itself, and return its `Work`."""
-    entry = start_record(calls, operation.label, ASYNC, timeout, operation.ordered)
-    pre, reports = calls.reports.pre_hooks, calls.reports
-    try:
-        if pre.registered:
-            pre(reports.info(entry))
-    except BaseException as error:  # noqa: BLE001 (raised again)
-        calls.failed(error, entry, operation.keep)
-    work: Work = calls.put_under_way(operation, entry, result)
-    return work
 
 
 def ended(

@@ -168,27 +168,10 @@ class CallEngine(CallState):
 
     # Asynchronous calls.
 
-    start = callpath.start
-
-    def put_under_way(self, operation: Operation, entry: CallRecord, result: Any) -> Work:
-        """Begin a recorded operation, and return what `start` does."""
-        label = operation.label
-        tally = self.reports.tally(label.name, label.nbytes)
-        work = Work(self, entry, tally, operation.keep, result).operated(operation)
-        self.under_way[work] = entry
-        ordered = operation.ordered
-        if not (ordered and self.queue):
-            # Begun here and now: a message that is sent later must not overtake it.
-            work.turn()
-        if work.over:
-            pass
-        elif ordered:
-            self.progress.submit(self.queue, work)
-        else:
-            self.progress.messages[work] = None
-            if self.progress.parked:
-                self.progress.wake()
-        return work
+    def start(self, operation: Operation, timeout: float, result: Any) -> Work:
+        """Start an operation that goes on by itself, and return its `Work`."""
+        prepared = PreparedCall(self, operation.label, operation.start, ordered=operation.ordered)
+        return prepared.begin((), operation.keep, timeout, result)
 
     def finish(self) -> None:
         """Wait until all asynchronous calls of this communicator are done."""

@@ -109,22 +109,25 @@ class Task(ABC):
         Returns the error in the form that waiters raise.
         """
 
-    def spin(self) -> None:
-        """Move on for as long as a wait spins; it has begun. The deadline is for `turn`."""
+    def spin(self) -> bool:
+        """Move on for as long as a wait spins; return whether it is over. The deadline is for `turn`."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
+            if self.steps is None:
+                self.steps = self.begin()
             left = SPINS
-            for moved in self.steps or ():
+            for moved in self.steps:
                 left -= MOVED_SPINS if moved else 1
                 if left <= 0:
-                    return
+                    return False
             self.end(None)
         except Exception as error:  # noqa: BLE001 (a waiter raises it)
             self.end(error)
         except BaseException as error:  # such as Ctrl-C, which is not this task's alone
             self.end(error)
             raise
+        return True
 
     def turn(self) -> bool:
         """Move on as far as it goes; return whether anything moved."""
@@ -276,18 +279,18 @@ class ProgressEngine:
         moved = False
         try:
             for queue in tuple(self._queues):
-                moved |= self._move(queue)
+                moved |= self._move(queue, Task.turn)
             for task in tuple(self.messages):
                 moved |= task.turn()
             return moved
         finally:
             self._idle[0] = True
 
-    def _move(self, queue: TaskQueue) -> bool:
-        """Move a queue's first task on; return whether it moved."""
+    def _move(self, queue: TaskQueue, move: Callable[[Task], bool]) -> bool:
+        """Move a queue's first task on, and return what that returns."""
         first = queue[0]
         try:
-            return first.turn()
+            return move(first)
         finally:
             if first.over:
                 with self._lock:
@@ -325,26 +328,20 @@ class ProgressEngine:
                 self._waiters -= 1
 
     def spun(self, task: Task) -> bool:
-        """Move tasks on for as long as a wait spins; return whether this one is over.
+        """Move a task on for as long as a wait spins, after those before it in its queue; return whether it is over.
 
-        A small one is over before the thread need know that somebody waits.
+        A small one is over before the thread need know that somebody waits. Nothing else moves meanwhile.
         """
-        queue = task.queue
-        if queue is not None and (len(self._queues) > 1 or self.messages):
-            return any(task.over or (self.turn() and task.over) for _ in range(SPINS))
-        # As `turn`, for what no other thread advances now.
         try:
             del self._idle[0]
-        except KeyError:
+        except KeyError:  # another thread is at it
             return task.over
         try:
-            for _ in range(SPINS):
-                if task.over:
-                    break
-                if queue is None:
-                    task.spin()
-                    break
-                self._move(queue)
+            queue = task.queue
+            if queue is None:
+                return task.over or task.spin()
+            while not task.over and self._move(queue, Task.spin):
+                pass
             return task.over
         finally:
             self._idle[0] = True

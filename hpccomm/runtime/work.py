@@ -14,12 +14,12 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, CommunicatorAborted, WaitTimeout, untied
 from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.progress import NOBODY, ProgressEngine, Task
 from hpccomm.runtime.recorder import (
     BEGIN,
     ERROR,
     LABEL,
+    NUMBER,
     SITE,
     TIMEOUT,
     CallRecord,
@@ -55,7 +55,7 @@ class Work(Hinting, Task):
     # It is its own task: for a message, a second object would take as long as the message itself.
 
     __slots__ = (
-        "_asked", "_calls", "_entry", "_keep", "_ordered", "_result", "_start", "_stream", "_tally",
+        "_asked", "_calls", "_entry", "_keep", "_result", "_stream", "_tally", "start",
     )  # fmt: skip
 
     def __init__(
@@ -64,22 +64,16 @@ class Work(Hinting, Task):
         # As `Task.__init__`, which would take as long as all of this.
         self.gate, self.timeout, self.started = calls.gate, entry[TIMEOUT], entry[BEGIN]
         self.queue = self.steps = self.error = None
-        self.over = self.seen = self._asked = self._ordered = False
+        self.over = self.seen = self._asked = False
         self.awaited = NOBODY
         self.small, self.then = True, []
         self._stream: StreamCall | None = None
-        self._start: Callable[[], Steps] | None = None
+        self.start: Callable[[], Steps] | None = None
         self._calls = calls
         self._entry = entry
         self._tally = tally
         self._keep = keep
         self._result = result
-
-    def operated(self, operation: Operation) -> "Work":
-        """Return it as that of an operation that has not begun."""
-        self._start, self._ordered = operation.start, operation.ordered
-        self.small = not operation.ordered or operation.label.nbytes <= SMALL_BYTES
-        return self
 
     def on_stream(self, call: "StreamCall") -> "Work":
         """Return it as that of a call that was put on a stream, and counted."""
@@ -230,8 +224,8 @@ class Work(Hinting, Task):
 
     def begin(self) -> Steps:
         """Return its steps."""
-        assert self._start is not None
-        return self._start()
+        assert self.start is not None  # else it has begun
+        return self.start()
 
     def expired(self, elapsed: float) -> CommunicationError | None:
         """Return the error of its deadline."""
@@ -244,12 +238,12 @@ class Work(Hinting, Task):
 
     def ended(self, error: BaseException | None) -> BaseException | None:
         """Count and report the call."""
-        calls = self._calls
+        calls, held = self._calls, self._keep
         calls.under_way.pop(self, None)
-        calls.progress.messages.pop(self, None)
-        held = self._keep
+        if self.queue is None:
+            calls.progress.messages.pop(self, None)
         if error is None:
-            self._keep = self._start = None
+            self._keep = self.start = None
         else:
             error = self._raised(error)
         calls.ended(self._entry, self._tally, error, perf_counter() - self.started, held)
@@ -258,8 +252,8 @@ class Work(Hinting, Task):
     def _raised(self, error: BaseException) -> BaseException:
         """Note a failure, and return it as an error of the tree."""
         calls = self._calls
-        if harmless_error(error, self._ordered):
-            self._keep = self._start = None
+        if harmless_error(error, self._entry[NUMBER] != 0):
+            self._keep = self.start = None
         else:
             error = calls.failure.note(error, self._entry, (self._keep, self.steps))
         elapsed = perf_counter() - self.started

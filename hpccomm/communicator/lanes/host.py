@@ -290,10 +290,10 @@ class HostLane(Lane):
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
         prepared = call.prepared
-        if not prepared.ordered:
-            return prepared.begin((call.send, call.recv), call.keep, limit, call.result)
-        operation = _operation(call, self.async_label(prepared))
-        return self._calls.start(self._check.operation(operation), limit, call.result)
+        if prepared.ordered and self._check.due(label := self.async_label(prepared)):
+            operation = self._check.operation(_operation(call, label))
+            return self._calls.start(operation, limit, call.result)
+        return prepared.begin((call.send, call.recv), call.keep, limit, call.result)
 
     def willing(self, call: Call) -> bool:
         """Tell whether the call has another implementation for plans."""
