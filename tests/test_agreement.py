@@ -210,18 +210,37 @@ def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
         assert "dtype int64" in said
 
 
-def test_calls_beyond_those_that_are_remembered_are_agreed_each_time(monkeypatch) -> None:
+def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
     monkeypatch.setattr("hpccomm.communicator.lanes.check.KNOWN", 3)
 
-    def on_rank(comm) -> None:
-        for count in range(1, 6):
+    def on_rank(comm) -> int:
+        control, asked = comm._core.control, []
+        steps, plan = control.alike_steps, comm.plan("all_reduce", np.ones(1))
+        control.alike_steps = lambda *mine: asked.append(mine) or steps(*mine)
+        for count in (1, 2, 3, 4, 5, 1, 2):
             comm.all_reduce(np.ones(count))
             # The same call, which only one rank has not made before in this shape.
             x = np.ones((1, count)) if comm.rank else np.ones(count)
             comm.all_reduce(x)
             assert (x == 2).all()
+            plan()
+        return len(asked)
 
-    run_ranks(2, on_rank, timeout=60)
+    asked = run_ranks(2, on_rank, timeout=60)
+    assert asked[0] == asked[1] < 14  # what is remembered is not compared again
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "scan", "all_to_all"])
+def test_a_wrong_size_among_many_is_a_mismatch_on_all_ranks(name: str) -> None:
+    def on_rank(comm) -> str:
+        call = getattr(comm, name)
+        for rows in range(3, 90, 3):
+            call(np.ones(rows))
+        with pytest.raises(RankMismatch) as caught:
+            call(np.ones(120 if comm.rank == 2 else 99))
+        return str(caught.value)
+
+    assert all("rank 2: " in said for said in run_ranks(3, on_rank, timeout=60))
 
 
 def test_user_functions_of_one_name_are_told_apart() -> None:

@@ -166,6 +166,26 @@ def test_built_in_tables_take_what_applies(
     assert decision.segment is None or decision.segment > 0
 
 
+@given(
+    shapes,
+    st.sampled_from(COLLECTIVES),
+    st.integers(0, 1 << 36),
+    st.integers(0, 1 << 36),
+    st.booleans(),
+)
+def test_sizes_of_a_class_have_one_choice(
+    shape: Shape, collective: str, count: int, other: int, native: bool
+) -> None:
+    # What is kept for a class must not depend on the size that came first: ranks may have met others first.
+    chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
+    one = ask(collective, count)
+    alike = [ask(collective, count ^ (other & mask)) for mask in (1, 7, count >> 3, count >> 1)]
+    number = chooses.table.size_class(collective, one.nbytes)
+    for each in alike:
+        if chooses.table.size_class(collective, each.nbytes) == number:
+            assert chooses.decide(each, "auto", native) == chooses.decide(one, "auto", native)
+
+
 @given(st.lists(st.integers(1, 1 << 20), unique=True, max_size=6), st.integers(0, 1 << 21))
 def test_a_row_holds_up_to_the_next(starts: list[int], nbytes: int) -> None:
     rows = tuple(TableRow(start, Pick(f"from {start}")) for start in sorted({0, *starts}))

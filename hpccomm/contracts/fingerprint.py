@@ -116,15 +116,14 @@ def of_sizes(
     call: Signature, values: Mapping[str, object], code: int, sizes: dict[str, object]
 ) -> CallFingerprint:
     """Return the fingerprint of a call from what `of_kind` has returned, and values that go with its sizes."""
-    name, nbytes = call.name, call.nbytes
+    nbytes = call.nbytes
     own: tuple[Signature, ...] = (call,) if call.individual else ()
     if not own and "count" in values:
         alike = call.uniform and call.counts
         sizes["count"] = call.counts[0] if alike else list(call.counts)
     code = crc32(repr(sizes).encode(), code)
-    return CallFingerprint(
-        name, nbytes, {**values, **sizes}, code, 0 if own else nbytes, individual=own
-    )
+    name, agreed = str(values["operation"]), 0 if own else nbytes
+    return CallFingerprint(name, nbytes, {**values, **sizes}, code, agreed, individual=own)
 
 
 def of_message(
