@@ -15,7 +15,6 @@ Examples
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
@@ -23,13 +22,11 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import RUN
 from hpccomm.errors import ResultsError, UsageError
-
-if TYPE_CHECKING:
-    from hpccomm.results.recording import Recording
-    from hpccomm.results.run import Run, WholeSamples
+from hpccomm.results.recording import Recording
+from hpccomm.results.run import Run, WholeSamples, choose
 
 
-def _json(run: "Run", samples: "WholeSamples") -> str:
+def _json(run: Run, samples: WholeSamples) -> str:
     from hpccomm.results import nccl_json
 
     errors = [] if run.status == "completed" else [run.status]
@@ -41,7 +38,7 @@ def _json(run: "Run", samples: "WholeSamples") -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def _csv(run: "Run", samples: "WholeSamples") -> str:
+def _csv(run: Run, samples: WholeSamples) -> str:
     from hpccomm.results import csv_text
 
     lines = [
@@ -51,13 +48,13 @@ def _csv(run: "Run", samples: "WholeSamples") -> str:
     return csv_text.heading() + "".join(lines)
 
 
-def _expect(run: "Run", _samples: "WholeSamples") -> str:
+def _expect(run: Run, _samples: WholeSamples) -> str:
     from hpccomm.results.expectations import written
 
     return written(run.info, run.rows)
 
 
-def _refuse_without_place(run: "Run", name: str) -> None:
+def _refuse_without_place(run: Run, name: str) -> None:
     """Raise if a format has no place for what a run measured."""
     from hpccomm.results import pairs
 
@@ -82,7 +79,7 @@ def _refuse_without_place(run: "Run", name: str) -> None:
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
 
 
-def _write_timeline(recording: "Recording", path: Path | None) -> None:
+def _write_timeline(recording: Recording, path: Path | None) -> None:
     from hpccomm.recordings import perfetto
 
     if not recording.calls.count:
@@ -106,8 +103,6 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
     from hpccomm.results import recording_text
-    from hpccomm.results.recording import Recording
-    from hpccomm.results.run import WholeSamples, choose
 
     examined, status = output.read_file(args.file)
     chosen = choose(examined.stored, args.run)

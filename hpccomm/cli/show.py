@@ -18,7 +18,7 @@ Examples
 
 import argparse
 import shlex
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
@@ -27,10 +27,7 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
-
-if TYPE_CHECKING:
-    from hpccomm.results.run import Run
-
+from hpccomm.results.run import Run, WholeSamples, choose
 
 FLAGS = (
     Flag(
@@ -65,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results import describe, pairs, pairs_text, rates, recording_text, table
     from hpccomm.results.bounds import published
     from hpccomm.results.recording import Recording
-    from hpccomm.results.run import WholeSamples, choose
     from hpccomm.results.verify import verify
 
     if args.near is not None and args.expected is None:
@@ -135,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     return output.damaged(damage, file) or status or int(failed)
 
 
-def _how_to_compare(run: "Run") -> str:
+def _how_to_compare(run: Run) -> str:
     """Return a comment with the command that compares a run's variants; empty without variants."""
     variants = list(run.by_variant())
     if len(variants) < 2 or run.status != "completed" or run.damage:
@@ -148,10 +144,8 @@ def _how_to_compare(run: "Run") -> str:
     )
 
 
-def _expected(args: argparse.Namespace, run: "Run") -> tuple[str, bool]:
+def _expected(args: argparse.Namespace, run: Run) -> tuple[str, bool]:
     """Return a text on whether a run meets expectations, and whether it fails them."""
-    from itertools import groupby
-
     from hpccomm.results.expectations import expectation
     from hpccomm.results.judge import Judge
 

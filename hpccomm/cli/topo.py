@@ -21,7 +21,7 @@ import dataclasses
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.flag import Flag, FlagGroup
@@ -29,11 +29,12 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON
+from hpccomm.drawing import files
 from hpccomm.errors import UsageError
-
-if TYPE_CHECKING:
-    from hpccomm.hardware.binding import BoundRank
-    from hpccomm.hardware.node import NodeHardware
+from hpccomm.hardware import binding, cluster, picture, words
+from hpccomm.hardware.binding import BoundRank, bound_ranks
+from hpccomm.hardware.nccl_files import read_graphs, read_topology
+from hpccomm.hardware.node import NodeHardware
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
 """The facts as JSON, as lines, and the function that draws them."""
@@ -62,8 +63,6 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Show it; return the exit status."""
-    from hpccomm.drawing import files
-
     if args.output is not None:
         files.check_place(args.output)
     if args.nccl_graph is not None and args.cluster is not None:
@@ -74,8 +73,6 @@ def run(args: argparse.Namespace) -> int:
     if not output.speaks():
         return 0
     if args.nccl_topo is not None:
-        from hpccomm.hardware.nccl_files import read_topology
-
         nodes = {args.nccl_topo.name: read_topology(args.nccl_topo)}
     document, lines, draw = _of_nodes(args, nodes, ranks) if nodes else _of_graphs(args.nccl_graph)
     if args.output is not None:
@@ -86,10 +83,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gathered() -> tuple[dict[str, "NodeHardware"], list["BoundRank"]]:
+def _gathered() -> tuple[dict[str, NodeHardware], list[BoundRank]]:
     """Return the nodes of the job by host, and its ranks; of a process that no launcher started, this node."""
     from hpccomm.doctor import facts, job
-    from hpccomm.hardware.binding import bound_ranks
     from hpccomm.hardware.facts import SOURCES, hardware
 
     place = launched()
@@ -103,10 +99,8 @@ def _gathered() -> tuple[dict[str, "NodeHardware"], list["BoundRank"]]:
 
 
 def _of_nodes(
-    args: argparse.Namespace, nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]
+    args: argparse.Namespace, nodes: dict[str, NodeHardware], ranks: list[BoundRank]
 ) -> Shown:
-    from hpccomm.hardware import binding, cluster, picture, words
-
     first = next(iter(nodes.values()))
     alike: list[list[NodeHardware]] = []
     for node in nodes.values():
@@ -124,10 +118,8 @@ def _of_nodes(
     return document(nodes, ranks), lines, lambda: picture.draw(first)
 
 
-def document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict[str, Any]:
+def document(nodes: dict[str, NodeHardware], ranks: list[BoundRank]) -> dict[str, Any]:
     """Return the facts of nodes and ranks that ``--json`` prints."""
-    from hpccomm.hardware import binding
-
     bound = []
     for each in ranks:
         node = nodes[each.host]
@@ -139,9 +131,6 @@ def document(nodes: dict[str, "NodeHardware"], ranks: list["BoundRank"]) -> dict
 
 
 def _of_graphs(file: Path) -> Shown:
-    from hpccomm.hardware import picture, words
-    from hpccomm.hardware.nccl_files import read_graphs
-
     graphs = read_graphs(file)
     lines = list(words.graph_lines(graphs)) or ["no graph has a channel"]
     graphs_document = {"graphs": [dataclasses.asdict(graph) for graph in graphs]}
