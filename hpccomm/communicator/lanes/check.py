@@ -8,7 +8,7 @@ calls is agreed for that alone.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -76,7 +76,7 @@ class Check:
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.agreement = 1
-            engine.agree_on, engine.compare = self.wait, self.compare
+            engine.agree_on, engine.compare = self.agree_on, self.compare
 
     def always(self, label: CallFingerprint) -> bool:
         """Tell whether each call of that label is agreed. The same on all ranks."""
@@ -120,27 +120,21 @@ class Check:
         engine = self._engine
         digest = digested(engine.digest, label.fingerprint)
         # Learned now, and not when its turn comes: all ranks must know at the same call.
-        first = self._first(label, engine.number + 1, digest, operation.start)
-        return replace(operation, start=first)
+        self.learn(None, label)
+        agreement = self._agreement(label, engine.number + 1, digest)
+
+        def agreed() -> Steps:
+            yield from agreement
+            yield from operation.start()
+
+        return replace(operation, start=agreed)
 
     def steps(self, label: CallFingerprint) -> Steps:
         """Return the steps by which the ranks agree on the call that has begun last."""
         self.learn(None, label)
         return self._agreement(label, self._engine.number, self._engine.digest)
 
-    def _first(
-        self, label: CallFingerprint, number: int, digest: int, start: Callable[[], Steps]
-    ) -> Callable[[], Steps]:
-        self.learn(None, label)
-        agreement = self._agreement(label, number, digest)
-
-        def agreed() -> Steps:
-            yield from agreement
-            yield from start()
-
-        return agreed
-
-    def wait(
+    def agree_on(
         self, prepared: PreparedCall, entry: recorder.CallRecord, arguments: tuple[Any, ...]
     ) -> None:
         """Agree on the call that has just begun, under its deadline, unless that is done."""
