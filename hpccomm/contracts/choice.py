@@ -36,8 +36,9 @@ class Choice:
         digits, equal on all ranks; else empty.
     channels : int
         Pieces under way at the same time, where a table says so; else 0.
-    other : Algorithm or None
-        The algorithm, if it is not hpccomm's own.
+    other : object
+        What carries the call out, where the name of the algorithm does not say it: an `Algorithm` of another package,
+        or a function of hpccomm's; else None.
     at_deadline : str
         What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the
         job"``, since it is blocked in a library and cannot be left, or by
