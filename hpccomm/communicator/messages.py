@@ -61,7 +61,7 @@ def send(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return _exchange(self._core, "send", x, dst, None, None, tag, async_op, timeout, stream)
+    return _send(self._core, x, dst, tag, async_op, timeout, stream)
 
 
 def recv(
@@ -117,7 +117,7 @@ def recv(
             )
         check_bool("async_op", async_op)
         return received(self._core, out, src, tag, async_op, timeout, return_src)  # type: ignore[arg-type]  # checked there
-    return _exchange(self._core, "recv", None, None, out, src, tag, async_op, timeout, stream)
+    return _recv(self._core, out, src, tag, async_op, timeout, stream)
 
 
 def send_recv(
@@ -163,48 +163,105 @@ def send_recv(
     CommunicationError
         If the call fails or its deadline passes.
     """
-    return _exchange(self._core, "send_recv", x, dst, out, src, tag, async_op, timeout, stream)
+    return _send_recv(self._core, (x, dst, out, src), tag, async_op, timeout, stream)
+
+
+# Calls on plain host arrays that are like an earlier one need no other check.
+
+_RANKS = (int, type(None))
+"""True and 1.0 are equal to 1, and no ranks."""
 
 
 @in_turn
+def _send(
+    core: Core, x: Any, dst: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
+) -> Any:
+    key = None
+    named = tag.__class__ is int and dst.__class__ in _RANKS
+    if named and stream is None and x.__class__ is ndarray and x.flags.carray:
+        key = "send", x.dtype, x.nbytes, dst, tag
+        prepared = core.known.get(key)
+        if prepared is not None and not core.sink.diverted:
+            arrays = x if x.ndim == 1 else x.reshape(-1), None
+            limit = core.calls.timeout if timeout is None else core.limit(timeout)
+            if async_op is True:
+                return prepared.begin(arrays, arrays, limit, None)
+            if async_op is False:
+                return prepared.issue(arrays, arrays, limit)
+    return _exchange(core, key, "send", (x, dst, None, None), tag, async_op, timeout, stream)
+
+
+@in_turn
+def _recv(
+    core: Core, out: Any, src: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
+) -> Any:
+    key = None
+    named = tag.__class__ is int and src.__class__ in _RANKS
+    if named and stream is None and out.__class__ is ndarray and out.flags.carray:
+        key = "recv", out.dtype, out.nbytes, src, tag
+        prepared = core.known.get(key)
+        if prepared is not None and not core.sink.diverted:
+            arrays = None, out if out.ndim == 1 else out.reshape(-1)
+            limit = core.calls.timeout if timeout is None else core.limit(timeout)
+            if async_op is True:
+                return prepared.begin(arrays, arrays, limit, out)
+            if async_op is False:
+                prepared.issue(arrays, arrays, limit)
+                return out
+    return _exchange(core, key, "recv", (None, None, out, src), tag, async_op, timeout, stream)
+
+
+@in_turn
+def _send_recv(
+    core: Core, ends: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
+) -> Any:
+    key, (x, dst, out, src) = None, ends
+    named = tag.__class__ is int and dst.__class__ in _RANKS and src.__class__ in _RANKS
+    if named and stream is None and x.__class__ is ndarray and out.__class__ is ndarray:
+        a, b = x.flags, out.flags
+        # Arrays that each own their memory do not overlap.
+        apart = (a.owndata and b.owndata and x is not out) or not may_share_memory(x, out)
+        if apart and a.carray and b.carray:
+            key = "send_recv", x.dtype, x.nbytes, dst, out.dtype, out.nbytes, src, tag
+    return _exchange(core, key, "send_recv", ends, tag, async_op, timeout, stream)
+
+
 def _exchange(
     core: Core,
+    key: Any,
     name: str,
-    x: Any,
-    dst: int | None,
-    out: Any,
-    src: int | None,
-    tag: int,
-    async_op: bool,
-    timeout: float | None,
+    ends: Any,
+    tag: Any,
+    async_op: Any,
+    timeout: Any,
     stream: object,
 ) -> Any:
-    """Carry a call out, and return its result, or its `Work`.
+    """Carry a call out, and return its result or its `Work`. Such calls are known by their key, if they have one.
 
-    Parameters are as of `send_recv`; `send` lacks `out` and `recv` lacks `x`.
+    `ends` are the sent array and whom it is for, the array to receive into and whose it is; or None.
     """
-    key = None
-    if (async_op is False or async_op is True) and stream is None:
-        key = _alike(name, x, dst, out, src, tag)
-        prepared = core.known.get(key)
-        if prepared is not None:
-            send = x if x is None or x.ndim == 1 else x.reshape(-1)
-            recv = out if out is None or out.ndim == 1 else out.reshape(-1)
-            if core.sink.diverted:
-                call = Call(prepared, send, recv, out, (x, out))
-                return core.issue(call, async_op, core.limit(timeout))
+    x, dst, out, src = ends
+    if key is not None and (prepared := core.known.get(key)) is not None:
+        send = x if x is None or x.ndim == 1 else x.reshape(-1)
+        recv = out if out is None or out.ndim == 1 else out.reshape(-1)
+        if async_op is False and not core.sink.diverted:
             limit = core.calls.timeout if timeout is None else core.limit(timeout)
-            if async_op:
-                return prepared.begin((send, recv), (x, out), limit, out)
             prepared.issue((send, recv), (x, out), limit)
             return out
+        call = Call(prepared, send, recv, out, (x, out))
+        return core.issue(call, async_op, core.limit(timeout))
     if key is None and async_op is False and stream is None and not core.sink.diverted:
         # Strided host arrays: the shortest way.
         given = x if x.__class__ is not ndarray or x.flags.c_contiguous else x.copy()
         plain = out.__class__ is not ndarray or out.flags.c_contiguous or not out.flags.writeable
         into = out if plain else empty(out.shape, out.dtype)
         if given is not x or into is not out:
-            _exchange.__wrapped__(core, name, given, dst, into, src, tag, False, timeout, None)  # type: ignore[attr-defined]
+            if name == "send":
+                return _send.__wrapped__(core, given, dst, tag, False, timeout, None)  # type: ignore[attr-defined]
+            if name == "recv":
+                _recv.__wrapped__(core, into, src, tag, False, timeout, None)  # type: ignore[attr-defined]
+            else:
+                _send_recv.__wrapped__(core, (given, dst, into, src), tag, False, timeout, None)  # type: ignore[attr-defined]
             if into is not out and src is not None:
                 out[...] = into
             return out
@@ -212,32 +269,6 @@ def _exchange(
     if key is not None:
         core.known.keep(key, call.prepared)
     return core.issue(call, async_op, core.limit(timeout))
-
-
-def _alike(name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any) -> Any:
-    """Return the key of calls that are carried out alike and need no other check.
-
-    None where a call needs all checks: that of arrays which are not plain, say.
-    """
-    # True and 1.0 are equal to 1, and no ranks.
-    if tag.__class__ is not int or dst.__class__ not in _RANKS or src.__class__ not in _RANKS:
-        return None
-    if x is None:
-        plain = out.__class__ is ndarray and out.flags.carray
-        return (name, out.dtype, out.nbytes, src, tag) if plain else None
-    if x.__class__ is not ndarray or not (flags := x.flags).carray:
-        return None
-    if out is None:
-        return name, x.dtype, x.nbytes, dst, tag
-    if out.__class__ is not ndarray or not (into := out.flags).carray:
-        return None
-    # Arrays that each own their memory do not overlap.
-    if not (flags.owndata and into.owndata and x is not out) and may_share_memory(x, out):
-        return None
-    return name, x.dtype, x.nbytes, dst, out.dtype, out.nbytes, src, tag
-
-
-_RANKS = (int, type(None))
 
 
 def _checked(

@@ -87,11 +87,15 @@ class MessageRequest(NamedTuple):
     queue: Queue | None
 
 
+def _nothing(_send: Buffer, _recv: Buffer) -> Steps:
+    return iter(())
+
+
 def beginning(
     traffic: Traffic,
     transport: Transport,
     receives: dict[object, Any],
-    ends: tuple[int | None, int | None],
+    ends: tuple[Any, Any],
     wires: tuple[int, int],
     replaced: bool,
 ) -> Start:
@@ -113,27 +117,28 @@ def beginning(
         Whether the received message replaces the sent one.
     """
     (to, origin), (outward, inward), isend = ends, wires, transport.isend
-    out = None if to is None else traffic.cell(to, outward // DTYPES)
-    into = None if origin is None else traffic.cell(origin, inward // DTYPES)
-    receive = None if origin is None else transport.receiving(origin, inward)
+    out: Any = None if to is None else traffic.cell(to, outward // DTYPES)
+    into: Any = None if origin is None else traffic.cell(origin, inward // DTYPES)
+    begin: Any = None if origin is None else transport.receiving(origin, inward)
 
-    def start(send: Buffer, recv: Buffer) -> Steps:
-        outgoing = send.copy() if replaced and send is not None else send
-        sending: Request | None = None
-        if out is not None and to is not None and outgoing is not None:
-            sending = isend(outgoing, to, outward)
-            out[0] += 1
-        if into is not None and receive is not None and recv is not None:
-            into[1] += 1
-            if receives and origin is not None:
-                return behind(receives, origin, inward, lambda: receive(recv, sending))
-            return receive(recv, sending)
-        return _NOTHING if sending is None else iter(sending, True)
+    def send(data: Any, _: Buffer) -> Steps:
+        out[0] += 1  # before a peer may ask for it, since the library may take its time
+        return iter(isend(data, to, outward), True)
 
-    return start
+    def receive(_: Buffer, data: Any, beside: Request | None = None) -> Steps:
+        into[1] += 1
+        if receives:
+            return behind(receives, origin, inward, lambda: begin(data, beside))
+        steps: Steps = begin(data, beside)
+        return steps
 
+    def both(data: Any, arriving: Any) -> Steps:
+        out[0] += 1
+        return receive(data, arriving, isend(data.copy() if replaced else data, to, outward))
 
-_NOTHING: Steps = iter(())
+    if to is None:
+        return _nothing if origin is None else receive
+    return send if origin is None else both
 
 
 # The order of receives where one has no message yet and takes any: of any sender, of any tag or of any size. The
