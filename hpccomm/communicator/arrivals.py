@@ -24,9 +24,6 @@ from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
-PATIENT_POLLS = 100
-"""So often a receive looks for a message of its array's dtype before it looks for one of another."""
-
 AROUND = "; call it before or after"
 """The remedy where a call does not go into a batch."""
 
@@ -237,10 +234,12 @@ def received(
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")
         core.sink.refuse_batch("recv", AROUND)
-    key, prepared, target = None, None, out
+    key: tuple[Any, ...] | None = None
+    prepared, target = None, out
     if out is None or (out.__class__ is np.ndarray and out.flags.carray):
-        shape = None if out is None else (out.dtype, out.nbytes)
-        key = "from any", shape, src, src.__class__, tag, tag.__class__
+        key = "from any", src, src.__class__, tag, tag.__class__
+        if out is not None:
+            key = (*key, out.dtype, out.nbytes)
         prepared = _known(core, key)
     if prepared is None:
         target = _target(core, out)
@@ -250,17 +249,16 @@ def received(
     elif out is not None and out.ndim != 1:
         target = out.reshape(-1)
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
-    came = list[Any]()
+    came: list[Any] = [out, None, None]
 
     def result() -> Any:
-        data, sender, wire = came
-        array = data if out is None else out
+        array, sender, wire = came
         return Received(array, sender, wire // DTYPES // 2) if return_src else array
 
     if async_op:
         return prepared.begin((came, target), (out,), limit, Later(result))
     prepared.issue((came, target), (out,), limit)
-    return result()
+    return result() if return_src else came[0]
 
 
 @in_turn
@@ -301,23 +299,23 @@ def _known(core: Core, key: object) -> Any:
 def _receiving(
     core: Core, target: Any, src: Rank, tag: Tag
 ) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
-    """Return the label and the function of a receive, which adds an array, its sender and its tag to a list."""
-    every = _wanted(core, src, tag, ARRAYS)
-    wanted = every
-    if target is not None and every.tags:
-        wanted = every._replace(exact=every.tags[dtype_code(target.dtype)])
+    """Return the label and the function of a receive, which puts its array, if new, the sender and the tag into a list."""
+    wanted = _wanted(core, src, tag, ARRAYS)
+    if target is not None and wanted.tags:
+        wanted = wanted._replace(exact=wanted.tags[dtype_code(target.dtype)])
 
     def steps(came: list[Any], target: Any) -> Steps:
-        arrival = yield from _next(core, wanted, every, True)
+        arrival = yield from _next(core, wanted, True)
         assert arrival is not None
-        error = None if target is None else _misfit(arrival, target)
-        data = _new(arrival) if target is None else target
-        yield from arrival.receive(None if error else data)
-        if error is not None:
+        if target is None:
+            came[0] = target = _new(arrival)
+        elif (error := _misfit(arrival, target)) is not None:
+            yield from arrival.receive(None)
             raise untied(error)
-        came += data, arrival.src, arrival.tag
+        yield from arrival.receive(target)
+        came[1:] = arrival.src, arrival.tag
 
-    return _label("recv", 0 if target is None else target.nbytes, every), steps
+    return _label("recv", 0 if target is None else target.nbytes, wanted), steps
 
 
 def _taking(
@@ -331,7 +329,7 @@ def _taking(
     wanted = _wanted(core, src, tag, kind)
 
     def steps(messages: Any, _: Any) -> Steps:
-        arrival = yield from _next(core, wanted, wanted, block)
+        arrival = yield from _next(core, wanted, block)
         if arrival is None:
             return
         sender, wire, frames = arrival.src, arrival.tag, dict[int, transfer.Frame]()
@@ -350,24 +348,21 @@ def _taking(
     return prepared
 
 
-def _next(
-    core: Core, wanted: Wanted, every: Wanted, block: bool
-) -> Generator[bool, None, Arrival | None]:
-    """Take the next message that is wanted, and belongs to no earlier receive; look for `every` one now and then."""
+def _next(core: Core, wanted: Wanted, block: bool) -> Generator[bool, None, Arrival | None]:
+    """Take the next message that is wanted, and belongs to no earlier receive."""
     take, receives = core.backend.arrivals.take, core.lanes.host.open_receives  # type: ignore[attr-defined]
-    ahead, polls = ahead_of(every, receives) if receives else [], 0
+    ahead = ahead_of(wanted, receives) if receives else []
     arrival: Arrival | None = None if ahead else (yield from take(wanted))
     if arrival is None:
         if not block:
             return None
         place = object()
-        receives[place] = every
+        receives[place] = wanted
         try:
             while arrival is None:
                 yield False
-                polls += 1
                 if not ahead or receives.keys().isdisjoint(ahead):
-                    arrival = yield from take(wanted if polls % PATIENT_POLLS else every)
+                    arrival = yield from take(wanted)
         finally:
             del receives[place]
     core.calls.traffic.cell(arrival.src, arrival.tag // DTYPES)[1] += 1

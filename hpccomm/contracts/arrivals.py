@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     tags : sequence of int
         The transport's tags that fit, if these are few; else empty.
     exact : int or None
-        The tag that is looked for alone, where no earlier receive waits for a message.
+        The tag that is looked for before others, which any sender's message has that fits an array.
     """
 
     src: int | None

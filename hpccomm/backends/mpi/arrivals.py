@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpccomm.backends.mpi.transport import FOLLOWS, NOTE_BYTES, CheckedTransport, NearbyTransport
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.transport import PACKET_BYTES, Record, Steps
+from hpccomm.contracts.transport import PACKET_BYTES, Steps
 from hpccomm.runtime.waiting import completed
 
 _BYTE = MPI.BYTE
@@ -47,69 +47,50 @@ class MpiArrivals:
         """Take a message that has arrived, polled; return None at once without one."""
         status, transport = MPI.Status(), self._transport
         src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
+        message = None
         if wanted.exact is not None and not transport.waiting:
             message = self._improbe(src, wanted.exact, status)
-        else:
-            message = self._first(src, wanted, status)
         if message is None:
-            return None
+            message = self._first(src, wanted, status)
+            if message is None:
+                return None
         src, tag, nbytes = status.Get_source(), status.Get_tag(), status.Get_elements(_BYTE)
-        if (
-            nbytes == NOTE_BYTES
-            and isinstance(transport, NearbyTransport)
-            and src in transport.near
-        ):
+        if nbytes == NOTE_BYTES and isinstance(transport, NearbyTransport):
             return (yield from self._noted(transport, message, src, tag))
         return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
 
     def _first(self, src: int, wanted: Wanted, status: Any) -> Any:
-        """Return a message that is wanted and that no receive waits for: the first one of its sender."""
+        """Return a wanted message that no receive waits for: of a sender, its first one of all, or of a few tags."""
         if not self._iprobe(src, MPI.ANY_TAG, status):
             return None
-        first, size = status.Get_source(), self._size
-        message = self._matched(first, wanted, status)
-        others = range(first + 1, first + size) if src == MPI.ANY_SOURCE else ()
-        for each in others:
-            if message is None and self._iprobe(each % size, MPI.ANY_TAG, status):
-                message = self._matched(each % size, wanted, status)
-        return message
-
-    def _matched(self, src: int, wanted: Wanted, status: Any) -> Any:
-        """Return the first message of one sender that is wanted; `status` is that of the first of all, which is there."""
-        transport = self._transport
-        for tag in (status.Get_tag(), *wanted.tags):
-            if wanted.fits(tag) and not (transport.waiting and transport.awaited(src, tag)):
-                message = self._improbe(src, tag, status)
-                if message is not None:
-                    return message
+        first, transport = status.Get_source(), self._transport
+        for each in range(first, first + self._size) if src == MPI.ANY_SOURCE else (src,):
+            sender = each % self._size
+            if sender == first or self._iprobe(sender, MPI.ANY_TAG, status):
+                for tag in (status.Get_tag(), *wanted.tags):
+                    if wanted.fits(tag) and not transport.awaited(sender, tag):
+                        message = self._improbe(sender, tag, status)
+                        if message is not None:
+                            return message
         return None
 
     def _noted(
         self, transport: NearbyTransport, message: Any, src: int, tag: int
     ) -> Generator[bool, None, Arrival]:
-        """Return the array's message that a note tells of, which was matched."""
+        """Return what was matched; of a rank of the node, the array's message that it tells of."""
+        if src not in transport.near:
+            return Arrival(src, tag, NOTE_BYTES, partial(_received, message, NOTE_BYTES))
         note = np.empty(NOTE_BYTES, np.uint8)
         yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
         numbers = note[:-1].view(np.int64)
         number, nbytes = int(numbers[0]), int(numbers[1])
         if number != FOLLOWS:
-            return Arrival(
-                src, tag, nbytes, partial(self._offered, transport, src, number, numbers[2:])
-            )
+            receive = partial(transport.copied, src, number, numbers[2:].copy())
+            return Arrival(src, tag, nbytes, receive)
         # The array is the next message. It is matched now, so that no later receive gets it.
         while (message := self._improbe(src, tag)) is None:
             yield False
         return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
-
-    @staticmethod
-    def _offered(
-        transport: NearbyTransport,
-        src: int,
-        number: int,
-        record: Record,
-        data: NDArray[Any] | None,
-    ) -> Steps:
-        return transport.copied(src, number, record.copy(), data)
 
 
 def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:

@@ -159,7 +159,8 @@ class CheckedTransport:
                     came = status.Get_tag()
                     break
             yield False
-        self.waiting.discard(id(status))
+        if idle:
+            self.waiting.discard(id(status))
         arrived, nbytes = status.Get_elements(_BYTE), data.nbytes
         if arrived == nbytes <= PACKET_BYTES and came == tag and nbytes != self._apart:
             message.Recv([data, nbytes, _BYTE])
@@ -194,7 +195,7 @@ class CheckedTransport:
 
     def awaited(self, src: int, tag: int) -> bool:
         """Return whether a receive has begun that has no message yet."""
-        return bool(self._turns.get((src, tag // self._codes)))
+        return bool(self.waiting and self._turns.get((src, tag // self._codes)))
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
         """Return the message of another dtype that has come with the same tag, or None."""
