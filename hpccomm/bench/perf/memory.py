@@ -97,13 +97,12 @@ class HostMemory:
         """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""
         return memory_use.peak()
 
-    def allocate(self, largest: int) -> None:
-        """Make the slots, `memory_use.SLOTS` of them, for `largest` bytes each, all zeros. Local."""
+    def arena(self, nbytes: int) -> tuple[Array, int]:
+        """Return new memory for all slots, full of zeros, and its address. Local."""
         empty = self._comm.empty if self._config.local_register else np.empty
-        size = memory_use.slot_bytes(largest, self._config.unalign)
-        arena: Array = empty(memory_use.arena_bytes(size), np.uint8)
+        arena: Array = empty(nbytes, np.uint8)
         arena[:] = 0
-        self.slots = memory_use.cut(arena, arena.ctypes.data, size)
+        return arena, arena.ctypes.data
 
     def clear(self, slot: int, nbytes: int) -> None:
         """Put zeros at the start of a slot."""
@@ -223,16 +222,14 @@ class DeviceMemory:
 
     # --- arrays -----------------------------------------------------------------------------------
 
-    def allocate(self, largest: int) -> None:
-        """Make the slots."""
-        size = memory_use.slot_bytes(largest, self._config.unalign)
-        nbytes = memory_use.arena_bytes(size)
+    def arena(self, nbytes: int) -> tuple[Array, int]:
+        """Return new memory, and its address."""
         if self._config.local_register:
             arena: Array = self._comm.empty(nbytes, np.uint8, device=self._device)
         else:
             arena = self.module.empty(nbytes, np.uint8)
         self._zero(arena.data.ptr, nbytes)
-        self.slots = memory_use.cut(arena, arena.data.ptr, size)
+        return arena, arena.data.ptr
 
     def clear(self, slot: int, nbytes: int) -> None:
         """Put zeros at the start of a slot."""
@@ -364,14 +361,14 @@ MemoryKind = HostMemory | DeviceMemory
 
 
 def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
-    """Make the arrays, where all ranks find the memory for them. Collective."""
+    """Make the slots, where all ranks find the memory for them. Collective."""
     largest = options.sizes.largest
     batched = options.config.aggregated_iterations if memory.at_once else 1
     where, available = memory.capacity()
-    needed = memory_use.needed(batched * largest, options.config.unalign)
-    need = memory_use.Need(comm.node, where, needed, available)
+    size = memory_use.slot_bytes(batched * largest, options.config.unalign)
+    need = memory_use.Need(comm.node, where, memory_use.needed(size), available)
     memory_use.require(comm.all_gather_object(need), largest, batched)
-    memory.allocate(batched * largest)
+    memory.slots = memory_use.cut(*memory.arena(memory_use.arena_bytes(size)), size)
 
 
 def settings_in_effect(

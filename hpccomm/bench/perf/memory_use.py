@@ -29,9 +29,9 @@ def slot_bytes(largest: int, unalign: int) -> int:
     return -(-needed // PAGE) * PAGE
 
 
-def needed(largest: int, unalign: int) -> int:
-    """Return the bytes that a rank will take."""
-    return (SLOTS + STAGING) * slot_bytes(largest, unalign)
+def needed(size: int) -> int:
+    """Return the bytes that a rank will take with slots of `size` bytes."""
+    return (SLOTS + STAGING) * size
 
 
 def arena_bytes(size: int) -> int:
