@@ -25,6 +25,7 @@ from hpccomm.comparison.launches import side
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import compare
 from hpccomm.errors import LaunchError, ResultsError, UsageError
+from hpccomm.results import reader, table
 
 _GRACE = 20.0
 """Seconds that a launch has to store its rows, after this program was asked to end."""
@@ -158,8 +159,6 @@ def _python(variant: Variant) -> list[str]:
 
 def _completed(output: Path, name: str, number: int, variant: Variant) -> bool:
     """Whether a results file holds a completed run of a launch."""
-    from hpccomm.results import reader
-
     launch = {"name": name, "launch": str(number)}
     launch |= {"variant": variant.name} if variant.name else {}
     return output.exists() and any(
@@ -216,8 +215,6 @@ def summary(output: Path, name: str) -> Iterator[str]:
     ResultsError
         If the file cannot be read, or holds no launch of the series.
     """
-    from hpccomm.results import reader, table
-
     runs = [run for run in reader.examine(output).runs if run.info.series.get("name") == name]
     if not runs:
         raise ResultsError(f"{output} holds no launch of series {name}")
