@@ -350,10 +350,12 @@ def check_peers(peers: object, size: int) -> Shape:
             f"peers is {peers!r}; give a sequence of ranks, one for each block, or None for a block "
             "that is not exchanged"
         ) from None
-    return tuple(
-        NOBODY if each is None else check_rank(f"peers[{block}]", each, size)
-        for block, each in enumerate(listed)
-    )
+    for block, each in enumerate(listed):
+        if (
+            each.__class__ is not int or not 0 <= each < size
+        ):  # else a function would only take time
+            listed[block] = NOBODY if each is None else check_rank(f"peers[{block}]", each, size)
+    return tuple(listed)
 
 
 def _check_own(rank: int, block: int, counts: Shape, recv_counts: Shape) -> None:
