@@ -244,12 +244,12 @@ def _exchange(
     if key is not None and (prepared := core.known.get(key)) is not None:
         send = x if x is None or x.ndim == 1 else x.reshape(-1)
         recv = out if out is None or out.ndim == 1 else out.reshape(-1)
+        limit = core.calls.timeout if timeout is None else core.limit(timeout)
         if async_op is False and not core.sink.diverted:
-            limit = core.calls.timeout if timeout is None else core.limit(timeout)
             prepared.issue((send, recv), (x, out), limit)
             return out
         call = Call(prepared, send, recv, out, (x, out))
-        return core.issue(call, async_op, core.limit(timeout))
+        return core.issue(call, async_op, limit)
     if key is None and async_op is False and stream is None and not core.sink.diverted:
         # Strided host arrays: the shortest way.
         given = x if x.__class__ is not ndarray or x.flags.c_contiguous else x.copy()
