@@ -27,19 +27,21 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON
-from hpccomm.diagnosis import history, timeline, words
-from hpccomm.diagnosis.faults import Fault, find
-from hpccomm.diagnosis.folder import DumpFolder, read_folder
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
+
+if TYPE_CHECKING:
+    from hpccomm.diagnosis.faults import Fault
+    from hpccomm.diagnosis.folder import DumpFolder
+    from hpccomm.diagnosis.history import Job
 
 _OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences")
 
@@ -78,12 +80,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain_log(log: "io.BufferedReader[Any]", name: str, args: argparse.Namespace) -> int:
-    from hpccomm.diagnosis.log import reading
-    from hpccomm.diagnosis.log import words as log_words
+    from hpccomm.diagnosis.log import reading, words
 
     with watched(f"reading {name}"):
         report = reading.read(log, name)
-    output.write_found(log_words.document(report), log_words.lines(report), as_json=args.json)
+    output.write_found(words.document(report), words.lines(report), as_json=args.json)
     return report.status
 
 
@@ -108,6 +109,10 @@ def _explain_message(args: argparse.Namespace) -> int:
 
 
 def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
+    from hpccomm.diagnosis import history
+    from hpccomm.diagnosis.faults import find
+    from hpccomm.diagnosis.folder import read_folder
+
     with watched(f"reading {folder.name}"):
         read = read_folder(folder)
         job = history.join(read.dumps)
@@ -119,9 +124,11 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _lines(
-    read: DumpFolder, job: history.Job, faults: list[Fault], args: argparse.Namespace
+    read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
     """Return the lines that are printed: verdict, timeline, files left out."""
+    from hpccomm.diagnosis import timeline, words
+
     lines = []
     for sentence in words.verdict(job, faults):
         lines += [*words.wrapped(sentence), ""]
@@ -137,9 +144,9 @@ def _lines(
     return lines + list(read.passed_over)
 
 
-def _document(
-    read: DumpFolder, job: history.Job, faults: list[Fault], status: int
-) -> dict[str, Any]:
+def _document(read: "DumpFolder", job: "Job", faults: list["Fault"], status: int) -> dict[str, Any]:
+    from hpccomm.diagnosis import words
+
     return {
         "status": status,
         "verdict": list(words.verdict(job, faults)),
