@@ -17,7 +17,7 @@ from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peer
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
 from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.foreign_names import Hinting
-from hpccomm.memory.views import as_bytes, check_dtype
+from hpccomm.memory.views import check_dtype
 from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
@@ -179,10 +179,12 @@ class Received(NamedTuple):
 @in_turn
 def _probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
     core.sink.refuse_batch("probe", AROUND)
-    check_bool("block", block)
+    if block is not True:
+        check_bool("block", block)
     messages = list[Message]()
     prepared = _taking(core, "probe", None, src, tag, block)
-    prepared.issue((messages, None), (), core.limit(timeout))
+    limit = core.calls.timeout if timeout is None else core.limit(timeout)
+    prepared.issue((messages, None), (), limit)
     return messages[0] if messages else None
 
 
@@ -240,7 +242,7 @@ def received(
         key = "from any", src, src.__class__, tag, tag.__class__
         if out is not None:
             key = (*key, out.dtype, out.nbytes)
-        prepared = _known(core, key)
+        prepared = known(core, key)
     if prepared is None:
         target = _target(core, out)
         prepared = core.lanes.host.message_of(*_receiving(core, target, src, tag))
@@ -288,8 +290,8 @@ def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
             raise
 
 
-def _known(core: Core, key: object) -> Any:
-    """Return what is known of calls; None where an argument cannot be hashed, and is refused."""
+def known(core: Core, key: object) -> Any:
+    """Return what is known of calls by their key; None where an argument cannot be hashed, and is refused."""
     try:
         return core.known.get(key)
     except TypeError:
@@ -323,7 +325,7 @@ def _taking(
 ) -> PreparedCall:
     """Return what takes a message, an object as a whole, and adds it to a list."""
     key = name, src, src.__class__, tag, tag.__class__, block
-    prepared: PreparedCall | None = _known(core, key)
+    prepared: PreparedCall | None = known(core, key)
     if prepared is not None:
         return prepared
     wanted = _wanted(core, src, tag, kind)
@@ -435,4 +437,4 @@ def _new(arrival: Arrival) -> NDArray[Any]:
     """Return a new 1-D array for a message."""
     memory = np.empty(arrival.nbytes, np.uint8)
     dtype = dtype_of(arrival.tag)
-    return memory if dtype is None else as_bytes(memory).view(dtype)
+    return memory if dtype is None else memory.view(dtype)

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.arrivals import loaded, received_object
+from hpccomm.communicator.arrivals import known, loaded, received_object
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator.object_transfer import Frame
@@ -293,10 +293,7 @@ def _result(core: Core, key: Key, arrived: transfer.Frames, error: BaseException
 
 def _carrier(core: Core, key: Key) -> Any:
     """Return what carries out such calls, or begins them."""
-    try:
-        carrier = core.known.get(key)
-    except TypeError:  # an argument cannot be hashed, and is refused
-        carrier = None
+    carrier = known(core, key)
     return _first(core, key) if carrier is None or core.sink.diverted else carrier
 
 
