@@ -17,7 +17,7 @@ Examples
 
 import argparse
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.bench.pairs.flags import FLAGS as FLAGS
@@ -58,11 +58,8 @@ def run(args: argparse.Namespace) -> int:
         info = facts.run_info(comm, Config(*sizes, options.iterations, 0, validation=0))
         with ExitStack() as opened:
             writer = on_root(comm, lambda: _writer(args, info, opened))
-            progress = Progress(terminal() if comm.rank == 0 else None, None)
-            try:
+            with closing(Progress(terminal() if comm.rank == 0 else None)) as progress:
                 measured = measuring.measure(comm, options, thresholds, progress.show)
-            finally:
-                progress.close()
 
             def report() -> bool:
                 assert measured is not None
