@@ -126,7 +126,7 @@ def _of_links(run: Run) -> str:
         best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))
     allowed = {collective: bounds.bound(run.info, collective) for collective in best}
     return ", ".join(
-        f"{collective} {best[collective] / most.peak:.0%} of {most.peak:.4g} GB/s"
+        f"{collective} {best[collective] / most:.0%} of {most:.4g} GB/s"
         for collective, most in allowed.items()
         if most is not None
     )

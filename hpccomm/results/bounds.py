@@ -17,28 +17,9 @@ The time of that, put into the definition of bus bandwidth, gives the bound. `hp
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from hpccomm.results.links import DEVICE, NODE, LinkType, Published, links
 from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
-
-
-class LinkBound(NamedTuple):
-    """The bandwidth that links allow a collective.
-
-    Attributes
-    ----------
-    link : str
-        The link in words.
-    rate : float
-        Of a device or a node, in one direction, in 1e9 B/s.
-    peak : float
-        The largest bus bandwidth, in 1e9 B/s.
-    """
-
-    link: str
-    rate: float
-    peak: float
 
 
 def bounding_link(info: RunInfo) -> DeviceInfo | None:
@@ -53,8 +34,8 @@ def bounding_link(info: RunInfo) -> DeviceInfo | None:
     return min(info.devices, key=lambda device: device.peak)
 
 
-def bound(info: RunInfo, collective: str) -> LinkBound | None:
-    """Return the bound of a collective by a run's links; None if unknown.
+def bound(info: RunInfo, collective: str) -> float | None:
+    """Return the largest bus bandwidth that a run's links allow a collective, in 1e9 B/s; None if unknown.
 
     Parameters
     ----------
@@ -65,12 +46,9 @@ def bound(info: RunInfo, collective: str) -> LinkBound | None:
     """
     device = bounding_link(info)
     if device is not None:
-        return LinkBound(device.link, device.peak, device.peak)
-    rate = fabric_rate(info)
-    if rate is None:
-        return None
-    share = share_of_node(info.ranks, collective)
-    return None if share is None else LinkBound(info.machine["fabric"], rate, rate * share)
+        return device.peak
+    rate, share = fabric_rate(info), share_of_node(info.ranks, collective)
+    return None if rate is None or share is None else rate * share
 
 
 _PORT = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \(\d+X (\w+)\)")

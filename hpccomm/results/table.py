@@ -16,13 +16,12 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.results import placement, repetitions
-from hpccomm.results.bounds import LinkBound, bound, bounding_link, fabric_rate
+from hpccomm.results.bounds import bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
     REQUIRED_FRACTION,
     SIMULATED_BACKEND,
     UNCHECKED,
     Config,
-    DeviceInfo,
     Row,
     RunInfo,
     Timing,
@@ -244,7 +243,7 @@ def too_slow(tally: TableTally, least: float | None) -> bool:
 def footer(
     tally: TableTally,
     collective: str,
-    link: DeviceInfo | LinkBound | None = None,
+    most: float | None = None,
     *,
     interrupted: bool = False,
     least: float | None = None,
@@ -257,19 +256,17 @@ def footer(
         Of all rows of the table.
     collective : str
         Name of the collective.
-    link : DeviceInfo or LinkBound, optional
-        The bound of bus bandwidth, if known: the best one is compared with its ``peak``.
+    most : float, optional
+        The bound of bus bandwidth in 1e9 B/s, if known: the best one is compared with it.
     least : float, optional
         The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
     interrupted : bool
         Whether the table ends before its last line; the text says so.
     """
     peak = ""
-    if link is not None and tally.rows:
-        peak = (
-            f"# {'Peak bus bandwidth':20s} : {tally.best:g} ({tally.best / link.peak:.0%} of the link's "
-            f"{link.peak:g}) \n"
-        )
+    if most is not None and tally.rows:
+        share = f"{tally.best / most:.0%} of the link's {most:g}"
+        peak = f"# {'Peak bus bandwidth':20s} : {tally.best:g} ({share}) \n"
     judged = "" if least is None else "FAILED" if too_slow(tally, least) else "OK"
     end = "interrupted" if interrupted else "concluded"
     values = "N/A" if tally.simulated else f"{tally.wrong} {'FAILED' if tally.wrong else 'OK'}"

@@ -166,8 +166,8 @@ class Report:
         """Print what stands behind a table."""
         assert self._begun is not None
         collective, self._begun = self._begun, None
-        link = bound(self.info, collective)
-        self.show(table.footer(self._tally, collective, link, least=self._least))
+        most = bound(self.info, collective)
+        self.show(table.footer(self._tally, collective, most, least=self._least))
         self.slow += table.too_slow(self._tally, self._least)
         if self._judge is not None:
             self.show(self._judge.finish())
@@ -241,8 +241,8 @@ class Report:
         """Return the footer of the interrupted table, once; empty without an open table."""
         if self._begun is None:
             return ""
-        link = bound(self.info, self._begun)
-        text = table.footer(self._tally, self._begun, link, interrupted=True)
+        most = bound(self.info, self._begun)
+        text = table.footer(self._tally, self._begun, most, interrupted=True)
         self._begun = None
         return text
 
