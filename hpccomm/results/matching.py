@@ -27,15 +27,11 @@ class MatchedCollectives:
         Where in `calls` each collective begins, and the end of the last one.
     last : ndarray of int64, shape (collectives,)
         The call of the rank that arrived last.
-    arrival, end : ndarray of int64, shape (collectives,)
-        When that was, and when the last rank had completed it, in ns of the common clock.
     """
 
     calls: Indices
     starts: Indices
     last: Indices
-    arrival: Indices
-    end: Indices
 
     def __len__(self) -> int:
         """Return the number of collectives."""
@@ -66,9 +62,7 @@ def collectives(recording: Recording) -> MatchedCollectives:
     begin = calls["begin"][chosen]
     arrival = np.maximum.reduceat(begin, firsts)
     latest = np.flatnonzero(begin == np.repeat(arrival, np.diff(starts)))
-    last = chosen[latest[np.searchsorted(latest, firsts)]]
-    end = np.maximum.reduceat(calls["end"][chosen], firsts)
-    return MatchedCollectives(chosen, starts, last, arrival, end)
+    return MatchedCollectives(chosen, starts, chosen[latest[np.searchsorted(latest, firsts)]])
 
 
 @dataclass(frozen=True, slots=True)
