@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpccomm import CommOptions, Communicator
+from hpccomm import CommOptions, Communicator, new_comm
 from hpccomm.communicator.lanes import HostLane
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import (
@@ -255,8 +255,8 @@ def test_user_functions_of_one_name_are_told_apart() -> None:
 def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
     def agreements(comm) -> int:
         control, asked = comm._core.control, []
-        steps = control.alike_steps
-        control.alike_steps = lambda *mine: asked.append(mine) or steps(*mine)
+        steps = control.largest_steps
+        control.largest_steps = lambda *mine: asked.append(mine) or steps(*mine)
         for _ in range(3):
             comm.all_gather(np.ones(2))
         return len(asked)
@@ -321,7 +321,7 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
 
     def on_rank(comm) -> str:
         with pytest.raises(HpccommError, match="does not compute correctly") as caught:
-            comm.dup(name="unlucky")
+            new_comm(name="unlucky")
         comm.barrier()
         return str(caught.value)
 

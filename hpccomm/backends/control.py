@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import PACKET_BYTES, Packet, Request, Steps, Transport
 from hpccomm.runtime.waiting import completed
@@ -117,29 +118,25 @@ class Control:
                 yield from iter(test, True)
         return [collected[(each - rank) % size] for each in range(size)]
 
-    def alike_steps(self, numbers: Sequence[int]) -> Result[bool]:
-        """Return, on every rank, whether all ranks bring the same integers; polled.
+    def largest_steps(self, numbers: NDArray[np.int64]) -> Steps:
+        """Replace each number by the largest of all ranks, on every rank; polled.
 
         In the rounds of a dissemination barrier: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for
         barrier synchronization", 1988. After round k a rank knows of the 2^(k+1) ranks up to itself.
         """
         transport = self._transport
         rank, size = transport.rank, transport.size
-        alike = True
-        theirs = np.empty(len(numbers) + 1, np.int64)
+        theirs = np.empty_like(numbers)
         distance = 1
         while distance < size:
-            own = np.array([*numbers, alike], np.int64)
-            peer = (rank - distance) % size
-            receive = transport.irecv(theirs, peer, AGREEMENT_TAG)
-            send = transport.isend(own, (rank + distance) % size, AGREEMENT_TAG)
+            receive = transport.irecv(theirs, (rank - distance) % size, AGREEMENT_TAG)
+            send = transport.isend(numbers, (rank + distance) % size, AGREEMENT_TAG)
             while not receive():
                 yield False
             while not send():
                 yield False
-            alike = alike and own.tobytes() == theirs.tobytes()
+            np.maximum(numbers, theirs, out=numbers)
             distance *= 2
-        return alike
 
     def send_steps(self, payload: bytes, dst: int) -> Steps:
         """Send bytes to one rank, polled."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.backend import Implementation, Survival
+from hpccomm.contracts.backend import Implementation, Split, Survival
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
@@ -382,6 +382,7 @@ class LoopbackBackend:
     mpi_comm: object = None
     survival: Survival | None = None
     recovery = ""
+    split: Split | None = None
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         self.world = world

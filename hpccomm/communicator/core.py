@@ -3,9 +3,8 @@
 The methods of `Communicator` are functions over it.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -371,20 +370,32 @@ def counting() -> Iterator[None]:
         raise
 
 
-def end_dropped(backend: Backend, control: Control) -> None:
-    """End communicators of some of these ranks that each of their ranks has dropped. Collective; blocks.
-
-    No destructor is collective, so this is done where the ranks meet to make another communicator:
-    MPI libraries limit their number at a time.
-    """
+def dropped(backend: Backend) -> "dict[str, Core]":
+    """Return the communicators of some of these ranks that this process has dropped, by uid. Local."""
+    if not _dropped:
+        return {}
     among = set(backend.members)
-    mine = {
+    return {
         core.backend.uid: core
         for core in tuple(_dropped)
         if among.issuperset(core.backend.members) and not core.calls.under_way
     }
-    everyone = control.all_gather(json.dumps(list(mine)).encode())
-    votes = Counter(uid for each in everyone for uid in json.loads(each))
+
+
+def end_dropped(mine: "dict[str, Core]", everyone: Iterable[Sequence[str]]) -> None:
+    """End those that each of their ranks has dropped. Collective; blocks.
+
+    No destructor is collective, so this is done where the ranks meet to make another communicator:
+    MPI libraries limit their number at a time.
+
+    Parameters
+    ----------
+    mine : dict
+        What `dropped` gave.
+    everyone : iterable of sequence of str
+        Its keys on all ranks.
+    """
+    votes = Counter(uid for each in everyone for uid in each)
     ended = [core for uid, core in mine.items() if votes[uid] == core.backend.size]
     # In one order on all ranks: nodes' communicators before the whole ones, by which they ask each
     # other.

@@ -22,7 +22,7 @@ from hpccomm.backends.bootstrap.presence import JobArrival
 from hpccomm.backends.control import Control
 from hpccomm.backends.mpi import ended_making
 from hpccomm.communicator import Communicator
-from hpccomm.communicator.core import counting, end_dropped
+from hpccomm.communicator.core import counting, dropped, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
 from hpccomm.dispatch import policy
@@ -149,7 +149,9 @@ def new_comm(
         logger.info("host arrays go over %s: %s", opened.name, why)
         control = Control(opened.collectives, CallEngine(called, opened, merged).run_steps)
         _agree(opened, control, merged, nccl)
-        end_dropped(opened, control)
+        there = dropped(opened)
+        everyone = control.all_gather(json.dumps([*there]).encode())
+        end_dropped(there, map(json.loads, everyone))
         place = opened.topology.local_rank(opened.rank)
         device = choose(device, place, visible_devices())
         tables = _tables(opened, control, merged)

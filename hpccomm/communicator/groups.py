@@ -4,21 +4,28 @@
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any
 from zlib import crc32
 
-from hpccomm.communicator.core import counting, end_dropped
+from hpccomm.communicator.core import Core, counting, dropped, end_dropped
 from hpccomm.communicator.shrinking import Communicator, aborted, apart, grouped, own_ranks, shrunk
-from hpccomm.errors import RankMismatch, UsageError, untied
+from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.fingerprint import CallFingerprint, compared
+from hpccomm.errors import UsageError
 from hpccomm.runtime.engine import FINALIZED
 from hpccomm.runtime.lifetime import Voice
 from hpccomm.runtime.raised import told
 from hpccomm.settings import check_int, check_name
 from hpccomm.topology import check_rank
 
-SHRUNK = 1 << 14
-"""Labels of shrunk communicators begin here, and end at twice as much."""
+INT_MAX = 2**31 - 1
+"""The largest color and key of MPI, where an int has 32 bits."""
+
+SPLIT, DUP = (compared(each, {"operation": each}) for each in ("split", "dup"))
 
 
 def split(
@@ -47,37 +54,25 @@ def split(
     RankMismatch
         On the other ranks in that case.
     """
-    mine, error = dict[str, object](), None
+    core, error, where = self._core, None, (color, key)
     try:
-        mine = {
-            "color": None if color is None else check_int("color", color),
-            "key": check_int("key", key),
-        }
+        where = None if color is None else check_int("color", color), check_int("key", key)
         check_name(name)
-    except UsageError as wrong:
-        mine, error = {"error": str(wrong)}, wrong
-    core = self._core
-    with core.calls.one_call():
-        core.agree("split", {}, None)
-        end_dropped(core.backend, core.control)
-        with core.calls.part_of("split"):
-            arguments = [
-                json.loads(each) for each in core.control.all_gather(json.dumps(mine).encode())
-            ]
-            if error is not None:
-                raise untied(error)
-            refused = {r: each["error"] for r, each in enumerate(arguments) if "error" in each}
-            if refused:
-                whom = "; ".join(f"rank {rank}: {text}" for rank, text in refused.items())
-                raise RankMismatch(f"split: {whom}", ranks=tuple(refused))
+    except UsageError as refused:
+        error, where = refused, (None, 0)
+    by_library = core.backend.split
+    fits = 0 <= (where[0] or 0) <= INT_MAX and abs(where[1]) <= INT_MAX
+    with _meeting(core, SPLIT, error, where, by_library is None or not fits) as everyone:
         if color is None:
-            apart(core)
+            apart(core, everyone is None)
             return None
-        members = sorted(
-            (rank for rank, each in enumerate(arguments) if each["color"] == mine["color"]),
-            key=lambda rank: (arguments[rank]["key"], rank),
-        )
-        return _group(self, members, name, f"split{{}}({color})")
+        kind = f"split{{}}({color})"
+        if everyone is None:
+            assert by_library is not None
+            return _group(self, partial(by_library, *where), name, kind)
+        members = [rank for rank, (other, _) in enumerate(everyone) if other == where[0]]
+        members.sort(key=lambda rank: everyone[rank][1])
+        return _group(self, partial(grouped, core.backend, members), name, kind)
 
 
 def split_ranks(
@@ -114,13 +109,12 @@ def split_ranks(
         error = refused
     except TypeError:
         error = UsageError(f"ranks is {ranks!r}; give a sequence of ranks")
-    with core.calls.one_call():
-        core.agree("split_ranks", {"ranks": members}, error)
-        end_dropped(core.backend, core.control)
+    asked = {"operation": "split_ranks", "ranks": members}
+    with _meeting(core, compared("split_ranks", asked), error):
         if core.backend.rank not in members:
             apart(core)
             return None
-        return _group(self, members, name, "ranks{}")
+        return _group(self, partial(grouped, core.backend, members), name, "ranks{}")
 
 
 def dup(self: Communicator, name: str | None = None) -> "Communicator":
@@ -137,10 +131,9 @@ def dup(self: Communicator, name: str | None = None) -> "Communicator":
         Ended by itself.
     """
     check_name(name)
-    with self._core.calls.one_call():
-        self._core.agree("dup", {}, None)
-        end_dropped(self._core.backend, self._core.control)
-        return _group(self, list(range(self._core.backend.size)), name, "dup{}")
+    with _meeting(self._core, DUP):
+        backend = self._core.backend
+        return _group(self, partial(grouped, backend, range(backend.size)), name, "dup{}")
 
 
 def shrink(
@@ -204,9 +197,9 @@ def shrink(
         # The ranks that are left out know nothing of it, and count on: nor may the others count it.
         self._core.shrunk[left_out] += 1
         number = self._core.shrunk[left_out]
-        label = SHRUNK + crc32(repr((list(left_out), number)).encode()) % SHRUNK
+        label = crc32(repr((list(left_out), number)).encode())
         named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
-        return _over(self, members, label, named, left_out)
+        return _over(self, partial(self._core.backend.group, members, label), named, left_out)
 
 
 def finalize(self: Communicator) -> None:
@@ -282,22 +275,51 @@ def _abort(self: Communicator, why: str) -> None:
         self._node.abort()
 
 
-def _group(self: Communicator, members: list[int], name: str | None, kind: str) -> "Communicator":
+@contextmanager
+def _meeting(
+    core: Core,
+    label: CallFingerprint,
+    error: UsageError | None = None,
+    place: object = None,
+    more: bool = False,
+) -> Iterator[list[Any] | None]:
+    """Hold the communicator for the call that makes another one. Collective; blocks.
+
+    The ranks agree on the call. If one has `more` to tell, give every rank's `place`, else None.
+    """
+    with core.calls.one_call(), core.calls.part_of(label):
+        there = dropped(core.backend)
+        told = core.check.agree(
+            label, error, lambda: json.dumps([place, [*there]]).encode(), more or bool(there)
+        )
+        everyone = None if told is None else [json.loads(each) for each in told]
+        if everyone is not None:
+            end_dropped(there, [uids for _, uids in everyone])
+        yield everyone and [each for each, _ in everyone]
+
+
+def _group(
+    self: Communicator, make: Callable[[int], Backend | None], name: str | None, kind: str
+) -> "Communicator":
     self._core.groups += 1
     label = self._core.groups
-    return _over(self, members, label, name or f"{self._core.calls.name}.{kind.format(label)}")
+    named = name or f"{self._core.calls.name}.{kind.format(label)}"
+    return _over(self, partial(make, label), named)
 
 
 def _over(
-    self: Communicator, members: list[int], label: int, name: str, left_out: tuple[int, ...] = ()
+    self: Communicator,
+    make: Callable[[], Backend | None],
+    name: str,
+    left_out: tuple[int, ...] = (),
 ) -> "Communicator":
     core = self._core
     with counting(), core.calls.beside_watchdog("making a group"):
-        if left_out:
-            backend = core.backend.group(members, label)
-        else:
-            backend = grouped(core.backend, members, label)
-    settings = replace(core.settings, timeout=core.calls.timeout)
+        backend = make()
+    assert backend is not None  # this rank is in it
+    settings = core.settings
+    if settings.timeout != core.calls.timeout:
+        settings = replace(settings, timeout=core.calls.timeout)
     with counting(), own_ranks(core.calls):
         new_comm: Communicator = self._make(
             backend, name, settings, core.device, core.lanes.device, left_out

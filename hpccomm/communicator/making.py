@@ -198,7 +198,7 @@ def make(
         if backend.topology.num_nodes > 1 and not of_node:
             with calls.beside_watchdog("making the node's communicator", ordered=True):
                 group = grouped(backend, backend.topology.neighbors(backend.rank), 0)
-            lane = None if nccl is None else RefusingLane(name, NODE)
+            lane = parent if nccl is None else RefusingLane(name, NODE)
             try:
                 with own_ranks(calls):
                     node_comm = make(
@@ -218,7 +218,8 @@ def make(
         lanes = Lanes(host, RefusingLane(name, "it is being made"))
         core = Core(backend, calls, control, check, settings, lanes, device)
         lanes.device = open_device_lane(core, parent, left_out, not of_node, nccl)
-        if settings.self_check:
+        # What is made of another one has its ways, which were tried.
+        if settings.self_check and parent is None:
             _check(core)
         calls.opened()
         core.made, core.site = True, None if of_node else user_site()

@@ -59,20 +59,21 @@ def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
 
     Every rank is in one group, or calls `apart`.
     """
-    if backend.survival is None:
+    if backend.survival is None or backend.split is None:
         return backend.group(ranks, label)
-    made = backend.survival.split(ranks, label)
+    # What needs the group alone cannot be left if one of it is lost.
+    made = backend.split(ranks[0], ranks.index(backend.rank), label)
     assert made is not None
     return made
 
 
-def apart(core: Core) -> None:
-    """Take part, as a rank that joins none, while the others make groups."""
+def apart(core: Core, by_library: bool = False) -> None:
+    """Take part, as a rank that joins none, while the others make groups, by the library or as `grouped`."""
     core.groups += 1  # all ranks count alike
-    survival = core.backend.survival
-    if survival is not None:
+    backend = core.backend
+    if backend.split is not None and (by_library or backend.survival is not None):
         with core.calls.beside_watchdog("making a group"):
-            survival.split((), core.groups)
+            backend.split(None, 0, core.groups)
 
 
 @contextmanager

@@ -98,13 +98,6 @@ class Survival(Protocol):
         Local; from any thread; never blocks; idempotent. Nothing but `shrunk` and `agreed` works after it.
         """
 
-    def split(self, ranks: Sequence[int], label: int) -> "Backend | None":
-        """Make the communicator of a group, as `Backend.group` does; a lost rank ends it with an error.
-
-        Collective over all ranks, not only over the group: the others give no ranks and get None.
-        Blocks until all have called.
-        """
-
     def shrunk(self, epoch: int, attempt: int) -> "tuple[Backend, tuple[int, ...]]":
         """Make a communicator of the ranks that are left, also after a failure.
 
@@ -173,6 +166,10 @@ class Implementation(NamedTuple):
     planned: "Callable[[], tuple[Choice, Implementation] | None] | None" = None
 
 
+Split = Callable[[int | None, int, int], "Backend | None"]
+"""Makes the backend of a rank's group; see `Backend.split`."""
+
+
 class Backend(Protocol):
     """The ranks of one communicator and the ways between them.
 
@@ -229,7 +226,16 @@ class Backend(Protocol):
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
         """Return the backend of the group of `ranks`, in that order. Called by all of them.
 
-        Blocks until they have. `label` distinguishes groups that are made at the same time.
+        Blocks until they have. No other group of these ranks has that `label`.
+        """
+
+    @property
+    def split(self) -> "Split | None":
+        """``split(color, key, label)``, by the library; None where it makes only groups of known ranks.
+
+        It returns the backend of the ranks that give the same color, ordered by key and then by rank; None
+        for the color None. Collective over all ranks; blocks until all have called. Colors are from 0 to
+        2^31 - 1, keys as far from 0. `label` is as of `group`.
         """
 
     def planned(self) -> Transport:

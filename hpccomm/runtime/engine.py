@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend
@@ -153,7 +154,7 @@ class CallEngine(CallState):
 
     def run_steps(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
-        with self._recorded(CallFingerprint(name, 0), POLLED) as entry:
+        with self._recorded(_named(name), POLLED) as entry:
             if self.queue:  # whose agreements come first, and take the same road
                 self.drain(entry[TIMEOUT], self.queue)
             try:
@@ -185,8 +186,9 @@ class CallEngine(CallState):
             self.progress.turn()
             return not tasks
 
-        label = CallFingerprint("wait for asynchronous calls", 0)
-        with self._recorded(label, POLLED, timeout, ordered=False) as entry:
+        with self._recorded(
+            _named("wait for asynchronous calls"), POLLED, timeout, ordered=False
+        ) as entry:
             try:
                 with awaiting(tasks, CALL):
                     wait(drained, timeout=timeout, gate=self.gate, expired=self.expired(entry))
@@ -255,7 +257,7 @@ class CallEngine(CallState):
 
         `ordered` says that all ranks of the communicator do it, in one order with their collectives.
         """
-        return self._part(CallFingerprint(name, 0), BLOCKING, ordered, Exception)
+        return self._part(_named(name), BLOCKING, ordered, Exception)
 
     def part_of(
         self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
@@ -351,3 +353,9 @@ class CallEngine(CallState):
         aborted = self.failure.disown()
         for task in self.under_way:
             task.error, task.over = aborted, True
+
+
+@cache
+def _named(name: str) -> CallFingerprint:
+    """Return the label of a part of a call, of which there are few."""
+    return CallFingerprint(name, 0)

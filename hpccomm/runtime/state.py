@@ -214,7 +214,7 @@ class CallState:
             "site": "" if entry is None else place(entry),
             "compared": number in self.compared,
             "now": None if now is None else self._now(now),
-            "doing": "" if self.backend.shares_process else doing(),
+            "doing": "" if self.backend.shares_process or self.closed else doing(),
             "failed": None if error is None else _why(error),
             "closed": self.closed or ("" if error is None else _left(error)),
             "refused": self.lately(),

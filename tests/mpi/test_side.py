@@ -76,7 +76,7 @@ def test_a_group_asks_its_own_ranks_also_when_it_outlives_its_parent(
     backend: Any, mpi_comm: "MPI.Intracomm"
 ) -> None:
     members = [rank for rank in reversed(range(backend.size)) if rank % 2 == backend.rank % 2]
-    groups = [backend.group(members, 1) for _ in range(2)]
+    groups = [backend.group(members, label) for label in (1, 2)]
     assert len({backend.uid, *(each.uid for each in groups)}) == 3
     uids = mpi_comm.allgather([each.uid for each in groups])
     assert all(uids[rank] == uids[backend.rank] for rank in members)

@@ -73,6 +73,7 @@ def survives() -> bool:
     return asked not in ("", "0", "false", "no")
 
 
+@cache
 def has_ulfm(mpi: Any) -> bool:
     """Whether ranks of this job can continue after the loss of others, by User-Level Failure Mitigation."""
     return survives() and mpi.get_vendor()[0] == "Open MPI"

@@ -5,7 +5,6 @@
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -22,9 +21,9 @@ from hpccomm.backends.mpi.persistent import PersistentMessages
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
 from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, SizedTransport
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
-from hpccomm.backends.mpi.ulfm import Ulfm
+from hpccomm.backends.mpi.ulfm import Ulfm, ranks_of
 from hpccomm.backends.mpi.window import MpiOneSided
-from hpccomm.contracts.backend import Implementation, Survival
+from hpccomm.contracts.backend import Backend, Implementation, Survival
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, Transport
@@ -53,6 +52,7 @@ class MpiBackend:
         comm: Any,
         topology: Topology,
         mpi_comm: object,
+        members: Sequence[int],
         reductions: Reductions,
         thread_restriction: str,
         memory: NodeMemory | None,
@@ -74,14 +74,13 @@ class MpiBackend:
         self._near: frozenset[int] = frozenset()
         if memory is not None:
             self._near = frozenset(topology.neighbors(self.rank)) - {self.rank}
-            own = memory.group(range(self.size), self.rank)
-            self._messages = NearbyTransport(self._user, own, self._near)
+            self._messages = NearbyTransport(self._user, memory.another(), self._near)
         self.messages: Transport = self._messages
         self._planned: list[tuple[Any, PersistentMessages]] = []
         self.thread_restriction = thread_restriction
         self.mpi_comm = mpi_comm
         self.uid = uid
-        self.members = _ranks_of_job(comm)
+        self.members = members
         self._side, self._root = side, root
         self.side: SideChannel | None = side
         self._ulfm: Ulfm | None = None
@@ -90,7 +89,6 @@ class MpiBackend:
             self._ulfm, self.recovery = Ulfm(comm, self._over), GO_ON
             self._ulfm.add(self._user)
         self.survival: Survival | None = self._ulfm
-        self._groups: Counter[str] = Counter()  # made so far, by label and ranks
 
     @cached_property
     def arrivals(self) -> "MpiArrivals":
@@ -116,19 +114,28 @@ class MpiBackend:
         everyone.Free()
         return self._over(comm, ranks, label)
 
+    def split(self, color: int | None, key: int, label: int) -> Backend | None:
+        """Make the communicator of the ranks that give the same color. Blocks until all have called."""
+        comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        if color is None:
+            return None
+        ranks = ranks_of(comm, self._comm)
+        if self._ulfm is None:
+            return self._over(comm, ranks, label)
+        return self._ulfm.made(comm, ranks, label)
+
     def _over(self, comm: Any, ranks: Sequence[int], label: object) -> "MpiBackend":
         """Return the backend over the new communicator of some of the ranks. Collective over them."""
         topology = self.topology.restrict(ranks)
         memory = self._memory
         if memory is not None:
             memory = memory.group(ranks, comm.rank) if _has_node_peers(topology) else None
-        # All members have made the same number of groups of these ranks before.
-        alike = group_uid(self.uid, ranks, label)
-        self._groups[alike] += 1
-        uid = group_uid(self.uid, ranks, (label, self._groups[alike]))
+        uid = group_uid(self.uid, ranks, label)
         side = self._side.group(ranks, comm.rank)
         restriction = self.thread_restriction
-        return MpiBackend(comm, topology, comm, self._reductions, restriction, memory, uid, side)
+        members = [self.members[rank] for rank in ranks]
+        right = self._reductions
+        return MpiBackend(comm, topology, comm, members, right, restriction, memory, uid, side)
 
     def planned(self) -> "Transport":
         """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
@@ -137,8 +144,7 @@ class MpiBackend:
             self._ulfm.add(comm)
         transport = CheckedTransport(comm, DTYPES)
         if self._memory is not None:
-            own = self._memory.group(range(self.size), self.rank)
-            transport = NearbyTransport(comm, own, self._near)
+            transport = NearbyTransport(comm, self._memory.another(), self._near)
             if self.messages.shared is None:
                 transport.shared = None
         persistent = PersistentMessages(comm, self._near)
@@ -148,9 +154,7 @@ class MpiBackend:
 
     def window(self) -> "MpiOneSided":
         """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
-        memory = self._memory
-        if memory is not None:
-            memory = memory.group(range(self.size), self.rank)
+        memory = self._memory and self._memory.another()
         onesided = MpiOneSided(self._comm, memory)
         if self._ulfm is not None:
             self._ulfm.add(onesided.comm)
@@ -231,9 +235,9 @@ def make(mpi_comm: object) -> MpiBackend:
     memory = _shared_memory(own, topology) if _has_node_peers(topology) else None
     messages = SideMessages(own, addresses) if apart(addresses) and not restriction else None
     side = MpiSideChannel(own.rank, addresses, messages, range(own.size))
-    uid = uids[0]
+    here, uid = _ranks_of_job(own), uids[0]
     return MpiBackend(
-        own, topology, mpi_comm, agreed(right), restriction, memory, uid, side, root=True
+        own, topology, mpi_comm, here, agreed(right), restriction, memory, uid, side, root=True
     )
 
 

@@ -232,9 +232,10 @@ class MpiSideChannel:
         self._rank = rank
         self._addresses = tuple(addresses)
         self._numbers = tuple(numbers)
-        self._messages = messages if apart(addresses) else None
-        if self._messages is not None:
-            self._messages.use(self)
+        self._messages: SideMessages | None = None
+        if messages is not None and apart(addresses):
+            self._messages = messages
+            messages.use(self)
 
     def group(self, ranks: Sequence[int], rank: int) -> "MpiSideChannel":
         """Return the side channel of a group in which this process has number `rank`. Local."""

@@ -77,18 +77,7 @@ class Ulfm:
             if comm != MPI.COMM_NULL and not comm.Is_revoked():
                 comm.Revoke()
 
-    def split(self, ranks: Sequence[int], label: int) -> Backend | None:
-        """Make the communicator of a group by ``MPI_Comm_split``.
-
-        ``MPI_Comm_create_group``, which needs the group alone, cannot be left if one of it is lost.
-        """
-        if not ranks:
-            self._comm.Split(MPI.UNDEFINED)
-            return None
-        comm = self._comm.Split(ranks[0], ranks.index(self._comm.rank))
-        return self._made(comm, ranks, label)
-
-    def _made(self, comm: Any, ranks: Sequence[int], label: object) -> Backend:
+    def made(self, comm: Any, ranks: Sequence[int], label: object) -> Backend:
         """Make the backend over a new communicator, or release ranks that wait for this one in it.
 
         A further loss may keep this rank from it, and others not, which would wait for ever.
@@ -104,9 +93,9 @@ class Ulfm:
         """Make the communicator of the ranks that are left."""
         comm = self._comm.Shrink()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-        left = _ranks_of(comm, self._comm)
+        left = ranks_of(comm, self._comm)
         gone = tuple(sorted(set(range(self._comm.size)) - set(left)))
-        backend = self._made(comm, left, ("epoch", epoch, attempt))
+        backend = self.made(comm, left, ("epoch", epoch, attempt))
         assert backend.survival is not None
         backend.survival.epoch = epoch
         return backend, gone
@@ -159,7 +148,7 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
     return ()
 
 
-def _ranks_of(comm: Any, parent: Any) -> list[int]:
+def ranks_of(comm: Any, parent: Any) -> list[int]:
     """Return the parent's ranks of the ranks of a communicator."""
     own, everyone = comm.Get_group(), parent.Get_group()
     try:

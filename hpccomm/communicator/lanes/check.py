@@ -8,8 +8,9 @@ calls is agreed for that alone.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import permutations
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts import pairing
+from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, written
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps
@@ -47,8 +49,10 @@ LARGE_BYTES = 16 << 20
 KNOWN = 1 << 16
 """Fingerprints that are remembered. The next one takes the place of all: ranks have to forget alike."""
 
-LARGEST = Signature("all_reduce", np.dtype(np.int64), (6,), op=ReduceOp.MAX)
-"""Finds the largest and the smallest of three numbers of all ranks."""
+LARGEST = Signature("all_reduce", np.dtype(np.int64), (7,), op=ReduceOp.MAX)
+"""Finds the largest and the smallest of three numbers of all ranks, and whether one has more to tell."""
+
+ENDING = compared(FINALIZE, {"operation": FINALIZE})
 
 NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
@@ -72,7 +76,6 @@ class Check:
         self._control = control
         self._setting = CHECK_OFF if alone else setting
         self._known: set[int] = set()
-        self._largest = engine.backend.native(LARGEST)
         self._agreed = 0  # number of the last call that was agreed
         if self._setting != CHECK_OFF:
             engine.agreement = 1
@@ -156,20 +159,30 @@ class Check:
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
-    def agree(self, label: CallFingerprint, error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same values; a rank with an error raises that."""
+    def agree(
+        self,
+        label: CallFingerprint,
+        error: HpccommError | None,
+        tell: Callable[[], bytes] = bytes,
+        more: bool = False,
+    ) -> list[bytes] | None:
+        """Raise on every rank unless all bring the same values; a rank with an error raises that.
+
+        Return what every rank's `tell` gives if one of them has `more` to tell, else None.
+        """
         engine = self._engine
         if engine.backend.size == 1:
             if error is not None:
                 raise untied(error)
-            return
+            return [tell()] if more else None
         refused: list[HpccommError] = []
+        told: list[list[bytes] | None] = []
         with engine.part_of(label):
-            agreement = self._agreement(label, engine.number, engine.digest, error)
+            agreement = self._agreement(label, engine.number, engine.digest, error, tell, more)
 
             def steps() -> Steps:
                 try:
-                    yield from agreement
+                    told.append((yield from agreement))
                 except HpccommError as wrong:  # nothing has failed: all ranks know of it
                     refused.append(wrong)
 
@@ -177,6 +190,7 @@ class Check:
             if refused:
                 engine.digest = 0  # the difference was raised: it does not concern later calls
                 raise refused.pop()
+        return told[0]
 
     def end(self) -> CommunicationError | None:
         """Return the faults in the calls of all ranks, at the end of the communicator.
@@ -187,9 +201,19 @@ class Check:
         if self._setting == CHECK_OFF:
             return None
         try:
-            self.agree(compared(FINALIZE, {"operation": FINALIZE}), None)
-            with self._engine.part_of(FINALIZE):
-                self._engine.run_steps(FINALIZE, self._received())
+            rank, mine = self._engine.origin.rank, self._unreceived()
+            marks = partial(
+                pairing.balance,
+                (
+                    ((rank, peer, channel, sent), (peer, rank, channel, posted))
+                    for peer, counts in mine.items()
+                    for channel, sent, posted in counts
+                ),
+            )
+            everyone = self.agree(ENDING, None, marks, any(mine.values()))
+            if everyone is not None and not pairing.balanced(everyone):
+                with self._engine.part_of(FINALIZE):
+                    self._engine.run_steps(FINALIZE, self._told(mine))
         except RankMismatch as error:
             return error
         except CommunicationError as error:
@@ -198,21 +222,17 @@ class Check:
             return error if self._raised_at_end(error) else None
         return None
 
-    def _received(self) -> Steps:
+    def _unreceived(self) -> dict[int, list[Any]]:
+        """Return, by peer, how many messages of each channel this rank has sent and received."""
+        every = self._engine.traffic.everything().items()
+        return {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
+
+    def _told(self, mine: dict[int, list[Any]]) -> Steps:
         """Return steps that log all ranks' unreceived messages in one line."""
-        engine, rank = self._engine, self._engine.origin.rank
-        every = engine.traffic.everything().items()
-        mine = {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
-        marks = pairing.balance(
-            ((rank, peer, channel, sent), (peer, rank, channel, posted))
-            for peer, counts in mine.items()
-            for channel, sent, posted in counts
-        )
-        if pairing.balanced((yield from self._control.all_gather_steps(marks))):
-            return
+        engine = self._engine
         came = yield from self._exchanged(list(mine.items()))
         lost = left_over({each: dict(counts) for each, counts in came.items()})
-        if lost and lost[0].sender == rank:
+        if lost and lost[0].sender == engine.origin.rank:
             logger.warning(
                 "communicator %r ends with unreceived messages: %s",
                 engine.name,
@@ -233,16 +253,23 @@ class Check:
     # The agreement.
 
     def _agreement(
-        self, label: CallFingerprint, number: int, digest: int, error: HpccommError | None = None
-    ) -> Steps:
-        """Return steps that raise on every rank unless all of them make this call."""
+        self,
+        label: CallFingerprint,
+        number: int,
+        digest: int,
+        error: HpccommError | None = None,
+        tell: Callable[[], bytes] = bytes,
+        more: bool = False,
+    ) -> Result[list[bytes] | None]:
+        """Return the steps of `agree`."""
         site = self._engine.site
 
-        def agreement() -> Steps:
+        def agreement() -> Result[list[bytes] | None]:
             self._engine.compared.append(number)
             compared = 0 if self._setting == CHECK_OFF else digest
             mine = (label.fingerprint, compared, error is not None)
-            if not (yield from self._alike(mine)):
+            alike, told = yield from self._alike(mine, more)
+            if not alike:
                 before = (compared ^ label.fingerprint) & DIGEST if compared else 0
                 yield from self._compare(label, number, before, recorder.described(site), error)
             if error is not None:
@@ -250,23 +277,33 @@ class Check:
             if label.individual:
                 yield from self.paired(label.individual)
             self._agreed = max(self._agreed, number)
+            return (yield from self._control.all_gather_steps(tell())) if told else None
 
         return agreement()
 
-    def _alike(self, numbers: tuple[int, int, bool]) -> Result[bool]:
-        """Return steps that tell on every rank whether all bring the same: by the library where it finds the largest."""
-        if self._largest is None:
-            return (yield from self._control.alike_steps(numbers))
+    @cached_property
+    def _largest(self) -> Implementation | None:
+        return self._engine.backend.native(LARGEST)
+
+    def _alike(self, numbers: tuple[int, int, bool], more: bool) -> Result[tuple[bool, bool]]:
+        """Return steps that tell on every rank whether all bring the same, and whether one has more to tell.
+
+        By the library where it finds the largest.
+        """
         a, b, c = numbers
-        most = np.empty(6, np.int64)
-        steps = self._largest.start(np.array([a, b, c, -a, -b, -c], np.int64), most)
-        try:
-            yield from steps
-        except BaseException:  # the call failed, or was abandoned
-            keep(steps, most)
-            raise
-        x, y, z, *least = most.tolist()
-        return least == [-x, -y, -z]
+        mine = np.array([a, b, c, -a, -b, -c, more], np.int64)
+        if self._largest is None:
+            yield from self._control.largest_steps(most := mine)
+        else:
+            most = np.ones_like(mine)  # not alike, which is what a call leaves that met another one
+            steps = self._largest.start(mine, most)
+            try:
+                yield from steps
+            except BaseException:  # the call failed, or was abandoned
+                keep(steps, mine, most)
+                raise
+        x, y, z, *least, told = most.tolist()
+        return least == [-x, -y, -z], bool(told)
 
     def paired(self, calls: Sequence[Signature]) -> Steps:
         """Return steps that raise on every rank unless the lists of all ranks fit each other."""

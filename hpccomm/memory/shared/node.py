@@ -5,9 +5,9 @@ It implements `SharedMemory` of `hpccomm.contracts.transport`, which the runner 
 
 import errno
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,23 @@ class _PeerRecord:
 class _Peer:
     """One rank of the node; it may be this one."""
 
-    __slots__ = ("pid", "remote", "see")
+    __slots__ = ("remote", "see")
 
     def __init__(self, rank: int, pid: int) -> None:
-        self.pid = pid
         self.remote = RemoteMemory(pid, rank)
         # Loops send the same records again.
         self.see = lru_cache(KEPT)(_PeerRecord)
+
+
+class _Peers(dict[int, _Peer]):
+    """The ranks of the node that were looked at, of all whose processes are given."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self.pids = pids
+
+    def __missing__(self, rank: int) -> _Peer:
+        peer = self[rank] = _Peer(rank, self.pids[rank])
+        return peer
 
 
 class NodeMemory:
@@ -101,16 +111,26 @@ class NodeMemory:
         self.how = how
         self.rank = rank
         self._fullest = fullest
-        self._peers = {peer: _Peer(peer, pid) for peer, pid in pids.items()}
+        self._peers = _Peers(pids)
         self._heap, self._leases, self._segments, self.use = process_memory()
         self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
-        self._own = lru_cache(KEPT)(partial(_own, self._heap))
         self._told = False
+
+    @cached_property
+    def _own(self) -> Callable[..., tuple[Record, tuple[Array, ...] | None]]:
+        return lru_cache(KEPT)(partial(_own, self._heap))
+
+    def another(self) -> "NodeMemory":
+        """Return the memory of the same ranks for calls that go on at the same time."""
+        return self._of(self._peers.pids, self.rank)
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
         """Return the memory for a group of the communicator's ranks, in which this one is `rank`."""
-        pids = {new: self._peers[old].pid for new, old in enumerate(ranks) if old in self._peers}
+        pids = self._peers.pids
+        return self._of({new: pids[old] for new, old in enumerate(ranks) if old in pids}, rank)
+
+    def _of(self, pids: Mapping[int, int], rank: int) -> "NodeMemory":
         return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
@@ -172,7 +192,7 @@ class NodeMemory:
         if not nbytes:
             return np.empty(0, dtype)
         if key >= 0:
-            pid = self._peers[peer].pid
+            pid = self._peers.pids[peer]
             try:
                 segment = self._segments.find(pid, key)
             except OSError as error:
