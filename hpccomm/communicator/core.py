@@ -195,18 +195,16 @@ class Core:
         root: Any = None,
         lists: Lists = NO_LISTS,
         exclusive: bool = False,
-        site: Site | None = None,
     ) -> Any:
-        """Carry out one collective call, and return its result, or its `Work`. Within a call.
+        """Carry out one collective call, and return its result, or its `Work`. The caller holds the turn.
 
-        Parameters are those of the call of that name; `lists` are checked. `site` is the place of
-        the call, if not the caller's caller.
+        Parameters are those of the call of that name; `lists` are checked.
         """
         limit = self.calls.timeout if timeout is None else self.limit(timeout)
         # The shortest path, where each statement counts: a call on plain host arrays like an
         # earlier one.
         key: object = None
-        like: object = None  # of numbers
+        like: object = None  # the key of a call on a number
         source = target = None
         plain = async_op is False and stream is None and not lists.returned
         if plain and x.__class__ is ndarray:
@@ -218,11 +216,13 @@ class Core:
                     key = name, x.dtype, x.shape, op, algorithm
                 elif out is x:
                     key = name, x.dtype, x.shape, True, op, algorithm
+                elif out.__class__ is str:
+                    key = name, x.dtype, x.shape, out, op, algorithm
                 elif out.__class__ is ndarray:
-                    into = out.flags
+                    its = out.flags
                     # Arrays that each own their memory do not overlap.
-                    apart = (flags.owndata and into.owndata) or not may_share_memory(x, out)
-                    if apart and into.carray:
+                    apart = (flags.owndata and its.owndata) or not may_share_memory(x, out)
+                    if apart and its.carray:
                         target = out if out.ndim == 1 else out.reshape(-1)
                         key = name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm
         elif plain and x is None and out is None:
@@ -243,7 +243,9 @@ class Core:
                 key = key, root, root.__class__, lists
             if deterministic is not False or exclusive is not False:
                 key = key, deterministic, deterministic.__class__, exclusive, exclusive.__class__
-            if self.use.registered and (registered := self.lanes.host.of_empty(source, target)):
+            if self.use.registered and (
+                registered := self.lanes.host.registered_names(source, target)
+            ):
                 key = key, registered
             try:
                 prepared = self.known.get(key)
@@ -271,15 +273,13 @@ class Core:
         if key is not None and not new:
             self.known.keep(key, prepared)
         lane = prepared.lane
-        if async_op is False and not lists.returned and not self.sink.diverted:
-            return lane.carry_out(prepared, arrays, stream, limit)
         call = lane.bind(prepared, arrays, stream)
         if lists.returned:
             call.result = (call.result, lists.arriving(prepared.shape[0]))
         return self.issue(call, async_op, limit)
 
     collective = all_in_turn(within)
-    """Is `within` a call of its own."""
+    """`within`, for callers that do not hold the turn yet."""
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
         """Carry a call out, start it, or have it taken elsewhere. Within a call."""

@@ -21,7 +21,6 @@ from hpccomm.contracts.fingerprint import compared
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, overlap, view
 from hpccomm.runtime.callpath import all_in_turn
-from hpccomm.runtime.recorder import user_site
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -78,13 +77,9 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
     rehearse(core, call, outgoing._replace(recv_counts=outgoing.counts))
     refuse_exchange(core, "recv_counts")
     mine = np.array(outgoing.counts, np.int64)
-    arrived = core.collective(
-        CALLS[call.name].name,
-        mine,
-        timeout=call.timeout,
-        lists=Lists(peers=outgoing.peers),
-        site=user_site(),
-    )
+    with core.calls.one_call():
+        peers = Lists(peers=outgoing.peers)
+        arrived = core.within(CALLS[call.name].name, mine, timeout=call.timeout, lists=peers)
     lists = outgoing._replace(recv_counts=tuple(arrived.tolist()))
     with core.calls.one_call():
         agree_on_fit(core, call, lists)

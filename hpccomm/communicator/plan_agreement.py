@@ -63,7 +63,7 @@ class Announced(NamedTuple):
     sends, receives : sequence of Sent
         The messages.
     willing : object
-        Of a collective call, a true value, equal on all ranks, if they may take the plans' route.
+        Of a collective call, a true value, equal on all ranks, if they may take what is for plans alone.
     """
 
     site: str

@@ -1,7 +1,7 @@
 """Prepared calls: arguments are checked, and how a call is carried out is decided, once for all equal calls.
 
 A call that differs from earlier ones in its sizes alone takes over what was decided for the class of its size. `core`
-looks up each call here.
+looks up here each call that is not among its own `known` ones.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ class PreparedCalls:
         wanted, into = (None, None) if b is None else (b.dtype, b.shape)
         if op.__hash__ is None and given is not None:  # of mpi4py
             op = recognised(op, given)
-        memory = lane.of_empty(a, b)
+        memory = lane.registered_names(a, b)
         asked = name, given, wanted, op, root, lists
         how = exclusive, in_place, algorithm, deterministic, fresh, memory
         # The class of the root, and of flags, since True is equal to 1.
@@ -82,7 +82,7 @@ class PreparedCalls:
             kind = like = None  # nothing is kept
         if kind is None:
             _check(algorithm, x=given, out=wanted)
-            kind = kind_of_call(lane, self._rank, self._size, *asked, *how)
+            kind = kind_of_call(self._rank, self._size, *asked, *how)
             if like is not None:
                 self._kinds.keep(like, kind)
         key = kind, shape, into, lists

@@ -3,7 +3,7 @@
 `CallKind` is what the arguments mean without their sizes: a program that has another size in each call has few kinds.
 Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
 memory itself is checked elsewhere: its layout by the lanes, overlap when a decision is looked up.
-`prepared_calls` and `counts` call it.
+`prepared_calls`, `counts` and `packing` call it.
 """
 
 import math
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
+from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS, NOBODY, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
@@ -70,12 +71,8 @@ class CallKind:
 
     Attributes
     ----------
-    lane : Lane
-        The lane of its arrays.
     algorithm : str, Algorithm, callable or None
         As the caller gave it.
-    name : str
-        Name of the call.
     rank, ranks : int
         This rank, and how many there are.
     call : Signature
@@ -90,13 +87,13 @@ class CallKind:
         As `Lists` has it.
     written : bool
         Whether x is written.
-    decided : dict
-        What the lane has decided, by class of size; and the values of labels.
+    choices : dict
+        The lane's choice, by class of size and memory, and its implementation if that serves all sizes of the class.
+    labels : dict
+        What fingerprints have in common, by algorithm, memory and whether the call is asynchronous.
     """
 
-    lane: Any
     algorithm: AnyAlgorithm | None
-    name: str
     rank: int
     ranks: int
     call: Signature
@@ -106,7 +103,10 @@ class CallKind:
     recv: Role | None
     axis: Shape = ()
     written: bool = False
-    decided: dict[object, Any] = field(default_factory=dict)
+    choices: dict[tuple[int, bool], tuple[Choice, Any]] = field(default_factory=dict)
+    labels: dict[tuple[str, bool, bool], tuple[dict[str, object], int]] = field(
+        default_factory=dict
+    )
 
     @property
     def zeroed(self) -> bool:
@@ -161,7 +161,6 @@ class _Extents(NamedTuple):
 
 
 def kind_of_call(
-    lane: Any,
     rank: int,
     ranks: int,
     name: str,
@@ -192,7 +191,7 @@ def kind_of_call(
         check_bool("deterministic", deterministic, f", or {reductions.ANY_RANKS!r}")
     if what.sends == "nothing":
         call = Signature(what.name, dtypes.BOOL, ())
-        return CallKind(lane, algorithm, name, rank, ranks, call, "x", False, None, None)
+        return CallKind(algorithm, rank, ranks, call, "x", False, None, None)
     root = check_rank("root", root, ranks) if what.rooted else -1
     sends = rank == root or not what.root_sends
     receives = rank == root or not what.root_receives
@@ -231,8 +230,8 @@ def kind_of_call(
     # In place by the user's `out`, the written memory is seen from there.
     through_out = what.in_place == "by default" or what.sends == "block"
     written = not sends if one_array else recv == "x" or (in_place and not through_out)
-    kind = lane, algorithm, name, rank, ranks, call, shaped_by, sends or like_root, send, recv
-    return CallKind(*kind, lists.axis, written)
+    shaped = shaped_by, sends or like_root, send, recv
+    return CallKind(algorithm, rank, ranks, call, *shaped, lists.axis, written)
 
 
 def _required(

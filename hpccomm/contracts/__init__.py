@@ -1,4 +1,4 @@
-"""The types on which the packages agree: collectives, signatures, transports, backends, routes.
+"""The types on which the packages agree: collectives, signatures, transports, backends.
 
 Backends give point-to-point transfers (`transport`), their own collectives (`backend`) and the
 facts about ranks. A `Signature` (`signature`) is a call without its memory. A `Choice` (`choice`)

@@ -5,8 +5,7 @@ keep the result in a prepared call. Arrays in host memory take the host path: th
 collective, if it has one with the right result, else one of hpccomm's algorithms, over the
 backend's messages or over memory that the ranks of a node share.
 
-- `route`: the result, which runs the call.
-- `host`: decides; `policy` chooses the algorithm.
+- `host`: has `policy` choose the algorithm, and makes the functions that run it.
 - `algorithms`: runs hpccomm's algorithms, by `execution`, on memory that the ranks of a node share.
 
 Arrays on a device take one of three paths: NCCL, a CUDA-aware MPI that gets their addresses, or

@@ -89,7 +89,7 @@ class HostDispatch:
             try_out(call.op, call.dtype, ordered=call.deterministic)
         inner = call.summed
         native = self._native(inner) is not None
-        # Multiplied contributions lie in memory of their own.
+        # A product is sent from scratch, which is not registered.
         asking = call._replace(registered=inner.registered)
         choice = self.policy.decide(asking, algorithm, native, self._setting)
         asked = self._setting if algorithm is None else algorithm

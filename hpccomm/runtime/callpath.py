@@ -4,8 +4,8 @@ A call takes its turn, gets a number and a record, runs, and is counted. That co
 that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and what the
 forms share stands in each of them. `tests/test_callpath.py` holds that it is the same.
 
-What is equal for all calls of one kind stands in their `PreparedCall`, which is made once. `hpccomm.communicator`
-makes and keeps them.
+What is equal for calls with the same arguments, sizes included, stands in their `PreparedCall`, which is made once.
+`hpccomm.communicator` makes and keeps them.
 
 What is shared:
 
@@ -120,7 +120,7 @@ class PreparedCall:
     def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
         """Carry the call out and wait for it: within seconds, with what must live meanwhile.
 
-        Small arrays come this way: what only a call that waits long needs is made only then.
+        What only a call that waits long needs is made only then: small arrays come this way.
         """
         calls, label, tally, run = self.calls, self.label, self.tally, self.run
         reports, ordered = calls.reports, self.ordered
@@ -313,8 +313,8 @@ def carried(
 def in_turn(method: F, *, of_all: bool = False) -> F:
     """Have a function carried out in its communicator's turn; a decorator.
 
-    The first argument has the `CallEngine` as ``calls``. A method of the communicator calls the function, and the
-    program calls that, unless a ``site`` is given, by keyword.
+    The first argument has the `CallEngine` as ``calls``. The place of the call is the line that called the method
+    which calls the function, two frames up.
     """
 
     @wraps(method)
@@ -329,14 +329,11 @@ def in_turn(method: F, *, of_all: bool = False) -> F:
             pass
         try:
             if free and not (calls.closed or gate.error is not None):
-                if named and named.get("site") is not None:
-                    calls.site = named["site"]
-                else:
-                    try:
-                        frame = caller(2)
-                        calls.site = frame.f_code, frame.f_lasti
-                    except ValueError:
-                        calls.site = None
+                try:
+                    frame = caller(2)
+                    calls.site = frame.f_code, frame.f_lasti
+                except ValueError:
+                    calls.site = None
                 return method(*arguments, **named)
         except (RecursionError, MemoryError) as error:
             # A call may refuse memory before it is made.

@@ -24,8 +24,8 @@ COMPARED = 0x3FF
 def digested(digest: int, fingerprint: int) -> int:
     """Return the digest of a communicator's calls after one more.
 
-    Different ones stay different after any further calls. The generated calls contain this
-    expression.
+    Different ones stay different after any further calls. The calls of `callpath` contain
+    this expression.
     """
     return (digest * 9 ^ fingerprint & DIGEST) & DIGEST
 

@@ -113,7 +113,7 @@ class CallState:
         Grows where the ranks forget what they have agreed on. 0 where they compare nothing.
     agree_on : callable
         ``agree_on(prepared, entry, arguments)`` raises on all ranks unless they make the same call, and have made the
-        same calls so far. The first call of a kind does so, and one of 1,024.
+        same calls so far. The first call of a kind and size does so, and one of 1,024.
     compare : callable
         ``compare(label, entry)`` does that in each call.
     compared : deque of int

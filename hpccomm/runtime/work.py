@@ -1,6 +1,6 @@
 """`Work`: the result of an asynchronous call, the task behind it, and the warnings if it is dropped.
 
-The engine and the generated calls make both, and what puts calls on a device's streams.
+The engine and `callpath` make both, and what puts calls on a device's streams.
 """
 
 import sys

@@ -4,8 +4,7 @@ A communicator has two. A call selects its lane once, here; from then on the pre
 `hpccomm.communicator.core` calls the lanes, and the lanes call `hpccomm.dispatch` and
 `hpccomm.runtime`.
 
-- `lane`: the common part, with a decision (`PreparedCall`) and a call with its memory (`Call`).
-- `message`: the arguments of a message. `planned`: messages of plans.
+- `lane`: the common part, with a call and its memory (`Call`). `message`: the arguments of a message.
 - `host`, `device`: the lanes. A `RefusingLane` replaces the device lane if it cannot be used.
 - `check`: whether all ranks make the same call.
 - `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.

@@ -1,6 +1,6 @@
 """The check that all ranks make the same call, agreed before data moves. The lanes ask it.
 
-The first call of its kind is agreed, and so is each call so large that the agreement takes a
+The first call of each kind and size is agreed, and so is each call so large that the agreement takes a
 negligible part of its time. Every agreement also compares the digests of all calls so far. So calls
 that are known one by one, but made in another order, are found at the next agreement. One of 1,024
 calls is agreed for that alone.

@@ -207,11 +207,11 @@ class HostLane(Lane):
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, Implementation]:
         """Return which algorithm carries a call out, chosen once for a class of sizes, and its implementation."""
         dispatch, size = self.dispatch, (self.dispatch.size_class(call), call.registered)
-        choice, found = kind.decided.get(size) or (dispatch.choose(call, kind.algorithm), None)
+        choice, found = kind.choices.get(size) or (dispatch.choose(call, kind.algorithm), None)
         if found is not None:
             return choice, found
         made, found = dispatch.implement(call, choice, kind.algorithm)
-        kind.decided[size] = choice, found if found.any_size else None
+        kind.choices[size] = choice, found if found.any_size else None
         return made, found
 
     def _prepared(
@@ -276,16 +276,6 @@ class HostLane(Lane):
         prepared = call.prepared
         prepared.issue(prepared.arguments(call.send, call.recv), call.keep, limit)
         return call.result
-
-    def carry_out(
-        self, prepared: PreparedCall, arrays: tuple[Any, ...], stream: object, limit: float
-    ) -> Any:
-        """Carry a call out, and return its result: `bind` and `run` in one, without a `Call`."""
-        if stream is not None:
-            self.queue_of(stream)
-        send, recv, result = self._memory(prepared, arrays, None)
-        prepared.issue(prepared.arguments(send, recv), (arrays[0], result), limit)
-        return result
 
     def start(self, call: Call, limit: float) -> Work:
         """Start a call that goes on by itself."""
@@ -363,7 +353,7 @@ class HostLane(Lane):
         there = [each for each in arrays if each is not None and each.size]
         return bool(there) and all(map(self._holds, there))
 
-    def of_empty(self, x: Any, out: Any) -> tuple[str, ...]:
+    def registered_names(self, x: Any, out: Any) -> tuple[str, ...]:
         """Return the names of the arrays that are registered: some of ``"x"`` and ``"out"``. Local."""
         if not self.use.registered:
             return ()

@@ -131,11 +131,11 @@ class Lane(ABC):
     ) -> CallFingerprint:
         """Return the identity of a call. Asynchronous ones do not fit others."""
         which = choice.algorithm, call.registered, async_op
-        alike = kind.decided.get(which)
+        alike = kind.labels.get(which)
         if alike is None:
             more = {"path": choice.path, "async_op": async_op}
             more |= {"axis": kind.axis} if kind.axis else {}
-            alike = kind.decided[which] = of_kind(call, choice.algorithm, **more)
+            alike = kind.labels[which] = of_kind(call, choice.algorithm, **more)
         sizes = kind.shape_in_common(call, shape)
         if choice.schedule:
             sizes["schedule"] = choice.schedule
@@ -217,12 +217,6 @@ class Lane(ABC):
         if kind.send != "x":
             send = None
         return send, recv, result
-
-    def carry_out(
-        self, prepared: PreparedCall, arrays: tuple[Any, ...], stream: object, limit: float
-    ) -> Any:
-        """Carry a call out, and return its result: `bind` and `run` in one."""
-        return self.run(self.bind(prepared, arrays, stream), limit)
 
     @abstractmethod
     def message(self, message: MessageRequest) -> Call:
@@ -316,7 +310,7 @@ class Lane(ABC):
     def registered(self, call: Call) -> bool:
         """Tell whether a call's arrays on this rank, all that have elements, are registered. Local."""
 
-    def of_empty(self, _x: View | None, _out: View | None) -> tuple[str, ...]:
+    def registered_names(self, _x: View | None, _out: View | None) -> tuple[str, ...]:
         """Return the names of the arrays whose memory counts as registered in every call."""
         return ()
 
