@@ -147,8 +147,8 @@ class Implementation(NamedTuple):
     run : callable or None
         ``run(*arguments(send, recv))`` blocks in the backend's library; None if that is not faster than polling.
     arguments : callable
-        ``arguments(send, recv)`` returns the arguments of `run`. They are valid for later calls on the same
-        arrays too: a plan makes them once.
+        ``arguments(send, recv)`` returns the arguments of `run`; without one these are the two arrays. They are valid
+        for later calls on the same arrays too: a plan makes them once.
     agreed : bool
         Whether availability may differ between ranks, so that they must agree first.
     any_size : bool

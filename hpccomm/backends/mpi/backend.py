@@ -23,7 +23,7 @@ from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, Si
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.ulfm import Ulfm, ranks_of
 from hpccomm.backends.mpi.window import MpiOneSided
-from hpccomm.contracts.backend import Backend, Implementation, Survival
+from hpccomm.contracts.backend import Backend, Implementation, Survival, both
 from hpccomm.contracts.side import SideChannel, group_uid
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, Transport
@@ -101,7 +101,7 @@ class MpiBackend:
         if own is not None and self.thread_restriction:
             # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
             # a blocking call does not match a polled one.
-            return own._replace(run=None)
+            return own._replace(run=None, arguments=both)
         return own
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
