@@ -68,10 +68,8 @@ class RecordingWriter:
 
     Attributes
     ----------
-    path : Path
-        The file.
     name : str
-        The recording's name in it, such as ``"recording0001"``.
+        The recording's name in the file, such as ``"recording0001"``.
 
     Raises
     ------
@@ -82,7 +80,6 @@ class RecordingWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], facts: RecordingFacts) -> None:
-        self.path = Path(path)
         self._section = Section(path, RECORDING, json_facts.as_json(facts), CAPACITY)
         self.name = self._section.name
         self._new: dict[str, list[lines.Line]] = {form.name: [] for form in RECORDING.forms}

@@ -60,7 +60,6 @@ class _BinomialTree:
 
     def __init__(self, group: Group, root: Column | int) -> None:
         self._group = group
-        self._root = root
         self.relative = (group.at - root) % group.size
         self.bits = doublings(group.size)
 
