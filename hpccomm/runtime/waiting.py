@@ -172,14 +172,7 @@ def completed(requests: list[Request]) -> Steps:
     If a message has another size than its array, the others are completed before the error is
     raised: a request left behind would take later messages.
     """
-    lost: list[BufferMismatch] = []
-    while requests:
-        before = len(requests)
-        requests = _left(requests, lost)
-        if requests:
-            yield len(requests) < before
-    if lost:
-        raise lost.pop()  # this frame holds it no more
+    return at_once([iter(request, True) for request in requests])
 
 
 def polled(steps: Steps) -> Request:
@@ -209,16 +202,3 @@ def at_once(operations: Iterable[Steps]) -> Steps:
             yield moved
     if lost:
         raise lost.pop(0)  # this frame holds it no more
-
-
-def _left(requests: list[Request], lost: list[BufferMismatch]) -> list[Request]:
-    """Advance `requests`; return the incomplete ones, and note in `lost` the first mismatch."""
-    left = []
-    for request in requests:
-        try:
-            if not request():
-                left.append(request)
-        except BufferMismatch as error:
-            if not lost:
-                lost.append(error)
-    return left
