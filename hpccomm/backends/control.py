@@ -204,7 +204,7 @@ def whole(transport: Transport, head: bytes, src: int, rest: int) -> Result[byte
     (nbytes,) = struct.unpack_from("<q", head)
     payload = np.empty(nbytes, np.uint8)
     payload[:_FIRST_BYTES] = np.frombuffer(head, np.uint8, offset=PACKET_BYTES - _FIRST_BYTES)
-    yield from completed([transport.irecv(payload[_FIRST_BYTES:], src, rest)])
+    yield from iter(transport.irecv(payload[_FIRST_BYTES:], src, rest), True)
     return payload.tobytes()
 
 

@@ -161,7 +161,7 @@ def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: 
 
     def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
         request = irecv(data, src, tag)
-        return completed([request] if beside is None else [request, beside])
+        return iter(request, True) if beside is None else completed([request, beside])
 
     return receive
 

@@ -21,7 +21,6 @@ from hpccomm.backends.mpi.transport import FOLLOWS, NOTE_BYTES, CheckedTransport
 from hpccomm.backends.mpi.types import block
 from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.transport import PACKET_BYTES, Steps
-from hpccomm.runtime.waiting import completed
 
 _BYTE = MPI.BYTE
 
@@ -81,7 +80,7 @@ class MpiArrivals:
         if src not in transport.near:
             return Arrival(src, tag, NOTE_BYTES, partial(_received, message, NOTE_BYTES))
         note = np.empty(NOTE_BYTES, np.uint8)
-        yield from completed([message.Irecv([note, *block(NOTE_BYTES)]).Test])
+        yield from iter(message.Irecv([note, *block(NOTE_BYTES)]).Test, True)
         numbers = note[:-1].view(np.int64)
         number, nbytes = int(numbers[0]), int(numbers[1])
         if number != FOLLOWS:
@@ -98,4 +97,4 @@ def _received(message: Any, nbytes: int, data: NDArray[Any] | None) -> Steps:
     if nbytes <= PACKET_BYTES:
         message.Recv([into, nbytes, _BYTE])
         return iter(())
-    return completed([message.Irecv([into, *block(nbytes)]).Test])
+    return iter(message.Irecv([into, *block(nbytes)]).Test, True)

@@ -182,7 +182,7 @@ class CheckedTransport:
         into = data if fits else np.empty(came.nbytes, np.uint8)  # takes a lost message
         request = came.message.Irecv([into, *block(came.nbytes)])
         turns.popleft()
-        yield from completed([request.Test])
+        yield from iter(request.Test, True)
         check_fit(src, came.tag, tag, came.nbytes, data.nbytes)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
@@ -391,7 +391,7 @@ class NearbyTransport(CheckedTransport):
             while number not in copied:
                 yield from self._hear(dst)
             copied.discard(number)
-            yield from completed([sent])
+            yield from iter(sent, True)
             exposure.release()
 
         return steps()
@@ -403,7 +403,7 @@ class NearbyTransport(CheckedTransport):
             yield False
             return
         number = np.empty(1, np.int64)
-        yield from completed([message.Irecv([number, 1, MPI.INT64_T]).Test])
+        yield from iter(message.Irecv([number, 1, MPI.INT64_T]).Test, True)
         self._copied[dst].add(int(number[0]))
 
     def _taken(self, came: Matched, data: NDArray[Any], src: int, tag: int, turns: Turns) -> Steps:
@@ -412,7 +412,7 @@ class NearbyTransport(CheckedTransport):
             yield from super()._taken(came, data, src, tag, turns)
             return
         note = np.empty(NOTE_BYTES, np.uint8)
-        yield from completed([came.message.Irecv([note, *block(NOTE_BYTES)]).Test])
+        yield from iter(came.message.Irecv([note, *block(NOTE_BYTES)]).Test, True)
         numbers = note[:-1].view(np.int64)
         number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
         fits = nbytes == data.nbytes and came.tag == tag
@@ -421,7 +421,7 @@ class NearbyTransport(CheckedTransport):
             # The array is the next message and has this size, so the receive can be posted.
             request = self._comm.Irecv([into, *block(nbytes)], source=src, tag=came.tag)
             turns.popleft()
-            yield from completed([request.Test])
+            yield from iter(request.Test, True)
         else:
             turns.popleft()
             yield from self.copied(src, number, record, data if fits else None)
@@ -434,9 +434,8 @@ class NearbyTransport(CheckedTransport):
                 self._copy(src, record, data)
         finally:  # the sender waits for the answer even if the copy failed
             answer = np.array([number])
-            yield from completed(
-                [self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers).Test]
-            )
+            sent = self._comm.Isend([answer, 1, MPI.INT64_T], src, self._answers)
+            yield from iter(sent.Test, True)
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
         """Copy the registered array of rank `src` that the record describes."""

@@ -19,7 +19,6 @@ from hpccomm.memory.folding import Folder, premultiply
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.views import as_bytes
 from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp
-from hpccomm.runtime.waiting import completed
 
 Array = NDArray[Any]
 
@@ -108,7 +107,7 @@ class Access:
         if there is None:
             self.unfinished.add(dst)
             at = start * self._dtype.itemsize
-            yield from completed([self._onesided.put(as_bytes(data), dst, at)])
+            yield from iter(self._onesided.put(as_bytes(data), dst, at), True)
         elif isinstance(there, np.ndarray):
             there[start : start + data.size] = data
         else:
@@ -121,7 +120,7 @@ class Access:
         there = self._reached.get(src)
         if there is None:
             at = start * self._dtype.itemsize
-            yield from completed([self._onesided.get(as_bytes(into), src, at)])
+            yield from iter(self._onesided.get(as_bytes(into), src, at), True)
         elif isinstance(there, np.ndarray):
             into[:] = there[start : start + into.size]
         else:

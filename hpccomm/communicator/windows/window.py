@@ -19,7 +19,6 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.lifetime import keep, let_go
 from hpccomm.runtime.traffic import TURNS
-from hpccomm.runtime.waiting import completed
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
@@ -222,7 +221,7 @@ class Window(calls.WindowCalls):
                 if peer == self._rank:
                     self._own_signals[tag] += 1
                     return
-                yield from completed([self._onesided.signals.isend(_NOTHING, peer, tag)])
+                yield from iter(self._onesided.signals.isend(_NOTHING, peer, tag), True)
 
             self._issue("signal", 0, steps(), (), timeout, peer)
 
@@ -258,7 +257,7 @@ class Window(calls.WindowCalls):
                         yield False
                     self._own_signals[tag] -= 1
                 else:
-                    yield from completed([self._onesided.signals.irecv(_NOTHING, peer, tag)])
+                    yield from iter(self._onesided.signals.irecv(_NOTHING, peer, tag), True)
                 self._onesided.order()
 
             ends = (("src", peer, channel),)
