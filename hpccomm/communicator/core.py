@@ -206,7 +206,8 @@ class Core:
         key: object = None
         like: object = None  # the key of a call on a number
         source = target = None
-        plain = async_op is False and stream is None and not lists.returned
+        begun = async_op is True
+        plain = (begun or async_op is False) and stream is None and not lists.returned
         if plain and x.__class__ is ndarray:
             flags = x.flags
             # Contiguous and writable arrays need no other check.
@@ -227,7 +228,7 @@ class Core:
                         key = name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm
         elif plain and x is None and out is None:
             key = name, algorithm  # a barrier
-        elif plain and out is None and x.__class__ in NUMBERS:
+        elif plain and not begun and out is None and x.__class__ in NUMBERS:
             like = name, x.__class__, op, algorithm, root, root.__class__
             if deterministic is not False or exclusive is not False:
                 like = like, deterministic, deterministic.__class__, exclusive, exclusive.__class__
@@ -259,8 +260,12 @@ class Core:
                     target = out.reshape(-1)
                 send = None if kind.send is None else source
                 recv = None if into is None else target
+                result = x if into == "x" else out if into is not None else None
+                if begun:
+                    call = Call(prepared, send, recv, result, (x, result))
+                    return prepared.lane.start(call, limit)
                 prepared.issue(prepared.arguments(send, recv), (x, out), limit)
-                return x if into == "x" else out if into is not None else None
+                return result
         if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
             if out is None or out.__class__ is str:
                 how = op, root, exclusive, algorithm, deterministic
