@@ -215,8 +215,8 @@ def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
 
     def on_rank(comm) -> int:
         control, asked = comm._core.control, []
-        steps, plan = control.alike_steps, comm.plan("all_reduce", np.ones(1))
-        control.alike_steps = lambda *mine: asked.append(mine) or steps(*mine)
+        steps, plan = control.largest_steps, comm.plan("all_reduce", np.ones(1))
+        control.largest_steps = lambda *mine: asked.append(mine) or steps(*mine)
         for count in (1, 2, 3, 4, 5, 1, 2):
             comm.all_reduce(np.ones(count))
             # The same call, which only one rank has not made before in this shape.
