@@ -48,7 +48,7 @@ class CommOptions:
     Attributes
     ----------
     self_check : bool
-        Whether to run a tiny checked all-reduce on each path when the communicator is made.
+        Whether `new_comm` runs a tiny checked all-reduce on each path.
     slow_call : float or None
         Calls that take at least this number of seconds are logged. None takes ``HPCCOMM_SLOW_CALL``
         or 60, ``math.inf`` logs none.
