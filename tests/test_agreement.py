@@ -230,6 +230,16 @@ def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
     assert asked[0] == asked[1] < 14  # what is remembered is not compared again
 
 
+def test_what_a_rank_met_first_does_not_decide_for_a_class_of_sizes() -> None:
+    def on_rank(comm) -> None:
+        for count in (300, 500):  # whose bins are of two classes
+            x, y = np.ones(count), np.empty(count)
+            out = x if (comm.rank, count) == (0, 300) else y
+            assert comm.all_reduce(x, out=out, deterministic="any ranks")[0] == 2
+
+    run_ranks(2, on_rank, timeout=60)
+
+
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "scan", "all_to_all"])
 def test_a_wrong_size_among_many_is_a_mismatch_on_all_ranks(name: str) -> None:
     def on_rank(comm) -> str:

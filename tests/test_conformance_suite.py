@@ -76,7 +76,9 @@ def test_raises_sees_class_and_words() -> None:
 def natively(patch: pytest.MonkeyPatch, result: Callable[[Signature, list[Any]], Any]) -> None:
     """Have the backend carry out all_reduce and broadcast itself: `result` makes them of all ranks' arrays."""
 
-    def native(backend: LoopbackBackend, signature: Signature) -> Implementation | None:
+    def native(
+        backend: LoopbackBackend, signature: Signature, *, apart: bool = False
+    ) -> Implementation | None:
         if signature.collective not in ("all_reduce", "broadcast"):
             return None
         numbers = backend.__dict__.setdefault("numbers", count())

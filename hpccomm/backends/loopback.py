@@ -402,7 +402,7 @@ class LoopbackBackend:
         self.uid = group_uid(world.token, members, context)
         self.side: SideChannel | None = LoopbackSideChannel()
 
-    def native(self, signature: Signature) -> Implementation | None:
+    def native(self, signature: Signature, *, apart: bool = False) -> Implementation | None:
         """Return None: threads have no windows."""
         return None
 

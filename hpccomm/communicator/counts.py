@@ -20,7 +20,7 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.fingerprint import compared
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.views import check_dtype, check_layout, overlap, view
-from hpccomm.runtime.callpath import all_in_turn
+from hpccomm.runtime.callpath import Kept, all_in_turn
 from hpccomm.schedules.algorithms import AnyAlgorithm
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
@@ -189,14 +189,14 @@ class CountExchange:
     ----------
     what : Collective
         The calls.
-    known : dict
+    known : Kept
         The code of a checked call, and the bytes of one of its rows, by its arguments.
     """
 
     def __init__(self, core: Core, name: str) -> None:
         self.what = what = CALLS[name]
         size = core.backend.size
-        self.known: dict[object, tuple[int, int]] = {}
+        self.known = Kept()
         sent = np.zeros((size if what.individual else 1, 3), np.int64)
         self._sent, self._came = sent.reshape(-1).view(np.uint8).data, np.zeros((size, 3), np.int64)
         way = "all_to_all" if what.individual else "all_gather"
@@ -260,7 +260,7 @@ def without_counts(
         call = Unlisted(name, x, out, timeout, algorithm, stream, root)
         known = _checked(core, call, own, outgoing)
         if key is not None:
-            exchange.known[key] = known
+            exchange.known.keep(key, known)
     code, width = known
     rows, last = row_count("x", own) if key is None else own.shape[0], NEVER
     if scatters and rank == root:

@@ -217,10 +217,11 @@ class Backend(Protocol):
     survival: Survival | None
     recovery: str
 
-    def native(self, signature: Signature) -> Implementation | None:
+    def native(self, signature: Signature, *, apart: bool = False) -> Implementation | None:
         """Return the backend's own form of a call, or None if it lacks it or means something else.
 
-        Local. If it depends on facts that may differ between ranks, ``Implementation.agreed`` is set.
+        `apart` says that it must not meet the calls that are carried out without it, whatever these are: ranks compare
+        their calls by it. Local. If it depends on facts that may differ between ranks, ``Implementation.agreed`` is set.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":

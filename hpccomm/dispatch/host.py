@@ -65,7 +65,10 @@ class HostDispatch:
 
     def size_class(self, call: Signature) -> int:
         """Return the number of a call's class of size. Calls that differ in their sizes alone, and not in the class, have one choice."""
-        return 0 if call.individual else self.policy.table.size_class(call.collective, call.nbytes)
+        if call.individual:
+            return 0
+        nbytes = _in_bins(call).nbytes if _binned(call) else call.nbytes
+        return self.policy.table.size_class(call.collective, nbytes)
 
     def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, Implementation]:
         """Decide how calls like `call` are carried out: `choose` and `implement` in one."""

@@ -99,3 +99,16 @@ def test_a_truncation_is_told_as_the_calls_that_met(mpi_comm: Any, kind: str) ->
         comm.broadcast(np.ones(4))
     comm.abort()
     mpi_comm.Barrier()
+
+
+@by_default_on(3)
+@pytest.mark.mpi(min_size=2)
+def test_what_ranks_compare_meets_no_asynchronous_call(mpi_comm: Any) -> None:
+    """A library pairs non-blocking collectives by their order on a communicator (MPI 4.1, 6.12), whatever they are."""
+    comm = hpccomm.new_comm(mpi_comm=mpi_comm, timeout=60)
+    gradient = np.ones(20_000)
+    comm.all_reduce(gradient, async_op=True).wait()
+    with pytest.raises(RankMismatch, match="call different things"):
+        comm.all_reduce(gradient if comm.rank else gradient[:7].copy(), async_op=True).wait()
+    comm.abort()
+    mpi_comm.Barrier()

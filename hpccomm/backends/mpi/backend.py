@@ -95,9 +95,9 @@ class MpiBackend:
         """Looks for messages of any sender, tag and size."""
         return MpiArrivals(self._user, self._messages)
 
-    def native(self, signature: Signature) -> Implementation | None:
-        """Return the library's own call, or None."""
-        own = native(self._comm, signature, self._reductions)
+    def native(self, signature: Signature, *, apart: bool = False) -> Implementation | None:
+        """Return the library's own call, or None. Those that are apart are on the communicator of messages."""
+        own = native(self._user if apart else self._comm, signature, self._reductions)
         if own is not None and self.thread_restriction:
             # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
             # a blocking call does not match a polled one.

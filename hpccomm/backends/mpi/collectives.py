@@ -156,7 +156,7 @@ def _reduce_scatter(
 ) -> Implementation | None:
     if sum(call.counts) > INT_MAX:
         return None
-    listed = list(call.counts)
+    listed = [] if call.uniform else list(call.counts)
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
         own = send.size // comm.size if call.uniform else listed[comm.rank]

@@ -283,7 +283,7 @@ class Check:
 
     @cached_property
     def _largest(self) -> Implementation | None:
-        return self._engine.backend.native(LARGEST)
+        return self._engine.backend.native(LARGEST, apart=True)
 
     def _alike(self, numbers: tuple[int, int, bool], more: bool) -> Result[tuple[bool, bool]]:
         """Return steps that tell on every rank whether all bring the same, and whether one has more to tell.
