@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from damage import called
 from until import until
 
 from hpccomm.bench.perf import launches
-from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedOptions, IsolatedTimer
+from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedTimer
 from hpccomm.bench.perf.variants import variant
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
@@ -39,7 +40,8 @@ def isolated(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
     """Time sleeps on three ranks that are threads, of which the last sleeps longer."""
 
     def on_rank(comm):
-        options = IsolatedOptions("barrier", repetitions, interval)
+        flags = {"sync": "barrier", "interval": interval}
+        options = SimpleNamespace(config=SimpleNamespace(iterations=repetitions), **flags)
         timer = IsolatedTimer(comm, lambda: None, options, Budget(budget, 1))
         seconds = 2e-3 + slow * (comm.rank == 2)
         return timer.measure([lambda: time.sleep(seconds)])

@@ -23,13 +23,13 @@ within some ten microseconds of waiting.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.timing import Call, Isolated
 from hpccomm.clocks.common import CommonClock
 from hpccomm.results.repetitions import isolated_times, median_interval
@@ -80,26 +80,6 @@ _MOST = 100_000
 """Repetitions that ``--ci`` may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class IsolatedOptions:
-    """How operations are timed in isolation.
-
-    Attributes
-    ----------
-    sync : str
-        One of `SYNCS`.
-    repetitions : int
-        That are wanted of each row, at least.
-    interval : float
-        Repeat until the 95 % confidence interval of the median is so narrow: its half, as a part of the
-        median. 0 does not look at it.
-    """
-
-    sync: str
-    repetitions: int
-    interval: float
-
-
 class Budget:
     """Time for isolated repetitions, shared out over the rows that are still to be measured.
 
@@ -134,14 +114,15 @@ class IsolatedTimer:
         Of the ranks.
     settle : callable
         Waits until the work of calls is done.
-    options : IsolatedOptions
-        How.
+    options : Options
+        How: by `sync`, at least as often as `config.iterations`, until the confidence interval is as narrow as
+        `interval`.
     budget : Budget
         On rank 0 it ends the repetitions of a row.
     """
 
     def __init__(
-        self, comm: "Communicator", settle: Call, options: IsolatedOptions, budget: Budget
+        self, comm: "Communicator", settle: Call, options: Options, budget: Budget
     ) -> None:
         self._comm = comm
         self._settle = settle
@@ -160,7 +141,7 @@ class IsolatedTimer:
         calls : sequence of callable
             Repetitions take them in order, again and again.
         """
-        comm, wanted = self._comm, self._options.repetitions
+        comm, wanted = self._comm, self._options.config.iterations
         self._clock.read()
         began = perf_counter()
         self._explore(calls[0])
@@ -219,7 +200,7 @@ class IsolatedTimer:
 
     def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
         """Return how many further repetitions there are to be; 0 ends."""
-        wanted, interval = self._options.repetitions, self._options.interval
+        wanted, interval = self._options.config.iterations, self._options.interval
         over = tried >= _MOST or seconds >= self._budget.share
         if over or tried >= _TRIES * max(wanted, len(times)):
             return 0

@@ -10,7 +10,6 @@ from itertools import product
 from pathlib import Path
 
 from hpccomm.bench.perf.collectives import Benchmark
-from hpccomm.bench.perf.isolated import IsolatedOptions
 from hpccomm.bench.perf.names import AUTO, NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
 from hpccomm.bench.perf.sizes import Sizes
@@ -111,11 +110,6 @@ class Options:
         """The series, with the names of two variants, as `RunInfo` has them."""
         names = [variant.name for variant in self.variants or ()]
         return {**dict(zip(("base", "new"), names, strict=False)), **self.series}
-
-    @property
-    def isolated(self) -> IsolatedOptions:
-        """How repetitions are timed in isolation."""
-        return IsolatedOptions(self.sync, self.config.iterations, self.interval)
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that mean something for a collective.

@@ -322,7 +322,7 @@ class _Sweep:
         self._timers = [None] * len(sides)
         if self._options.sync:
             self._timers = [
-                IsolatedTimer(side.comm, side.memory.settle, self._options.isolated, self._budget)
+                IsolatedTimer(side.comm, side.memory.settle, self._options, self._budget)
                 for side in sides
             ]
 
