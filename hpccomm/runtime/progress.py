@@ -402,7 +402,10 @@ _engines: dict[bool, ProgressEngine] = {}
 
 def progress_engine(threaded: bool) -> ProgressEngine:
     """Return the process's engine: the one with a thread, or the one driven by waits only."""
-    return _engines.setdefault(threaded, ProgressEngine(threaded=threaded))
+    engine = _engines.get(threaded)
+    if engine is None:  # threads that come at once get one
+        engine = _engines.setdefault(threaded, ProgressEngine(threaded=threaded))
+    return engine
 
 
 def stop() -> None:
