@@ -201,53 +201,23 @@ class Core:
         Parameters are those of the call of that name; `lists` are checked.
         """
         limit = self.calls.timeout if timeout is None else self.limit(timeout)
-        # The shortest path, where each statement counts: a call on plain host arrays like an
+        # The shortest path, where each statement counts: a call on plain host arrays, or on a number, like an
         # earlier one.
-        key: object = None
-        like: object = None  # the key of a call on a number
-        source = target = None
         begun = async_op is True
-        plain = (begun or async_op is False) and stream is None and not lists.returned
-        if plain and x.__class__ is ndarray:
-            flags = x.flags
-            # Contiguous and writable arrays need no other check.
-            if flags.carray:
-                source = target = x if x.ndim == 1 else x.reshape(-1)
-                if out is None:
-                    key = name, x.dtype, x.shape, op, algorithm
-                elif out is x:
-                    key = name, x.dtype, x.shape, True, op, algorithm
-                elif out.__class__ is str:
-                    key = name, x.dtype, x.shape, out, op, algorithm
-                elif out.__class__ is ndarray:
-                    its = out.flags
-                    # Arrays that each own their memory do not overlap.
-                    apart = (flags.owndata and its.owndata) or not may_share_memory(x, out)
-                    if apart and its.carray:
-                        target = out if out.ndim == 1 else out.reshape(-1)
-                        key = name, x.dtype, x.shape, out.dtype, out.shape, op, algorithm
-        elif plain and x is None and out is None:
-            key = name, algorithm  # a barrier
-        elif plain and not begun and out is None and x.__class__ in NUMBERS:
-            like = name, x.__class__, op, algorithm, root, root.__class__
-            if deterministic is not False or exclusive is not False:
-                like = like, deterministic, deterministic.__class__, exclusive, exclusive.__class__
-            try:
-                number = self.known.get(like)
-            except TypeError:
-                number = like = None
-            if number is not None and not self.sink.diverted:
-                return number(x, limit)
-        if key is not None:
+        short = (begun or async_op is False) and stream is None and not lists.returned
+        key: object = None
+        of_number: object = None
+        arrays = plain_arrays(x, out) if short else None
+        if arrays is not None:
+            like, source, target = arrays
+            key = name, like, op, algorithm
             if root is not None or lists is not NO_LISTS:
                 # The class of the root, and of flags, since True is equal to 1.
                 key = key, root, root.__class__, lists
             if deterministic is not False or exclusive is not False:
                 key = key, deterministic, deterministic.__class__, exclusive, exclusive.__class__
-            if self.use.registered and (
-                registered := self.lanes.host.registered_names(source, target)
-            ):
-                key = key, registered
+            if self.use.registered and (names := self.lanes.host.registered_names(source, target)):
+                key = key, names
             try:
                 prepared = self.known.get(key)
             except TypeError:  # an argument cannot be hashed, such as a callable object
@@ -266,19 +236,30 @@ class Core:
                     return prepared.lane.start(call, limit)
                 prepared.issue(prepared.arguments(send, recv), (x, out), limit)
                 return result
+        elif short and not begun and out is None and x.__class__ in NUMBERS:
+            of_number = name, x.__class__, op, algorithm, root, root.__class__
+            if deterministic is not False or exclusive is not False:
+                flags = deterministic, deterministic.__class__, exclusive, exclusive.__class__
+                of_number = of_number, flags
+            try:
+                number = self.known.get(of_number)
+            except TypeError:
+                number = of_number = None
+            if number is not None and not self.sink.diverted:
+                return number(x, limit)
         if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
             if out is None or out.__class__ is str:
                 how = op, root, exclusive, algorithm, deterministic
-                return call_on_number(self, name, x, async_op, limit, like, *how)
+                return call_on_number(self, name, x, async_op, limit, of_number, *how)
             x = asarray(x)
-        prepared, arrays = self.prepared_calls.find(
+        prepared, given = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic
         )
         new = prepared.kind.recv == "new" and (prepared.kind.zeroed or self.use.registered)
         if key is not None and not new:
             self.known.keep(key, prepared)
         lane = prepared.lane
-        call = lane.bind(prepared, arrays, stream)
+        call = lane.bind(prepared, given, stream)
         if lists.returned:
             call.result = (call.result, lists.arriving(prepared.shape[0]))
         return self.issue(call, async_op, limit)
@@ -349,6 +330,32 @@ class Core:
             self.calls.run_steps(what, steps())
         if wrong:
             raise wrong[0]
+
+
+def plain_arrays(x: Any, out: Any) -> tuple[tuple[Any, ...], Any, Any] | None:
+    """Return what is alike of a call's arrays, and these in one dimension: the sent one and the received one.
+
+    None for those that need all checks: others than NumPy's, or not contiguous and writable. ``"new"`` is no array.
+    """
+    if x is None and out is None:
+        return (), None, None  # a barrier
+    if x.__class__ is not ndarray or not (flags := x.flags).carray:
+        return None
+    source = x if x.ndim == 1 else x.reshape(-1)
+    if out is None or out.__class__ is str:
+        return (x.dtype, x.shape, out), source, source
+    if out is x:
+        return (x.dtype, x.shape, True), source, source
+    if out.__class__ is not ndarray or not (its := out.flags).carray:
+        return None
+    # Arrays that each own their memory do not overlap.
+    if not (flags.owndata and its.owndata) and may_share_memory(x, out):
+        return None
+    return (
+        (x.dtype, x.shape, out.dtype, out.shape),
+        source,
+        out if out.ndim == 1 else out.reshape(-1),
+    )
 
 
 class HasCore(Protocol):
