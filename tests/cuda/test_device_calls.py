@@ -95,24 +95,6 @@ def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("backend", ["nccl", "loopback"])
-def test_an_asynchronous_batch_is_over_when_its_arrays_are_there(backend):
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            for turn in range(10):
-                x = cupy.asarray(np.full(1000, turn, np.float32))
-                with comm.batch(async_op=True) as batch:
-                    comm.all_reduce(x)
-                batch.work.wait(block=True)
-                with cupy.cuda.Stream(non_blocking=True):
-                    assert x.get().tolist() == [turn * comm.size] * 1000
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STANDIN_DELAY", "0.003")
-        run_ranks(2, main, backend=backend)
-
-
-@pytest.mark.processes
 def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_is_called():
     def main(comm):
         with cupy.cuda.Device(comm.device):

@@ -146,25 +146,27 @@ def synchronous_calls_between(comm: Communicator) -> None:
 
 @ASYNCHRONOUS.behaviour()
 def batches(comm: Communicator) -> None:
-    """A batch goes on by itself too; messages in it do not wait for each other."""
+    """A batch goes on by itself too; messages in it do not wait for each other. `wait` is as that of a call."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    with stream_of(comm), device_of(comm) as module:
-        for asynchronous in (False, True):
+    with stream_of(comm) as stream, device_of(comm) as module:
+        other = module.cuda.Stream(non_blocking=True)
+        for how, then in ((None, stream), ({}, stream), ({"block": True}, other)):
             x, y, root = filled(comm), filled(comm, 7, np.int32), filled(comm, 3, np.int8)
             out, every = module.zeros_like(y), module.empty((comm.size, 7), np.int32)
-            with comm.batch(async_op=asynchronous) as batch:
+            with comm.batch(async_op=how is not None) as batch:
                 comm.recv(out, left)
                 comm.all_reduce(x)
                 comm.all_gather(y, out=every)
                 comm.send(y, right)
                 comm.broadcast(root, comm.size - 1)
-            if asynchronous:
+            if how is not None:
                 assert batch.work is not None, "work"
-                batch.work.wait()
-            holds(x, full(ranks_sum(comm)), "all_reduce")
-            holds(out, full(left + 1, 7, np.int32), "recv")
-            holds(root, full(comm.size, 3, np.int8), "broadcast")
-            holds(every, gathered(comm, 7, np.int32), "all_gather")
+                batch.work.wait(**how)
+            with then:
+                holds(x, full(ranks_sum(comm)), "all_reduce")
+                holds(out, full(left + 1, 7, np.int32), "recv")
+                holds(root, full(comm.size, 3, np.int8), "broadcast")
+                holds(every, gathered(comm, 7, np.int32), "all_gather")
 
 
 @ASYNCHRONOUS.behaviour()

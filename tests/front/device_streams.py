@@ -122,19 +122,6 @@ def a_stream_that_is_named(comm: Communicator, name: str) -> None:
         assert other is not stream
 
 
-@STREAMS.behaviour()
-def streams_are_ordered_by_events(comm: Communicator) -> None:
-    """The user's events order calls on several streams, as they order kernels."""
-    with stream_of(comm) as first, device_of(comm) as module:
-        second = module.cuda.Stream(non_blocking=True)
-        x = filled(comm)
-        comm.all_reduce(x)
-        second.wait_event(first.record())
-        comm.all_reduce(x, stream=second)
-        first.wait_event(second.record())
-        holds(x, full(comm.size * ranks_sum(comm)), "both")
-
-
 @STREAMS.behaviour(min_size=2, asynchronous=(False, True))
 def the_host_goes_on(comm: Communicator, asynchronous: bool) -> None:
     """A call, or `wait`, returns while a rank has yet to come; what follows on the stream waits."""

@@ -9,8 +9,6 @@ import pytest
 from one_size import by_default_on
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from hpccomm import Communicator
 
 
@@ -47,40 +45,6 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(
             for _ in range(6):
                 kept.pop(int(draw.integers(len(kept))))
             gc.collect()
-
-
-@by_default_on(2)
-@pytest.mark.parametrize("way", ["pages", "staging"])
-def test_calls_of_one_shape_find_the_arrays_of_this_call(mpi_comm: "MPI.Comm", way: str) -> None:
-    import hpccomm
-
-    options = hpccomm.CommOptions(shared_memory="auto" if way == "pages" else way)
-    with hpccomm.new_comm(mpi_comm=mpi_comm, options=options) as comm:
-        draw, common = np.random.default_rng(comm.rank), np.random.default_rng(99)
-        count = 1000
-        bytes_ = comm.empty(4 * count + 64, np.uint8)
-        kept = [comm.empty(count, np.float32), np.empty(count, np.float32)]
-        kept += [bytes_[at : at + 4 * count].view(np.float32) for at in (0, 24, 3)]
-        plans = [comm.plan("all_reduce", x, algorithm="shm") for x in kept]
-        total = sum(range(comm.size))
-        for turn in range(200):
-            registered = common.random() < 0.7  # on all ranks or on none
-            make = comm.empty if registered else np.empty
-            which = int(draw.choice([0, 2, 3, 4, 5] if registered else [1, 5]))
-            new = which == len(kept)  # at a place where another was
-            x = make(count, np.float32) if new else kept[which]
-            x[:] = np.arange(count) + turn + comm.rank
-            if new or draw.random() < 0.5:
-                comm.all_reduce(x, algorithm="shm")
-            else:
-                plans[which]()
-            assert np.array_equal(x, (np.arange(count) + turn) * comm.size + total)
-            if turn % 10 == 0:
-                out = make(count, np.float32)
-                comm.reduce(x, out=out if comm.rank == 0 else None, algorithm="shm")
-                if comm.rank == 0:
-                    expected = ((np.arange(count) + turn) * comm.size + total) * comm.size
-                    assert np.array_equal(out, expected)
 
 
 def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") -> None:

@@ -23,16 +23,6 @@ def acting(*ranks, events, begins=None):
     return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), 1, 1.0)
 
 
-def test_all_wait_for_the_last_one():
-    late = acting(
-        [(BLOCK, 0, 1.0), (END, -1, 0.5)], [(BLOCK, 0, 3.0), (END, -1, 0.0)], events=[(2.0,)]
-    )
-    found = predict(late)
-    assert found.end.tolist() == [5.0, 5.5, 5.0, 5.0]
-    assert (found.arrival.tolist(), found.start.tolist(), found.done.tolist()) == ([3], [3], [5])
-    assert found.seconds == 5.25
-
-
 def test_calls_of_one_queue_take_turns_and_those_of_two_share():
     rank = [(START, 0, 0.0), (START, 1, 1.0), (WAIT, 0, 0.0), (WAIT, 1, 0.0), (END, -1, 0.0)]
     turns = predict(acting(rank, rank, events=[(4.0,), (2.0,)]))
