@@ -197,40 +197,43 @@ class PreparedCall:
             None,
         ]
         calls.record(entry)
-        begun, steps, moved = False, None, cast("bool | None", False)
+        work: Work | None = None
+        steps, moved = None, cast("bool | None", False)
         try:
             if reports.pre_hooks.registered:
                 reports.pre_hooks(reports.info(entry))
-            begun = True
+            work = Work(calls, entry, tally, keep, result)
             if not (ordered and calls.queue):
                 steps = self.start(*arguments)
                 moved = next(steps, None)
-        except BaseException as error:  # noqa: BLE001 (kept for who waits)
-            if not begun or not isinstance(error, Exception):
-                calls.failed(error, entry, (arguments, keep, steps))
-            work = Work(calls, entry, tally, (arguments, keep, steps), None)
-            work.end(error)
-            return work
-        work = Work(calls, entry, tally, keep, result)
-        if moved is not None:
-            work.steps, calls.under_way[work] = steps, entry
-            if ordered:
-                work.small = self.nbytes <= SMALL_BYTES
-                if steps is None:
-                    work.start = partial(self.start, *arguments)
-                progress.submit(calls.queue, work)
+            if moved is not None:
+                work.steps, calls.under_way[work] = steps, entry
+                if ordered:
+                    work.small = self.nbytes <= SMALL_BYTES
+                    if steps is None:
+                        work.start = partial(self.start, *arguments)
+                    progress.submit(calls.queue, work)
+                    return work
+                progress.messages[work] = entry
+                if progress.parked:
+                    progress.wake()
                 return work
-            progress.messages[work] = entry
-            if progress.parked:
-                progress.wake()
-            return work
-        work.over = True
-        entry[ENDED] = elapsed = perf_counter() - begin
-        tally.calls += 1
-        tally.nbytes += self.nbytes
-        tally.seconds += elapsed
-        if elapsed > reports.quiet:
-            reports.report(entry, elapsed, None, keep)
+            work.over = True
+            entry[ENDED] = elapsed = perf_counter() - begin
+            tally.calls += 1
+            tally.nbytes += self.nbytes
+            tally.seconds += elapsed
+            if elapsed > reports.quiet:
+                reports.report(entry, elapsed, None, keep)
+        except BaseException as error:  # noqa: BLE001 (kept for who waits)
+            if work is None or not isinstance(error, Exception):
+                calls.failed(error, entry, (arguments, keep, steps))
+            assert work is not None
+            if work.over:  # a hook's, after the call
+                work.error = error
+            else:
+                work = Work(calls, entry, tally, (arguments, keep, steps), None)
+                work.end(error)
         return work
 
 

@@ -147,9 +147,12 @@ class CheckedTransport:
         beside: Request | None,
     ) -> Steps:
         """Receive the message whose turn it is when the status comes first."""
-        while turns[0] is not status:
-            yield False
         improbe, came, idle = self._improbe, tag, 0
+        while turns[0] is not status:
+            # Also before its turn: a probe must not take what belongs to it.
+            self.waiting.add(id(status))
+            idle = 1
+            yield False
         while (message := improbe(src, tag, status)) is None:
             self.waiting.add(id(status))
             idle += 1
