@@ -287,14 +287,16 @@ def _meeting(
 
     The ranks agree on the call. If one has `more` to tell, give every rank's `place`, else None.
     """
-    with core.calls.one_call(), core.calls.part_of(label):
-        there = dropped(core.backend)
-        told = core.check.agree(
-            label, error, lambda: json.dumps([place, [*there]]).encode(), more or bool(there)
-        )
-        everyone = None if told is None else [json.loads(each) for each in told]
-        if everyone is not None:
-            end_dropped(there, [uids for _, uids in everyone])
+    with core.calls.one_call():
+        with core.calls.part_of(label):
+            there = dropped(core.backend)
+            told = core.check.agree(
+                label, error, lambda: json.dumps([place, [*there]]).encode(), more or bool(there)
+            )
+            everyone = None if told is None else [json.loads(each) for each in told]
+            if everyone is not None:
+                end_dropped(there, [uids for _, uids in everyone])
+        # What makes it is a call with a deadline of its own: the wait for late ranks does not count.
         yield everyone and [each for each, _ in everyone]
 
 

@@ -81,7 +81,9 @@ def ring(capacity: int = CAPACITY) -> Ring:
 
 def end(kept: Ring) -> None:
     """Keep a communicator's calls among those of all that have ended."""
-    _ended.extend(kept)
+    last = [*_copied(_ended), *_copied(kept)[-ENDED_CALLS:]]
+    _ended.clear()
+    _ended.extend(sorted(last, key=itemgetter(BEGIN)))
 
 
 def calls(kept: Ring | None = None) -> list[CallRecord]:
