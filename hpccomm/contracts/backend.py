@@ -147,7 +147,7 @@ class Implementation(NamedTuple):
     run : callable or None
         ``run(*arguments(send, recv))`` blocks in the backend's library; None if that is not faster than polling.
     arguments : callable
-        ``arguments(send, recv)`` returns the arguments of `run`; without one these are the two arrays. They are valid
+        ``arguments(send, recv)`` returns the arguments of ``run``; without one these are the two arrays. They are valid
         for later calls on the same arrays too: a plan makes them once.
     agreed : bool
         Whether availability may differ between ranks, so that they must agree first.
