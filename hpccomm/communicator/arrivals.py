@@ -354,21 +354,19 @@ def _next(core: Core, wanted: Wanted, block: bool) -> Generator[bool, None, Arri
     """Take the next message that is wanted, and belongs to no earlier receive."""
     take, receives = core.backend.arrivals.take, core.lanes.host.open_receives  # type: ignore[attr-defined]
     ahead = ahead_of(wanted, receives) if receives else []
-    arrival: Arrival | None = None
-    place = object()
-    receives[place] = (
-        wanted  # before it looks: the rest of a message that it takes must not go to a later one
-    )
-    try:
-        while arrival is None:
-            if not ahead or receives.keys().isdisjoint(ahead):
-                arrival = yield from take(wanted)
-            if arrival is None:
-                if not block:
-                    return None
+    arrival: Arrival | None = None if ahead else (yield from take(wanted))
+    if arrival is None:
+        if not block:
+            return None
+        place = object()
+        receives[place] = wanted
+        try:
+            while arrival is None:
                 yield False
-    finally:
-        del receives[place]
+                if not ahead or receives.keys().isdisjoint(ahead):
+                    arrival = yield from take(wanted)
+        finally:
+            del receives[place]
     core.calls.traffic.cell(arrival.src, arrival.tag // DTYPES)[1] += 1
     return arrival
 

@@ -197,17 +197,20 @@ class PreparedCall:
             None,
         ]
         calls.record(entry)
-        work: Work | None = None
         steps, moved = None, cast("bool | None", False)
         try:
             if reports.pre_hooks.registered:
                 reports.pre_hooks(reports.info(entry))
-            work = Work(calls, entry, tally, keep, result)
+            work = Work(calls, entry, tally, (arguments, keep), result)
             if not (ordered and calls.queue):
-                steps = self.start(*arguments)
-                moved = next(steps, None)
+                try:
+                    work.steps = steps = self.start(*arguments)
+                    moved = next(steps, None)
+                except Exception as error:  # noqa: BLE001 (kept for who waits)
+                    work.end(error)
+                    return work
             if moved is not None:
-                work.steps, calls.under_way[work] = steps, entry
+                calls.under_way[work] = entry
                 if ordered:
                     work.small = self.nbytes <= SMALL_BYTES
                     if steps is None:
@@ -218,22 +221,15 @@ class PreparedCall:
                 if progress.parked:
                     progress.wake()
                 return work
-            work.over = True
-            entry[ENDED] = elapsed = perf_counter() - begin
-            tally.calls += 1
-            tally.nbytes += self.nbytes
-            tally.seconds += elapsed
-            if elapsed > reports.quiet:
-                reports.report(entry, elapsed, None, keep)
-        except BaseException as error:  # noqa: BLE001 (kept for who waits)
-            if work is None or not isinstance(error, Exception):
-                calls.failed(error, entry, (arguments, keep, steps))
-            assert work is not None
-            if work.over:  # a hook's, after the call
-                work.error = error
-            else:
-                work = Work(calls, entry, tally, (arguments, keep, steps), None)
-                work.end(error)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            calls.failed(error, entry, (arguments, keep, steps))
+        work.over, work.steps = True, None
+        entry[ENDED] = elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += self.nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, keep)
         return work
 
 

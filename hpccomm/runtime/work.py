@@ -251,7 +251,7 @@ class Work(Hinting, Task):
 
     def _raised(self, error: BaseException) -> BaseException:
         """Note a failure, and return it as an error of the tree."""
-        calls = self._calls
+        calls, self._result = self._calls, None
         if harmless_error(error, self._entry[NUMBER] != 0):
             self._keep = self.start = None
         else:
