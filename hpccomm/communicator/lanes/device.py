@@ -241,8 +241,14 @@ class DeviceLane(Lane):
             self._make_ready(call)
         if not prepared.ordered and prepared.more.launch is not None:
             check_own((call,), self._calls.backend.rank)  # a stream would hang
-        prepared.issue((*pointers(call), self._queue(call)), call.keep, limit)
+        prepared.issue((*pointers(call), self._free(prepared, self._queue(call))), call.keep, limit)
         return call.result
+
+    def _free(self, prepared: PreparedCall, queue: Queue) -> Queue:
+        """Return the stream of a call; raise, before anything of it has begun, if the host takes part in it and a graph is captured."""
+        if prepared.more.launch is None:
+            self.issuer.refuse_captured(prepared.label.name, queue[0])
+        return queue
 
     def start(self, call: Call, limit: float) -> Work:
         """Issue a call that goes on by itself, on the communicator's own stream."""
@@ -308,14 +314,12 @@ class DeviceLane(Lane):
 
         It is put on the stream that is current each time, unless the user gave one.
         """
-        issue, keep, queue = call.prepared.issue, call.keep, call.queue
+        prepared, keep, queue = call.prepared, call.keep, call.queue
         send, recv = pointers(call)
-        if queue is not None:
-            return partial(issue, (send, recv, queue), keep)
-        current = streams.finder(_array(call), self.device)
+        current = streams.finder(_array(call), self.device) if queue is None else lambda: queue
 
         def carry(limit: float) -> None:
-            issue((send, recv, current()), keep, limit)
+            prepared.issue((send, recv, self._free(prepared, current())), keep, limit)
 
         return carry
 

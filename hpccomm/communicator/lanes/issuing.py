@@ -284,6 +284,23 @@ class StreamIssuer:
 
     # Calls with the host's participation.
 
+    def refuse_captured(self, name: str, stream: int) -> None:
+        """Raise if a CUDA graph is being captured from a stream.
+
+        Raises
+        ------
+        UsageError
+            Then.
+        """
+        with streams.on_device(self.device):
+            captured = streams.capturing(stream)
+        if captured:
+            raise UsageError(
+                f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
+                f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
+                "(comm.backends and comm.explain say why it is not used)"
+            )
+
     def operation(
         self,
         label: CallFingerprint,
@@ -307,14 +324,7 @@ class StreamIssuer:
             If a CUDA graph is being captured.
         """
         device, stream = self.device, queue[0]
-        with streams.on_device(device):
-            captured = streams.capturing(stream)
-        if captured:
-            raise UsageError(
-                f"{label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
-                f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
-                "(comm.backends and comm.explain say why it is not used)"
-            )
+        self.refuse_captured(label.name, stream)
         ready = None
         if apart:
             with streams.on_device(device):
