@@ -229,7 +229,10 @@ class PreparedCall:
         tally.nbytes += self.nbytes
         tally.seconds += elapsed
         if elapsed > reports.quiet:
-            reports.report(entry, elapsed, None, keep)
+            try:
+                reports.report(entry, elapsed, None, keep)
+            except Exception as error:  # noqa: BLE001 (a hook's, kept for who waits)
+                work.error = error
         return work
 
 
