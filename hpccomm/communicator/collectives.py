@@ -68,7 +68,7 @@ def broadcast(
     core = self._core
     if out is None:
         return core.collective(
-            "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
+            "broadcast", x, None, async_op, timeout, algorithm, stream, None, False, root
         )
     return broadcast_to_out(core, x, out, async_op, timeout, algorithm, stream, root)
 
@@ -198,7 +198,7 @@ def gather(
     """
     core = self._core
     carry_out = core.collective if axis is None else along(core, axis)
-    return carry_out("gather", x, out, async_op, timeout, algorithm, stream, root=root)
+    return carry_out("gather", x, out, async_op, timeout, algorithm, stream, None, False, root)
 
 
 def scatter(
@@ -244,7 +244,7 @@ def scatter(
     """
     core = self._core
     carry_out = core.collective if axis is None else along(core, axis)
-    return carry_out("scatter", x, out, async_op, timeout, algorithm, stream, root=root)
+    return carry_out("scatter", x, out, async_op, timeout, algorithm, stream, None, False, root)
 
 
 def barrier(
@@ -344,10 +344,7 @@ def neighbor_all_to_all(
         or a block is sent that is not expected: in the first call of a kind before anything is sent, later
         after 0.3 s.
     """
-    core, given = self._core, (send_counts, recv_counts, peers)
-    lists = listed(
-        core, "neighbor_all_to_all", x, out, timeout, algorithm, stream, return_counts, *given
-    )
-    return core.collective(
-        "neighbor_all_to_all", x, out, async_op, timeout, algorithm, stream, lists=lists
-    )
+    core, how = self._core, (timeout, algorithm, stream)
+    given = return_counts, send_counts, recv_counts, peers
+    lists = listed(core, "neighbor_all_to_all", x, out, *how, *given)
+    return core.collective("neighbor_all_to_all", x, out, async_op, *how, None, False, None, lists)

@@ -339,6 +339,10 @@ def plain_arrays(x: Any, out: Any) -> tuple[tuple[Any, ...], Any, Any] | None:
     """
     if x is None and out is None:
         return (), None, None  # a barrier
+    if x is None:  # as on a rank that only receives
+        if out.__class__ is not ndarray or not out.flags.carray:
+            return None
+        return (out.dtype, out.shape), None, out if out.ndim == 1 else out.reshape(-1)
     if x.__class__ is not ndarray or not (flags := x.flags).carray:
         return None
     source = x if x.ndim == 1 else x.reshape(-1)

@@ -209,7 +209,7 @@ def _along(
     if async_op is False and lane is core.lanes.host and not core.sink.diverted:
         packing.copy(packing.before)
         how = False, timeout, algorithm, stream, op, deterministic, root, lists
-        Core.collective.__wrapped__(core, name, given, into, *how)  # type: ignore[attr-defined]
+        core.within(name, given, into, *how)
         packing.copy(packing.after)
         return out
     prepared, each = core.prepared_calls.find(
@@ -235,7 +235,7 @@ def broadcast_to_out(
     if x.__class__ in NUMBERS:
         if new:  # a number is a new one in any case
             return core.within(
-                "broadcast", x, None, async_op, timeout, algorithm, stream, root=root
+                "broadcast", x, None, async_op, timeout, algorithm, stream, None, False, root
             )
         x = np.asarray(x)
     lane, a, b = core.lanes.views(x, None if new else out)
@@ -257,7 +257,7 @@ def broadcast_to_out(
         packing.before = into, as_it_is(x)
     if async_op is False and lane is core.lanes.host and not core.sink.diverted:
         packing.copy(packing.before)
-        core.within("broadcast", into, None, False, timeout, algorithm, stream, root=root)
+        core.within("broadcast", into, None, False, timeout, algorithm, stream, None, False, root)
         return out
     prepared, each = core.prepared_calls.find(
         "broadcast", into, None, root=root, algorithm=algorithm

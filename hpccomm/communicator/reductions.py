@@ -98,7 +98,7 @@ def reduce(
         If the call fails or its deadline passes.
     """
     return self._core.collective(
-        "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root=root
+        "reduce", x, out, async_op, timeout, algorithm, stream, op, deterministic, root
     )
 
 

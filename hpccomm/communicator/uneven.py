@@ -61,7 +61,7 @@ def all_gather_v(
         return without_counts(core, "all_gather_v", x, out, how)
     lists = listed(core, "all_gather_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
-        "all_gather_v", x, out, async_op, timeout, algorithm, stream, lists=lists
+        "all_gather_v", x, out, async_op, timeout, algorithm, stream, None, False, None, lists
     )
 
 
@@ -115,8 +115,8 @@ def reduce_scatter_v(
     lists = listed(
         core, "reduce_scatter_v", x, out, timeout, algorithm, stream, return_counts, counts
     )
-    how = timeout, algorithm, stream, op, deterministic
-    return core.collective("reduce_scatter_v", x, out, async_op, *how, lists=lists)
+    how = timeout, algorithm, stream, op, deterministic, None, lists
+    return core.collective("reduce_scatter_v", x, out, async_op, *how)
 
 
 def all_to_all_v(
@@ -169,7 +169,7 @@ def all_to_all_v(
     given = send_counts, recv_counts
     lists = listed(core, "all_to_all_v", x, out, timeout, algorithm, stream, return_counts, *given)
     return core.collective(
-        "all_to_all_v", x, out, async_op, timeout, algorithm, stream, lists=lists
+        "all_to_all_v", x, out, async_op, timeout, algorithm, stream, None, False, None, lists
     )
 
 
@@ -221,7 +221,7 @@ def gather_v(
         return without_counts(core, "gather_v", x, out, how, None, root)
     lists = listed(core, "gather_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
-        "gather_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
+        "gather_v", x, out, async_op, timeout, algorithm, stream, None, False, root, lists
     )
 
 
@@ -276,5 +276,5 @@ def scatter_v(
         return without_counts(core, "scatter_v", x, out, how, None, root)
     lists = listed(core, "scatter_v", x, out, timeout, algorithm, stream, return_counts, counts)
     return core.collective(
-        "scatter_v", x, out, async_op, timeout, algorithm, stream, root=root, lists=lists
+        "scatter_v", x, out, async_op, timeout, algorithm, stream, None, False, root, lists
     )

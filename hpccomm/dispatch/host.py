@@ -315,7 +315,7 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
     Each rank collects the contributions to its result and folds them in rank order. So the meaning is hpccomm's
     where the library has another one, and ``deterministic=True`` has its bits.
     """
-    size, rank, op, dtype, count = backend.size, backend.rank, call.op, call.dtype, call.counts[0]
+    size, rank, op, dtype = backend.size, backend.rank, call.op, call.dtype
     moved = _moved(backend, call)
     assert moved is not None
     assert isinstance(op, ReduceOp)
@@ -325,27 +325,31 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
     last = size if call.collective != "scan" else rank + (not call.exclusive)
     if call.collective == "reduce" and rank != call.root:
         last = 0
+    copies = 1 if call.collective == "reduce_scatter" else size  # of what is sent, in the table
 
-    def collected() -> tuple[Any, list[Any]]:
-        table = np.empty(size * count, dtype)
-        return table, [*table.reshape(size, count)[:last]]
+    def collected(elements: int) -> tuple[Any, list[Any]]:
+        table = np.empty(elements, dtype)
+        return table, [*table.reshape(size, -1)[:last]]
 
     def start(send: Any, recv: Any) -> Steps:
-        table, rows = collected()
+        table, rows = collected(send.size * copies)
         yield from begin(send, table)
         if rows:
             fold(rows, recv)
 
     if move is None:
-        return Implementation(start)
-    table, rows = collected()  # of the one call at a time that blocks
+        return Implementation(start, any_size=moved.any_size)
+    table, rows = collected(sum(call.counts) * copies)  # of the one call at a time that blocks
     pair = fold.pair if last == 2 else None
 
     def blocking(send: Any, recv: Any) -> None:
+        nonlocal table, rows
+        if table.size != send.size * copies:
+            table, rows = collected(send.size * copies)
         move(*arguments(send, table))
         if pair is not None:
             pair(*rows, recv)
         elif rows:
             fold(rows, recv)
 
-    return Implementation(start, blocking)
+    return Implementation(start, blocking, any_size=moved.any_size)

@@ -124,7 +124,7 @@ class Check:
         digest = digested(engine.digest, label.fingerprint)
         # Learned now, and not when its turn comes: all ranks must know at the same call.
         self.learn(None, label)
-        agreement = self._agreement(label, engine.number + 1, digest)
+        agreement = self._agreement(label, engine.number + 1, digest, engine.site)
 
         def agreed() -> Steps:
             yield from agreement
@@ -135,7 +135,7 @@ class Check:
     def steps(self, label: CallFingerprint) -> Steps:
         """Return the steps by which the ranks agree on the call that has begun last."""
         self.learn(None, label)
-        return self._agreement(label, self._engine.number, self._engine.digest)
+        return self._now(label)
 
     def agree_on(
         self, prepared: PreparedCall, entry: recorder.CallRecord, arguments: tuple[Any, ...]
@@ -155,7 +155,7 @@ class Check:
         if engine.queue:  # what was started before agrees before
             with engine.seen_as(entry, recorder.POLLED):
                 engine.drain(entry[recorder.TIMEOUT], engine.queue)
-        engine.run_part(entry, self._agreement(label, engine.number, engine.digest))
+        engine.run_part(entry, self._now(label))
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
@@ -178,7 +178,7 @@ class Check:
         refused: list[HpccommError] = []
         told: list[list[bytes] | None] = []
         with engine.part_of(label):
-            agreement = self._agreement(label, engine.number, engine.digest, error, tell, more)
+            agreement = self._now(label, error, tell, more)
 
             def steps() -> Steps:
                 try:
@@ -252,34 +252,34 @@ class Check:
 
     # The agreement.
 
+    def _now(self, label: CallFingerprint, *more: Any) -> Result[list[bytes] | None]:
+        """Return the steps of `agree` on the call that has begun last."""
+        engine = self._engine
+        return self._agreement(label, engine.number, engine.digest, engine.site, *more)
+
     def _agreement(
         self,
         label: CallFingerprint,
         number: int,
         digest: int,
+        site: recorder.Site | None,
         error: HpccommError | None = None,
         tell: Callable[[], bytes] = bytes,
         more: bool = False,
     ) -> Result[list[bytes] | None]:
-        """Return the steps of `agree`."""
-        site = self._engine.site
-
-        def agreement() -> Result[list[bytes] | None]:
-            self._engine.compared.append(number)
-            compared = 0 if self._setting == CHECK_OFF else digest
-            mine = (label.fingerprint, compared, error is not None)
-            alike, told = yield from self._alike(mine, more)
-            if not alike:
-                before = (compared ^ label.fingerprint) & DIGEST if compared else 0
-                yield from self._compare(label, number, before, recorder.described(site), error)
-            if error is not None:
-                raise untied(error)
-            if label.individual:
-                yield from self.paired(label.individual)
-            self._agreed = max(self._agreed, number)
-            return (yield from self._control.all_gather_steps(tell())) if told else None
-
-        return agreement()
+        """Return the steps of `agree` on the call that the program makes at `site`."""
+        self._engine.compared.append(number)
+        compared = 0 if self._setting == CHECK_OFF else digest
+        alike, told = yield from self._alike((label.fingerprint, compared, error is not None), more)
+        if not alike:
+            before = (compared ^ label.fingerprint) & DIGEST if compared else 0
+            yield from self._compare(label, number, before, recorder.described(site), error)
+        if error is not None:
+            raise untied(error)
+        if label.individual:
+            yield from self.paired(label.individual)
+        self._agreed = max(self._agreed, number)
+        return (yield from self._control.all_gather_steps(tell())) if told else None
 
     @cached_property
     def _largest(self) -> Implementation | None:
@@ -295,7 +295,7 @@ class Check:
         if self._largest is None:
             yield from self._control.largest_steps(most := mine)
         else:
-            most = np.ones_like(mine)  # not alike, which is what a call leaves that met another one
+            most = np.empty_like(mine)
             steps = self._largest.start(mine, most)
             try:
                 yield from steps
