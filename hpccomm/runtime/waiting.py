@@ -175,6 +175,11 @@ def completed(requests: list[Request]) -> Steps:
     return at_once([iter(request, True) for request in requests])
 
 
+def no_steps(*_: object) -> Steps:
+    """Return the steps of a call that has none."""
+    return iter(())
+
+
 def polled(steps: Steps) -> Request:
     """Return a polled operation as a request."""
     return lambda: next(steps, None) is None

@@ -49,6 +49,7 @@ from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.service import devices, service
+from hpccomm.runtime.waiting import no_steps
 from hpccomm.runtime.work import Work
 
 
@@ -154,7 +155,7 @@ class DeviceLane(Lane):
         # Hosts that wait for each other would cost more than time.
         label = label._replace(agreed_bytes=0)
         return StreamedCall(
-            self._calls, label, _no_steps, issuer=self.issuer, launch=found.launch, **own
+            self._calls, label, no_steps, issuer=self.issuer, launch=found.launch, **own
         )
 
     def _begun(
@@ -465,11 +466,6 @@ def _array(call: Call) -> Any:
     """Return the array whose framework's stream is meant."""
     result = call.result[0] if isinstance(call.result, tuple) else call.result
     return call.keep[0] if result is None else result
-
-
-def _no_steps(*_: object) -> Steps:
-    """Return nothing: a call that is put on a stream has no steps."""
-    return iter(())
 
 
 def _whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:

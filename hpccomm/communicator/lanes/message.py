@@ -10,6 +10,7 @@ from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View
 from hpccomm.runtime.traffic import Traffic
+from hpccomm.runtime.waiting import no_steps
 
 # Arrays and objects share the transport; one bit of the tag distinguishes them.
 ARRAYS, OBJECTS = 0, 1
@@ -87,10 +88,6 @@ class MessageRequest(NamedTuple):
     queue: Queue | None
 
 
-def _nothing(_send: Buffer, _recv: Buffer) -> Steps:
-    return iter(())
-
-
 def beginning(
     traffic: Traffic,
     transport: Transport,
@@ -137,7 +134,7 @@ def beginning(
         return receive(data, arriving, isend(data.copy() if replaced else data, to, outward))
 
     if to is None:
-        return _nothing if origin is None else receive
+        return no_steps if origin is None else receive
     return send if origin is None else both
 
 
