@@ -70,9 +70,11 @@ class MpiBackend:
         self._memory = memory
         self._own = SizedTransport(comm, memory)
         self.collectives: Transport = self._own
-        self._messages = CheckedTransport(self._user, DTYPES)
         self._near: frozenset[int] = frozenset()
-        if memory is not None:
+        self._messages: CheckedTransport
+        if memory is None:
+            self._messages = CheckedTransport(self._user, DTYPES)
+        else:
             self._near = frozenset(topology.neighbors(self.rank)) - {self.rank}
             self._messages = NearbyTransport(self._user, memory.another(), self._near)
         self.messages: Transport = self._messages
