@@ -152,7 +152,7 @@ class Implementation(NamedTuple):
     agreed : bool
         Whether availability may differ between ranks, so that they must agree first.
     any_size : bool
-        Whether it also serves calls that differ in their sizes alone, between the same powers of two bytes.
+        Whether it also serves calls that differ in their sizes alone, of half to twice its bytes.
     planned : callable or None
         Returns the choice and the implementation that a plan takes in its place if all ranks have such and have
         agreed on it, or None.

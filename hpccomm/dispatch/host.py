@@ -325,27 +325,29 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
     last = size if call.collective != "scan" else rank + (not call.exclusive)
     if call.collective == "reduce" and rank != call.root:
         last = 0
-    copies = 1 if call.collective == "reduce_scatter" else size  # of what is sent, in the table
+    # How many times the table is as large as what is sent.
+    copies = 1 if call.collective == "reduce_scatter" else size
 
-    def collected(elements: int) -> tuple[Any, list[Any]]:
+    def new_table(elements: int) -> tuple[Any, list[Any]]:
+        """Return room for the contributions, and its rows that are folded."""
         table = np.empty(elements, dtype)
         return table, [*table.reshape(size, -1)[:last]]
 
     def start(send: Any, recv: Any) -> Steps:
-        table, rows = collected(send.size * copies)
+        table, rows = new_table(send.size * copies)
         yield from begin(send, table)
         if rows:
             fold(rows, recv)
 
     if move is None:
         return Implementation(start, any_size=moved.any_size)
-    table, rows = collected(sum(call.counts) * copies)  # of the one call at a time that blocks
+    table, rows = new_table(sum(call.counts) * copies)  # of the one call at a time that blocks
     pair = fold.pair if last == 2 else None
 
     def blocking(send: Any, recv: Any) -> None:
         nonlocal table, rows
         if table.size != send.size * copies:
-            table, rows = collected(send.size * copies)
+            table, rows = new_table(send.size * copies)
         move(*arguments(send, table))
         if pair is not None:
             pair(*rows, recv)

@@ -176,7 +176,7 @@ def completed(requests: list[Request]) -> Steps:
 
 
 def no_steps(*_: object) -> Steps:
-    """Return the steps of a call that has none."""
+    """Return no steps, for a call that has none."""
     return iter(())
 
 

@@ -12,8 +12,8 @@ import hpccomm
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SIZES = (1, 64, 3000)
-"""Elements: small ones, and such that an algorithm takes."""
+SIZES = (1, 70, 65, 70, 0, 3000)
+"""Elements, in turn: small ones, of one class of size in other orders, and such that an algorithm takes."""
 
 
 @pytest.fixture
@@ -38,25 +38,29 @@ def reductions(comm: Any, x: Any, keywords: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex128])
-@pytest.mark.parametrize("count", SIZES)
 def test_contributions_are_folded_in_rank_order(
-    comm: Any, mpi_comm: "MPI.Comm", count: int, dtype: type
+    comm: Any, mpi_comm: "MPI.Comm", dtype: type
 ) -> None:
     random = np.random.default_rng([3, comm.rank])
-    x = (random.normal(size=count) * 10.0 ** random.integers(-3, 4, count)).astype(dtype)
-    everyone = np.stack(mpi_comm.allgather(x))
-    wide = everyone.astype(np.float32) if dtype is np.float16 else everyone
-    with np.errstate(over="ignore"):
-        folded = [wide[0]]
-        for each in wide[1:]:
-            folded.append(folded[-1] + each)
-        sums = [each.astype(dtype) for each in folded]
-    rank, zeros = comm.rank, np.zeros_like(x)
-    whole, prefix, before = sums[-1], sums[rank], sums[rank - 1] if rank else zeros
-    at_last = whole if rank == comm.size - 1 else None
-    expected = [whole, at_last, prefix, before, whole, whole]
-    for mine, truth in zip(reductions(comm, x, {"deterministic": True}), expected, strict=True):
-        np.testing.assert_array_equal(mine, truth)
+    planned = np.ones(70, dtype)
+    plan = comm.plan("all_reduce", planned, deterministic=True)
+    for count in SIZES:
+        x = (random.normal(size=count) * 10.0 ** random.integers(-3, 4, count)).astype(dtype)
+        everyone = np.stack(mpi_comm.allgather(x))
+        wide = everyone.astype(np.float32) if dtype is np.float16 else everyone
+        with np.errstate(over="ignore"):
+            folded = [wide[0]]
+            for each in wide[1:]:
+                folded.append(folded[-1] + each)
+            sums = [each.astype(dtype) for each in folded]
+        rank, zeros = comm.rank, np.zeros_like(x)
+        whole, prefix, before = sums[-1], sums[rank], sums[rank - 1] if rank else zeros
+        at_last = whole if rank == comm.size - 1 else None
+        expected = [whole, at_last, prefix, before, whole, whole]
+        for mine, truth in zip(reductions(comm, x, {"deterministic": True}), expected, strict=True):
+            np.testing.assert_array_equal(mine, truth)
+        planned[:] = 1
+        np.testing.assert_array_equal(plan(), np.full(70, comm.size, dtype))
 
 
 ROWS = (2, 0, 5, 90, 3, 700, 1)

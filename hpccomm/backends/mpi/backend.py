@@ -144,8 +144,10 @@ class MpiBackend:
         comm = self._comm.Dup()
         if self._ulfm is not None:
             self._ulfm.add(comm)
-        transport = CheckedTransport(comm, DTYPES)
-        if self._memory is not None:
+        transport: CheckedTransport
+        if self._memory is None:
+            transport = CheckedTransport(comm, DTYPES)
+        else:
             transport = NearbyTransport(comm, self._memory.another(), self._near)
             if self.messages.shared is None:
                 transport.shared = None

@@ -135,7 +135,7 @@ class Check:
     def steps(self, label: CallFingerprint) -> Steps:
         """Return the steps by which the ranks agree on the call that has begun last."""
         self.learn(None, label)
-        return self._now(label)
+        return self._on_current(label)
 
     def agree_on(
         self, prepared: PreparedCall, entry: recorder.CallRecord, arguments: tuple[Any, ...]
@@ -155,7 +155,7 @@ class Check:
         if engine.queue:  # what was started before agrees before
             with engine.seen_as(entry, recorder.POLLED):
                 engine.drain(entry[recorder.TIMEOUT], engine.queue)
-        engine.run_part(entry, self._now(label))
+        engine.run_part(entry, self._on_current(label))
         if engine.gate.error is not None:  # the library's call, which may follow, would not see it
             raise engine.gate.error
 
@@ -178,7 +178,7 @@ class Check:
         refused: list[HpccommError] = []
         told: list[list[bytes] | None] = []
         with engine.part_of(label):
-            agreement = self._now(label, error, tell, more)
+            agreement = self._on_current(label, error, tell, more)
 
             def steps() -> Steps:
                 try:
@@ -252,10 +252,10 @@ class Check:
 
     # The agreement.
 
-    def _now(self, label: CallFingerprint, *more: Any) -> Result[list[bytes] | None]:
+    def _on_current(self, label: CallFingerprint, *how: Any) -> Result[list[bytes] | None]:
         """Return the steps of `agree` on the call that has begun last."""
         engine = self._engine
-        return self._agreement(label, engine.number, engine.digest, engine.site, *more)
+        return self._agreement(label, engine.number, engine.digest, engine.site, *how)
 
     def _agreement(
         self,
