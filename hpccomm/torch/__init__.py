@@ -11,7 +11,7 @@ loads MPI or CUDA.
   the store.
 - `group`: c10d's class of a group, by version. `calls`: its calls. `work`: their results.
 - `arguments`: c10d's arguments of a call. `tensors`: tensors as arrays.
-- `hooks`: compressed gradients for DistributedDataParallel.
+- `hooks`: compressed gradients for DistributedDataParallel. `untraced`: what torch.compile leaves out.
 """
 
 from importlib import import_module

@@ -15,6 +15,7 @@ from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
+from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import CompletedWork, PendingWork, ReceiveWork, as_torchs
 
 logger = logging.getLogger("hpccomm")
@@ -63,6 +64,7 @@ def on_blocks(name: str, x: Any, counts: Sequence[int], *more: Any, out: Any) ->
     return Issued(f"{name}_v", (x, counts, *more), {"out": out})
 
 
+@untraced
 class GroupCalls:
     """The calls, whichever class of c10d the group is.
 

@@ -17,8 +17,10 @@ from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.torch.calls import GroupCalls
 from hpccomm.torch.registration import NAME
+from hpccomm.torch.untraced import untraced
 
 
+@untraced
 class GroupFacts(GroupCalls):
     """What c10d asks of a group or a backend over a communicator.
 
@@ -89,6 +91,7 @@ class GroupFacts(GroupCalls):
         return torch.from_numpy(memory).view(dtype)
 
 
+@untraced
 class HpccommGroup(GroupFacts, ProcessGroup):  # type: ignore[misc]  # PyTorch brings no types
     """A group that has this backend alone."""
 

@@ -15,6 +15,7 @@ from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.worker import Worker
 from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
+from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import as_torchs
 
 
@@ -34,6 +35,7 @@ def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
     return CompressedBuckets(compressor).start
 
 
+@untraced
 class CompressedBuckets:
     """Reduces the buckets of one model.
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from hpccomm.extras import install_command
+from hpccomm.torch.untraced import untraced
 
 NAME = "hpccomm"
 """Of the backend."""
@@ -39,9 +40,11 @@ def register() -> None:
         dist.register_rendezvous_handler(SCHEME, _rendezvous)
 
 
+@untraced
 def _create(options: Any, _: Any) -> Any:
     return import_module("hpccomm.torch.starting").create(options)
 
 
+@untraced
 def _rendezvous(url: str, **how: Any) -> Any:
     return import_module("hpccomm.torch.starting").rendezvous(url, **how)

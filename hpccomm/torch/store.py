@@ -15,6 +15,7 @@ from torch.distributed import DistStoreError, Store
 
 from hpccomm.contracts.side import ANSWERED, GONE, Facts, SideChannel
 from hpccomm.runtime.answering import serve
+from hpccomm.torch.untraced import untraced
 
 ANSWER_SECONDS = 30.0
 """How long rank 0 may take for an answer, before it is asked again."""
@@ -25,6 +26,7 @@ LONGEST_PAUSE = 0.05
 _numbers = itertools.count()
 
 
+@untraced
 class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
     """The store of the ranks of a communicator. Making it is local, in one order on all ranks.
 

@@ -15,6 +15,7 @@ from hpccomm.errors import CommunicationError
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
+from hpccomm.torch.untraced import untraced
 
 _threads: ThreadPoolExecutor
 """Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""
@@ -30,6 +31,7 @@ def _begin() -> None:
 _begin()
 
 
+@untraced
 def _complete(future: Any) -> None:
     try:
         _threads.submit(future.set_result, None)
@@ -46,6 +48,7 @@ def as_torchs(error: BaseException) -> BaseException:
     return raised
 
 
+@untraced
 class CompletedWork(TorchWork):  # type: ignore[misc]  # PyTorch brings no types
     """A call that is done. One serves all synchronous calls."""
 
@@ -83,6 +86,7 @@ class CompletedWork(TorchWork):  # type: ignore[misc]  # PyTorch brings no types
         return self._result
 
 
+@untraced
 class PendingWork(CompletedWork):
     """A call under way, which keeps its tensors alive.
 
@@ -183,6 +187,7 @@ class PendingWork(CompletedWork):
         return None if error is None else as_torchs(error)
 
 
+@untraced
 class ReceiveWork(PendingWork):
     """A receive from any rank."""
 

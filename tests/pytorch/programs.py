@@ -1,5 +1,6 @@
 """Training programs: on the backend and on Gloo, which differ in the group alone, to the same parameters."""
 
+import inspect
 import io
 import tempfile
 from typing import Any
@@ -23,6 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 import hpccomm
 import hpccomm.torch
 from hpccomm import gradients
+from hpccomm.torch.group import HpccommGroup
+from hpccomm.torch.hooks import CompressedBuckets
+from hpccomm.torch.store import JobStore
+from hpccomm.torch.untraced import MARK
+from hpccomm.torch.work import ReceiveWork
 
 WIDTH, HEADS, WORDS, LENGTH = 16, 2, 11, 6
 
@@ -298,6 +304,38 @@ def compiled() -> None:
     assert exchanged.tolist()[::2] == [2.0 * dist.get_rank()] * size
 
 
+def compiled_ddp() -> None:
+    """Dynamo leaves out what C++ calls under a compiled model, such as ``broadcast`` as buckets are made anew.
+
+    Gloo's group is none of Python, so it has nothing to trace.
+    """
+    for kind in (HpccommGroup, ReceiveWork, JobStore, CompressedBuckets):
+        for own in (each for each in kind.__mro__ if each.__module__.startswith("hpccomm")):
+            for name, function in vars(own).items():
+                assert not inspect.isfunction(function) or hasattr(function, MARK), name
+
+    def run(group: Any, hook: Any = None) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = DistributedDataParallel(nn.Linear(4, 4), process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+
+        def step(x: torch.Tensor) -> None:
+            model(x).square().sum().backward()
+
+        compiled, whole_step = (torch.compile(each, backend="aot_eager") for each in (model, step))
+        for run in (lambda x: compiled(x).square().sum().backward(), whole_step):
+            for _ in range(3):
+                run(torch.full((2, 4), 0.1 + dist.get_rank()))
+                optimizer.step()
+                optimizer.zero_grad()
+        return whole(model)
+
+    on_both(run)
+    run(None, hpccomm.torch.ddp_comm_hook(gradients.TopK(0.5)))
+
+
 SCENARIOS = (
     ddp_ways,
     ddp_join,
@@ -309,4 +347,5 @@ SCENARIOS = (
     checkpoint,
     zero_redundancy,
     compiled,
+    compiled_ddp,
 )
