@@ -8,8 +8,9 @@ All ranks of the communicator make the same calls, in the same order.
 `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack)
 or both on this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA
 DLPack), and in the same kind of memory on all ranks. They must be C-contiguous, in native byte order,
-and writable if the call writes to them; with an `axis` they may have any layout. A number (Python's or NumPy's) may take the place of x where the
-call says so. `out` may have any shape with the right number of elements.
+and writable if the call writes to them; with an `axis` they may have any layout. A number (Python's, of a class that
+is derived from it, or NumPy's) may take the place of x where the call says so; any other scalar of NumPy's, such as
+a ``numpy.datetime64``, is taken as a 0-d array. `out` may have any shape with the right number of elements.
 Keywords must be equal on all ranks, except `timeout` and `stream`.
 
 On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is

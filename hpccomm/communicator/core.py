@@ -14,8 +14,8 @@ from numpy import asarray, empty, may_share_memory, ndarray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.call_sink import CallSink
 from hpccomm.communicator.lanes import Call, Check, Lanes
-from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, call_on_number
-from hpccomm.communicator.prepared_calls import PreparedCalls
+from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, call_on_number, plain
+from hpccomm.communicator.prepared_calls import NEW, PreparedCalls
 from hpccomm.communicator.resolving import NO_LISTS, Lists
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.fingerprint import compared
@@ -247,10 +247,12 @@ class Core:
                 number = of_number = None
             if number is not None and not self.sink.diverted:
                 return number(x, limit)
+        x = plain(x)
         if x.__class__ in NUMBERS and name in OF_NUMBERS and stream is None:
-            if out is None or out.__class__ is str:
+            into = None if out.__class__ is str and out == NEW else out
+            if into is None or name != "scan":
                 how = op, root, exclusive, algorithm, deterministic
-                return call_on_number(self, name, x, async_op, limit, of_number, *how)
+                return call_on_number(self, name, x, into, async_op, limit, of_number, *how)
             x = asarray(x)
         prepared, given = self.prepared_calls.find(
             name, x, out, op, root, lists, exclusive, algorithm, deterministic

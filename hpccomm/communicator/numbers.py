@@ -9,26 +9,29 @@ divides. NumPy's keep that of their arrays.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.resolving import NO_LISTS
+from hpccomm.communicator.resolving import NO_LISTS, check_out
 from hpccomm.dtypes import REDUCIBLE, DType
 from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.memory.views import check_layout, host_view
 from hpccomm.reductions import PremulSum, ReduceOp, recognised
 from hpccomm.runtime.work import Later
 
-NUMBERS = frozenset((bool, int, float, complex, *(each.type for each in REDUCIBLE)))
-"""Classes of numbers."""
+_PYTHON: tuple[Any, ...] = (bool, int, float, complex)
+NUMBERS = frozenset((*_PYTHON, *(each.type for each in REDUCIBLE), np.longlong, np.ulonglong))
+"""Classes of numbers. Two C types may have one dtype."""
+
+SCALARS = (int, float, complex, np.generic)
+"""Python's classes of numbers, and what all scalars of NumPy's derive from."""
 
 OF_NUMBERS = frozenset(("all_reduce", "reduce", "broadcast", "scan", "all_gather", "gather"))
 """The calls that take a number in place of an array."""
 
 LARGEST = np.iinfo(np.int64).max
 
-_PYTHON = (bool, int, float, complex)
 _INTEGER, _FLOAT, _COMPLEX = map(np.dtype, (np.int64, np.float64, np.complex128))
 _WIDE = {"i": _INTEGER, "f": _FLOAT, "V": _FLOAT, "c": _COMPLEX}
 """The dtype in which NumPy's numbers travel, by kind; ml_dtypes has kind V."""
@@ -112,22 +115,50 @@ class NumberCall:
         return result[..., 0].astype(self._class)[()]
 
 
+def plain(x: Any) -> Any:
+    """Return a number of a class of the user's as Python's, and another scalar of NumPy's as a 0-d array.
+
+    All else is returned as it is. The array is new: scalars are never written.
+    """
+    if x.__class__ in NUMBERS or not isinstance(x, SCALARS):
+        return x
+    if isinstance(x, np.generic):
+        return np.array(x)
+    return next(kind(x) for kind in _PYTHON if isinstance(x, kind))
+
+
 def call_on_number(
-    core: Any, name: str, x: Any, async_op: bool, limit: float, key: object, *given: Any
+    core: Any, name: str, x: Any, out: Any, async_op: bool, limit: float, key: object, *given: Any
 ) -> Any:
-    """Carry out a collective call on a number, and keep it for others of one `key`. Within a call."""
+    """Carry out a collective call on a number, and keep it for others of one `key`. Within a call.
+
+    Ranks may differ in whether they give an array for the result, `out`: what travels is the same.
+    """
     if core.sink.batch is not None:
         raise UsageError(
             f"x is {x!r} within batch(), at whose end calls fill arrays; give an array, such as "
             f"numpy.array({x!r})"
         )
+    into = None if out is None else host_view(out, "out")
+    if into is not None:
+        shape = (core.backend.size,) * name.endswith("gather")
+        check_out(into.dtype, into.shape, np.asarray(x).dtype, shape)
+        check_layout(into, "out", written=True)
     number = NumberCall(core, name, x, *given)
+
+    def stored(came: Any) -> Any:
+        if into is None or came is None:
+            return came
+        into.reshape(-1)[...] = came
+        return out
+
     if async_op is False and not core.sink.diverted:
         if key is not None:
             core.known.keep(key, number)
-        return number(x, limit)
+        return stored(number(x, limit))
     number.fill(x)
-    call = replace(number.call, result=Later(partial(number.came, number.call.result)))
+    result = number.call.result
+    call = replace(number.call, result=Later(lambda: stored(number.came(result))))
     return core.issue(call, async_op, limit)
 
 

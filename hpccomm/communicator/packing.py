@@ -12,13 +12,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane
-from hpccomm.communicator.numbers import NUMBERS
+from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, plain
 from hpccomm.communicator.prepared_calls import NEW, is_in_place
-from hpccomm.communicator.resolving import NO_LISTS, check_out
+from hpccomm.communicator.resolving import NO_LISTS, check_out, row_shape
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceImplementation, Grouped
@@ -28,7 +27,7 @@ from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, DLPACK, TORCH, Queue, kind_of, on_device
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import used_for
-from hpccomm.memory.views import check_layout, contiguous, overlap, view
+from hpccomm.memory.views import check_dtype, check_layout, contiguous, overlap, view
 from hpccomm.runtime.callpath import all_in_turn
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
@@ -170,12 +169,20 @@ def _along(
     root: Any = None,
 ) -> Any:
     size, what, at_root = core.backend.size, CALLS[name], root in (None, core.backend.rank)
+    x = plain(x)
+    if x.__class__ in NUMBERS and name in OF_NUMBERS:
+        x = np.asarray(x)
     lane, a, b = core.lanes.views(x, out)
     if a is None and b is None:
         raise UsageError("x is None; give an array")
+    for which, given in (("x", a), ("out", b)):
+        if given is not None:
+            check_dtype(which, given.dtype)
     seen: Any = b if a is None else a
     stacked, blocks = what.sends == "block", what.sends == "blocks"
     result = shape = tuple(seen.shape)
+    if not stacked:
+        row_shape("out" if a is None else "x", shape)  # which raises if there is no axis
     both = name == "all_to_all" and isinstance(axis, tuple) and len(axis) == 2
     axes = tuple([_axis(each, len(shape) + stacked) for each in (axis if both else (axis, axis))])
     split, joined = axes
@@ -231,7 +238,7 @@ def broadcast_to_out(
     root: Any,
 ) -> Any:
     """Carry out a broadcast into another array than x: the root copies x there, and broadcasts the copy."""
-    new = out.__class__ is str and out == NEW
+    new, x = out.__class__ is str and out == NEW, plain(x)
     if x.__class__ in NUMBERS:
         if new:  # a number is a new one in any case
             return core.within(
@@ -253,7 +260,6 @@ def broadcast_to_out(
     if at_root and not (
         b is not None and overlap(a, b) and is_in_place("broadcast", a, b, core.backend.rank, root)
     ):
-        lane.checked_array(a, "x", False)
         packing.before = into, as_it_is(x)
     if async_op is False and lane is core.lanes.host and not core.sink.diverted:
         packing.copy(packing.before)
@@ -285,13 +291,8 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _split(array: Any, axis: int, size: int) -> Any:
-    """Return an array of blocks along an axis, with the axis of the blocks first."""
-    of_torch = kind_of(array) == TORCH
-    shape, strides = tuple(array.shape), array.stride() if of_torch else array.strides
-    block = shape[axis] // size
-    form = (size, *shape[:axis], block, *shape[axis + 1 :]), (strides[axis] * block, *strides)
-    if of_torch:
-        return array.as_strided(*form)
-    if isinstance(array, np.ndarray):
-        return as_strided(array, *form)
-    return array.__class__(form[0], array.dtype, array.data, form[1])
+    """Return an array of blocks along an axis, with the axis of the blocks first, over the same memory."""
+    shape = tuple(array.shape)
+    parts = array.reshape((*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :]))
+    others = (each for each in range(len(shape) + 1) if each != axis)
+    return (parts.permute if kind_of(array) == TORCH else parts.transpose)((axis, *others))

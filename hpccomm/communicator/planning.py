@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.communicator.core import Core, HasCore
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.numbers import NUMBERS
+from hpccomm.communicator.numbers import SCALARS
 from hpccomm.communicator.plan_agreement import agreed, at_deadline, carrying_out, message_choice
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
@@ -154,7 +154,7 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     try:
         limit = core.limit(keywords.get("timeout"))
         call = _captured(self, collective, args, keywords)
-        if (args[0] if args else keywords.get("x")).__class__ in NUMBERS:
+        if isinstance(args[0] if args else keywords.get("x"), SCALARS):
             raise UsageError("x is a number, and a plan's calls read an array anew; give an array")
         call.prepared.lane.check_plan(call)
     except HpccommError as refused:

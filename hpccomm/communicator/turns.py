@@ -15,6 +15,7 @@ from hpccomm.reductions import ReduceOp, WindowOp
 from hpccomm.runtime.operation import Operation
 from hpccomm.runtime.recorder import LABEL
 from hpccomm.runtime.traffic import TURNS
+from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
 _NEXT, _SERVED = 0, 1
@@ -64,7 +65,7 @@ class Counter(_Shared):
         CommunicationError
             If the call fails or its deadline passes.
         """
-        return int(self._window.fetch_and_op(step, self._root, timeout=timeout))
+        return int(self._window.fetch_and_op(check_int("step", step), self._root, timeout=timeout))
 
     def __enter__(self) -> "Counter":
         return self

@@ -62,7 +62,7 @@ class AddressedBytes:
 
 
 def host_array(x: object, name: str) -> Array:
-    """Return a NumPy array over the host memory of an object, never a copy.
+    """Return a NumPy array over the host memory of an object, never a copy but of a scalar, which is never written.
 
     Raises
     ------
@@ -71,6 +71,12 @@ def host_array(x: object, name: str) -> Array:
     BackendUnavailable
         If it lies on a device.
     """
+    if isinstance(
+        x, np.generic
+    ):  # the buffer of some, such as datetime64, does not say what they are
+        array = np.array(x)
+        array.flags.writeable = False
+        return array
     # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):

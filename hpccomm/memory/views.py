@@ -121,7 +121,7 @@ def _copies(array: Array, name: str) -> tuple[str, str]:
         return f"numpy.from_dlpack({name}).copy()", f"numpy.from_dlpack({name})[...] = c"
     if writable:
         return f"numpy.ascontiguousarray({name})", f"{name}[...] = c"
-    return f"{name}.copy()", ""
+    return (f"{name}.copy()" if array.shape else f"numpy.array({name})"), ""  # of a scalar
 
 
 def _copied(copy: str, back: str, written: bool) -> str:

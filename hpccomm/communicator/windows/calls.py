@@ -12,6 +12,7 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.numbers import SCALARS
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import End, with_peers
 from hpccomm.contracts.transport import Steps
@@ -98,7 +99,6 @@ class WindowCalls(Hinting):
 _WHOLE = (bool, int, np.integer, np.bool_)
 _REAL = (*_WHOLE, float, np.floating)
 _COMPLEX = (*_REAL, complex, np.complexfloating)
-_SCALARS = (*_COMPLEX, np.generic)
 
 
 def accumulate(
@@ -210,7 +210,7 @@ def fetch_and_op(
             label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
             prepared = PreparedCall(calls, label, counting, ordered=False)
             self._counters[dst, offset, id(op)] = prepared, [0]
-    return result[()] if out is None and isinstance(x, _SCALARS) else result
+    return result[()] if out is None and isinstance(x, SCALARS) else result
 
 
 @in_turn
@@ -282,7 +282,7 @@ def compare_and_swap(
         steps = self._access.compare_and_swap(data, expected, old, peer, start)
         keep = (x, compare, out)
         self._issue("compare_and_swap", data.nbytes, steps, keep, timeout, peer)
-    return result[()] if out is None and isinstance(x, _SCALARS) else result
+    return result[()] if out is None and isinstance(x, SCALARS) else result
 
 
 def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
@@ -303,7 +303,7 @@ def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
 def _elements(self: WindowCalls, x: Any, name: str) -> Array:
     """Return the elements of an array, or that of a number."""
     ready = isinstance(x, np.generic) and x.dtype == self.dtype
-    if isinstance(x, _SCALARS) and not ready:
+    if isinstance(x, SCALARS) and not ready:
         return _element(x, name, self.dtype)
     return self._checked(x, name, written=False)
 
@@ -311,7 +311,7 @@ def _elements(self: WindowCalls, x: Any, name: str) -> Array:
 def _old(self: WindowCalls, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
     """Return the memory for what was there, and the result that it belongs to."""
     if out is None:
-        shape = () if isinstance(x, _SCALARS) else host_view(x, "x").shape
+        shape = () if isinstance(x, SCALARS) else host_view(x, "x").shape
         result = empty_like_kind(x, shape, self.dtype)
         return flat(host_view(result, "out")), result
     old = self._checked(out, "out", written=True)

@@ -193,8 +193,10 @@ class ndarray:  # CuPy's name
 
     def reshape(self, *shape: Any, order: str = "C") -> "ndarray":
         wanted = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
-        source = self if self._c_contiguous else self.copy()
-        return source._same_memory(lambda like: like.reshape(wanted))
+        try:  # as CuPy's: a view, if there is one
+            return self._same_memory(lambda like: like.reshape(wanted, copy=False))
+        except ValueError:
+            return self.copy()._same_memory(lambda like: like.reshape(wanted))
 
     def ravel(self, order: str = "C") -> "ndarray":
         return self.reshape(-1)

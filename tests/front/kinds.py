@@ -1,0 +1,124 @@
+"""Every kind of scalar and array in every call: NumPy's or Python's value of what all ranks give, or one error on
+every rank. No call gives other bytes. mpi4py's calls on objects add in the same way.
+"""
+
+from __future__ import annotations
+
+import array
+import enum
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from hpccomm.dtypes import REDUCIBLE
+from hpccomm.errors import UsageError
+from hpccomm.testing.conformance.case import Behaviours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpccomm.communicator import Communicator
+
+KINDS = Behaviours("kinds")
+
+Color = enum.IntEnum("Color", "RED GREEN BLUE")
+Whole, Real = type("Whole", (int,), {}), type("Real", (float,), {})
+DTYPES = ("?", "i1", "u8", "f2", "f8", "c8", "longlong", "longdouble", "clongdouble", "M8[s]", "m8[s]", "S2", "U2",
+          "V3", [("a", "i4"), ("b", "f8")], *map(ml_dtypes.__dict__.get, ("bfloat16", "float8_e5m2", "int4",
+          "float8_e8m0fnu")))  # fmt: skip
+REDUCED = frozenset(("all_reduce", "scan", "reduce", "reduce_scatter"))
+OF_SCALARS = REDUCED - {"reduce_scatter"} | {
+    *("broadcast", "all_gather", "axis", "gather", "asynchronous", "batch")
+}
+"""Calls of those below that take scalars."""
+
+
+def rows(rank: int, dtype: Any) -> Any:
+    """Return an array that no other rank has."""
+    return (np.arange(18).reshape(3, 6) % 4 + rank).astype(np.dtype(dtype))
+
+
+NUMBERS = {each.__name__: each for each in (int, float, complex, Whole, Real)}
+NUMBERS["IntEnum"] = lambda rank: Color(rank + 1)
+SCALARS = {f"scalar of {d}": lambda rank, d=d: rows(rank, d)[0, 1] for d in DTYPES}
+ARRAYS = {
+    **{f"array of {d}": lambda rank, d=d: rows(rank, d) for d in DTYPES},
+    "matrix": lambda rank: rows(rank, "f8").view(np.matrix),
+    "memoryview": lambda rank: memoryview(rows(rank, "i4")),
+    "array.array": lambda rank: array.array("d", range(rank, rank + 6)),
+}
+UNFIT = {
+    **{repr(x): lambda _, x=x: x for x in (None, "ab", [1.5], Fraction(1, 2), Decimal(1))},
+    **{d: lambda rank, d=d: rows(rank, "i4").astype(d) for d in ("O", "T", ">f8", ">M8[s]")},
+    "object in a field": lambda _: np.zeros((3, 6), [("a", "O")]),
+    "masked": lambda rank: np.ma.masked_equal(rows(rank, "f8"), 1),
+    "strided": lambda rank: rows(rank, "f8")[:, ::-1],
+}
+EVERY = NUMBERS | SCALARS | ARRAYS | UNFIT
+
+
+def calls(comm: Communicator, x: Any) -> dict[str, Callable[[], Any]]:
+    """Return the calls of a rank."""
+    rank, size, like, at_root = comm.rank, comm.size, np.asarray(x), comm.rank == 1
+    one, of_all = (np.empty((*lead, *like.shape), like.dtype) for lead in ((), (size,)))
+
+    def batch() -> Any:
+        with comm.batch():
+            return comm.all_gather(x, axis=0)
+
+    return {
+        "all_reduce": partial(comm.all_reduce, x, out="new"),
+        "scan": partial(comm.scan, x),
+        "reduce": partial(comm.reduce, x, 1, out=one if at_root else None),
+        "reduce_scatter": partial(comm.reduce_scatter, x, axis=-1),
+        "broadcast": partial(comm.broadcast, x, 1, out="new"),
+        "all_gather": partial(comm.all_gather, x, out=of_all if at_root else None),
+        "axis": partial(comm.all_gather, x, axis=-1),
+        "gather": partial(comm.gather, x, 1, out=of_all if at_root else None),
+        "asynchronous": lambda: comm.gather(x, 1, axis=0, async_op=True).wait(),
+        "batch": batch,
+        "send_recv": partial(comm.send_recv, x, (rank + 1) % size, one, (rank - 1) % size),
+        "plan": lambda: comm.plan("all_gather", x)(),
+        "all_gather_v": partial(comm.all_gather_v, x),
+        "all_to_all": partial(comm.all_to_all, x, axis=-1),
+    }
+
+
+def truth(name: str, each: list[Any], rank: int) -> Any:
+    """Return what a call gives, of what all ranks give."""
+    if name in ("reduce", "gather", "asynchronous") and rank != 1:
+        return None
+    if name in REDUCED:
+        total = reduce(add, each[: rank + 1] if name == "scan" else each)
+        return np.split(total, len(each), -1)[rank] if name == "reduce_scatter" else total
+    if name == "all_to_all":
+        return np.concatenate([np.split(x, len(each), -1)[rank] for x in each], -1)
+    if name in ("broadcast", "send_recv"):
+        return each[1 if name == "broadcast" else rank - 1]
+    return np.concatenate(each) if name == "all_gather_v" else np.stack(each, -(name == "axis"))
+
+
+@KINDS.behaviour(min_size=3)
+def each_kind(comm: Communicator) -> None:
+    """Each in each call; what a call need not take, it may refuse."""
+    faults = []
+    for kind, make in EVERY.items():
+        each = [make(rank) for rank in range(comm.size)]
+        plain = [x if kind in NUMBERS else np.asarray(x) for x in each]
+        for name, call in calls(comm, each[comm.rank]).items():
+            try:
+                came = np.asarray(call())
+            except UsageError as error:
+                adds = name not in REDUCED or np.asarray(plain[0]).dtype in REDUCIBLE
+                if adds and kind in (EVERY.keys() - UNFIT if name in OF_SCALARS else ARRAYS):
+                    faults.append(f"{name} of {kind}: {error}")
+                continue
+            wanted = np.asarray(truth(name, plain, comm.rank))
+            if came.dtype != wanted.dtype or repr(came.tolist()) != repr(wanted.tolist()):
+                faults.append(f"{name} of {kind}: {came!r}, not {wanted!r}")
+    assert not faults, "\n".join(faults)
