@@ -72,12 +72,13 @@ class Explanation:
         return None if match is None else match.start()
 
 
-def _rows(file: str) -> list[dict[str, str]]:
+def rows(file: str) -> list[dict[str, str]]:
+    """Return the rows of a table of this package."""
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-XIDS = {int(row["xid"]): row for row in _rows("xids.tsv")}
+XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
 """Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, ``note`` (no fault by itself),
 ``follows`` (from another fault) or ``test``."""
 
@@ -102,7 +103,7 @@ def _table() -> Iterator[Explanation]:
             check="gpus.xid_program" if row["whose"] == "program" else "gpus.xid",
             source="NVIDIA's catalogue of Xids",
         )
-    for row in _rows("messages.tsv"):
+    for row in rows("messages.tsv"):
         words, causes = _items(row.pop("words"), "|"), _items(row.pop("causes"))
         remedies = _items(row.pop("remedies"))
         yield Explanation(words=words, causes=causes, remedies=remedies, **row)

@@ -105,12 +105,39 @@ def test_benchmarks_that_went_well_are_not_blamed() -> None:
         ("healthy-nccl", "Harmless: line 2, ranks 0 and 1"),
         ("healthy-small-shm", "Worth a look: line 2"),
         ("public-slurm-oom", "Also: line 2, ranks 1-3, host nid001277"),
+        (
+            "survived-disk",
+            "Survived, as later lines tell: line 5, at disk.py line 11: the disk became",
+        ),
+        ("survived-server", "First cause: line 38, at retry.py line 21"),
         ("no-module", "1. activate the environment inside the job, on all nodes"),
         ("oom", "confirm by: hpccomm doctor --only limits.memory,limits.oom_kills,host.killed"),
     ],
 )
 def test_what_is_said(case: str, said: str) -> None:
     assert said in "\n".join(words.lines(read((LOGS / f"{case}.log").read_bytes())))
+
+
+CAUGHT = "WARNING:root:no apex, will use the slow one\nTraceback (most recent call last):\n"
+CAUGHT += "  File \"a.py\", line 3, in <module>\nModuleNotFoundError: No module named 'apex'\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "first"),
+    [
+        ("step 1\nstep 2\nsrun: error: n1: task 1: Killed\n", "slurm-killed"),
+        ("t 1\nt 2\n[1.5] NVRM: Xid (PCI:0000:13:00): 79, pid=7\n", "xid-79"),
+        ("srun: error: n1: task 1: Killed\n", "python-module"),
+        # other ranks, until they wait for the one that has raised, which its launcher notices
+        ("a 1\nb 1\nsrun: error: n1: task 1: Exited with exit code 1\n", "python-module"),
+        ("Job ended at 10:00\nreal 1m2.03s\n", "python-module"),  # what scripts print
+        # the first is survived, the second is not
+        (f"step 1\nstep 2\n{CAUGHT}", "python-module"),
+        ("falling back to slow\n", None),
+    ],
+)
+def test_what_ended_the_job_counts(after: str, first: str | None) -> None:
+    assert document(f"{CAUGHT}{after}".encode())["first"] == first
 
 
 def test_tracebacks_of_two_ranks_are_told_apart() -> None:

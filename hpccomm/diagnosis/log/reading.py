@@ -11,11 +11,12 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase, BufferedReader
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from hpccomm.diagnosis.log import prefixes
+from hpccomm.diagnosis.log import prefixes, survival
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.report import LogReport, Sighting
 from hpccomm.diagnosis.meanings import TABLE
@@ -50,6 +51,9 @@ _FOREIGN = {
     b"\x7fELF": "a program",
     b"\xff\xfe": "text in UTF-16: iconv -f UTF-16 -t UTF-8 FILE | hpccomm explain -",
 }
+Near = tuple[str, str, Iterator[str]]
+"""Before, said and after, of `survival.went_on`."""
+
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 
 
@@ -153,10 +157,17 @@ class _LogReader:
         if words.intersection(BEGINS) and number > raised:
             self._take_traceback(data, start, number, origin)
         elif number > raised or not text.startswith(" "):
-            self._usual[key] = self._take_message(rows, number, text, origin)
+            near = ("", text.partition("\n")[0], _lines_after(origin, data, start, 1))
+            self._usual[key] = self._take_message(rows, number, text, origin, near)
 
     def _take_message(
-        self, rows: list[int], number: int, text: str, origin: LineOrigin, place: str = ""
+        self,
+        rows: list[int],
+        number: int,
+        text: str,
+        origin: LineOrigin,
+        near: Near,
+        place: str = "",
     ) -> Sighting | None:
         """Take up the first message that begins in the first line of a text."""
         end = text.find("\n") % (len(text) + 1)
@@ -168,7 +179,8 @@ class _LogReader:
             if not place and "\n" in said:
                 self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in match.groupdict().items() if value}
-            return self.report.add(message, number, said, origin, details, place)
+            went_on = 0 if FATAL in said else survival.went_on(message.component, *near)
+            return self.report.add(message, number, said, origin, details, place, went_on)
         return None
 
     def _take_traceback(self, data: bytes, start: int, number: int, origin: LineOrigin) -> None:
@@ -180,26 +192,43 @@ class _LogReader:
         if raised_by := _RAISED_BY.search(before):
             origin = origin._replace(rank=int(raised_by[1]))
         self._raised[origin.tag] = last
-        if _IGNORED in before[before[:-1].rfind("\n") + 1 :]:  # said by that line
+        before = before[before[:-1].rfind("\n") + 1 :]
+        if _IGNORED in before:  # said by that line
             return
         rows = [row for row, each in enumerate(TABLE) if any(word in said for word in each.words)]
-        if self._take_message(rows, last, said, origin, place) is None:
+        near = (before, "", _lines_after(origin, data, start, last - number + 1))
+        if self._take_message(rows, last, said, origin, near, place) is None:
             text = said.partition("\n")[0]
-            self.report.add(_EXCEPTION, last, text, origin, {"what": text}, place)
+            went_on = survival.went_on("Python", *near)
+            self.report.add(_EXCEPTION, last, text, origin, {"what": text}, place, went_on)
 
 
 def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a rank from a traceback on, without their prefixes."""
-    last, lead = min(start + AHEAD, len(data)), None
-    while start < last:
-        end = data.find(b"\n", start, last) % (last + 1)
-        origin, text = prefixes.split(_text(data[start:end]))
+    lead = None
+    for origin, text in _lines(data, start):
         if origin.tag == tag:
             if lead is None:  # a prefix that is not known
                 lead = text[: max(text.find(BEGIN), 0)]
                 lead = "" if "+ Exception Group" in lead else lead
             yield number, text.removeprefix(lead)
-        start, number = end + 1, number + 1
+        number += 1
+
+
+def _lines_after(origin: LineOrigin, data: bytes, start: int, count: int) -> Iterator[str]:
+    """Yield the lines of a rank beyond so many lines of all ranks."""
+    for other, text in islice(_lines(data, start), count, None):
+        if other.tag == origin.tag or other.rank == origin.rank is not None:
+            yield text
+
+
+def _lines(data: bytes, start: int) -> Iterator[tuple[LineOrigin, str]]:
+    """Yield the lines from a place on, as far as is looked ahead."""
+    last = min(start + AHEAD, len(data))
+    while start < last:
+        end = data.find(b"\n", start, last) % (last + 1)
+        yield prefixes.split(_text(data[start:end]))
+        start = end + 1
 
 
 def _line(data: bytes, at: int) -> tuple[int, int]:
@@ -289,7 +318,7 @@ MOST_SAID = 10
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<name>\S+)')
 _NOT_THE_USERS = re.compile(
-    r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p[yx]x?d$|\.pyx$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
+    r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p(?:yx|xd|yd|xi)$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
 )
 _IN_GROUP = re.compile(r"^ +[|+] ?")
 """Before each line of a traceback of an exception group."""

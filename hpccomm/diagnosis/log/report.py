@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hpccomm.diagnosis.log.prefixes import LineOrigin
+from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
 from hpccomm.diagnosis.meanings import KINDS, Explanation
 
 WRONG = KINDS[:3]
 """Kinds that say that something is wrong."""
+
+_FINAL = ("-killed", "-segv", "-bus", "-aborted", "-illegal", "-signal")
+"""Names of messages of launchers and libraries about a signal."""
 
 MOST_FORMS = 50
 """Most forms of a message that are counted separately, such as exceptions with different texts."""
@@ -37,6 +41,9 @@ class Sighting:
         The ranks that wrote it, or that it names, as far as known.
     hosts : dict
         For each known host, the time and the line of its first.
+    went_on : int
+        How the program went on after it, of `survival`; where it stands several times, after the one that it
+        survived least: line, text, rank and place are that one's.
     """
 
     message: Explanation
@@ -48,6 +55,7 @@ class Sighting:
     count: int = 0
     ranks: set[int] = field(default_factory=set)
     hosts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    went_on: int = ENDED
 
     @property
     def vague(self) -> bool:
@@ -87,6 +95,7 @@ class LogReport:
         origin: LineOrigin,
         details: dict[str, str],
         place: str = "",
+        went_on: int = ENDED,
     ) -> Sighting:
         """Add a message; return its entry."""
         named = details.get("rank")
@@ -99,8 +108,11 @@ class LogReport:
             key = forms[-1] if len(forms) >= MOST_FORMS else key
         seen = self.sightings.get(key)
         if seen is None:
-            seen = Sighting(message, line, text.strip(), rank, place, details)
+            seen = Sighting(message, line, text.strip(), rank, place, details, went_on=went_on)
             self.sightings[key] = seen
+        elif went_on < seen.went_on:
+            seen.line, seen.text, seen.rank, seen.place = line, text.strip(), rank, place
+            seen.details, seen.went_on = details, went_on
         seen.count += 1
         seen.ranks.update(_listed(details.get("ranks", "")))
         if rank is not None:
@@ -113,12 +125,24 @@ class LogReport:
     @property
     def status(self) -> int:
         """1 if something is wrong, else 0."""
-        return int(any(each.message.kind in WRONG for each in self.sightings.values()))
+        return int(bool(self.of(*WRONG)))
+
+    def kind(self, seen: Sighting) -> str:
+        """Return the kind of a message; ``"survived"`` of a failure after which the program went on.
+
+        Progress may be another rank's: it counts if something else says why the job ended, or if nothing says
+        that a process failed.
+        """
+        failures = [each for each in self.sightings.values() if each.message.kind in WRONG]
+        left = [each.message for each in failures if each.went_on == ENDED]
+        told = any(each.kind == "cause" or each.name.endswith(_FINAL) for each in left)
+        survived = seen in failures and seen.went_on >= (SAID if left and not told else PROGRESS)
+        return "survived" if survived else seen.message.kind
 
     def of(self, *kinds: str) -> list[Sighting]:
         """Return the messages of some kinds: by kind, then by line, vague ones last."""
-        sightings = [each for each in self.sightings.values() if each.message.kind in kinds]
-        return sorted(sightings, key=lambda a: (kinds.index(a.message.kind), a.vague, a.line))
+        found = [each for each in self.sightings.values() if self.kind(each) in kinds]
+        return sorted(found, key=lambda a: (kinds.index(self.kind(a)), a.vague, a.line))
 
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.

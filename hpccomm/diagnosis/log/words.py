@@ -18,6 +18,7 @@ _TITLES = {
     "cause": "Also",
     "error": "Said of it",
     "consequence": "Follows from it",
+    "survived": "Survived, as later lines tell",
     "warning": "Worth a look",
     "harmless": "Harmless",
 }
@@ -46,14 +47,14 @@ def lines(report: LogReport) -> list[str]:
 
 def document(report: LogReport) -> dict[str, Any]:
     """Return a report for JSON."""
-    sightings = report.of(*WRONG, "warning", "harmless", "unknown")
+    sightings = report.of(*WRONG, "survived", "warning", "harmless", "unknown")
     return {
         **{name: getattr(report, name) for name in ("status", "name", "lines", "damage")},
         "first": next((each.message.name for each in report.of(*WRONG)), None),
         "found": [
             {name: getattr(each.message, name) for name in _OF_MESSAGE}
             | {name: getattr(each, name) for name in _OF_SIGHTING}
-            | {"ranks": sorted(each.ranks)}
+            | {"ranks": sorted(each.ranks), "kind": report.kind(each)}
             | {"hosts": {host: line for host, (_, line) in each.hosts.items()}}
             for each in sightings
         ],
