@@ -16,6 +16,7 @@ Exit status: that of the program; 2 if it could not be started, or FILE cannot b
 
 import argparse
 import os
+from pathlib import Path
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
@@ -30,16 +31,52 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Become the program, which finds in its environment that it is recorded."""
+    held = None
     if output.speaks():
         from hpccomm.communicator.recording import prepare
 
         prepare(args.output)
+        held = _watch(args.output)
     os.environ["HPCCOMM_RECORDING"] = str(args.output.absolute())
     try:
         os.execvp(args.command[0], args.command)
     except (OSError, ValueError) as error:  # it is empty
+        if held is not None:
+            os.write(held, b"!")  # the error says it
         why = getattr(error, "strerror", error)
         raise UsageError(
             f"{args.command[0]!r} cannot be started: {why}; give a program behind --, such as "
             "python train.py"
         ) from error
+
+
+def _watch(file: Path) -> int:
+    """Start a process that says at the end of the program if nothing was recorded, as one without hpccomm cannot.
+
+    Returns the descriptor that the program holds until it ends. The process is no child of the program, which may wait
+    for all of its children.
+    """
+    from hpccomm.results.recording_file import part_path
+
+    ends, held = os.pipe()
+    os.set_inheritable(held, True)
+    parts = file.absolute(), part_path(file.absolute(), 0)
+
+    def found() -> list[int]:
+        return [each.stat().st_mtime_ns for each in parts if each.exists()]
+
+    before = found()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        os.close(ends)
+        return held
+    os.setsid()  # what ends the program's process group leaves this one, which ends by itself
+    if os.fork():
+        os._exit(0)
+    os.close(held)
+    if not os.read(ends, 1) and found() == before:
+        output.warn(
+            f"hpccomm: nothing was recorded to {file}: a recording begins where the program makes its "
+            "first communicator of all ranks (hpccomm.new_comm)\n"
+        )
+    os._exit(0)

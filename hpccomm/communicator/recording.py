@@ -72,13 +72,19 @@ class RecordedRanks(HasCore, ClockRanks, Protocol):
         """Return the values of all ranks on rank 0."""
 
 
+NO_CALLS = (
+    "rank 0 made no call that is recorded, and hpccomm advise needs some: those on communicators of "
+    "hpccomm are recorded, and none that a program makes of MPI or PyTorch itself"
+)
+
+
 class RankPart:
     """Writes the calls of this rank, with the signatures and groups that they are of."""
 
     def __init__(self, writer: RecordingWriter, rank: int) -> None:
         self.writer, self.rank = writer, rank
         self._groups: dict[str, int] = {}
-        self._numbers: dict[object, int] = {}
+        self.numbers: dict[object, int] = {}
 
     def number(self, entry: CallRecord) -> int:
         """Return the number of a call's signature."""
@@ -89,11 +95,11 @@ class RankPart:
         # The fingerprint is of the values.
         own = label.fingerprint, label.individual
         key = (whose, label.name, label.nbytes, own, mode, site)
-        if key not in self._numbers:
+        if key not in self.numbers:
             group = -1 if whose is None else self._group(*whose)
             signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
-            self._numbers[key] = self.writer.add_signature(signature)
-        return self._numbers[key]
+            self.numbers[key] = self.writer.add_signature(signature)
+        return self.numbers[key]
 
     def _group(self, uid: str, name: str, rank: int, size: int) -> int:
         if uid not in self._groups:
@@ -215,11 +221,15 @@ class ProgramRecorder(Hinting):
         except HpccommError as error:
             logger.warning("the recording is not whole: %s", error)
         if not joins:
-            self._say(f"each rank's calls are in {self._own_file}, and so on")
+            self._say(
+                f"each rank's calls are in {self._own_file}, and so on", bool(self._part.numbers)
+            )
 
-    def _say(self, where: str) -> None:
+    def _say(self, where: str, called: bool) -> None:
+        """Say where the recording is, and what it is for. One without calls is for nothing."""
         if self.speaks and self._comm.rank == 0:
-            write_stderr(f"hpccomm: {where}; next: hpccomm advise {self._file}")
+            then = f"{where}; next: hpccomm advise {self._file}"
+            write_stderr(f"hpccomm: {then if called else NO_CALLS}")
 
     def _join(self) -> None:
         """Make one recording of the files of all ranks."""
@@ -242,8 +252,9 @@ class ProgramRecorder(Hinting):
                     self.recording = recording
                 else:
                     self.name = write(path, recording)
-                    count = counted(recording.calls.count, "call")
-                    self._say(f"{count} of {counted(comm.size, 'rank')} are {self.name} of {path}")
+                    calls, ranks = recording.calls.count, counted(comm.size, "rank")
+                    where = f"{counted(calls, 'call')} of {ranks} are {self.name} of {path}"
+                    self._say(where, calls > 0)
             except (OSError, HpccommError) as failure:
                 error = str(failure)
         error, self.lateness = comm.broadcast_object((error, late))

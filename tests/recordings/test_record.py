@@ -67,7 +67,27 @@ def test_what_cannot_be_recorded_is_refused_before_it_starts(
     done = python("-m", "hpccomm", "record", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
+    assert "nothing was recorded" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        # The first program of mpi4py's tutorial makes no call of hpccomm.
+        ("from mpi4py import MPI; MPI.COMM_WORLD.Barrier()", "nothing was recorded to"),
+        ("import os, pytest; pytest.raises(ChildProcessError, os.wait)", "nothing was recorded to"),
+        ("import hpccomm; hpccomm.new_comm().finalize()", "rank 0 made no call that is recorded"),
+        ("import hpccomm; hpccomm.new_comm().all_reduce([1], 'avg')", "rank 0 made no call"),
+    ],
+)
+def test_a_program_without_recorded_calls_is_not_sent_to_advise(
+    tmp_path: Path, program: str, said: str
+) -> None:
+    done = python(*record(tmp_path / "t.h5", sys.executable, "-c", program))
+    assert done.stderr.count(said) == 1, done.stderr
+    assert "next: hpccomm advise" not in done.stderr
+    assert (done.returncode == 0) == ("avg" not in program)
 
 
 def test_a_killed_program_has_lost_less_than_five_seconds(tmp_path: Path) -> None:
