@@ -111,7 +111,7 @@ def _advised(analysis: Analysis) -> Statement:
     title = f"{name}: {step * 1e3:.4g} ms a step"
     lines = [
         f"{each.what}: {each.seconds * 1e3:.4g} ms a step, {1 - each.seconds / step:.0%} less, "
-        f"± {analysis.error:.1%}{', uncertain' * each.uncertain}; why: {each.why}; try: {each.attempt}"
+        f"{analysis.doubt(each)}; why: {each.why}; try: {each.attempt}"
         for each in advise(analysis)
     ]
     if lines:

@@ -5,7 +5,7 @@ parts, which sum to it: computation, computation beside which data move, waiting
 late, transfer that blocks, and the fixed cost of small calls. Then come at most five changes, the
 greatest gain first, each with the predicted step, the reason, and a command or a line of code to try.
 Each is predicted alone. The error is that of predicting the recorded steps themselves, and a gain below it
-is uncertain. What would gain less than 3 % is left out.
+is uncertain; of a program that is one step it is not known. What would gain less than 3 % is left out.
 
 With --what-if, the step is predicted over other links instead: NVLink, PCIe, InfiniBand and Ethernet. This
 needs no recording for a model whose gradients are of a known size: first all are reduced after the
@@ -21,6 +21,7 @@ Examples
 """
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.bench.flag import Flag
@@ -109,15 +110,18 @@ def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
         figures = f"{mean / 1e6:12.3f}{part:8.1%}{ranks.min() / 1e6:12.3f}{ranks.max() / 1e6:12.3f}"
         lines.append(f"#{name:>26}{figures}")
     lines.append(f"#{'step':>26}{total / 1e6:12.3f}")
-    lines.append(f"# The recorded steps are predicted with an error of {analysis.error:.1%}.")
+    mark = "" if "marks" in analysis.steps.how else "; mark steps by recorder.step()"
+    if math.isnan(analysis.error):
+        lines.append(f"# It is one step, so that the error of predictions is not known{mark}.")
+    else:
+        lines.append(f"# The recorded steps are predicted with an error of {analysis.error:.1%}.")
     if analysis.error > UNSURE:
-        mark = "" if "marks" in analysis.steps.how else "; mark them by recorder.step()"
         lines.append(f"# Its steps differ too much for that to be trusted{mark}.")
     for number, each in enumerate(advice, 1):
         gain = 1 - each.seconds / analysis.step
         lines.append(
             f"{number}. {each.what}: {each.seconds * 1e3:.3f} ms a step, {gain:.0%} less, "
-            f"± {analysis.error:.1%}{', uncertain' * each.uncertain}"
+            f"{analysis.doubt(each)}"
         )
         lines += [f"   why: {each.why}", f"   try: {each.attempt}"]
     if not advice:
@@ -136,7 +140,7 @@ def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any
         "ranks": analysis.recording.ranks,
         "steps": len(analysis.steps),
         "seconds": analysis.step,
-        "error": analysis.error,
+        "error": None if math.isnan(analysis.error) else analysis.error,
         "bound": bound(analysis),
         "parts": {
             name: {"seconds": mean * 1e-9, "by_rank": (ranks * 1e-9).tolist()}

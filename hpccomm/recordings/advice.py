@@ -5,6 +5,7 @@ one times the prediction of the changed program over that of the program as it w
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from hpccomm.recordings.shares import (
     StepShares,
     shares,
 )
-from hpccomm.recordings.steps import ProgramSteps, steps
+from hpccomm.recordings.steps import BETWEEN, ProgramSteps, steps
 from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
 from hpccomm.results.recording import DEVICE, CallSignature, Recording
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -41,9 +42,6 @@ LEAST = 0.03
 
 MOST = 5
 """The most pieces of advice."""
-
-BETWEEN = 10e-6
-"""Seconds between two calls that are less than a computation: most likely the second does not need the first one's values."""
 
 PIECES = 8
 """Parts in which gradients are reduced while others are computed."""
@@ -66,7 +64,7 @@ class Advice:
     attempt : str
         A command, or a line of code.
     uncertain : bool
-        Whether the gain is less than the error of the prediction.
+        Whether the gain is less than the error of the prediction, or that is not known.
     """
 
     cause: str
@@ -92,7 +90,7 @@ class Analysis:
     predicted : Prediction
         That of the program as it was recorded.
     error : float
-        That of predicting the recorded steps, as a part of a step.
+        That of predicting the recorded steps, as a part of a step. NaN: it is not known.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -108,6 +106,11 @@ class Analysis:
     def step(self) -> float:
         """Seconds of a typical step."""
         return float(self.shares.mean.sum()) * 1e-9
+
+    def doubt(self, advice: "Advice") -> str:
+        """Return in words how sure a gain is."""
+        error = "error unknown" if math.isnan(self.error) else f"± {self.error:.1%}"
+        return f"{error}{', uncertain' * advice.uncertain}"
 
     @cached_property
     def lateness(self) -> Lateness:
@@ -168,7 +171,7 @@ def advise(analysis: Analysis) -> list[Advice]:
         for changed, what, why, attempt in rule(analysis):
             left = predict(changed).seconds / before if before else 1.0
             if left <= 1 - LEAST:
-                seconds, uncertain = analysis.step * left, 1 - left < analysis.error
+                seconds, uncertain = analysis.step * left, not 1 - left >= analysis.error
                 advice.append(Advice(cause, what, seconds, why, attempt, uncertain))
     return sorted(advice, key=lambda each: each.seconds)[:MOST]
 

@@ -93,6 +93,7 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
     here = shares(recording, divided, waiting).mean * 1e-9
     then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
     off = error(predict(program).seconds, divided)
+    expected = "not known of one step" if np.isnan(off) else f"{off:.1%}"
     lines = [
         f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
         f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"
@@ -106,7 +107,7 @@ def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> st
         )
         lines.append(f"{name:>26}  {'  '.join(cells)}")
     lines += [
-        f"Expected error: {off:.1%}, that of predicting the recorded steps, and what {network.name} "
+        f"Expected error: {expected}, that of predicting the recorded steps, and what {network.name} "
         "leaves out of the network",
         f"Bound by {_bound(predicted, then)}",
     ]

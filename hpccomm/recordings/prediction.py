@@ -5,6 +5,7 @@ large-scale applications in the LogGOPS model", 2010): ranks compute and wait fo
 """
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -60,7 +61,12 @@ def predict(program: ProgramModel) -> Prediction:
 
 
 def error(seconds: float, steps: ProgramSteps) -> float:
-    """Return how far recorded steps are from the predicted one, in the median, as a part of the typical step."""
+    """Return how far recorded steps are from the predicted one, in the median, as a part of the typical step.
+
+    It is NaN for one step, of which the prediction is made: the distance from itself says nothing.
+    """
+    if len(steps) == 1:
+        return math.nan
     durations = steps.durations * 1e-9
     return float(
         np.median(np.abs(durations - seconds)) / max(durations[steps.typical].mean(), 1e-9)

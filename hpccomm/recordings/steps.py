@@ -13,6 +13,9 @@ from hpccomm.units import counted
 ALIKE = 0.95
 """The least part of the calls that are as those a period before."""
 
+BETWEEN = 10e-6
+"""Seconds between two calls that are less than a computation: most likely the second does not need the first one's values."""
+
 _LOOKED_AT = 1 << 17
 """Calls in the middle of the program in which a period is looked for."""
 
@@ -105,17 +108,19 @@ def _periodic(
     calls = recording.calls
     # Where a collective of all ranks ends, they are nearest to each other.
     whole = np.flatnonzero(matched.sizes == recording.ranks)
+    together = matched.calls[matched.starts[whole][:, None] + np.arange(recording.ranks)]
     rank = int(np.argmax(np.diff(calls.starts)))
     of_rank = calls.of_rank(rank)
-    ours = matched.calls[matched.starts[whole] + rank] - of_rank.start
-    place = np.full(of_rank.stop - of_rank.start, -1)
-    place[ours] = whole
+    place = np.full(calls.count, -1)
+    place[together[:, rank]] = np.arange(len(whole))
+    place = place[of_rank]
     signature, blocks = calls["signature"], recording.of_signature("blocks")
+    # An interruption is on one rank, and a computation on most: the geometric mean tells them apart.
+    computed = _computed(recording)
+    computed[together[:, rank]] = np.exp(np.log1p(computed[together]).mean(axis=1))
     for allowed in ((place >= 0) & blocks[of_rank], place >= 0):
-        if (cut := _cuts(signature[of_rank], allowed)) is not None:
-            firsts = matched.starts[place[cut[1]]]
-            every = matched.calls[firsts[:, None] + np.arange(recording.ranks)]
-            return cut[0], _returned(recording, every)
+        if (cut := _longest(signature[of_rank], computed[of_rank], allowed)) is not None:
+            return cut[0], _returned(recording, together[place[cut[1]]])
     whose = map(calls.of_rank, range(recording.ranks))
     each = [_cuts(signature[one], np.ones(one.stop - one.start, bool)) for one in whose]
     cuts = [one for one in each if one is not None]
@@ -132,7 +137,42 @@ def _returned(recording: Recording, call: Indices) -> NDArray[np.int64]:
     return np.where(blocks, calls["end"][call], calls["begin"][call])
 
 
-def _cuts(sequence: NDArray[np.int32], allowed: NDArray[np.bool_]) -> tuple[int, Indices] | None:
+def _computed(recording: Recording) -> NDArray[np.int64]:
+    """Return how long each rank computed in front of each call, in ns: since it went on after what came before."""
+    calls, gaps = recording.calls, np.zeros(recording.calls.count, np.int64)
+    back = _returned(recording, np.arange(calls.count))
+    for one in map(calls.of_rank, range(recording.ranks)):
+        begin, asked = calls["begin"][one], calls["asked"][one]
+        waits = (asked + calls["waited"][one])[asked > 0]
+        went_on = np.sort(np.concatenate([begin[:1], back[one], waits]))
+        gaps[one] = begin - went_on[np.searchsorted(went_on, begin, "right") - 1]
+    return gaps
+
+
+def _longest(
+    sequence: NDArray[np.int32], computed: NDArray[np.int64], allowed: NDArray[np.bool_]
+) -> tuple[int, Indices] | None:
+    """Return the longer of two periods with its cuts: that of the signatures, and that of long computations.
+
+    Equal calls, with a computation after every sixtieth, have a period of one call by their signatures.
+    How long is long depends on those in which half the time is spent: half of that, or less where the
+    machine is busy. The few longest are most likely interruptions.
+    """
+    alike = _cuts(sequence, allowed)
+    spent = np.sort(computed[computed > BETWEEN * 1e9])[::-1][3:]
+    until = np.cumsum(spent)
+    for part in (2, 4, 8, 16) if len(spent) else ():
+        ends = np.flatnonzero(computed > spent[np.searchsorted(until, until[-1] / 2)] / part) - 1
+        apart = _cuts(np.diff(ends), allowed[ends[1:]])
+        if apart is not None:
+            positions = ends[apart[1] + 1]
+            length = int(np.median(np.diff(positions)))
+            if length > (alike[0] if alike else 1):
+                return length, positions
+    return alike
+
+
+def _cuts(sequence: NDArray[np.integer], allowed: NDArray[np.bool_]) -> tuple[int, Indices] | None:
     """Return the period of a sequence of signatures, and the calls between its steps; None without.
 
     The calls are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
@@ -153,7 +193,7 @@ def _cuts(sequence: NDArray[np.int32], allowed: NDArray[np.bool_]) -> tuple[int,
     return (length, positions) if len(positions) > 2 else None
 
 
-def period(sequence: NDArray[np.int32]) -> tuple[int, int, int] | None:
+def period(sequence: NDArray[np.integer]) -> tuple[int, int, int] | None:
     """Return the period of a sequence, and where the part of it begins and ends that has it; None without.
 
     `ALIKE` of the items of the part are as those a period before. The part is at least half the sequence.
@@ -169,7 +209,7 @@ def period(sequence: NDArray[np.int32]) -> tuple[int, int, int] | None:
     return (length, first, stop) if score >= 0 and stop - first >= number / 2 else None
 
 
-def _part(sequence: NDArray[np.int32], length: int) -> tuple[float, int, int]:
+def _part(sequence: NDArray[np.integer], length: int) -> tuple[float, int, int]:
     """Return the part of a sequence that has a period, and a score: below 0 if it is too short, or too few are alike."""
     alike = sequence[:-length] == sequence[length:]
     # The part of the greatest sum, in which an item that differs undoes the gain of four alike ones.
@@ -181,7 +221,7 @@ def _part(sequence: NDArray[np.int32], length: int) -> tuple[float, int, int]:
     return float(score), first, stop + length
 
 
-def _distances(sequence: NDArray[np.int32]) -> set[int]:
+def _distances(sequence: NDArray[np.integer]) -> set[int]:
     """Return distances between the calls of a signature, of rare and of frequent ones."""
     kinds, counts = np.unique(sequence, return_counts=True)
     kinds = kinds[np.argsort(counts, kind="stable")][np.sort(counts) > 2]

@@ -153,6 +153,31 @@ def test_a_single_call_is_a_program_too(end: int) -> None:
     assert bound(analysis)
 
 
+@pytest.mark.parametrize("marks", [0, 1])
+def test_the_error_of_one_step_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], marks: int
+) -> None:
+    # What is left over of a fit to one value says nothing: statistics.stdev([1.0]) raises, too.
+    calls = [
+        [MadeCall(all_reduce(64), at, 90_000 * at - early, 90_000 * at) for at in (1, 2)]
+        for early in (10_000, 80_000)
+    ]
+    for each in calls:
+        each += [MadeCall(MARK, 0, 190_000, 190_000)] * marks
+    file = tmp_path / "t.h5"
+    recording_file.write(file, made(calls))
+    assert main(["advise", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "It is one step, so that the error of predictions is not known" in text
+    assert ("recorder.step()" in text) == (not marks)
+    assert "less, error unknown, uncertain" in text
+    assert "±" not in text
+    assert main(["advise", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["error"] is None
+    assert all(each["uncertain"] for each in said["advice"])
+
+
 def test_an_algorithm_that_suits_other_sizes() -> None:
     recording = program([2] * 4, large=4 << 20, hosts="abcd")
     recording.signatures[0].values["algorithm"] = "recursive_doubling"  # type: ignore[index]

@@ -94,6 +94,32 @@ def test_messages_alone_have_the_period_of_each_rank():
     assert found.bounds[0].tolist() == [5, 8]
 
 
+@pytest.mark.parametrize("busy", [0, 4_000_000])
+@pytest.mark.parametrize("sizes", [[8] * 60, [8, 16] * 30, [8] * 1500])
+def test_a_computation_divides_steps_of_equal_calls(sizes: list[int], busy: int) -> None:
+    """As a program does that was timed: 60 sums of 3 us each, then 1 ms of work; a busy system interrupts one rank."""
+    random = np.random.default_rng(1)
+    rows: list[list[MadeCall]] = [[], []]
+    now = 0
+    for at in range(20 * len(sizes)):
+        one = all_reduce(sizes[at % len(sizes)])
+        begins = [now + random.integers(2_000, 4_000) for _ in rows]
+        if at % len(sizes) == 0:
+            begins = [each + random.integers(1_000_000, 2_000_000) for each in begins]
+        if random.integers(len(sizes)) == 0:
+            begins[random.integers(2)] += busy
+        now = int(max(begins)) + 3_000
+        for row, begin in zip(rows, begins, strict=True):
+            row.append(MadeCall(one, at + 1, int(begin), now))
+    recording = made(rows)
+    found = steps(recording, waits(recording).collectives)
+    assert len(found) >= 14
+    assert found.how.endswith(f"by the period of {len(sizes)} calls")
+    assert [found.calls(recording, at, 0).start % len(sizes) for at in range(len(found))] == [
+        0
+    ] * len(found)
+
+
 def test_what_has_no_period_is_one_step():
     recording = program(2, np.random.default_rng(1).integers(1, 50, 60).tolist())
     found = steps(recording, waits(recording).collectives)
