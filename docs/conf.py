@@ -25,7 +25,6 @@ extensions = [
     "packages",
     "pictures",
     "self_contained",
-    "tables",
 ]
 exclude_patterns = ["_build", "measured"]  # these are parts of a page
 html_theme = "furo"

@@ -1,16 +1,17 @@
-"""Tables of the documentation that are made from the code, so that no fact stands twice."""
+"""Makes the tables of the documentation from the code: ``python docs/tables.py`` writes them into the pages.
+
+They are text there, so that a page shows them where Sphinx does not build it. A test makes them anew, and compares.
+"""
 
 import collections
+import inspect
 import json
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.flags import FLAGS
@@ -62,6 +63,9 @@ TRANSLATIONS = HERE / "translations.tsv"
 
 MEASURED = HERE / "measured" / "promises.json"
 """A run of ``jobs/bench.sh`` on a machine that had nothing else to do."""
+
+PUBLIC = HERE.parent / "tests" / "public_names.txt"
+"""The public names with their signatures."""
 
 Line = Sequence[str]
 
@@ -295,6 +299,23 @@ def mpi4py(section: str) -> Iterator[Line]:
             yield _listed(row["mpi4py"].split()), row["hpccomm"], row["differs"]
 
 
+def api() -> Iterator[Line]:
+    """Public classes and functions in the order of their page, with what each is."""
+    yield "name", "what it is"
+    public = PUBLIC.read_text("utf-8").splitlines()
+    page = (HERE / "api.rst").read_text("utf-8")
+    for name in re.findall(r"^\.\. auto(?!data)\w+:: (?:hpccomm\.)?([\w.]+)$", page, re.MULTILINE):
+        for line in public:
+            path, call, _ = line.removeprefix("hpccomm.").partition("(")
+            within = call and path.startswith(f"{name}.") and name != "Communicator"
+            if path == name or within:
+                text = inspect.getdoc(pkgutil.resolve_name(f"hpccomm.{path}")) or ""
+                yield (
+                    f"``{line.removeprefix('hpccomm.')}``",
+                    " ".join(text.split("\n\n")[0].split()),
+                )
+
+
 def translations() -> Iterator[Line]:
     """Calls of other libraries beside ours. mpi4py's names are those of its own table."""
     theirs = collections.defaultdict[str, list[str]](list)
@@ -347,6 +368,7 @@ TABLES = (
             checks,
             messages,
             translations,
+            api,
         )
     }
     | {name: partial(_stored, table) for name, table in STORED.items()}
@@ -357,20 +379,22 @@ TABLES = (
 )
 
 
-class Table(SphinxDirective):
-    """``.. table-of:: NAME`` puts one of `TABLES` there."""
+TABLE = re.compile(
+    r"^\.\. made by tables\.py: (\w+)\n+(?:\.\. list-table::\n(?:(?: {3}.*)?\n)*)?", re.MULTILINE
+)
+"""A table in a page, after the comment that names it. It ends where a line begins at the margin."""
 
-    required_arguments = 1
 
-    def run(self) -> list[nodes.Node]:
-        """Make the table."""
-        text = ".. list-table::\n   :header-rows: 1\n\n"
-        for line in TABLES[self.arguments[0]]():
-            first, *others = line
-            text += f"   * - {first}\n" + "".join(f"     - {cell}\n" for cell in others)
-        for source in (__file__, PROMISES, MEASURED, TRANSLATIONS):
-            self.env.note_dependency(str(source))
-        return self.parse_text_to_nodes(text)
+def made(page: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    return TABLE.sub(_table, page).rstrip() + "\n"
+
+
+def _table(found: re.Match[str]) -> str:
+    text = f".. made by tables.py: {found[1]}\n\n.. list-table::\n   :header-rows: 1\n\n"
+    for first, *others in TABLES[found[1]]():
+        text += f"   * - {first}\n" + "".join(f"     - {cell}".rstrip() + "\n" for cell in others)
+    return text + "\n"
 
 
 def _listed(names: object) -> str:
@@ -383,7 +407,6 @@ def _spelled(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Announce the directive."""
-    app.add_directive("table-of", Table)
-    return {"parallel_read_safe": True}
+if __name__ == "__main__":
+    for file in HERE.rglob("*.rst"):
+        file.write_text(made(file.read_text("utf-8")), "utf-8")

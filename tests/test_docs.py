@@ -1,6 +1,10 @@
-"""The documentation shows without a network: formulas are MathML, and nothing is loaded from elsewhere."""
+"""The documentation shows without a network: formulas are MathML, and nothing is loaded from elsewhere.
+
+Its tables show without Sphinx.
+"""
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -103,3 +107,10 @@ def test_the_documentation_uses_both() -> None:
     conf = (DOCS / "conf.py").read_text()
     assert MATHML in conf
     assert '"self_contained"' in conf
+
+
+def test_the_tables_of_the_pages_are_as_the_code_has_them() -> None:
+    """They are text, since a forge renders the pages by docutils alone."""
+    made = runpy.run_path(str(DOCS / "tables.py"))["made"]
+    stale = [page for page in DOCS.rglob("*.rst") if made(text := page.read_text("utf-8")) != text]
+    assert not stale, "python docs/tables.py makes them anew"
