@@ -1,7 +1,10 @@
-"""Errors of other callbacks than hpccomm's, in a process of their own, as JAX raises them again and again."""
+"""Errors in callbacks of JAX, in processes of their own, as JAX raises them again and again."""
+
+import re
 
 import pytest
 from alone import python
+from conftest import Mpiexec
 
 pytest.importorskip("jax")
 
@@ -34,3 +37,27 @@ os._exit(0)  # JAX raises it once more at the exit
 def test_an_error_of_another_callback_is_not_swallowed() -> None:
     done = python("-c", PROGRAM, timeout=100)
     assert done.stdout.endswith("all is said\n"), done.stderr
+
+
+UNCAUGHT = """
+import hpccomm, hpccomm.jax, jax, jax.numpy as jnp
+
+comm = hpccomm.new_comm(timeout=20)
+step = jax.jit(lambda x: hpccomm.jax.all_reduce(x, comm=comm) + 1)
+{block}step(jnp.ones(3 + comm.rank))
+"""
+
+
+@pytest.mark.slow("two jobs that import JAX")
+def test_an_uncaught_error_is_told_as_outside_of_jit(mpiexec: Mpiexec) -> None:
+    """As a job's single fault is told elsewhere (test_exits.py): no frames of JAX's, and no log of it."""
+    for block in ("", "with comm: "):
+        job = mpiexec(2, "-c", UNCAUGHT.format(block=block))
+        raised = (
+            r"rank \d raised:\nTraceback.*\n  File \"<string>\", line 6, in <module>\n(    .*\n)*"
+        )
+        assert re.search(raised + r"hpccomm\.errors\.RankMismatch: all_reduce #1", job.stderr)
+        assert "Jax" not in job.stderr, job.stderr
+        assert "callback" not in job.stderr, job.stderr
+        assert len(job.stderr.splitlines()) <= 15, job.stderr
+        assert job.returncode == 1

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
-from hpccomm.jax.traced_call import TracedCall, array, original_errors, replicated_over, start
+from hpccomm.jax.traced_call import TracedCall, array, original_errors, start
 from hpccomm.reductions import Op, ReduceOp
 
 __all__ = [
@@ -157,7 +157,7 @@ def send_recv(
     """
     x = array(x)
     other = jnp.zeros_like(x) if out is None else array(out)
-    return start(TracedCall(comm, "send_recv", (dst, src, tag), sent=(x.shape, x.dtype)), x, other)
+    return start(TracedCall(comm, "send_recv", (dst, src, tag)), x, other)
 
 
 def replicated(x: Any, *, comm: Communicator) -> Any:
@@ -182,4 +182,4 @@ def replicated(x: Any, *, comm: Communicator) -> Any:
         raise UsageError(
             f"replicated: x has dtype {jnp.asarray(x).dtype}, which has no gradient; use it as it is"
         )
-    return replicated_over(comm, x)
+    return start(TracedCall(comm, "replicated"), x)

@@ -1,21 +1,23 @@
-"""One call on JAX arrays: how it is carried out, differentiated and batched.
+"""One call on JAX arrays: how it is carried out, differentiated, transposed and batched.
 
-Outside of traces it goes straight to the communicator: arrays in host memory as NumPy views, those on a GPU by DLPack.
-In a trace it is an ordered callback, whose arrays are in host memory. ``custom_vjp`` says what its gradient is, and
-within that ``custom_vmap`` how a batch becomes one call on larger arrays.
+It is a primitive of JAX, whose rules stand here. Outside of traces it goes straight to the communicator: arrays in host
+memory as NumPy views, those on a GPU by DLPack. Within ``jit`` it is an ordered callback, whose arrays are in host memory.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, UsageError
@@ -23,7 +25,9 @@ from hpccomm.memory.cuda.arrays import on_device
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.views import empty_like_kind
 from hpccomm.reductions import PremulSum, ReduceOp
+from hpccomm.runtime.raised import own_errors
 from hpccomm.runtime.recorder import Site, entered
+from hpccomm.settings import read
 
 
 @dataclass(frozen=True)
@@ -38,17 +42,17 @@ class TracedCall:
         Of the call.
     arguments : tuple
         The others than arrays.
-    sent : tuple of (shape, dtype)
-        Of what ``send_recv`` sends.
     site : tuple or None
         Line of the program that made it.
+    refused : bool
+        Whether it stands for the derivative that this call has not. It raises when that is needed.
     """
 
     comm: Communicator
     name: str
     arguments: tuple[Any, ...] = ()
-    sent: tuple[tuple[int, ...], Any] = ((), None)
-    site: Site | None = field(default=None, compare=False)
+    site: Site | None = None
+    refused: bool = False
 
 
 Carry = Callable[..., Any]
@@ -96,12 +100,7 @@ def start(what: TracedCall, *arrays: Any) -> Any:
             _raised.append(str(error))
             raise
     what = replace(what, site=entered(what.site))
-    given = tuple(map(array, arrays))
-    # In a trace, what JAX makes has no value, even of constants.
-    if not _traced((*given, jnp.asarray(0.0))):
-        return _begun(what, *given)
-    _check(what, given)
-    return _differentiable(what, *given)
+    return _called.bind(*map(array, arrays), what=what)
 
 
 def array(x: Any) -> Any:
@@ -115,16 +114,17 @@ def array(x: Any) -> Any:
     return x
 
 
-def _traced(arrays: tuple[Any, ...]) -> bool:
-    return any(isinstance(each, jax.core.Tracer) for each in arrays)
+_called: Any = Primitive("hpccomm_call")
 
 
-def _begun(what: TracedCall, *arrays: Any) -> Any:
-    """Carry a call out if its arrays have values; else put a callback into the trace."""
-    if _traced(arrays):
-        return _batchable(what)(*arrays)
-    result = _carried(what, *arrays)
-    return jnp.from_dlpack(result) if on_device(result) else jnp.asarray(result)
+def _sends(what: TracedCall) -> bool:
+    """Whether a call sends anything. Raise if it stands for a derivative that is not there."""
+    if what.refused:
+        raise UsageError(
+            f"{what.name} by {what.arguments[0]!r} has no gradient; SUM, AVG and premul_sum have one; "
+            "jax.lax.stop_gradient(x) takes the call out of it"
+        )
+    return what.name != "replicated"
 
 
 def _carried(what: TracedCall, *arrays: Any) -> Any:
@@ -134,14 +134,58 @@ def _carried(what: TracedCall, *arrays: Any) -> Any:
     return _CARRY[what.name](what.comm, *views, *what.arguments)
 
 
-def _check(what: TracedCall, arrays: tuple[Any, ...]) -> None:
-    """Raise what the call would raise of its arguments, while the trace can show where they come from."""
+def _now(*arrays: Any, what: TracedCall) -> Any:
+    """Carry a call out on arrays that have values."""
+    if not _sends(what):
+        return arrays[0]
+    result = _carried(what, *arrays)
+    return jnp.from_dlpack(result) if on_device(result) else jnp.asarray(result)
+
+
+_called.def_impl(_now)
+
+
+def _traced(*arrays: Any, what: TracedCall) -> Any:
+    """Give a call as operations of JAX, which run later: a callback."""
+    if not _sends(what):
+        return arrays[0]
+
+    def run(*values: Any) -> Any:
+        try:
+            return _carried(what, *values)
+        except HpccommError as error:
+            _failed.append((what.comm, error))
+            raise
+
+    like = arrays[-1]
+    result = jax.ShapeDtypeStruct(_shape(what, like.shape), like.dtype)
+    return io_callback(run, result, *arrays, ordered=True)
+
+
+mlir.register_lowering(_called, mlir.lower_fun(_traced, multiple_results=False))
+
+
+@cache
+def _effects() -> Any:
+    """Return the effects of an ordered callback, by which JAX keeps their order, and drops none."""
+    return jax.make_jaxpr(lambda: io_callback(lambda: None, None, ordered=True))().effects
+
+
+def _described(*arrays: Any, what: TracedCall) -> Any:
+    """Return shape, dtype and effects of a call. Raise what it would raise of its arguments, where they come from."""
+    result = jax.core.ShapedArray(_shape(what, arrays[-1].shape), arrays[-1].dtype)
+    if what.refused or what.name == "replicated":
+        return result, set()
     x, *others = (np.empty(each.shape, each.dtype) for each in arrays)  # nothing touches the memory
     if what.name == "send_recv":
         dst, src, tag = what.arguments
         what.comm.explain("send_recv", x, dst, *others, src, tag)
     else:
         what.comm.explain(what.name, x, *what.arguments)
+    return result, _effects()
+
+
+_called.def_effectful_abstract_eval(_described)
 
 
 def _shape(what: TracedCall, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,99 +195,96 @@ def _shape(what: TracedCall, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0] // size, *shape[1:]) if what.name == "reduce_scatter" else shape
 
 
-def _batchable(what: TracedCall) -> Any:
-    """Return the call as a function of traced arrays, which ``vmap`` makes one call on larger ones."""
+def _batched(arrays: Any, axes: Any, *, what: TracedCall) -> tuple[Any, int]:
+    """Make the calls of a batch one call on larger arrays."""
+    (size,) = {x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None}
     inward, outward = _AXES.get(what.name, (0, 0))
+    whole = (
+        jnp.moveaxis(batching.bdim_at_front(x, axis, size), 0, inward)
+        for x, axis in zip(arrays, axes, strict=True)
+    )
+    return _called.bind(*whole, what=what), outward
 
-    def call(*arrays: Any) -> Any:
-        like = arrays[-1]
-        result = jax.ShapeDtypeStruct(_shape(what, like.shape), like.dtype)
 
-        def run(*values: Any) -> Any:
-            try:
-                return _carried(what, *values)
-            except HpccommError as error:
-                _failed.append((what.comm, error))
-                raise
+batching.primitive_batchers[_called] = _batched
 
-        return io_callback(run, result, *arrays, ordered=True)
 
-    def together(size: int, batched: list[bool], *arrays: Any) -> tuple[Any, bool]:
-        whole = (
-            x if has_axis else jnp.broadcast_to(x, (size, *x.shape))
-            for x, has_axis in zip(arrays, batched, strict=True)
-        )
-        return jnp.moveaxis(called(*(jnp.moveaxis(x, 0, inward) for x in whole)), outward, 0), True
+# Derivatives. A call is linear, but for reductions such as MAX.
 
-    called: Any = custom_vmap(call)
-    called.def_vmap(together)
-    return called
+
+def _pushed(arrays: Any, tangents: Any, *, what: TracedCall) -> tuple[Any, Any]:
+    """Carry a call out, and its derivative: the same call on the tangents."""
+    result = _called.bind(*arrays, what=what)
+    along = what
+    if what.name == "send_recv":
+        (dst, src, tag), (sends, receives) = what.arguments, map(_inexact, arrays)
+        if sends and not receives:
+            raise UsageError(
+                f"send_recv sends {arrays[0].dtype}, which has a gradient, and receives {arrays[1].dtype}, "
+                "which has none; make a call of each, or give it jax.lax.stop_gradient(x)"
+            )
+        along = replace(what, arguments=(dst if sends else None, src, tag))
+    elif what.name in ("all_reduce", "reduce_scatter"):
+        along = replace(what, refused=_factor(what) is None)
+    given = (
+        jnp.zeros(x.shape, x.dtype if _inexact(x) else jnp.float32) if type(t) is ad.Zero else t
+        for x, t in zip(arrays, tangents, strict=True)
+    )
+    return result, _called.bind(*given, what=along)
+
+
+ad.primitive_jvps[_called] = _pushed
+
+
+def _inexact(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 _TRANSPOSED = {"all_to_all": "all_to_all", "broadcast": "reduce", "reduce": "broadcast"}
 """The call that takes cotangents back, with the same arguments."""
 
 
-def _forward(what: TracedCall, *arrays: Any) -> tuple[Any, None]:
-    return _differentiable(what, *arrays), None
-
-
-def _backward(what: TracedCall, _: None, slope: Any) -> tuple[Any, ...]:
-    """Return the cotangents of a call's arrays. Integers and bools get None."""
-    name, arguments = what.name, what.arguments
-    inexact = slope.dtype != jax.dtypes.float0
-    if name == "send_recv":
-        dst, src, tag = arguments
-        shape, dtype = what.sent
-        returned = jnp.issubdtype(dtype, jnp.inexact)
-        zeros = jnp.zeros(shape, dtype if returned else jnp.float32)
-        back = (src if inexact else None, dst if returned else None, tag)
-        given = slope if inexact else zeros
-        of_x = start(replace(what, arguments=back, sent=(given.shape, given.dtype)), given, zeros)
-        of_out = slope if src is None else jnp.zeros_like(slope) if inexact else None
-        return (of_x if returned else None, of_out if inexact else None)
-    if not inexact:
-        return (None,)
+def _returned(slope: Any, *arrays: Any, what: TracedCall) -> tuple[Any, ...]:
+    """Return the cotangents of the arrays in which a call is linear; None of others."""
+    linear = tuple(map(ad.is_undefined_primal, arrays))
+    _sends(what)
+    if type(slope) is ad.Zero:
+        return (None,) * len(arrays)
+    if what.name == "send_recv":
+        dst, src, tag = what.arguments
+        x = arrays[0].aval if linear[0] else arrays[0]
+        back = replace(what, arguments=(src, dst, tag))
+        of_x = start(back, slope, jnp.zeros(x.shape, x.dtype))
+        of_out = slope if src is None else jnp.zeros_like(slope)
+        return (of_x if linear[0] else None, of_out if linear[1] else None)
 
     def other(name: str, *arguments: Any) -> Any:
         return start(replace(what, name=name, arguments=arguments), slope)
 
-    match name:
+    match what.name:
         case "all_reduce":
-            return (_scaled(slope, what),)
+            return (other("replicated") * _factor(what),)
+        case "replicated":
+            return (other("all_reduce", ReduceOp.SUM),)
         case "reduce_scatter":
             gathered = other("all_gather")
-            return (_scaled(gathered.reshape(-1, *slope.shape[1:]), what),)
+            return (gathered.reshape(-1, *slope.shape[1:]) * _factor(what),)
         case "all_gather":
             return (other("reduce_scatter", ReduceOp.SUM)[0],)
-    return (other(_TRANSPOSED[name], *arguments),)
+    return (other(_TRANSPOSED[what.name], *what.arguments),)
 
 
-def _scaled(slope: Any, what: TracedCall) -> Any:
-    """Return a cotangent times the factor by which a reduction multiplies what it sums."""
+ad.primitive_transposes[_called] = _returned
+
+
+def _factor(what: TracedCall) -> Any:
+    """Return the factor by which a reduction multiplies what it sums; None of one that is no sum."""
     (op,) = what.arguments
-    if op is ReduceOp.SUM:
-        return slope
     if op is ReduceOp.AVG:
-        return slope / what.comm.size
+        return 1 / what.comm.size
     if isinstance(op, PremulSum):
-        return slope * op.factor
-    raise UsageError(
-        f"{what.name} by {op!r} has no gradient; SUM, AVG and premul_sum have one; "
-        "jax.lax.stop_gradient(x) takes the call out of it"
-    )
-
-
-_differentiable: Any = jax.custom_vjp(_begun, nondiff_argnums=(0,))
-_differentiable.defvjp(_forward, _backward)
-
-
-def _summed(comm: Communicator, _: None, slope: Any) -> tuple[Any]:
-    return (start(TracedCall(comm, "all_reduce", (ReduceOp.SUM,)), slope),)
-
-
-replicated_over: Any = jax.custom_vjp(lambda _, x: x, nondiff_argnums=(0,))
-replicated_over.defvjp(lambda _, x: (x, None), _summed)
+        return op.factor
+    return 1 if op is ReduceOp.SUM else None
 
 
 _failed: deque[tuple[Communicator, HpccommError]] = deque(maxlen=16)
@@ -269,7 +310,7 @@ def original_errors() -> Iterator[None]:
         raise
 
 
-def _original(error: Exception, comm: Communicator | None = None) -> HpccommError | None:
+def _original(error: BaseException, comm: Communicator | None = None) -> HpccommError | None:
     """Return the error whose text JAX's error has, once. Given a communicator, only one of its calls."""
     for each in _failed:
         if comm in (None, each[0]) and str(each[1]) in str(error):
@@ -277,3 +318,20 @@ def _original(error: Exception, comm: Communicator | None = None) -> HpccommErro
             _raised.append(str(each[1]))
             return each[1]
     return None
+
+
+def _own_error(error: BaseException) -> HpccommError | None:
+    """Return the error that a ``JaxRuntimeError`` tells of, for the report of an error that nobody has caught."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return next((each for _, each in _failed if str(each) in str(error)), None)
+    return None
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    """Whether JAX shall log the error of a callback: not hpccomm's, which is raised, and in the report."""
+    own = record.exc_info and isinstance(record.exc_info[1], HpccommError)
+    return not own or bool(read("HPCCOMM_DEBUG"))
+
+
+own_errors.append(_own_error)
+logging.getLogger(io_callback.__module__).addFilter(_not_ours)

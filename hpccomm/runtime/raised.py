@@ -7,7 +7,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -79,6 +79,18 @@ def follows(own: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
     One of the program does so if it is the same: one rank tells of it for all.
     """
     return not own["own"] or _kind(own["error"]) == _kind(first["error"])
+
+
+own_errors = list[Callable[[BaseException], BaseException | None]]()
+"""Functions that return the error of hpccomm which another library's error stands for, or None."""
+
+
+def own_error(error: BaseException) -> BaseException:
+    """Return hpccomm's error in place of another library's that stands for it, with the frames that led there."""
+    for each in own_errors:
+        if (own := each(error)) is not None:
+            return own.with_traceback(error.__traceback__)
+    return error
 
 
 MARK = "_hpccomm_told"

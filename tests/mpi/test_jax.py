@@ -160,8 +160,8 @@ def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(
     weights = [
         random.normal(size=np.shape(truth(xs, rank, comm.size))) for rank in range(comm.size)
     ]
-    if name in ("all_reduce", "average", "scaled"):
-        weights = [weights[0]] * comm.size  # what follows is done alike by all, and counts once
+    if name in SHARED:
+        weights = [weights[0]] * comm.size
 
     def total(xs: Arrays) -> float:
         parts = [
@@ -201,6 +201,63 @@ def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(
         np.testing.assert_allclose(in_batch, of_batch, rtol=1e-12)
 
 
+SHARED = ("all_reduce", "average", "scaled")
+"""Calls whose result all ranks share: what follows is done alike by all, and counts once."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tangents_and_transposes_are_those_of_linear_functions(
+    comm: "Communicator", name: str
+) -> None:
+    """The tangent is the call of tangents, and the inner products <y, f(x)> and <transpose(y), x> are equal."""
+    call, truth = CALLS[name]
+    xs, ys = of_all(comm, comm.size, 2), [np.cos(x) for x in of_all(comm, comm.size, 2)]
+    results = [truth(xs, rank, comm.size) for rank in range(comm.size)]
+    weights = [np.cos(np.arange(each.size).reshape(each.shape)) for each in results]
+    products = [(w * each).sum() for w, each in zip(weights, results, strict=True)]
+    for wrap in (lambda f: f, jax.jit):
+
+        def run(x: Any, y: Any, weight: Any) -> Any:
+            def linear(x: Any) -> Any:
+                return call(x, comm=comm)
+
+            back = jax.linear_transpose(linear, x)
+            again = jax.linear_transpose(lambda weight: back(weight)[0], weight)
+            return jax.jvp(linear, (x,), (y,))[1], back(weight)[0], again(x)[0]
+
+        x, weight = xs[comm.rank], jnp.asarray(weights[comm.rank], np.float32)
+        along, back, again = wrap(run)(jnp.asarray(x), jnp.asarray(ys[comm.rank]), weight)
+        np.testing.assert_allclose(along, truth(ys, comm.rank, comm.size), rtol=1e-5)
+        np.testing.assert_allclose(again, results[comm.rank], rtol=1e-5)
+        total = sum(comm.all_gather_object(float((np.asarray(back) * x).sum())))
+        assert total == pytest.approx(products[0] if name in SHARED else sum(products), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "solver", ["bicgstab", pytest.param("gmres", marks=pytest.mark.slow("JAX compiles it"))]
+)
+def test_solvers_of_jax(comm: "Communicator", solver: str) -> None:
+    """NumPy solves with the whole matrix, of which each rank has a term, as in jax-ml/jax#16303 and mpi4jax#34."""
+    random = np.random.default_rng(1)
+    parts = random.standard_normal((comm.size, 8, 8))
+    whole = parts.sum(0) + 20 * np.eye(8)
+    b = random.standard_normal(8)
+
+    def product(v: Any) -> Any:
+        part = jnp.asarray(parts[comm.rank]) @ ours.replicated(v, comm=comm)
+        return ours.all_reduce(part, comm=comm) + 20 * v
+
+    def loss(b: Any) -> Any:
+        x = getattr(jax.scipy.sparse.linalg, solver)(product, b, tol=1e-12)[0]
+        return (x**2).sum(), x
+
+    wrap = jax.jit if solver == "gmres" else lambda f: f
+    with jax.enable_x64(True):
+        slope, found = wrap(jax.grad(loss, has_aux=True))(jnp.asarray(b))
+    np.testing.assert_allclose(found, np.linalg.solve(whole, b), atol=1e-9)
+    np.testing.assert_allclose(slope, 2 * np.linalg.solve(whole.T, found), atol=1e-9)
+
+
 def test_the_gradient_of_what_all_have_alike_is_that_of_the_whole(comm: "Communicator") -> None:
     def loss(weight: Any) -> Any:
         part = (ours.replicated(weight, comm=comm) * (comm.rank + 1)).sum()
@@ -218,6 +275,11 @@ def test_what_has_no_gradient(comm: "Communicator") -> None:
     for call in (ours.all_reduce, ours.reduce_scatter):
         with pytest.raises(UsageError, match="has no gradient"):
             jax.grad(lambda x, call=call: call(x, ReduceOp.MAX, comm=comm).sum())(x)
+    # As in a softmax over ranks: the gradient is asked of what follows alone.
+    for wrap in (lambda f: f, jax.jit):
+        most = partial(ours.all_reduce, op=ReduceOp.MAX, comm=comm)
+        shifted = wrap(jax.grad(lambda x: (x - lax.stop_gradient(most(x))).sum()))  # noqa: B023
+        assert shifted(x).tolist() == [1.0] * comm.size
     # Integers beside what has one.
     whole = jnp.arange(comm.size)
     for name in EXACT:
@@ -328,10 +390,13 @@ def test_the_example_finds_what_one_rank_finds(comm: "Communicator") -> None:
 
 def test_the_code_of_the_page_runs(comm: "Communicator") -> None:
     page = (Path(__file__).parents[2] / "docs/jax.rst").read_text("utf-8")
-    (code,) = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    code, solver = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     names: dict[str, Any] = {}
     exec(dedent(code), names)
     assert float(names["length"]) == pytest.approx((3 * comm.size) ** 0.5)
+    names |= {"comm": comm, "part": jnp.eye(3), "b": jnp.ones(3)}
+    exec(dedent(solver), names)
+    np.testing.assert_allclose(names["x"], [1 / comm.size] * 3, rtol=1e-6)
 
 
 def test_errors_of_the_background(comm: "Communicator") -> None:

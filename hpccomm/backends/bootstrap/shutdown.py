@@ -287,6 +287,7 @@ class _Exceptions:
 
     def leaves(self, error: BaseException) -> None:
         """Tell of an exception that leaves the block of a communicator. Its rank may take its time to the end."""
+        error = raised.own_error(error)
         told = isinstance(error, SystemExit | KeyboardInterrupt | Exception) and status_of(error)
         if not (told and self._concerned() and _in_main_thread()) or hasattr(error, raised.MARK):
             return
@@ -305,6 +306,8 @@ class _Exceptions:
         if not _is_uncaught(error):
             self._previous(kind, error, where)
             return
+        error = raised.own_error(error)
+        kind = type(error)
         _known = status_of(error)
         if not (self.end and self._concerned()):
             raised.note(error)
