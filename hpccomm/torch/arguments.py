@@ -50,9 +50,9 @@ class CallTerms(NamedTuple):
     async_op: bool
 
 
-def seconds(time: timedelta | None) -> float | None:
-    """Return a deadline in seconds; None where c10d has none."""
-    limit = 0.0 if time is None else time.total_seconds()
+def seconds(time: timedelta | float | None) -> float | None:
+    """Return a deadline in seconds, as which c10d takes numbers; None where it has none."""
+    limit = time.total_seconds() if isinstance(time, timedelta) else time or 0.0
     return limit if limit > 0 else None
 
 

@@ -12,7 +12,8 @@ import torch
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.arrivals import ANY
-from hpccomm.errors import CommunicationError, HpccommError, UsageError
+from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
+from hpccomm.reductions import ReduceOp
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
 from hpccomm.torch.untraced import untraced
@@ -126,26 +127,50 @@ class GroupCalls:
     # Reductions.
 
     def _in_place(
-        self, name: str, given: Any, how: CallTerms, *arguments: Any, reduced: bool
+        self, name: str, result: Sequence[Any], how: CallTerms, *arguments: Any, reduced: bool
     ) -> CompletedWork:
         """Make a call for each tensor, which is its input and its output."""
-        result, stage = tensors(given), Staging()
+        stage = Staging()
         calls = [
             Issued(name, (stage.out(each, reduced=reduced), *arguments), NOTHING) for each in result
         ]
         return self._issue(calls, how, result, stage)
 
     def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
-        """Reduce each tensor, in place."""
-        how = terms(rest, named)
-        return self._in_place("all_reduce", given, how, how.op, reduced=True)
+        """Reduce each tensor, in place. A sum of sparse ones is sparse."""
+        result, how = tensors(given), terms(rest, named)
+        if len(result) == 1 and result[0].is_sparse and how.op is ReduceOp.SUM and not self._kept:
+            return self._sparse_sum(result[0], how, *rest, **named)
+        return self._in_place("all_reduce", result, how, how.op, reduced=True)
 
     allreduce_coalesced = allreduce
+
+    def _sparse_sum(self, tensor: Any, how: CallTerms, *rest: Any, **named: Any) -> CompletedWork:
+        """Sum sparse tensors: each rank collects all indices and values. Blocks until their numbers are known."""
+        own, stage, outs, calls = tensor.detach().coalesce(), Staging(), [], []
+        facts = torch.tensor([own.sparse_dim(), *own.shape, len(own.values())])
+        every = facts.new_empty(self._comm.size, len(facts))
+        self.all_gather_single(every, facts, *rest, **named).wait()
+        if every[:, :-1].ne(facts[:-1]).any():
+            text = f"sparse tensors have shapes {every[:, 1:-1].tolist()}; give equal ones"
+            raise as_torchs(RankMismatch(text))
+        counts = every[:, -1].tolist()
+        for x in own.indices().T.contiguous(), own.values().contiguous():
+            outs.append(x.new_empty(sum(counts), *x.shape[1:]))
+            calls.append(Issued("all_gather_v", (array(x), counts), {"out": array(outs[-1])}))
+
+        def settle() -> None:
+            whole = torch.sparse_coo_tensor(outs[0].T, outs[1], own.shape, check_invariants=False)
+            with torch.no_grad():  # a detached sparse tensor has indices of its own
+                tensor.copy_(whole.coalesce())
+
+        stage.settles.append(settle)
+        return self._issue(calls, how, [tensor], stage)
 
     def reduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce each tensor, in place at the root."""
         how = terms(rest, named)
-        return self._in_place("reduce", given, how, how.root, how.op, reduced=True)
+        return self._in_place("reduce", tensors(given), how, how.root, how.op, reduced=True)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce a list of tensors; each rank gets its own."""
@@ -179,7 +204,7 @@ class GroupCalls:
     def broadcast(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Overwrite each tensor with the root's."""
         how = terms(rest, named)
-        return self._in_place("broadcast", given, how, how.root, reduced=False)
+        return self._in_place("broadcast", tensors(given), how, how.root, reduced=False)
 
     def allgather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in a list. They may differ in size, as the outputs say."""
@@ -224,6 +249,16 @@ class GroupCalls:
             into = {"out": stage.parts(result[0], x)}
         call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
         return self._issue([call], how, result, stage)
+
+    def gather_single(self, output: Any, x: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in one of the root, one behind the other."""
+        how, stage, into = terms(rest, named), Staging(), NOTHING
+        if how.root == self._comm.rank:
+            into = {"out": stage.out(output).reshape(-1)}
+        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
+        return self._issue([call], how, [output], stage)
+
+    gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Give each rank its tensor of the root's list."""
@@ -324,7 +359,7 @@ class GroupCalls:
 
     def monitored_barrier(self, how: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until each rank has called it; the error says who has not come."""
-        timeout = how if isinstance(how, timedelta) else getattr(how, "timeout", None)
+        timeout = getattr(how, "timeout", how)
         blocking = MESSAGE._replace(timeout=seconds(timeout), async_op=False)
         self._issue([BARRIER], blocking, [], Staging())
 

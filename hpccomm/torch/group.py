@@ -35,6 +35,7 @@ class GroupFacts(GroupCalls):
     """
 
     supports_splitting = supports_shrinking = supports_time_estimate = False
+    _supports_time_estimate = False  # its name in PyTorch's main branch
     supports_coalescing = True
     _device_types = (torch.device("cpu"), torch.device("cuda"))
 
@@ -98,6 +99,8 @@ class HpccommGroup(GroupFacts, ProcessGroup):  # type: ignore[misc]  # PyTorch b
     def _get_backend(self, _device: Any) -> "HpccommGroup":
         """Return what serves a device."""
         return self
+
+    get_backend = _get_backend  # from PyTorch 2.14 on
 
 
 def _can_be_constructed(kind: Any) -> bool:

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 from torch.distributed import DistBackendError
 from torch.futures import Future
 
-from hpccomm.errors import CommunicationError
+from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
@@ -43,7 +43,9 @@ def as_torchs(error: BaseException) -> BaseException:
     """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
     if not isinstance(error, CommunicationError):
         return error
-    raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}")
+    # Programs look for the word "timeout" in the text.
+    hint = "; a longer timeout may help" if isinstance(error, CollectiveTimeout) else ""
+    raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}{hint}")
     raised.__cause__ = error
     return raised
 

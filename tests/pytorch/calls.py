@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from peers import both, gloo, same
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from hpccomm.errors import UsageError
 from hpccomm.memory.shared.libc import join_pages
@@ -200,6 +201,32 @@ def reductions() -> None:
         assert x.tolist() == wanted
 
 
+def sparse() -> None:
+    """Sparse tensors are summed as by Gloo, also as gradients of DistributedDataParallel; shapes must be equal."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    indices = torch.tensor([[0, rank, 0], [1, 2, 1]])  # one twice
+    for values in (torch.ones(3), torch.ones(3, 2, dtype=torch.float64), torch.empty(0)):
+        shape, results = (size, 3, *values.shape[1:]), []
+        for group in both():
+            x = torch.sparse_coo_tensor(indices[:, : len(values)], values, shape)
+            dist.all_reduce(x, group=group)
+            results.append(x)
+        assert results[0].is_sparse
+        same(results[0].to_dense(), results[1].to_dense())
+    x = torch.eye(3).bfloat16().to_sparse()
+    assert dist.all_reduce(x, async_op=True).get_future().wait() == [x]
+    assert torch.equal(x.to_dense(), size * torch.eye(3).bfloat16())
+    gradients = []
+    for group in both():
+        torch.manual_seed(1)
+        model = DistributedDataParallel(torch.nn.Embedding(9, 2, sparse=True), process_group=group)
+        model(torch.tensor([rank, 8])).sum().backward()
+        gradients.append(model.module.weight.grad.to_dense())
+    same(*gradients)
+    with pytest.raises(dist.DistBackendError, match=r"RankMismatch: .*\[1, 3\]"):
+        dist.all_reduce(torch.ones(1, 3 + rank).to_sparse(), group=dist.new_group())
+
+
 def movements() -> None:
     """Every dtype is moved, also those that are known as bytes alone."""
     size = dist.get_world_size()
@@ -258,6 +285,11 @@ def spellings() -> None:
             out = torch.empty(len(wanted))
             getattr(group, name, *usual)(*arguments(out)).wait()
             assert out.tolist() == wanted
+    for name in ("gather_single", "gather_into_tensor"):  # from PyTorch 2.14 on
+        out, options = torch.empty(size * size if rank == 1 else 0), dist.GatherOptions()
+        options.rootRank = 1
+        getattr(group, name)(out, ones(), options).wait()
+        assert out.tolist() == (square if rank == 1 else [])
     outs = [[torch.empty(size) for _ in range(size)]]
     group.allgather(outs, [ones()]).wait()
     group.allgather(outs[0], ones()).wait()
@@ -331,4 +363,4 @@ def pages() -> None:
     assert huge() > before + LARGE or not (able_before and able())
 
 
-SCENARIOS = (collectives, shapes, reductions, movements, spellings, coalescing, pages)
+SCENARIOS = (collectives, shapes, reductions, sparse, movements, spellings, coalescing, pages)

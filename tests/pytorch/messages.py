@@ -104,7 +104,7 @@ def works() -> None:
         work.get_future().wait()
     # A wrong argument is refused before anything is sent, and the group goes on.
     with pytest.raises(hpccomm.UsageError, match="to_dense"):
-        dist.all_reduce(torch.ones(2).to_sparse())
+        dist.all_reduce(torch.ones(2).to_sparse(), dist.ReduceOp.MAX)
     with pytest.raises(hpccomm.UsageError, match="contiguous"):
         dist.all_reduce(torch.ones(1).expand(4))
     with pytest.raises(hpccomm.UsageError, match="contiguous"):

@@ -212,6 +212,7 @@ def facts() -> None:
     group.set_timeout(timedelta(seconds=50))
     if torch.__version__ >= "2.14":
         dist.monitored_barrier(timeout=timedelta(seconds=20))
+        assert dist.get_backend_impl() is group
     # Processes that are forked, as those that load data, leave the group alone.
     loaded = torch.utils.data.DataLoader(torch.arange(4.0), num_workers=1, batch_size=2)
     assert [each.tolist() for each in loaded] == [[0, 1], [2, 3]]
