@@ -118,6 +118,13 @@ HEALTHY = {
         "slurm.gpus",
     ),
     "MPI without CUDA beside NCCL": ({"mpi.cuda_aware": False}, "mpi.cuda"),
+    # The binding is the cause, and its finding is enough.
+    "ranks that are bound to one core": (
+        {"ranks.0.cores": "0", "ranks.1.cores": "0"}, "mpi.oversubscribed mpi.hardware_threads",
+    ),
+    "as many threads as processors": (
+        {"ranks.0.variables": {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "auto"}}, "mpi.openmp",
+    ),
     "a launcher of Cray's that starts all ranks": ({"mpi.pmi": []}, "mpi.pmi"),
     "two ranks, bound to one core of 64 each": (
         {"slurm.variables.SLURM_CPUS_ON_NODE": "64", "ranks.0.cores": "0", "ranks.1.cores": "1"},

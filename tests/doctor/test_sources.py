@@ -21,10 +21,13 @@ from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
+Max cpu time              3600                 unlimited            seconds
+Max file size             unlimited            unlimited            bytes
 Max stack size            8388608              unlimited            bytes
 Max processes             96365                96365                processes
 Max open files            1024                 524288               files
 Max locked memory         65536                65536                bytes
+Max address space         8000000000           unlimited            bytes
 """
 
 
@@ -52,6 +55,11 @@ def test_limits_of_the_process(tmp_path):
     assert found["memlock"] == {"soft": 65536, "hard": 65536}
     assert found["stack"] == {"soft": 8388608, "hard": None}
     assert found["ptrace_scope"] == 1
+    assert [found[name] for name in ("processor_time", "file_size", "address_space")] == [
+        3600,
+        None,
+        8 * 10**9,
+    ]
     assert "No such file" in found["unread"]["ports"]
     assert "cgroup" in found["unread"]["memory"]
 
@@ -128,6 +136,21 @@ KERNEL = """\
 0,907,8813448,-;mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: 8c00004000010090
 0,908,8813449,-;mce: [Hardware Error]: Machine check events logged
 """
+
+
+@pytest.mark.parametrize(
+    ("hosts", "address"),
+    [
+        # Debian's installer writes this: its reference manual, "The hostname resolution".
+        ("127.0.0.1 localhost\n127.0.1.1\tn7.lab n7\n", "127.0.1.1"),
+        ("127.0.0.1 localhost n71\n10.0.0.7 n7 # 127.0.1.1 n7\n127.0.1.1 n7\n", "10.0.0.7"),
+        ("::1 localhost\n", ""),
+    ],
+)
+def test_the_own_name_in_the_table_of_hosts(tmp_path, monkeypatch, hosts, address):
+    monkeypatch.setattr(host.os, "uname", lambda: SimpleNamespace(nodename="n7.lab"))
+    plant(tmp_path, {"etc/hosts": hosts})
+    assert read(host.gather, tmp_path)["own_address"] == address
 
 
 def test_the_kernel_s_log(tmp_path):

@@ -67,6 +67,7 @@ SOUND = {
         "clock": {"ahead": 0.0, "uncertain": 0.0001},
         "load": 2.0,
         "container": [],
+        "own_address": "10.0.0.7",
     },
     "cpu": {
         "allowed": "0-7",
@@ -84,6 +85,10 @@ SOUND = {
         "cpu": {"quota": None, "throttled": 0},
         "pids": {"limit": 100000, "used": 40},
         "shared_memory": {"bytes": 128 * GIB, "free": 127 * GIB},
+        "processor_time": None,
+        "file_size": None,
+        "data": None,
+        "address_space": None,
         "ptrace_scope": 0,
         "ports": [15000, 64999],
     },
@@ -169,7 +174,8 @@ FAULTS = {
     "mpi.cores": {"ranks.0.cores": "3", "ranks.1.cores": "3"},
     "mpi.hardware_threads": {"ranks.0.cores": "1", "ranks.1.cores": "5"},
     "mpi.numa": {"ranks.1.cores": "0-7"},
-    "mpi.oversubscribed": {"ranks.0.cores": "0", "ranks.1.cores": "0"},
+    "mpi.oversubscribed": {"ranks.0.cores": "0", "ranks.1.cores": "0", "cpu.online": "0"},
+    "mpi.openmp": {"ranks.1.variables": {"OMP_NUM_THREADS": "4,2"}},
     "mpi.shared_memory": {"ranks.0.variables": {"OMPI_MCA_btl": "tcp,self"}},
     "mpi.fabric": {"ranks.0.variables": {"OMPI_MCA_pml": "ob1"}},
     "mpi.cuda": ({"ranks": [rank_without("nccl")]}, {"mpi.cuda_aware": False}),
@@ -188,6 +194,9 @@ FAULTS = {
     ),
     "limits.peers_pages": {"ranks.0.peers.plain": "the memory of rank 1 cannot be reached"},
     "limits.peers_memory": {"ranks.0.peers.mapped": "that of rank 1 cannot be mapped"},
+    "limits.processor_time": {"limits.processor_time": 3600},
+    "limits.file_size": {"limits.file_size": 1 << 30},
+    "limits.address_space": ({"gpus.count": 0}, {"limits.address_space": 64 * GIB}),
     "limits.ports": {"limits.ports": [60000, 60999]},
     "host.governor": {"host.governors": {"performance": 4, "powersave": 4}},
     "host.clock_source": {"host.clock_source": "hpet"},
@@ -196,6 +205,7 @@ FAULTS = {
     "host.memory": {"host.available": 2 * GIB},
     "host.swap": {"host.swap_free": 4 * GIB},
     "host.busy": {"host.load": 31.5},
+    "host.own_name": {"host.own_address": "127.0.1.1"},  # as Debian's installer writes it
     "host.killed": {"kernel_log.killed": ["python", "python"]},
     "host.machine_checks": {
         "kernel_log.machine_checks": ["[Hardware Error]: Uncorrected, software restartable error."]

@@ -52,6 +52,11 @@ def _busy(load: float, online: str) -> Faults:
         yield f"{load:.0f} processes ran or waited on average over the last minute, on {number} processors"
 
 
+def _own_name(address: str) -> Faults:
+    if address.startswith("127.") or address == "::1":
+        yield f"/etc/hosts has {address} for it: what asks for this node's address by its name gets one that is each node's own"
+
+
 def _killed(killed: Texts) -> Faults:
     if killed:
         most = collections.Counter(killed).most_common(5)
@@ -148,6 +153,7 @@ RULES = (
         "host.memory": (_memory, "host.available", "host.memory"),
         "host.swap": (_swap, "host.swap", "host.swap_free"),
         "host.busy": (_busy, "host.load", "cpu.online"),
+        "host.own_name": (_own_name, "host.own_address"),
         "host.killed": (_killed, "kernel_log.killed"),
         "host.machine_checks": (_machine_checks, "kernel_log.machine_checks"),
         "host.namespaces": (_namespaces, "ranks.*.rank", "ranks.*.namespaces"),

@@ -94,6 +94,18 @@ def _ports(ports: Sequence[int], world: int | None) -> Faults:
         yield f"connections may have the {room:,} ports {first} to {last}; a job of {many(world or 1, 'rank')} may need {needed:,} on a node"
 
 
+def _any_limit(sentence: str, soft: int | None) -> Faults:
+    if soft is not None:
+        yield sentence.format(soft)
+
+
+def _mapped(address_space: int | None, data: int | None, memory: int, gpus: int | None) -> Faults:
+    # A process maps more than it uses: threads' stacks, its peers' memory, and with CUDA all memory of the node.
+    for soft, what in ((address_space, "memory"), (data, "private memory")):
+        if soft is not None and (soft < memory or gpus):
+            yield f"a process may map {soft / MIB:,.0f} MiB of {what}, and the node has {memory / MIB:,.0f} MiB"
+
+
 RULES = rules({
     "limits.memlock": (_memlock, "limits.memlock.soft", "infiniband.ports", "limits.may_lock_all?", "host.memory"),
     "limits.open_files": (_files, "limits.open_files.soft", "mpi.world?"),
@@ -107,5 +119,8 @@ RULES = rules({
     "limits.ptrace_scope": (_ptrace, "limits.ptrace_scope", "ranks.*.peers?"),
     "limits.peers_pages": (partial(_unreached, "plain"), "ranks.*.peers"),
     "limits.peers_memory": (partial(_unreached, "mapped"), "ranks.*.peers"),
+    "limits.processor_time": (partial(_any_limit, "{:,} s of processor time end a process (SIGXCPU), and ranks that wait use it"), "limits.processor_time"),
+    "limits.file_size": (partial(_any_limit, "a file may have at most {:,} bytes: writing more fails (EFBIG)"), "limits.file_size"),
+    "limits.address_space": (_mapped, "limits.address_space", "limits.data", "host.memory", "gpus.count?"),
     "limits.ports": (_ports, "limits.ports", "mpi.world?"),
 })  # fmt: skip

@@ -66,7 +66,8 @@ def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Fa
     on = grouped((min(of), rank) for of, rank in zip(own, ranks, strict=True) if len(of) == 1)
     if len(ranks) <= len(siblings):
         for core, those in on.items():
-            if len(those) > 1 and core >= 0:
+            apart = {cores[ranks.index(rank)] for rank in those}  # of one thread `_cores` says it
+            if len(those) == len(apart) > 1 and core >= 0:
                 yield f"{ranks_named(those)} run on the hardware threads {siblings[core]} of one core"
 
 
@@ -81,10 +82,19 @@ def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Faults:
             yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
-def _oversubscribed(cores: Texts) -> Faults:
+def _oversubscribed(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
     own = {cpu for listed in cores for cpu in numbers(listed)}
-    if len(cores) > len(own):
+    if len(cores) > len(own) and not any(_cores(ranks, cores, online)):  # which is the cause else
         yield f"{len(cores)} ranks have {many(len(own), 'processor')}: waiting ranks take the time of working ones"
+
+
+def _openmp(cores: Texts, variables: Sequence[Facts]) -> Faults:
+    own = {cpu for listed in cores for cpu in numbers(listed)}
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        outer = (each.get(name, "").partition(",")[0] for each in variables)  # of nested levels
+        threads = [int(text) if text.isdecimal() else 1 for text in outer]
+        if max(threads) > 1 and sum(threads) > len(own):
+            yield f"{name}={max(threads)} on {many(len(cores), 'rank')} gives {sum(threads)} threads, and they have {many(len(own), 'processor')}"
 
 
 def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Faults:
@@ -143,7 +153,8 @@ RULES = rules({
     "mpi.cores": (_cores, "ranks.*.rank", "ranks.*.cores", "cpu.online"),
     "mpi.hardware_threads": (_hardware_threads, "ranks.*.rank", "ranks.*.cores", "cpu.cores"),
     "mpi.numa": (_numa, "ranks.*.rank", "ranks.*.cores", "cpu.nodes"),
-    "mpi.oversubscribed": (_oversubscribed, "ranks.*.cores"),
+    "mpi.oversubscribed": (_oversubscribed, "ranks.*.rank", "ranks.*.cores", "cpu.online"),
+    "mpi.openmp": (_openmp, "ranks.*.cores", "ranks.*.variables"),
     "mpi.shared_memory": (_shared_memory, "mpi.vendor", "ranks.*.variables", "ranks.*.rank"),
     "mpi.fabric": (_fabric, "infiniband.ports", "ranks.*.libraries", "ranks.*.variables"),
     "mpi.cuda": (_cuda, "gpus.count", "mpi.cuda_aware", "mpi.cuda_aware_why", "ranks.*.nccl?"),

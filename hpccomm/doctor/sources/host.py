@@ -25,6 +25,7 @@ def gather(reading: Reading) -> None:
         reading.take(fact, partial(_policies, reading, name))
     reading.take("clock_synchronised", _synchronised)
     reading.put("container", _container(reading))
+    reading.file("own_address", "/etc/hosts", _own_address)
 
 
 def _policies(reading: Reading, name: str) -> dict[str, int]:
@@ -41,6 +42,16 @@ def _synchronised() -> bool:
     if state < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return state != _TIME_ERROR
+
+
+def _own_address(hosts: str) -> str:
+    """Return the address that the table of hosts has first for this one; empty if it has none."""
+    own = {os.uname().nodename, os.uname().nodename.partition(".")[0]}
+    for line in hosts.splitlines():
+        address, *names = line.partition("#")[0].split() or [""]
+        if own & {*names}:
+            return address
+    return ""
 
 
 def _container(reading: Reading) -> list[str]:
