@@ -21,7 +21,8 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def _verdicts() -> Verdicts:
     own = [
         each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
     ]
-    return [*judging.judge_all(present, machine.here()), *map(_own, own)]
+    surroundings = replace(machine.here(), names=cache(machine.installed))
+    return [*judging.judge_all(present, surroundings), *map(_own, own)]
 
 
 def _own(setting: VariableSetting) -> VariableVerdict:

@@ -3,6 +3,7 @@
 `hpccomm env` and the NCCL backend ask it about `machine`'s settings.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,6 +96,16 @@ def _advice(variable: KnownVariable, right: str) -> str:
     return f"{variable.name}={right}" if single else f"give one of {right}"
 
 
+PROGRAMS = {
+    "OMPI_MCA_": "Open MPI",
+    "PRTE_MCA_": "PRRTE",
+    "MPIR_CVAR_": "MPICH",
+    "I_MPI_": "Intel MPI",
+    "UCX_": "UCX",
+    "FI_": "libfabric",
+}
+"""How the variables of libraries begin."""
+
 ENVIRONMENT, RANKS = "environment", "ranks"
 """Places of a value, beside files. A verdict on all ranks has the second."""
 
@@ -130,12 +141,15 @@ class Surroundings:
         Fields of ncclConfig_t that the program sets.
     exists : callable
         Whether there is a file of a name.
+    names : callable
+        All variables with a prefix of the library that is installed; none if that cannot be asked.
     """
 
     nccl: int = 0
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Collection[str] = ()
     exists: Callable[[str], bool] = lambda path: True  # noqa: ARG005
+    names: Callable[[str], Collection[str]] = lambda prefix: ()  # noqa: ARG005
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +185,37 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
     if variable is not None:
         return VariableVerdict(*setting, *next(_findings(variable, setting.value, machine), ()))
     if not name.startswith("NCCL_"):
-        return None
+        return _misspelt(setting, machine)
     if name == setting.name:
         return unknown(
             setting, "NCCL", [each.name for each in known().values() if each.status == "live"]
         )
     words = "in this file white space and the word export belong to the name"
     return VariableVerdict(name, "", setting.place, "unknown", words, f"write {name}=VALUE")
+
+
+def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | None:
+    """Return the verdict on a name that an installed library does not list, or that is nearly one of the tables; else None."""
+    name = re.sub("^MPICH_", "MPIR_CVAR_", setting.name)  # MPICH reads both
+    prefix = next((each for each in PROGRAMS if name.startswith(each)), None)
+    if prefix is None:
+        return None
+    there = machine.names(prefix)
+    # Open MPI passes what begins with the name of a part of PRRTE on.
+    if name.split("_")[:3] in [each.split("_")[:3] for each in there]:
+        return None if name in there else unknown(setting, PROGRAMS[prefix], there)
+    for each in known():
+        if each.startswith(prefix) and _slip(name, each):
+            return unknown(setting, PROGRAMS[prefix], [each])
+    return None
+
+
+def _slip(given: str, name: str) -> bool:
+    """Whether a name is another one with a slip: letters or words changed places, or a longer word is nearly the same."""
+    texts = [each.replace("_", "").lower() for each in (given, name)]
+    short = [[word for word in each.split("_") if len(word) < 4] for each in (given, name)]
+    alike = difflib.SequenceMatcher(None, *texts).ratio()
+    return sorted(texts[0]) == sorted(texts[1]) or (short[0] == short[1] and alike > 0.9)
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
@@ -255,6 +293,11 @@ def _findings(variable: KnownVariable, value: str, machine: Surroundings) -> Ite
         yield wrong
     if variable.kind == "devices":
         yield from _devices(variable.name, value, machine.devices.get(variable.name, ()))
+    if variable.kind == "interfaces" and (there := machine.devices.get("interfaces")):
+        for name in value.lstrip("^").split(","):
+            if not re.match(r"all$|.*/|[\d.]+$", name) and name.partition(":")[0] not in there:
+                words = f"no interface or adapter here is called {name}"
+                yield "misfit", words, f"there are {', '.join(there)}"
     if variable.kind == "path" and not machine.exists(value):
         tilde = "; NCCL does not expand ~" if value.startswith("~") else ""
         yield "misfit", f"the file does not exist{tilde}", "give the absolute path of a file"

@@ -4,6 +4,8 @@
 """
 
 import os
+import re
+import subprocess
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -15,6 +17,12 @@ from hpccomm.variables.tables import version_code
 SITE_FILE = Path("/etc/nccl.conf")
 
 _FOLDERS = {"NCCL_IB_HCA": "sys/class/infiniband", "NCCL_SOCKET_IFNAME": "sys/class/net"}
+_LISTS = {
+    "OMPI_MCA_": ["ompi_info", "--all", "--parsable"],
+    "PRTE_MCA_": ["prte_info", "--param", "all:all"],
+    "MPIR_CVAR_": ["mpivars"],
+    "UCX_": ["ucx_info", "-f"],
+}
 _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
@@ -56,7 +64,21 @@ def here(
         variable: tuple(sorted(each.name for each in (root / folder).glob("*") if each.is_dir()))
         for variable, folder in _FOLDERS.items()
     }
+    devices["interfaces"] = tuple(sorted({name for names in devices.values() for name in names}))
     if nccl is None:
         wheels = (each for name in _WHEELS for each in metadata.distributions(name=name))
         nccl = version_code(next((each.version for each in wheels), ""))
     return Surroundings(nccl, devices, options, os.path.exists)
+
+
+def installed(prefix: str) -> frozenset[str]:
+    """Return the variables with a prefix that the library's own program lists; none if it is not here. Starts it."""
+    command = _LISTS.get(prefix, ["no such program"])
+    # It leaves out what its own variables exclude.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=kept, timeout=10)
+    except (OSError, subprocess.TimeoutExpired, UnicodeError):
+        return frozenset()
+    names = re.findall(r"(?m)(?::param:|: \"|^\s*)(\w+)(?::type:|\" \(|=)", done.stdout)
+    return frozenset(prefix + name.removeprefix(prefix) for name in names)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpccomm.errors import UsageError, did_you_mean
 
-LIBRARIES = ("NCCL", "Open MPI", "MPICH", "UCX", "libfabric", "CUDA")
+LIBRARIES = ("NCCL", "Open MPI", "MPICH", "Intel MPI", "UCX", "libfabric", "CUDA")
 """The libraries. Their files have small letters and no space."""
 
 
@@ -29,7 +29,7 @@ class KnownVariable:
     kind : str
         How its text is read: ``int`` and ``switch`` (C's strtoll, base 0), ``truth`` (1, true, 0, false), ``decimal``,
         ``word`` (case does not count), ``exact`` (it does), ``words`` (a list), ``functions`` (as NCCL_ALGO),
-        ``devices`` (names or their beginnings), ``path``, ``yesno``, ``size``, ``text``.
+        ``devices`` (names or their beginnings), ``interfaces``, ``path``, ``yesno``, ``size``, ``text``.
     fits : str
         What fits, such as ``0 to 31, -1 auto``.
     since : str

@@ -34,6 +34,7 @@ RAILS = Surroundings(
     {
         "NCCL_IB_HCA": tuple(f"mlx5_{at}" for at in range(12)),
         "NCCL_SOCKET_IFNAME": ("docker0", "eth0", "lo"),
+        "interfaces": ("eth0", "lo", "mlx5_0"),
     },
 )
 
@@ -128,6 +129,25 @@ def test_the_variables_of_older_guides_have_the_right_substitute(text, expected,
         ("CUDA_VISIBLE_DEVICES=", "caution", "no GPU", ""),
         ("CUDA_VISIBLE_DEVICES=0", "ok", "", ""),
         ("UCX_TLS=", "ok", "empty", ""),
+        # Open MPI aborts, UCX warns and libfabric says "No data available": no such component, transport or provider.
+        ("FI_PROVIDER=tpc", "misfit", "'tpc'", "tcp"),
+        ("FI_PROVIDER=tcp;ofi_rxm", "ok", "", ""),
+        ("UCX_TLS=^tcp,selff", "misfit", "'selff'", "self"),
+        ("OMPI_MCA_pml=ucs", "misfit", "'ucs'", "ucx"),
+        ("I_MPI_FABRICS=shm:tcp", "misfit", "'shm:tcp'", "shm:ofi"),
+        ("OMPI_MCA_btl_tcp_if_include=lo,nosuch7", "misfit", "called nosuch7", "eth0"),
+        ("OMPI_MCA_btl_tcp_if_include=10.0.0.0/8,eth0", "ok", "", ""),
+        ("UCX_NET_DEVICES=mlx5_0:1", "ok", "", ""),
+        ("UCX_NET_DEVICES=mlx9_0:1", "misfit", "called mlx9_0", "eth0"),
+        # Without the library, a slip of a name of the tables:
+        ("UCX_NETDEVICES=all", "unknown", "UCX has no such", "UCX_NET_DEVICES?"),
+        ("UCX_TSL=tcp", "unknown", "UCX has no such", "UCX_TLS?"),
+        ("PRTE_MCA_plm_ssh_agnt=ssh", "unknown", "PRRTE has no such", "PRTE_MCA_plm_ssh_agent?"),
+        ("MPICH_ASYNC_PROGRES=1", "unknown", "MPICH has no such", "MPIR_CVAR_ASYNC_PROGRESS?"),
+        ("I_MPI_FABRIC=shm", "unknown", "Intel MPI has no such", "I_MPI_FABRICS?"),
+        # NCCL 2.25: MAXCHANNELS (src/include/device.h), at which ncclMinNchannels stops (graph/connect.cc)
+        ("NCCL_MIN_NCHANNELS=64", "deprecated", "old form", "NCCL_MIN_CTAS"),
+        ("NCCL_MIN_NCHANNELS=65", "misfit", "out of range", "1 to 64"),
         ("CUDA_LAUNCH_BLOCKING=1", "caution", "overlap", "production"),
     ],
 )  # fmt: skip
@@ -223,7 +243,7 @@ def test_the_tables_are_sound():
     table = known()
     kinds = {"int", "switch", "truth", "decimal", "word", "exact", "words", "functions", "devices"}
     for name, each in table.items():
-        assert each.kind in kinds | {"path", "yesno", "size", "text"}, name
+        assert each.kind in kinds | {"path", "yesno", "size", "text", "interfaces"}, name
         assert each.status in ("live", "plug-in", "deprecated", "removed", "never", "foreign"), name
         assert each.ranks in ("", "equal", "free"), name
         assert each.meaning, name
@@ -248,6 +268,21 @@ def test_open_mpi_has_the_parameters_of_the_table():
             command, capture_output=True, text=True, check=True, timeout=60
         ).stdout
 
+    for name, right in (
+        ("OMPI_MCA_btl_tcp_if_inlcude", "OMPI_MCA_btl_tcp_if_include"),
+        # This is in no table.
+        ("OMPI_MCA_coll_tuned_bcast_algoritm", "OMPI_MCA_coll_tuned_bcast_algorithm"),
+        ("PRTE_MCA_plm_ssh_no_tree_spwan", "PRTE_MCA_plm_ssh_no_tree_spawn"),
+        ("OMPI_MCA_coll_tuned_bcast_algorithm", None),
+        # mpiexec sets these, or passes them to its daemons.
+        ("OMPI_MCA_initial_wdir", None),
+        ("OMPI_MCA_rmaps_default_mapping_policy", None),
+        ("UCX_DC_RETRY_COUNT", None),  # nearly UCX_RC_RETRY_COUNT
+        ("MPICH_GPU_SUPPORT_ENABLED", None),  # HPE's
+    ):
+        found = judge(VariableSetting(name, "1"), Surroundings(names=machine.installed))
+        assert (found and found.verdict) == (right and "unknown"), name
+        assert right is None or right in found.remedy
     theirs = parameters("ompi_info", "all", "all", "--level", "9", "--parsable")
     launcher = parameters("prte_info", "all:all")
     for name, each in known().items():
