@@ -212,10 +212,10 @@ def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdic
 
 def _slip(given: str, name: str) -> bool:
     """Whether a name is another one with a slip: letters or words changed places, or a longer word is nearly the same."""
-    texts = [each.replace("_", "").lower() for each in (given, name)]
+    one, other = (each.replace("_", "").lower() for each in (given, name))
     short = [[word for word in each.split("_") if len(word) < 4] for each in (given, name)]
-    alike = difflib.SequenceMatcher(None, *texts).ratio()
-    return sorted(texts[0]) == sorted(texts[1]) or (short[0] == short[1] and alike > 0.9)
+    alike = difflib.SequenceMatcher(None, one, other).ratio()
+    return sorted(one) == sorted(other) or (short[0] == short[1] and alike > 0.9)
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
