@@ -117,7 +117,15 @@ class CommunicationError(HpccommError):
 
 
 class CollectiveTimeout(CommunicationError):
-    """The deadline of a call passed. The communicator has failed, except after a `WaitTimeout`."""
+    """The deadline of a call passed. The communicator has failed, except after a `WaitTimeout`.
+
+    Attributes
+    ----------
+    deadline : float or None
+        Seconds: the call's, or the wait's.
+    """
+
+    deadline: float | None = None
 
 
 class WaitTimeout(CollectiveTimeout, TimeoutError):

@@ -195,6 +195,7 @@ class Inquiry:
                 f"its deadline is {entry[TIMEOUT]:g} s. {why}",
                 ranks=ranks,
             )
+            error.deadline = entry[TIMEOUT]
             calls.reports.attribute(error, entry, elapsed)
         self._have_dumped(error)
         waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)

@@ -124,17 +124,17 @@ caller = sys._getframe  # noqa: SLF001 (CPython's and PyPy's, and what logging u
 _entrances: deque[tuple[float, str, Site]] = deque(maxlen=CAPACITY)
 
 
-def entered(site: Site | None = None) -> Site | None:
+def entered(site: Site | None = None, *, file: str = "") -> Site | None:
     """Note and return where the program is, which calls what makes calls of communicators for it, now or in a thread.
 
-    With a `site`, that is where it is.
+    With a `site`, that is where it is. `file` is in the package that makes the calls, where it is another one.
 
     Calls that the package of the caller makes are said to be made there: no line of hpccomm says anything
     to users who read of them. Calls that other packages of hpccomm make are not: they may be made long after.
     """
     here = caller(1)
     if site := site or site_of(own_frame(here)):
-        _entrances.append((time.perf_counter(), here.f_code.co_filename, site))
+        _entrances.append((time.perf_counter(), file or here.f_code.co_filename, site))
     return site
 
 
@@ -169,7 +169,7 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
 
 
 def user_frame() -> FrameType | None:
-    """Return the innermost frame of the calling thread outside hpccomm.
+    """Return the innermost frame of the calling thread that is the program's; else, of what is outside hpccomm.
 
     In a thread of hpccomm's it is the one of what calls the communicator there.
     """
@@ -182,7 +182,7 @@ def user_frame() -> FrameType | None:
     )
     while own and here.f_back is not None and _package_of(here.f_code.co_filename) in CALLED:
         here = here.f_back
-    return here if own else frame
+    return here if own else own_frame(frame) or frame
 
 
 def user_site() -> Site | None:
@@ -277,10 +277,16 @@ def lingering() -> str:
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame outside hpccomm and the standard library."""
-    while frame is not None and not _outside_hpccomm(frame.f_code.co_filename):
+    """Return the innermost frame that is the program's; without one, that of what is installed."""
+    installed = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if of_program(file):
+            return frame
+        if installed is None and _outside_hpccomm(file):
+            installed = frame
         frame = frame.f_back
-    return frame
+    return installed
 
 
 @cache

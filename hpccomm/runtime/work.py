@@ -271,6 +271,7 @@ def still_under_way(works: Sequence[Work], seconds: float) -> WaitTimeout:
         "or without timeout, or do something else meanwhile"
     )
     works[0].attribute(error)
+    error.deadline = seconds
     return error
 
 

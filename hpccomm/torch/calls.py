@@ -9,15 +9,30 @@ from threading import RLock, get_ident
 from typing import Any, NamedTuple
 
 import torch
+from torch.distributed import DistBackendError
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.arrivals import ANY
-from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, UsageError
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    HpccommError,
+    RankMismatch,
+    UsageError,
+)
 from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.recorder import entered
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
 from hpccomm.torch.untraced import untraced
-from hpccomm.torch.work import CompletedWork, PendingWork, ReceiveWork, as_torchs
+from hpccomm.torch.work import (
+    CompletedWork,
+    PendingWork,
+    ReceiveWork,
+    as_torchs,
+    awaited,
+    torchs_errors,
+)
 
 logger = logging.getLogger("hpccomm")
 
@@ -43,6 +58,9 @@ MESSAGE = terms((), {})
 
 MEETING_SECONDS = 5.0
 """How long a rank that ends a group waits for calls under way, and for the others."""
+
+SHORTEST_SECONDS = 1e-3
+"""The deadline of a `monitored_barrier` that is given none of any length."""
 
 
 def sizes(parts: Sequence[Any]) -> list[int]:
@@ -101,6 +119,7 @@ class GroupCalls:
             return DONE
         if not calls:
             return DONE
+        entered()
         try:
             with self._lock:
                 # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call
@@ -117,9 +136,9 @@ class GroupCalls:
                     work = batch.work
             if how.async_op:
                 return PendingWork(work, result, settles, progresses=comm.background)
-            work.wait()
         except CommunicationError as error:
             raise as_torchs(error) from error
+        awaited(work)
         for settle in settles:
             settle()
         return DONE
@@ -327,11 +346,9 @@ class GroupCalls:
                 "a receive from any rank cannot be coalesced; begin it before or after"
             )
         stage = Staging()
-        try:
-            with self._lock:
-                work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
-        except CommunicationError as error:
-            raise as_torchs(error) from error
+        entered()
+        with self._lock, torchs_errors():
+            work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
         return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)
 
     # Calls together.
@@ -360,15 +377,23 @@ class GroupCalls:
     def monitored_barrier(self, how: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until each rank has called it; the error says who has not come."""
         timeout = getattr(how, "timeout", how)
-        blocking = MESSAGE._replace(timeout=seconds(timeout), async_op=False)
-        self._issue([BARRIER], blocking, [], Staging())
+        # Zero is a deadline here, as on Gloo.
+        limit = SHORTEST_SECONDS if timeout == timedelta(0) else seconds(timeout)
+        try:
+            self._issue([BARRIER], MESSAGE._replace(timeout=limit, async_op=False), [], Staging())
+        except DistBackendError as error:
+            if not isinstance(cause := error.__cause__, CollectiveTimeout):
+                raise
+            who = f"Rank{'s' if len(cause.ranks) > 1 else ''} {', '.join(map(str, cause.ranks)) or '?'}"
+            text = f"{who} failed to pass monitoredBarrier. Rank {self._comm.rank} timed out in monitoredBarrier: {error}"
+            raise DistBackendError(text) from cause
 
     # Groups and ends.
 
     def group(self, ranks: Sequence[int], timeout: float | None) -> Communicator:
         """Return a communicator of some ranks, in their order. Called by its members alone; blocks."""
         others = [rank for rank in range(self._comm.size) if rank not in ranks]
-        with self._lock:
+        with self._lock, torchs_errors():
             comm = self._comm.shrink(others) if others else self._comm.dup()
         if timeout is not None:
             comm.set_timeout(timeout)
@@ -380,7 +405,7 @@ class GroupCalls:
 
     def duplicate(self) -> Communicator:
         """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""
-        with self._lock:
+        with self._lock, torchs_errors():
             self._duplicates.append(self._comm.dup())
         return self._duplicates[-1]
 

@@ -9,14 +9,15 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter
+from hpccomm.errors import UsageError
+from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter, worker
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.worker import Worker
+from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
 from hpccomm.torch.untraced import untraced
-from hpccomm.torch.work import as_torchs
+from hpccomm.torch.work import torchs_errors
 
 
 def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
@@ -59,11 +60,9 @@ class CompressedBuckets:
                 "gradients are on a device, and the hook takes those in host memory; for a device take the hooks of "
                 "torch.distributed.algorithms"
             )
+        entered(file=worker.__file__)
         if self._worker is None:
-            try:
-                comm = duplicate(state)
-            except CommunicationError as error:
-                raise as_torchs(error) from error
+            comm = duplicate(state)
             self._exchange, self._worker = Exchange(RankGroup(comm, None)), Worker(comm.abort)
         parts, tensor = described(bucket), bucket.buffer()
         begun: Any = Future()
@@ -76,14 +75,12 @@ class CompressedBuckets:
     def _reduce(self, bucket: Bucket, tensor: Any) -> Any:
         exchange = self._exchange
         assert exchange is not None
-        try:
+        with torchs_errors():
             channel = self._channels.get(bucket)
             if channel is None:
                 channel = self._channels[bucket] = self._compressor.channel(bucket)
             x = array(tensor, reduced=True)
             channel.reduce(x, exchange)
-        except CommunicationError as error:
-            raise as_torchs(error) from error
         x /= x.dtype.type(exchange.size)
         return tensor
 

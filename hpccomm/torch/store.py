@@ -140,7 +140,9 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
         until, pause = monotonic() + limit, 1e-3
         while not self.check(keys):
             if monotonic() > until:
-                raise DistStoreError(f"no rank has set all of {', '.join(keys)} in {limit:g} s")
+                raise DistStoreError(  # as TCPStore says it
+                    f"wait timeout after {1e3 * limit:.0f}ms, keys: {', '.join(keys)}: no rank has set all of them"
+                )
             sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 1.5)
 

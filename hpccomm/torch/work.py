@@ -1,7 +1,8 @@
 """The results of calls, as c10d expects them: work objects and futures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock
 from typing import Any
@@ -11,7 +12,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 from torch.distributed import DistBackendError
 from torch.futures import Future
 
-from hpccomm.errors import CollectiveTimeout, CommunicationError
+from hpccomm.errors import BufferMismatch, CollectiveTimeout, CommunicationError
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
@@ -39,15 +40,44 @@ def _complete(future: Any) -> None:
         future.set_result(None)
 
 
+BETWEEN_RANKS = CommunicationError, BufferMismatch
+"""What a wait raises that has to do with other ranks: also a message that does not fit."""
+
+
 def as_torchs(error: BaseException) -> BaseException:
     """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
-    if not isinstance(error, CommunicationError):
+    if not isinstance(error, BETWEEN_RANKS):
         return error
-    # Programs look for the word "timeout" in the text.
-    hint = "; a longer timeout may help" if isinstance(error, CollectiveTimeout) else ""
-    raised: BaseException = DistBackendError(f"{type(error).__name__}: {error}{hint}")
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, CollectiveTimeout):  # those who look for words look for NCCL's and Gloo's
+        waited = f"{1e3 * error.deadline:.0f}ms " if error.deadline else ""
+        text += f" [it timed out: Timed out waiting {waited}for {error.operation}]"
+    raised: BaseException = DistBackendError(text)
     raised.__cause__ = error
     return raised
+
+
+@contextmanager
+def torchs_errors() -> Iterator[None]:
+    """Raise what the block raises as c10d's users catch it."""
+    try:
+        yield
+    except BETWEEN_RANKS as error:
+        raise as_torchs(error) from error
+
+
+def awaited(work: Any, timeout: float | None = None) -> Any:
+    """Return the result of a call.
+
+    Raises
+    ------
+    torch.distributed.DistBackendError
+        If the call failed, or the deadline passed.
+    """
+    try:
+        return work.wait(timeout)
+    except BETWEEN_RANKS as error:
+        raise as_torchs(error) from error
 
 
 @untraced
@@ -120,10 +150,7 @@ class PendingWork(CompletedWork):
         torch.distributed.DistBackendError
             If the call failed, or its deadline has passed; or `timeout` has, and the call goes on.
         """
-        try:
-            self._work.wait(seconds(timeout))
-        except CommunicationError as error:
-            raise as_torchs(error) from error
+        awaited(self._work, seconds(timeout))
         self._settle()
         return True
 

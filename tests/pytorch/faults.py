@@ -29,7 +29,10 @@ def fresh() -> Any:
 
 
 def late() -> None:
-    """A rank that does not come: the others know who, through the call and through its future."""
+    """A rank that does not come: the others know who, through the call and through its future.
+
+    Programs look for words of Gloo and NCCL: PyTorch's DistributedTest for " Timed out ", test_c10d_nccl for "timed out".
+    """
     group, rank = fresh(), dist.get_rank()
     if rank == 1:
         time.sleep(DEADLINE.total_seconds() + 2)
@@ -38,7 +41,8 @@ def late() -> None:
         return
     future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
     begun = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce #1.*rank 1"):
+    words = r"(?s)CollectiveTimeout: all_reduce #1.*rank 1.*timed out: Timed out waiting 4000ms"
+    with pytest.raises(RuntimeError, match=words):
         future.wait()
     assert time.monotonic() - begun < DEADLINE.total_seconds() + 5
     with pytest.raises(dist.DistBackendError, match="all_reduce #1") as caught:
@@ -84,10 +88,22 @@ def message() -> None:
 
 
 def operation() -> None:
-    """Different calls."""
+    """Different calls: each rank knows the other's line, which is one of the program, not of PyTorch."""
     group, x = fresh(), torch.ones(4)
-    with pytest.raises(dist.DistBackendError, match=r"(?s)RankMismatch.*rank 0.*rank 1"):
+    line = r"at operation\(\), faults.py line \d+"
+    words = rf"(?s)RankMismatch.*rank 0: all_reduce.*{line}; rank 1: broadcast.*{line}"
+    with pytest.raises(dist.DistBackendError, match=words):
         dist.broadcast(x, 0, group=group) if dist.get_rank() else dist.all_reduce(x, group=group)
+    one, other = fresh(), fresh()
+    with pytest.raises(dist.DistBackendError, match=r"operation\(\), faults"):
+        dist.barrier(one) if dist.get_rank() else one.group([0, 1], None)
+    if dist.get_rank() == 0:  # of no length, as DistributedTest has it
+        begun = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match="Rank 0 timed out in monitoredBarrier"):
+            other.monitored_barrier(timedelta(0))
+        assert time.monotonic() - begun < DEADLINE.total_seconds()
+    else:
+        time.sleep(1)
 
 
 def ddp() -> None:

@@ -129,10 +129,10 @@ def receives_in_order() -> None:
         assert [x.item() for x in xs] == [0, 1, 2, 3]
         assert [works[each]._source_rank() for each in (0, 2)] == [1, 1]
         wrong = dist.irecv(torch.zeros(1), tag=1)
-        with pytest.raises(hpccomm.BufferMismatch):
+        with pytest.raises(dist.DistBackendError, match="BufferMismatch"):
             wrong.wait()
         assert wrong.is_completed()
-        assert isinstance(wrong.exception(), hpccomm.BufferMismatch)
+        assert isinstance(wrong.exception().__cause__, hpccomm.BufferMismatch)
         dist.recv(xs[0], tag=1)
         assert xs[0].item() == 5
         dist.barrier()
