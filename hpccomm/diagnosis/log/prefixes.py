@@ -6,26 +6,11 @@
 import re
 from typing import NamedTuple
 
-_DAY = r"(?:\w{3} )?\w{3} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?"
-_ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+from hpccomm.diagnosis.meanings import rows
 
-_FORMS = (
-    rf"\[?(?P<time>{_ISO})\]? ?(?:std(?:out|err) [FP] )?",  # kubectl, CRI, NCCL
-    rf"\[(?P<day>{_DAY})\]",  # mpiexec --output timestamp
-    # mpiexec --tag-output; --output of Open MPI 5: tag, tag-detailed, tag-fullname, rank
-    r"\[(?:[^\[\]@]*@)?(?:\d+,)?(?P<tag>\d{1,9})\](?:\[(?P<taghost>[\w.-]+):\d+\])?<std(?:out|err|diag)>:? ?",
-    r"(?:<std(?:out|err|diag)>:? ?)",
-    r"\[(?:rank|default)?(?P<torch>\d{1,9})\]:? ?",  # torchrun, MPICH's -l
-    r"\s{0,6}(?P<srun>\d{1,6})(?:@(?P<at>[\w.-]+))?: ",  # srun -l, -prepend-pattern of MPICH
-    r"\[?pod/(?P<pod>[\w.-]+)(?:/[\w.-]+)?\]? ",  # kubectl --prefix
-    rf"{_DAY} (?P<syslog>[\w.-]+) kernel: ",
-    r"\[ *\d+\.\d+\] ?",  # since the system began
-    r"\[(?P<ompi>[\w.-]+):(?P<opid>\d+)(?::\d+)*\] ",  # Open MPI, UCX
-    r"(?P<nccl>[\w.-]+):(?P<pid>\d+):\d+ (?:\[-?\d+\] )?",
-    r'\{"(?:log|msg|message)":\s*"',  # a line in JSON
-)
-_PREFIX = re.compile("|".join(f"(?:{form})" for form in _FORMS))
-_RANK, _HOST = ("tag", "torch", "srun"), ("taghost", "at", "pod", "syslog", "ompi", "nccl")
+_PREFIX = re.compile("|".join(f"(?:{row['regex']})" for row in rows("prefixes.tsv")))
+_RANK = ("tag", "torch", "srun", "sky", "role")
+_HOST = ("taghost", "at", "pod", "syslog", "ompi", "nccl", "ip")
 
 
 class LineOrigin(NamedTuple):
@@ -56,7 +41,7 @@ def split(line: str) -> tuple[LineOrigin, str]:
     tag, facts = "", dict[str, str]()
     while (prefix := _PREFIX.match(line)) and prefix.end():
         named = {name: value for name, value in prefix.groupdict().items() if value is not None}
-        if named.keys() & {"tag", "torch", "srun", "pod"}:
+        if named.keys() & {"tag", "torch", "srun", "pod", "role", "actor"}:
             tag += prefix[0]
         facts = named | facts
         line = line[prefix.end() :]
