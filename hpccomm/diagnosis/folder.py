@@ -85,8 +85,8 @@ def read_folder(folder: Path) -> DumpFolder:
     if not dumps:
         seen = f": {'; '.join(passed_over[:3])}" if passed_over else ": it is empty"
         raise UsageError(
-            f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job "
-            "wrote (HPCCOMM_DUMP_DIR)"
+            f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job of "
+            "hpccomm wrote (HPCCOMM_DUMP_DIR); torchfrtrace FOLDER reads dumps of PyTorch's flight recorder"
         )
     return DumpFolder(folder, tuple(dumps), tuple(passed_over))
 

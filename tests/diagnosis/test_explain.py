@@ -371,3 +371,28 @@ def test_what_cannot_be_explained_is_one_line_and_status_2(arguments: list[str],
     said = capsys.readouterr().err
     assert said.startswith("hpccomm: error: ")
     assert said.count("\n") == 1
+
+
+NO_LOGS = sorted((Path(__file__).parent / "no_logs").iterdir())
+"""What tools print that were run here (ip, lscpu, ompi_info, PyTorch's recorder), and after what bug reports show:
+MiniGPT-4#45, openhpc#207, mpi-benchmarks#62."""
+
+
+@pytest.mark.parametrize("path", NO_LOGS, ids=lambda path: path.name)
+def test_what_is_no_log_is_said_to_be_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path} is not a log but " in said
+    assert re.split(r"[_.]", path.name)[0] in said
+    assert ("a port of a network adapter is down" in said) == path.name.startswith("ib")
+
+
+def test_a_log_may_begin_with_what_tools_print(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = [
+        path.read_text() for path in NO_LOGS if path.name.startswith(("nvidia", "ib", "lscpu"))
+    ]
+    (tmp_path / "log").write_text("".join(shown) + "step 1 loss 2.5\n")
+    assert main(["explain", str(tmp_path / "log")]) == 0
+    assert "Worth a look: line 26, 2 times: a port" in capsys.readouterr().out

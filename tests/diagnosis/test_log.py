@@ -255,6 +255,11 @@ PREFIXES = [
     # torchrun; kubectl logs --timestamps and --prefix; NCCL; Open MPI's and UCX's own; the kernel's log
     ("[rank3]: ", 3, ""),
     ("[default3]:", 3, ""),
+    ("[trainer3]:", 3, ""),  # the role is the user's
+    # Ray, as in ray#43753 and ray_lightning#24; SkyPilot
+    ("(RayTrainWorker pid=2285, ip=172.31.1.71) ", None, "172.31.1.71"),
+    ("(pid=909608) z-pc:909608:910337 [0] ", None, "z-pc"),
+    ("(head, rank=3, pid=2345) ", 3, ""),
     ("2026-11-25T10:00:00.123456789Z ", None, ""),
     ("2026-11-25T10:00:00.123456789Z stderr F ", None, ""),
     ("[pod/job-0-abc/worker] ", None, "job-0-abc"),

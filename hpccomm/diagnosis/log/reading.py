@@ -10,6 +10,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import islice
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from hpccomm.diagnosis.log import prefixes, survival
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.report import LogReport, Sighting
-from hpccomm.diagnosis.meanings import TABLE
+from hpccomm.diagnosis.meanings import TABLE, rows
 from hpccomm.errors import ResultsError
 
 PIECE = 1 << 22
@@ -44,13 +45,9 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
-_FOREIGN = {
-    b"\x28\xb5\x2f\xfd": "packed by Zstandard: zstd -dc FILE | hpccomm explain -",
-    b"PK\x03\x04": "a zip archive: unpack it",
-    b"\x89HDF": "an HDF5 file: hpccomm show reads hpccomm's own",
-    b"\x7fELF": "a program",
-    b"\xff\xfe": "text in UTF-16: iconv -f UTF-16 -t UTF-8 FILE | hpccomm explain -",
-}
+_FOREIGN = [(re.compile(row["regex"]), row["what"]) for row in rows("formats.tsv")]
+"""What is no log: the form of all lines at its beginning, and its name with what to do."""
+
 Near = tuple[str, str, Iterator[str]]
 """Before, said and after, of `survival.went_on`."""
 
@@ -72,16 +69,24 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     ResultsError
         If it is not a log.
     """
-    begin = stream.peek(8)[:8]
-    for magic, what in _FOREIGN.items():
-        if begin.startswith(magic):
-            raise ResultsError(f"{name} is not a log but {what}")
+    begin = stream.peek()
     reader = _LogReader(LogReport(name))
     unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
+    lines = begin[: begin.rfind(b"\n") + 1] or begin
+    text = "" if unpack else lines.decode("latin-1")
+    what = next((what for form, what in _FOREIGN if text.strip() and form.fullmatch(text)), "")
     data = b""
     for data, end in _pieces(unpack(stream) if unpack else stream, reader.report):
         reader.take(data, end)
+        if what:
+            break
     reader.report.lines += bool(data) and not data.endswith(b"\n")
+    if what and not reader.report.status:
+        seen = (
+            f"; line {each.line}: {each.message.meaning}" for each in reader.report.of("warning")
+        )
+        raise ResultsError(f"{name} is not a log but {what}{''.join(seen)}")
+    reader.report.compare_calls()
     return reader.report
 
 
@@ -179,7 +184,8 @@ class _LogReader:
             if not place and "\n" in said:
                 self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in match.groupdict().items() if value}
-            went_on = 0 if FATAL in said else survival.went_on(message.component, *near)
+            component = "a crash" if FATAL in said else message.component
+            went_on = partial(survival.went_on, component, *near)
             return self.report.add(message, number, said, origin, details, place, went_on)
         return None
 
@@ -199,7 +205,7 @@ class _LogReader:
         near = (before, "", _lines_after(origin, data, start, last - number + 1))
         if self._take_message(rows, last, said, origin, near, place) is None:
             text = said.partition("\n")[0]
-            went_on = survival.went_on("Python", *near)
+            went_on = partial(survival.went_on, "Python", *near)
             self.report.add(_EXCEPTION, last, text, origin, {"what": text}, place, went_on)
 
 

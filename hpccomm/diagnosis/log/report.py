@@ -4,12 +4,13 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
-from hpccomm.diagnosis.meanings import KINDS, Explanation
+from hpccomm.diagnosis.meanings import KINDS, TABLE, Explanation
+from hpccomm.units import ranks_named
 
 WRONG = KINDS[:3]
 """Kinds that say that something is wrong."""
@@ -95,24 +96,26 @@ class LogReport:
         origin: LineOrigin,
         details: dict[str, str],
         place: str = "",
-        went_on: int = ENDED,
+        went_on: Callable[[], int] = lambda: ENDED,
     ) -> Sighting:
-        """Add a message; return its entry."""
+        """Add a message; return its entry. How the program went on is asked for as long as it matters."""
         named = details.get("rank")
         rank = int(named) if named and len(named) < 10 else origin.rank
         if rank is None:
-            rank = self.ranks.get(origin.process)
+            named = details.get("group_rank")
+            rank = int(named) if named else self.ranks.get(origin.process)
         key = (message.name, details.get("what", ""))
         if key not in self.sightings and len(self.sightings) >= MOST_FORMS:
             forms = [each for each in self.sightings if each[0] == message.name]
             key = forms[-1] if len(forms) >= MOST_FORMS else key
         seen = self.sightings.get(key)
+        fate = went_on() if seen is None or seen.went_on != ENDED else ENDED
         if seen is None:
-            seen = Sighting(message, line, text.strip(), rank, place, details, went_on=went_on)
+            seen = Sighting(message, line, text.strip(), rank, place, details, went_on=fate)
             self.sightings[key] = seen
-        elif went_on < seen.went_on:
+        elif fate < seen.went_on:
             seen.line, seen.text, seen.rank, seen.place = line, text.strip(), rank, place
-            seen.details, seen.went_on = details, went_on
+            seen.details, seen.went_on = details, fate
         seen.count += 1
         seen.ranks.update(_listed(details.get("ranks", "")))
         if rank is not None:
@@ -121,6 +124,20 @@ class LogReport:
         if host and (host not in seen.hosts or _earlier(origin.time, seen.hosts[host][0])):
             seen.hosts[host] = (origin.time, line)
         return seen
+
+    def compare_calls(self) -> None:
+        """Find the cause in the calls in which PyTorch's watchdogs saw ranks wait, if these differ."""
+        calls = [
+            each for key, each in self.sightings.items() if key[0] == "torch-watchdog" and key[1]
+        ]
+        ranks = [rank for each in calls for rank in each.ranks]
+        if len(calls) > 1 and len(ranks) == len({*ranks}):
+            odd = min(calls, key=lambda each: len(each.ranks))
+            odd.message = next(each for each in TABLE if each.name == "torch-other-call")
+            where = (
+                f"{ranks_named(sorted(each.ranks))} in {each.details['what']}" for each in calls
+            )
+            odd.details = {**odd.details, "told": "; ".join(where)}
 
     @property
     def status(self) -> int:

@@ -6,15 +6,17 @@ it survived out of the causes.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
+from itertools import islice, takewhile
 
 from hpccomm.diagnosis.meanings import rows
 
 ENDED, PROGRESS, SAID = range(3)
 """Nothing tells that it went on; lines of progress follow; the program says so itself."""
 
-NEAR = 3
-"""Lines after a failure in which a program says how it goes on."""
+NEAR, MOST = 3, 40
+"""Lines after a failure in which a program says how it goes on, and in which progress is looked for."""
 
 _CATCHABLE, _GOES_ON, _MILD, _FOLLOWS, _LAUNCHER, _PROGRESS = (
     re.compile("|".join(row["regex"] for row in rows("afterwards.tsv") if row["what"] == what))
@@ -41,28 +43,17 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
     int
         `ENDED`, `PROGRESS` or `SAID`.
     """
-    if not _CATCHABLE.fullmatch(component):
+    if not _CATCHABLE.fullmatch(component) or _LAUNCHER.match(said):
         return ENDED
     if _GOES_ON.search(said) or _MILD.search(said):
         return SAID
-    announced = _GOES_ON.search(before) or _MILD.search(before)
-    progress, forms, near = set[str](), set[str](), NEAR
-    for line in after:
-        if _LAUNCHER.match(line):
-            break
-        if near > 0 and _GOES_ON.search(line):
-            return SAID
-        if _FOLLOWS.match(line):
-            continue
-        near -= 1
-        form = re.sub(r"[\d.]+", "0", line)
-        if _PROGRESS.match(line):
-            progress.add(line)
-        elif form in forms and form != line:  # a loop goes on, whatever it prints
-            progress |= {form, line}
-        forms.add(form)
-        if progress and announced:
-            return SAID
-        if len(progress) > 1 and near <= 0:
-            break
+    own = takewhile(lambda line: not _LAUNCHER.match(line), islice(after, MOST))
+    lines = [line for line in own if _GOES_ON.search(line) or not _FOLLOWS.match(line)]
+    if any(_GOES_ON.search(line) for line in lines[:NEAR]):
+        return SAID
+    forms = {line: re.sub(r"[\d.]+", "0", line) for line in lines}
+    often = Counter(forms.values())  # a loop goes on, whatever it prints
+    progress = [line for line in forms if _PROGRESS.match(line) or often[forms[line]] > 1]
+    if progress and (_GOES_ON.search(before) or _MILD.search(before)):
+        return SAID
     return PROGRESS if len(progress) > 1 else ENDED
