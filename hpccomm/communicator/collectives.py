@@ -131,25 +131,28 @@ def all_to_all(
     Parameters
     ----------
     x : array
-        Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks.
+        Of the same shape and dtype on all ranks. Axis 0 must be divisible by the number of ranks, unless `axis` is given.
     out : array, optional
         The array for the result; None makes a new array. It may be x.
     axis : int or (int, int), optional
         Where the blocks lie, in place of axis 0. Of two, x is split along the first one, and the result
         is joined along the second one, as of ``jax.lax.all_to_all``: ``axis=(1, 0)`` gives columns of a matrix whose
-        rows are distributed.
+        rows are distributed. x is split as by ``numpy.array_split``, and may have more rows on some ranks than on others
+        along the second axis: the ranks exchange their shapes first, which blocks. A plan or batch takes these from `out`.
     async_op, timeout, algorithm, stream
         See the common keywords of `Communicator`.
 
     Returns
     -------
-    array, of x's shape
+    array, of x's shape if all blocks are alike
         Block j is from rank j; or a `Work`.
 
     Raises
     ------
     UsageError
         If an argument does not fit. Nothing has been sent then.
+    RankMismatch
+        If x differs along other axes.
     CommunicationError
         If the call fails or its deadline passes.
     """

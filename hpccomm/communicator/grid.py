@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpccomm.communicator.halo import halo
 from hpccomm.communicator.mesh import Arrangement, C
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms.partition import even, offsets
+from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
 
@@ -118,7 +118,7 @@ class Grid(Arrangement[C]):
     def block(self, shape: Sequence[int], rank: int | None = None) -> tuple[slice, ...]:
         """Return the part of a whole array that a rank owns. Local.
 
-        Blocks differ by at most one element along each axis.
+        Blocks are those of ``numpy.array_split`` along each axis: they differ by at most one element.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Grid(Arrangement[C]):
         for extent, length, at in zip(shape, self.dims, coords, strict=True):
             if check_int("shape", extent) < 0:
                 raise UsageError(f"shape is {shape!r}; give extents from 0")
-            counts = even(extent, length)
+            counts = array_split(extent, length)
             start = offsets(counts)[at]
             parts.append(slice(start, start + counts[at]))
         return tuple(parts)

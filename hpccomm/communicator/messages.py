@@ -309,7 +309,7 @@ def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more:
     given = None if source is None else packing.taken(x, written=False)
     into = None if target is None else packing.taken(out, written=True)
     if src is None:
-        packing.after = None
+        packing.after = []
     call = _checked(core, name, given, dst, into, src, *more)
     return packing.call(replace(call, result=out), *((x,) if out is None else (out, x)))
 

@@ -5,6 +5,7 @@ device, the copies are on the stream of the call. Messages come here, collective
 with an ``out``.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane
 from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, plain
 from hpccomm.communicator.prepared_calls import NEW, is_in_place
-from hpccomm.communicator.resolving import NO_LISTS, check_out, row_shape
+from hpccomm.communicator.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceImplementation, Grouped
@@ -29,10 +30,14 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import check_dtype, check_layout, contiguous, overlap, view
 from hpccomm.runtime.callpath import all_in_turn
+from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
 Pair = tuple[Any, Any]
+
+How = tuple[bool, float | None, Any, object, Any, bool, Any]
+"""A call's arguments async_op, timeout, algorithm, stream, op, deterministic and root."""
 
 
 class Packing:
@@ -47,14 +52,13 @@ class Packing:
 
     Attributes
     ----------
-    before, after : tuple of two arrays, or None
-        Target and source.
+    before, after : list of tuple of two arrays
+        Targets and sources.
     """
 
     def __init__(self, lane: Lane, queue: Queue | None) -> None:
-        self._lane, self.queue = lane, queue
-        self.before: Pair | None = None
-        self.after: Pair | None = None
+        self.lane, self.queue = lane, queue
+        self.before, self.after = list[Pair](), list[Pair]()
 
     def taken(self, x: Any, array: Any = None, *, written: bool, copied: bool = False) -> Any:
         """Return what communication takes in place of a user's array: itself, or a copy.
@@ -76,33 +80,33 @@ class Packing:
             return x
         if written and not (seen.writable if on_device(x) else seen.flags.writeable):
             check_layout(seen, "out", written=True)  # which raises
-        buffer = self._lane.new_like(array, seen.shape, seen.dtype, self.queue)
+        buffer = self.lane.new_like(array, seen.shape, seen.dtype, self.queue)
         if written:
-            self.after = array, buffer
+            self.after = [(array, buffer)]
         else:
-            self.before = buffer, array
+            self.before = [(buffer, array)]
         return buffer
 
     def as_it_lies(self, call: Call) -> Call:
         """Return the call without the copies."""
-        send = call.send if self.before is None else self.before[1]
-        return replace(call, send=send, recv=call.recv if self.after is None else self.after[0])
+        send = self.before[0][1] if self.before else call.send
+        return replace(call, send=send, recv=self.after[0][0] if self.after else call.recv)
 
     def call(self, call: Call, *keep: Any) -> Call:
         """Return a call with the copies."""
-        of, lane = call.prepared, self._lane
+        of, lane = call.prepared, self.lane
         call = replace(call, keep=(*keep, call.keep), packing=self)
-        if self.before is None and self.after is None:
+        if not (self.before or self.after):
             return call
         assert of.choice is not None
         return replace(call, prepared=lane.carried_by(of, of.choice, self.around(of.more)))
 
-    def copy(self, pair: Pair | None, stream: int = 0) -> None:
-        """Copy the source to the target; on a device, on a stream."""
-        device = getattr(self._lane, "device", None)
-        if pair is not None:
-            with nullcontext() if device is None else used_for(pair[0], stream, device):
-                pair[0][...] = pair[1]
+    def copy(self, pairs: list[Pair], stream: int = 0) -> None:
+        """Copy the sources to the targets; on a device, on a stream."""
+        device = getattr(self.lane, "device", None)
+        for target, source in pairs:
+            with nullcontext() if device is None else used_for(target, stream, device):
+                target[...] = source
 
     def around(self, found: Any) -> Any:
         """Return an implementation with the copies."""
@@ -187,7 +191,13 @@ def _along(
     axes = tuple([_axis(each, len(shape) + stacked) for each in (axis if both else (axis, axis))])
     split, joined = axes
     packing = Packing(lane, None if stream is None else lane.queue_of(stream))
-    given = into = None
+    given = into = lengths = None
+    how = async_op, timeout, algorithm, stream, op, deterministic, root
+    if name == "all_to_all" and a is not None:
+        lengths = _lengths(core, shape, None if b is None else tuple(b.shape), axes, timeout)
+    if lengths is not None:
+        into, out, lists = _uneven(core, packing, as_it_is(x), out, axes, lengths)
+        return _carried(core, packing, "all_to_all_v", into, x, out, lists, how)
     if a is not None:
         if blocks and shape[split] % size:
             raise UsageError(
@@ -199,7 +209,7 @@ def _along(
         copied = (blocks and split > 0) or (b is not None and overlap(a, b))
         given = packing.taken(x, array, written=False, copied=copied)
         if what.root_sends and not at_root:
-            packing.before = None
+            packing.before = []
     if what.receives == "blocks":
         length = size if stacked else size * result[joined]
         result = (*result[:joined], length, *result[joined + (not stacked) :])
@@ -213,10 +223,18 @@ def _along(
         array = _split(array, joined, size) if spread else array
         into = packing.taken(out, array, written=True, copied=spread and joined > 0)
     lists = NO_LISTS._replace(axis=axes) if any(axes) else NO_LISTS
+    return _carried(core, packing, name, (given, into), x, out, lists, how)
+
+
+def _carried(
+    core: Core, packing: Packing, name: str, ends: Pair, x: Any, out: Any, lists: Lists, how: How
+) -> Any:
+    """Carry a call out on what communication takes, with the copies, and return its result, or its `Work`."""
+    (given, into), (async_op, timeout, algorithm, stream, op, deterministic, root) = ends, how
+    lane = packing.lane
     if async_op is False and lane is core.lanes.host and not core.sink.diverted:
         packing.copy(packing.before)
-        how = False, timeout, algorithm, stream, op, deterministic, root, lists
-        core.within(name, given, into, *how)
+        core.within(name, given, into, *how, lists)
         packing.copy(packing.after)
         return out
     prepared, each = core.prepared_calls.find(
@@ -224,6 +242,64 @@ def _along(
     )
     call = replace(lane.bind(prepared, each, stream), result=out)
     return core.issue(packing.call(call, x, out), async_op, core.limit(timeout))
+
+
+def _lengths(
+    core: Core, shape: Shape, into: Shape | None, axes: Shape, timeout: float | None
+) -> Shape | None:
+    """Return the extents of all ranks' x along the joined axis; None if all blocks are alike.
+
+    A rank does not know from its own whether others have a row more: they exchange their shapes. Where they cannot,
+    as in a plan, which compares shapes, x is taken for its part of what `out` is as long as.
+    """
+    (split, joined), size, rank = axes, core.backend.size, core.backend.rank
+    cut = array_split(shape[split], size)
+    if split == joined:
+        lengths = (cut[rank],) * size
+    elif core.sink.diverted:
+        known = into is not None and len(into) == len(shape)
+        lengths = array_split(into[joined], size) if into and known else (-1,) * size
+        if lengths[rank] != shape[joined] and cut[0] == cut[-1]:
+            return None
+        if lengths[rank] != shape[joined]:
+            raise UsageError(
+                f"x has shape {shape} and out {into}, in a plan or batch; give the parts of numpy.array_split, "
+                f"and an out of this rank's part along axis {split} and of the whole along axis {joined}"
+            )
+    else:
+        every = core.within("all_gather", np.array(shape, np.int64), timeout=timeout)
+        lengths = tuple(every[:, joined].tolist())
+        if (np.delete(every, joined, 1) != np.delete(every[0], joined)).any():
+            core.agree(
+                "all_to_all", {"shape": str((*shape[:joined], ..., *shape[joined + 1 :]))}, None
+            )
+    return None if cut[0] == cut[-1] and len(set(lengths)) == 1 else lengths
+
+
+def _uneven(
+    core: Core, packing: Packing, x: Any, out: Any, axes: Shape, lengths: Shape
+) -> tuple[Pair, Any, Lists]:
+    """Return what communication takes for x and the result, the result, and the elements of each block.
+
+    A block travels with the joined axis first. So those that come are one array, one after the other.
+    """
+    (split, joined), shape, dtype = axes, tuple(x.shape), view(x, "x").dtype
+    cut, sent = array_split(shape[split], core.backend.size), [0]
+    first = (split,) if split == joined else (joined, split)
+    given = packing.lane.new_like(x, (math.prod(shape),), dtype, packing.queue)
+    for start, count in zip(offsets(cut), cut, strict=True):
+        where = [slice(None)] * len(shape)
+        where[split] = slice(start, start + count)
+        block = _first(x[tuple(where)], *first)
+        sent.append(sent[-1] + math.prod(block.shape))
+        packing.before.append((given[sent[-2] : sent[-1]].reshape(block.shape), block))
+    ours = {split: cut[core.backend.rank]} | {joined: sum(lengths)}
+    result = tuple([ours.get(each, extent) for each, extent in enumerate(shape)])
+    out = packing.lane.new_like(x, result, dtype, packing.queue) if out is None else out
+    into = packing.taken(out, _first(_shaped(as_it_is(out), result), *first), written=True)
+    layer = math.prod(result) // max(sum(lengths), 1)
+    lists = Lists(tuple(np.diff(sent).tolist()), tuple(n * layer for n in lengths), axis=axes)
+    return (given, into), out, lists
 
 
 @all_in_turn
@@ -260,16 +336,9 @@ def broadcast_to_out(
     if at_root and not (
         b is not None and overlap(a, b) and is_in_place("broadcast", a, b, core.backend.rank, root)
     ):
-        packing.before = into, as_it_is(x)
-    if async_op is False and lane is core.lanes.host and not core.sink.diverted:
-        packing.copy(packing.before)
-        core.within("broadcast", into, None, False, timeout, algorithm, stream, None, False, root)
-        return out
-    prepared, each = core.prepared_calls.find(
-        "broadcast", into, None, root=root, algorithm=algorithm
-    )
-    call = replace(lane.bind(prepared, each, stream), result=out)
-    return core.issue(packing.call(call, x, out), async_op, core.limit(timeout))
+        packing.before = [(into, as_it_is(x))]
+    how = async_op, timeout, algorithm, stream, None, False, root
+    return _carried(core, packing, "broadcast", (into, None), x, out, NO_LISTS, how)
 
 
 def _axis(axis: Any, dimensions: int) -> int:
@@ -293,6 +362,12 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
 def _split(array: Any, axis: int, size: int) -> Any:
     """Return an array of blocks along an axis, with the axis of the blocks first, over the same memory."""
     shape = tuple(array.shape)
-    parts = array.reshape((*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :]))
-    others = (each for each in range(len(shape) + 1) if each != axis)
-    return (parts.permute if kind_of(array) == TORCH else parts.transpose)((axis, *others))
+    return _first(
+        array.reshape((*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :])), axis
+    )
+
+
+def _first(array: Any, *axes: int) -> Any:
+    """Return an array with some axes in front of the others, over the same memory."""
+    others = (each for each in range(len(array.shape)) if each not in axes)
+    return (array.permute if kind_of(array) == TORCH else array.transpose)((*axes, *others))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,6 +118,37 @@ def along_axes(comm: Communicator, xp: Any) -> None:
     comm.all_to_all(square, out=square, axis=2)
     expected = np.concatenate([np.split(one[:size, :, :size], size, 2)[rank] for one in each], 2)
     equal(host(square), expected, "x is out")
+    uneven(comm, xp)
+
+
+def uneven(comm: Communicator, xp: Any) -> None:
+    """Lengths that do not divide, or divide along one axis: beside numpy.array_split of the whole array."""
+    rank, size = comm.rank, comm.size
+    for shape in ((2 * size + 1, size + 2, 3), (2 * size, size + 1, 1), (1, 3 * size, 2 * size)):
+        whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for split, joined in permutations(range(3), 2):
+            expected = np.array_split(whole, size, split)[rank]
+            for layout in LAYOUTS:
+                x = layout(xp.asarray(np.array_split(whole, size, joined)[rank].copy()))
+                found = comm.all_to_all(x, axis=(split, joined))
+                equal(host(found), expected, f"{shape} {split} {joined}")
+                out = xp.zeros((*expected.shape, 2), np.float32)[..., 1]
+                assert (
+                    comm.all_to_all(x, out=out, axis=(split, joined), async_op=True).wait() is out
+                )
+                equal(host(out), expected, "a strided out, asynchronous")
+                plan = comm.plan("all_to_all", x, out=out, axis=(split, joined))
+                out[...] = 0
+                equal(host(plan()), expected, "plan")
+                with comm.batch():
+                    comm.all_to_all(x, out=out, axis=(split - 3, joined))
+                equal(host(out), expected, "batch")
+        # Other parts than array_split's along the joined axis: the last rank has all.
+        mine = whole[:, (0 if rank == size - 1 else shape[1]) :]
+        found = comm.all_to_all(xp.asarray(mine), axis=(0, 1))
+        equal(host(found), np.array_split(whole, size)[rank], "all on one rank")
+        found = comm.all_to_all(xp.asarray(whole), axis=0)
+        equal(host(found), np.concatenate([np.array_split(whole, size)[rank]] * size), "one axis")
 
 
 @AS_THEY_ARE.behaviour()
@@ -141,7 +173,13 @@ def misuse(comm: Communicator) -> None:
         with raises(UsageError, "axis", *words):
             comm.all_to_all(x, axis=axis)
     with raises(UsageError, "axis 1", f"{comm.size} ranks", "(4, 3)" if comm.size == 2 else ""):
-        comm.all_to_all(np.zeros((4, comm.size + 1)), axis=1)
+        comm.reduce_scatter(np.zeros((4, comm.size + 1)), axis=1)
+    with raises(UsageError, "out None", "numpy.array_split"):
+        comm.plan("all_to_all", np.zeros((4, comm.size + 1)), axis=(1, 0))
+    with raises(RankMismatch, "shape", "Ellipsis"):
+        comm.all_to_all(np.zeros((4, comm.size + 1, 1 + (comm.rank > 0))), axis=(1, 0))
+    with raises(BufferMismatch, "out has shape", f"give shape (1, {4 * comm.size})"):
+        comm.all_to_all(np.zeros((comm.size, 4)), out=np.zeros((2, 7)), axis=(0, 1))
     with raises(BufferMismatch, "shape"):
         comm.all_gather(x, out=np.zeros((3, comm.size, 4 * comm.size))[..., ::2], axis=1)
     with raises(BufferMismatch, "out has shape (7,)"):

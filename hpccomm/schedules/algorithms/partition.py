@@ -15,6 +15,12 @@ def even(count: int, parts: int) -> tuple[int, ...]:
     return tuple((i + 1) * count // parts - i * count // parts for i in range(parts))
 
 
+def array_split(count: int, parts: int) -> tuple[int, ...]:
+    """Return the sizes of the parts of ``numpy.array_split``: the larger ones come first."""
+    size, larger = divmod(count, parts)
+    return (size + 1,) * larger + (size,) * (parts - larger)
+
+
 def offsets(counts: Sequence[int]) -> tuple[int, ...]:
     """Return where each block begins if blocks of `counts` elements lie one after the other."""
     return (0, *accumulate(counts))[: len(counts)]
