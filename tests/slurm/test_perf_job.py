@@ -109,11 +109,19 @@ def forged(source: Path, target: Path, seconds: float) -> Path:
 NIGHT = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches")
 
 
-def test_nightly_makes_the_first_run_its_baseline(slurm: Slurm, protocols: str) -> None:
+def test_nightly_makes_the_first_runs_its_baseline_and_decides(
+    slurm: Slurm, protocols: str
+) -> None:
     job = slurm.submit("jobs/nightly.sbatch", *NIGHT, "1")
     assert job.ended() == "COMPLETED", job.printed()
-    assert "== there was no baseline: this run is the baseline from now on" in job.printed()
-    assert len(read(slurm.folder / "results" / "nightly" / "baseline.h5")) == 1
+    assert "== there was no baseline: this run begins it" in job.printed()
+    (first,) = (slurm.folder / "results" / "nightly" / "baseline").iterdir()
+    assert len(read(first)) == 1
+    # No rank-sum test decides on one value a side.
+    job = slurm.submit("jobs/nightly.sbatch", *NIGHT, "1")
+    assert (job.ended(), job.status()) == ("FAILED", 2), job.printed()
+    assert "No case is decided" in job.printed()
+    assert len([*first.parent.iterdir()]) == 2
 
 
 @pytest.mark.thorough
@@ -124,9 +132,9 @@ def test_nightly_fails_when_the_machine_is_slower(
     perf = (sys.executable, "-m", "hpccomm", "perf", *NIGHT[:-1], "--output", str(once))
     slurm.ask(launcher, "-n", "2", *perf)
     nightly = slurm.folder / "results" / "nightly"
-    # Against what was much slower, one launch is enough to pass.
+    # Against what was much slower, three launches are enough to pass.
     slow = forged(once, slurm.folder / "slow.h5", 1e3)
-    passes = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *NIGHT, "1")
+    passes = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *NIGHT, "3")
     fast = forged(once, slurm.folder / "fast.h5", 1e-9)
     fails = slurm.submit("jobs/nightly.sbatch", "--baseline", str(fast), *NIGHT, "3")
     assert passes.ended() == "COMPLETED", passes.printed()
