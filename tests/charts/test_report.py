@@ -133,6 +133,13 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     asked = [each["message"] for each in browser.get_log("performance")]
     assert not [each for each in asked if '"requestWillBeSent"' in each and '"http' in each]
 
+    # On a dark page charts are dark: their colors are inverted, and their hues turned back.
+    drawn = "return getComputedStyle(document.querySelector('.chart')).filter"
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    assert browser.execute_script(drawn) == "none"
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    assert "invert" in browser.execute_script(drawn)
+
     # The mouse over a point shows its values.
     point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times_marks path")[3]
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
