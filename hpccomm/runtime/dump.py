@@ -102,7 +102,7 @@ def write(reason: str, *, tell: bool = True) -> None:
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
         _tell(f"the record of the last calls could not be written: {error!r}")
         return
-    if tell:
+    if tell and process.raised is None:  # else it follows the exception, by `meaning`
         where = file.parent
         _tell(f"the last calls are in {where}{why}: hpccomm explain {where} says what they mean")
 

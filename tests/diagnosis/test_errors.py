@@ -44,6 +44,7 @@ FAILS = {
         [1],
         "UsageError: op is",
     ),
+    "in a block": ("with comm: comm.all_reduce(x, op='SUMM')", [0, 1, 2], "UsageError: op is"),
     "message": (
         "comm.recv(x, 0) if comm.rank == 1 else comm.send(x[:3], 1) if comm.rank == 0 else None",
         [1],
@@ -64,7 +65,7 @@ FAILS = {
     "kind",
     [
         name
-        if name in ("refused", "sync against ready")
+        if name in ("refused", "in a block", "sync against ready")
         else pytest.param(name, marks=pytest.mark.thorough)
         for name in FAILS
     ],
@@ -85,6 +86,8 @@ def test_what_nobody_caught_outranks_what_is_inferred(
     ), done.stderr
     assert 'program.py", line 12, in step' in done.stderr
     assert "hpccomm/communicator" not in done.stderr  # own frames
+    if kind == "in a block":  # as in Python's own output, what is wrong comes first
+        assert told[0].endswith("raised:"), done.stderr
     if len(ranks) > 1:
         assert "raised the same" in done.stderr
     assert main(["explain", str(tmp_path / "dumps"), "--json"]) == 1
