@@ -119,7 +119,7 @@ def found(
     if not stuck or stuck[me][0].now["call"] != entry[SEQUENCE]:
         return None
     waits, told = {member: wait for member, (wait, _) in stuck.items()}, _told_from(me, stuck)
-    text = _in_words(me, waits, told)
+    text = _in_words(waits, told)
     ranks = [waits[each].there["rank"] for each in told if waits[each].uid == uid]
     if entry[NUMBER] and len(ranks) < calls.origin.size:  # others wait in it, too
         ranks = ranks[1:] or [calls.backend.members.index(list(told)[1])]
@@ -313,10 +313,11 @@ def _told_from(me: int, stuck: Stuck) -> dict[int, Group]:
     return told
 
 
-def _in_words(me: int, waits: Mapping[int, Wait], told: Mapping[int, Group]) -> str:
+def _in_words(waits: Mapping[int, Wait], told: Mapping[int, Group]) -> str:
     """Return who waits where for whom."""
-    there, now = waits[me]
-    if told[me] == {me}:
+    itself = [waits[each] for each, group in told.items() if group == {each}]
+    if itself:
+        there, now = itself[0]
         end = next(end for end in now["waits"] if end["peer"] == there["rank"])
         lacks = "sent it nothing" if end["way"] == "src" else "begun no receive of it"
         who = f"rank {there['rank']} waits for itself at {now['site']}".removesuffix(" at ")

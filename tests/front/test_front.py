@@ -2,7 +2,7 @@
 
 import pytest
 from chosen import SCHEDULED, each_value
-from together import Cases, run_all, skip_missing, together
+from together import LATE, Cases, run_all, skip_missing, together
 
 import front
 from hpccomm.testing import conformance, run_ranks
@@ -32,12 +32,13 @@ def named(groups: list[tuple[str, Cases]]) -> pytest.MarkDecorator:
 def run_on(size: int, per_node: int, cases: Cases) -> None:
     """Run cases on threads that are spread over nodes."""
     skip_missing(cases)
-    run_ranks(size, run_all, cases, ranks_per_node=per_node)
+    run_ranks(size, run_all, cases, ranks_per_node=per_node, options=LATE)
 
 
 @named(together(each_value(front.cases())))
-def test_front(cases: Cases) -> None:
+def test_front(cases: Cases, caplog: pytest.LogCaptureFixture) -> None:
     run_on(SIZE, SIZE, cases)
+    assert "the watchdog failed" not in caplog.text
 
 
 @named(together(each_value(OF_SCHEDULES)))
