@@ -8,14 +8,15 @@ from hpccomm.errors import UsageError
 
 
 class BareBackend(LoopbackBackend):
-    """No window, and no memory that ranks share."""
+    """No window, no memory that ranks share, no messages from any sender, no side channel."""
 
     name = "bare"
 
     def __init__(self, world: World, context: Context, members: Sequence[int], rank: int) -> None:
         super().__init__(world, context, members, rank)
         self.collectives.shared = self.messages.shared = None
-        self.arrivals = None
+        self.side = None
+        del self.arrivals
 
     def group(self, ranks: Sequence[int], label: int) -> "BareBackend":
         members = [self.members[rank] for rank in ranks]
@@ -33,3 +34,10 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> BareBackend:
     refuse_hints("bare", hints)
     seat.opened += 1
     return BareBackend(world, ("bare", seat.opened), range(world.topology.size), seat.rank)
+
+
+def open_wrong(mpi_comm: object, hints: Mapping[str, str]) -> BareBackend:
+    """Open one with a fault: each rank has a name of its own for the communicator."""
+    made = open_backend(mpi_comm, hints)
+    made.uid += str(made.rank)
+    return made

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from chosen import each_value
-from together import Cases, run_all, together
+from together import LATE, Cases, run_all, together
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -21,7 +21,7 @@ WORLDS = (1, 1), (2, 2), (4, 4), (5, 2), (8, 3)
 
 def run_on(size: int, per_node: int, cases: Cases) -> None:
     """Run cases on threads that are spread over nodes."""
-    run_ranks(size, run_all, cases, ranks_per_node=per_node)
+    run_ranks(size, run_all, cases, ranks_per_node=per_node, options=LATE)
 
 
 @pytest.mark.parametrize(

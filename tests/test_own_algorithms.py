@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.bench.tune.calls import policy_of
@@ -40,11 +41,7 @@ EXAMPLES = ROOT / "docs/examples"
 def install(folder: Path, entries: dict[str, str]) -> None:
     """What pip would leave of the page's package: its module, and its entry points."""
     shutil.copy(EXAMPLES / "two_way_ring.py", folder)
-    info = folder / "two_way_ring-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: two_way_ring\nVersion: 1.0\n")
-    lines = [f"{name} = {value}" for name, value in entries.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[hpccomm.algorithms]", *lines, ""]))
+    announce(folder, "two_way_ring", "hpccomm.algorithms", entries)
 
 
 def documented() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
-A `World` holds the messages under way. A send copies its message, so that it completes at once.
+A `World` holds the messages under way. A send copies its message, so that it completes at once, unless
+the hint ``"late_sends"`` is given, a seed (`hpccomm.backends.late_sends`).
 Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also
 reach each other's arrays: a `World` lists the arrays exposed in a call.
 
@@ -10,16 +11,17 @@ reach each other's arrays: a `World` lists the arrays exposed in a call.
 import os
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
+from hpccomm.backends.late_sends import LateSends
 from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.backend import Implementation, Split, Survival
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
@@ -49,6 +51,10 @@ from hpccomm.runtime.answering import answer
 from hpccomm.runtime.waiting import received
 from hpccomm.topology import Topology, arrange
 
+LATE_SENDS = "late_sends"
+"""The hint that has sends complete later, with a seed as its value."""
+
+T = TypeVar("T")
 Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
 Buffers = Sequence[NDArray[Any]]
@@ -82,6 +88,8 @@ class World:
         Which ranks appear to share a node.
     token : str
         Tells this world from others.
+    late : str or None
+        The seed of sends that complete later; None has them complete at once.
     """
 
     topology: Topology
@@ -90,6 +98,7 @@ class World:
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
+    late: str | None = None
 
     @contextmanager
     def box(self, key: _Key) -> Iterator[Mailbox]:
@@ -238,6 +247,8 @@ class LoopbackTransport:
         self, world: World, context: Context, members: Sequence[int], rank: int, codes: int = 1
     ) -> None:
         self._codes = codes  # the last digit of tags, to this base, is a dtype's
+        late = world.late
+        self._late = None if late is None else LateSends(f"{late} {context} {rank}")
         self._world = world
         self._context = context
         self._members = members
@@ -247,11 +258,11 @@ class LoopbackTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Send a copy of `data`."""
-        return self._send(as_bytes(data).copy(), dst, tag, tag // self._codes)
+        return self._send(as_bytes(data), dst, tag, tag // self._codes)
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
-        return self._begun(_Receive(data, src, tag), tag // self._codes).test
+        return self._moving(self._begun(_Receive(data, src, tag), tag // self._codes).test)
 
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
         """Send the bytes."""
@@ -260,14 +271,23 @@ class LoopbackTransport:
     def irecv_packet(self, src: int, tag: int) -> Packet:
         """Begin to receive."""
         receive = self._begun(_Receive(_NO_BYTES, src, tag), ~tag)
-        return lambda: None if receive.message is None else receive.message[1].tobytes()
+        return self._moving(lambda: receive.message and receive.message[1].tobytes())
 
-    def _send(self, message: NDArray[np.uint8], dst: int, tag: int, box: int) -> Request:
-        with self._world.box((self._context, self.rank, dst, box)) as mailbox:
-            if mailbox.receives:
-                mailbox.receives.popleft().message = tag, message
-            else:
-                mailbox.messages.append((tag, message))
+    def _moving(self, test: Callable[[], T]) -> Callable[[], T]:
+        return test if self._late is None else self._late.moving(test)
+
+    def _send(self, data: NDArray[np.uint8], dst: int, tag: int, box: int) -> Request:
+        def leave() -> None:
+            message = tag, data.copy()
+            with self._world.box((self._context, self.rank, dst, box)) as mailbox:
+                if mailbox.receives:
+                    mailbox.receives.popleft().message = message
+                else:
+                    mailbox.messages.append(message)
+
+        if self._late is not None:
+            return self._late.begin(leave)
+        leave()
         return _sent
 
     def _begun(self, receive: _Receive, box: int) -> _Receive:
@@ -454,13 +474,14 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:
     Raises
     ------
     UsageError
-        If an MPI communicator or a hint is given.
+        If an MPI communicator or an unknown hint is given.
     """
     if mpi_comm is not None:
         raise UsageError("backend 'loopback' takes no mpi_comm: its ranks are threads")
-    refuse_hints("loopback", hints)
+    refuse_hints("loopback", hints, (LATE_SENDS,))
+    # The same messages under way: a communicator's hints are its own.
+    world = replace(seat.world or make_world(1), late=hints.get(LATE_SENDS))
     if seat.world is None:
-        return LoopbackBackend(make_world(1), (), (0,), 0)
+        return LoopbackBackend(world, (), (0,), 0)
     seat.opened += 1
-    everyone = range(seat.world.topology.size)
-    return LoopbackBackend(seat.world, (seat.opened,), everyone, seat.rank)
+    return LoopbackBackend(world, (seat.opened,), range(world.topology.size), seat.rank)

@@ -72,7 +72,8 @@ def run_ranks(
 
     def give_up(why: str) -> None:
         for each in everyone():
-            if getattr(each.backend, "world", None) is world:
+            there = getattr(each.backend, "world", None)
+            if there is not None and there.token == world.token:
                 rank = each.backend.rank
                 each.fail(CommunicatorAborted(why, communicator=each.name, rank=rank))
 

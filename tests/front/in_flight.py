@@ -29,6 +29,33 @@ def neighbors(comm: Communicator) -> tuple[int, int]:
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
 
+def in_a_batch(comm: Communicator, x: Any) -> None:
+    with comm.batch():
+        comm.send(x, 1)
+
+
+SENDS: dict[str, Callable[[Communicator, Any], object]] = {
+    "send": lambda comm, x: comm.send(x, 1),
+    "asynchronous": lambda comm, x: comm.send(x, 1, async_op=True).wait(),
+    "batch": in_a_batch,
+    "object": lambda comm, x: comm.send_object(x, 1),
+}
+
+
+@IN_FLIGHT.behaviour(min_size=2, way=tuple(SENDS))
+def arrays_may_change_once_they_are_sent(comm: Communicator, way: str) -> None:
+    """What arrives is what the array held in the call, as MPI says of a send that is complete."""
+    x, out = np.empty(600), np.empty(600)
+    for turn in range(8):
+        if comm.rank == 0:
+            x[:] = turn
+            SENDS[way](comm, x)
+            x[:] = -1
+        elif comm.rank == 1:
+            out = comm.recv_object(0) if way == "object" else comm.recv(out, 0)
+            equal(out, np.full(600, float(turn)), f"turn {turn}")
+
+
 @IN_FLIGHT.behaviour()
 def receives_before_and_after_the_sends(comm: Communicator) -> None:
     """Each message of one tag goes into the receive that was begun in its turn, waited for in any order."""

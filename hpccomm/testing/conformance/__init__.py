@@ -1,6 +1,6 @@
 """The suite for authors of backends: what `hpccomm.contracts.backend` promises, as test cases.
 
-With pytest, on the ranks of an MPI job (each rank runs the same tests in the same order)::
+``python -m hpccomm.testing --backend mine --ranks 3`` runs it, and needs nothing else. With pytest, on the ranks of an MPI job (each rank runs the same tests in the same order)::
 
     import pytest
     from hpccomm.testing import conformance

@@ -60,6 +60,7 @@ def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
             assert comm.send_recv(x, dst, out, src) is out, "the result is out"
             equal(out, arrays[src], f"step {step}, shape {shape}")
             equal(x, arrays[comm.rank], "x")
+            x[...] = poison(x)  # the caller's again: nothing is sent from it
 
 
 @TRANSPORT.behaviour(registered=(False, True))
