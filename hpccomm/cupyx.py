@@ -203,9 +203,12 @@ def _flat(array: Any, count: int | None = None, like: Any = None) -> Any:
     """Return the first elements of an array in the order of its memory, which is that of `like`, as a view."""
     flags = getattr(array, "flags", None)
     if flags is None or not (flags.c_contiguous or flags.f_contiguous):
+        cure = (
+            "cupy.ascontiguousarray(x)" if flags else "such arrays, of a sparse matrix one by one"
+        )
         raise UsageError(
             f"cupyx's calls take a CuPy or NumPy array that is C- or F-contiguous, and this is {type(array).__name__}; "
-            "give cupy.ascontiguousarray(x), or the arrays of a sparse matrix one by one"
+            f"give {cure}"
         )
     if like is not None and not any(
         getattr(flags, order) and getattr(like.flags, order)

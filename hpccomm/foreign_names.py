@@ -3,8 +3,10 @@
 Errors about unknown names read it, and so does the documentation.
 """
 
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import EnumType
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,21 @@ def advice(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; {said}" if said else ""
 
 
+def of_argument(name: str, call: Callable[..., Any]) -> str:
+    """Return what to write for an argument that a call does not take, after a semicolon; empty where it takes it."""
+    takes = inspect.signature(call).parameters
+    return "" if name in takes else advice(f"{name}=", [f"{each}=" for each in takes])
+
+
+def respell(error: BaseException) -> None:
+    """Have Python's error about an unknown argument of a method of hpccomm's say what to write instead."""
+    found = re.search(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error))
+    for kind in Hinting.__subclasses__() if found and isinstance(error, TypeError) else ():
+        if found and hasattr(kind, found[1]):
+            error.args = (f"{error}{of_argument(found[2], getattr(kind, found[1]))}",)
+            return
+
+
 ENDS = {
     "finalize": "a communicator, a grid or a mesh ends by finalize()",
     "close": "it ends by close(); finalize() ends communicators, grids and meshes",
@@ -86,3 +103,16 @@ class Hinting:
                     (f"; {words}" for end, words in ENDS.items() if hasattr(kind, end)), said
                 )
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{said}")
+
+
+class HintingEnum(EnumType):
+    """Class of enumerations whose errors about unknown members say what to write instead."""
+
+    if not TYPE_CHECKING:  # which knows the members
+
+        def __getattr__(cls, name: str) -> Any:  # in Python 3.11 for members, too
+            try:
+                return cls._member_map_[name]
+            except KeyError:
+                said = advice(name, cls._member_map_, "MPI.")
+                raise AttributeError(f"{cls.__name__} has no member {name!r}{said}") from None

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
 from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
+from hpccomm.foreign_names import HintingEnum
 
 Array = NDArray[Any]
 
 
-class ReduceOp(Enum):
+class ReduceOp(Enum, metaclass=HintingEnum):
     """The named reductions."""
 
     SUM = "sum"
@@ -46,7 +47,7 @@ class ReduceOp(Enum):
         return f"ReduceOp.{self.name}"
 
 
-class WindowOp(Enum):
+class WindowOp(Enum, metaclass=HintingEnum):
     """Further operations of a window's atomic calls, after MPI's names."""
 
     REPLACE = "replace"

@@ -150,7 +150,7 @@ def check_int(name: str, value: object) -> int:
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return operator.index(value)  # type: ignore[arg-type]  # tried on any object
-    raise UsageError(f"{name} is {value!r}; give an integer")
+    raise UsageError(f"{name} is {value!r}; give an integer, such as int(n) or n // m")
 
 
 def check_bool(name: str, value: object, others: str = "") -> bool:

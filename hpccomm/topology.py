@@ -76,6 +76,10 @@ def check_rank(name: str, value: object, size: int) -> int:
     except UsageError:
         rank = -1
     if not 0 <= rank < size:
-        for_result = "; an array for the result is out=" if hasattr(value, "__array__") else ""
-        raise UsageError(f"{name} is {value!r}; give a rank from 0 to {size - 1}{for_result}")
+        given, more = repr(value), ""
+        if getattr(value, "ndim", 0):
+            given, more = "an array", "; the array comes before it, and one for the result is out="
+        elif "Op" in type(value).__name__ or callable(value):
+            more = "; the reduction is op="
+        raise UsageError(f"{name} is {given}; give a rank from 0 to {size - 1}{more}")
     return rank

@@ -78,6 +78,21 @@ def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(call) -
         assert "shape (3, 2)" in said.replace("(2, 3, 2)", "(3, 2)")
 
 
+def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long_ago() -> None:
+    def on_rank(comm) -> None:
+        with pytest.raises(UsageError):
+            comm.all_reduce([1.5])
+        for _ in range(20):
+            comm.barrier()
+        with comm.batch():
+            comm.barrier()
+            comm.all_reduce(np.ones(3 + comm.rank))
+
+    with pytest.raises(RankMismatch, match=r": call 2 of the batch: rank 0: all_reduce") as caught:
+        run_ranks(2, on_rank, timeout=60)
+    assert not re.search(r"refused|[{}]", str(caught.value))
+
+
 def test_shapes_whose_elements_meet_in_one_order_are_alike() -> None:
     def on_rank(comm) -> None:
         own = comm.rank == 1

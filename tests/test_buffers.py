@@ -131,6 +131,8 @@ def frozen() -> np.ndarray[Any, Any]:
 
 def shown(x: Any) -> list[Any]:
     """Return the values that an array has, as its own library says."""
+    if hasattr(x, "toarray"):
+        return x.toarray().tolist()
     if hasattr(x, "to_dense"):
         return x.to_dense().clone().resolve_conj().resolve_neg().tolist()
     return list(x) if isinstance(x, bytes) else np.asarray(getattr(x, "values", x)).tolist()
@@ -159,6 +161,7 @@ LIBRARIES = {
     "pyarrow.to_numpy": foreign("pyarrow", lambda pa: pa.array([0.0, 1.0, 2.0]).to_numpy()),
     "pyarrow.chunked_array": foreign("pyarrow", lambda pa: pa.chunked_array([[0.0], [1.0]])),
     "xarray": foreign("xarray", lambda xr: xr.DataArray(np.arange(3.0))),
+    "scipy.sparse": foreign("scipy.sparse", lambda sparse: sparse.eye_array(2)),
     "torch.conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj()),
     "torch.imag of conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj().imag),
     "torch.neg of a view": foreign("torch", lambda torch: torch.tensor(1 + 2j).conj().imag[None]),

@@ -300,7 +300,8 @@ for wrong in (between, MPI.COMM_NULL, 3, "world"):
     try:
         hpccomm.new_comm(mpi_comm=wrong)
     except hpccomm.UsageError as error:
-        assert "give an mpi4py intracommunicator" in str(error), error
+        fits = "mpi_comm.Merge()" if wrong is between else "MPI.COMM_WORLD"
+        assert f"give an mpi4py intracommunicator, such as {fits}" in str(error), error
     else:
         raise AssertionError(wrong)
 """

@@ -17,9 +17,10 @@ import pytest
 import hpccomm
 from hpccomm.foreign_names import ours as hint_for
 from hpccomm.foreign_names import table
+from hpccomm.testing import run_ranks
 
 PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")
-NAMES = ("comm", "grid", "window", "work", "message", "hpccomm")
+NAMES = ("comm", "grid", "window", "work", "message", "hpccomm", "ReduceOp")
 
 Ours = dict[str, Any]
 
@@ -33,7 +34,7 @@ def ours() -> Iterator[Ours]:
         sent = comm.send(np.zeros(1), 0, async_op=True)
         message = comm.probe()
         assert message is not None
-        each = (comm, comm.grid((1,)), window, work, message, hpccomm)
+        each = (comm, comm.grid((1,)), window, work, message, hpccomm, hpccomm.ReduceOp)
         yield dict(zip(NAMES, each, strict=True))
         message.recv()
         sent.wait()
@@ -116,6 +117,8 @@ def test_the_page_has_every_row_of_the_table() -> None:
         ("window", "fecth_and_op", "did you mean fetch_and_op?"),
         ("message", "Get_source", "message.src"),
         ("grid", "Get_coords", "grid.coords_of(rank)"),
+        ("ReduceOp", "sum", "ReduceOp has no member 'sum'; did you mean SUM?"),
+        ("ReduceOp", "LAND", "np.logical_and"),
         ("hpccomm", "ANY_SOURCE", "MPI.ANY_SOURCE is mpi4py's, and is written hpccomm.ANY here"),
     ],
 )
@@ -126,6 +129,27 @@ def test_a_name_that_is_not_there_leads_to_ours(
         getattr(ours[owner], name)
     assert told in str(caught.value)
     assert not hasattr(ours[owner], name)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "told"),
+    [
+        ("send", "dest", "dest= is mpi4py's, and is written dst= here"),
+        ("recv", "source", "is written src= here"),
+        ("all_reduce", "sendbuf", "is written x= here"),
+        ("grid", "periods", "is written periodic= here"),
+        ("reduce", "rot", "did you mean root=?"),
+    ],
+)
+def test_an_argument_that_a_call_does_not_take_leads_to_ours(
+    call: str, name: str, told: str
+) -> None:
+    """Python raises it before hpccomm hears of it, so the end of the communicator adds to it."""
+    with pytest.raises(TypeError, match=re.escape(told)):
+        run_ranks(1, lambda comm: getattr(comm, call)(**{name: 0}))
+    if call != "grid":
+        with pytest.raises(hpccomm.UsageError, match=re.escape(told)):
+            run_ranks(1, lambda comm: comm.plan(call, **{name: 0}))
 
 
 def test_hints_spell_calls_that_are_there(ours: Ours) -> None:
@@ -156,7 +180,7 @@ CLASSES = {
 """Classes of mpi4py, by what precedes the names of their members in the table."""
 
 MEMBERS = f"""
-import json, pkgutil
+import json, pkgutil, re
 import mpi4py.util
 mpi4py.rc.initialize = False
 from mpi4py import MPI
@@ -166,7 +190,7 @@ members = {{
     for prefix, classes in {CLASSES}.items()
     for each in classes.split()
     for name in public(getattr(MPI, each))
-}}
+}} | {{f"{{name}}=" for name in re.findall(r"(\\w+):", str([each.__doc__ for each in vars(MPI.Comm).values()] + [MPI.Intracomm.Create_cart.__doc__]))}}
 modules = {{
     each.name for kind in (mpi4py, mpi4py.util)
     for each in pkgutil.iter_modules(kind.__path__, kind.__name__ + ".")
@@ -183,7 +207,7 @@ def test_each_name_of_mpi4py_is_in_the_table() -> None:
     assert done.returncode == 0, done.stderr
     members, others = map(set, json.loads(done.stdout))
     listed = [name for row in table() for name in row["mpi4py"].split()]
-    assert members - set(listed) == set()
+    assert {name for name in members if name[-1] != "="} - set(listed) == set()
     assert set(listed) - members - others == set()
     assert len(listed) == len(set(listed))
     for code in spelled():  # what the table says of mpi4py

@@ -209,12 +209,14 @@ def test_calls_that_differ_are_shown_side_by_side_and_the_minority_is_blamed(
 @pytest.mark.parametrize("operation", ["gather", "all_to_all", "all_reduce"])
 def test_blocks_of_different_sizes_lead_to_the_call_that_takes_them(operation: str) -> None:
     called = {
-        rank: {"record": {"operation": operation, "count": 3 + rank, "shape": [3 + rank]}}
+        rank: {"record": {"operation": operation, "count": 3 + rank, "shape": str((3 + rank,))}}
         for rank in range(2)
     }
     text = f"{operation}_v takes blocks of different sizes"
     assert (text in side_by_side(called)) is hasattr(hpccomm.Communicator, f"{operation}_v")
-    called[1]["record"] |= {"dtype": "int64"}
+    called[1]["record"] |= {"shape": "(1, 4)"}  # of other rows, which it does not take
+    assert text not in side_by_side(called)
+    called[1]["record"] |= {"shape": "(4,)", "dtype": "int64"}
     assert text not in side_by_side(called)
 
 

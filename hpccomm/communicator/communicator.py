@@ -17,7 +17,7 @@ from hpccomm.communicator import grid as grids
 from hpccomm.communicator import mesh as meshes
 from hpccomm.communicator import planning as plans
 from hpccomm.communicator.core import Core
-from hpccomm.foreign_names import Hinting
+from hpccomm.foreign_names import Hinting, respell
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -305,6 +305,7 @@ class Communicator(Hinting):
         if error is None:
             self.finalize()
         else:
+            respell(error)
             groups.leave(self, error)
 
     def __repr__(self) -> str:

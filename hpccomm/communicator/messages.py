@@ -275,6 +275,9 @@ def _checked(
     core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any, stream: object
 ) -> Call:
     """Check a call, and return it."""
+    # First: an array in the place of a rank tells that the arguments are in another order.
+    to = None if dst is None else check_rank("dst", dst, core.backend.size)
+    origin = None if src is None else check_rank("src", src, core.backend.size)
     lane, source, target = core.lanes.views(x, out)
     if not all(each is None or contiguous(each) for each in (source, target)):
         return _strided(core, name, x, dst, out, src, tag, stream)
@@ -292,8 +295,6 @@ def _checked(
             "such as out=np.empty(shape, dtype)"
         )
     queue = None if stream is None else lane.queue_of(stream)
-    to = None if dst is None else check_rank("dst", dst, core.backend.size)
-    origin = None if src is None else check_rank("src", src, core.backend.size)
     replaced = source is not None and target is not None and _replaced(source, target)
     number = core.tag(tag)
     keep = (x,) if out is None else (out, x)

@@ -88,7 +88,7 @@ class NumberCall:
         if most is not None and not -most <= x <= most:
             raise UsageError(
                 f"x is {x}, and what comes of the integers of {self._calls.backend.size} ranks may not fit int64; "
-                "give float(x), or use the *_object calls, whose integers have any size"
+                "give float(x), or sum what all_gather_object(x) gives, whose integers have any size"
             )
         box[0], box[1] = x, 1
 

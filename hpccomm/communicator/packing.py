@@ -16,7 +16,7 @@ import numpy as np
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane
-from hpccomm.communicator.numbers import NUMBERS, OF_NUMBERS, plain
+from hpccomm.communicator.numbers import NUMBERS, SCALARS, plain
 from hpccomm.communicator.prepared_calls import NEW, is_in_place
 from hpccomm.communicator.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
 from hpccomm.contracts.backend import Implementation
@@ -173,8 +173,7 @@ def _along(
     root: Any = None,
 ) -> Any:
     size, what, at_root = core.backend.size, CALLS[name], root in (None, core.backend.rank)
-    x = plain(x)
-    if x.__class__ in NUMBERS and name in OF_NUMBERS:
+    if isinstance(x, SCALARS):
         x = np.asarray(x)
     lane, a, b = core.lanes.views(x, out)
     if a is None and b is None:
@@ -316,11 +315,8 @@ def broadcast_to_out(
     """Carry out a broadcast into another array than x: the root copies x there, and broadcasts the copy."""
     new, x = out.__class__ is str and out == NEW, plain(x)
     if x.__class__ in NUMBERS:
-        if new:  # a number is a new one in any case
-            return core.within(
-                "broadcast", x, None, async_op, timeout, algorithm, stream, None, False, root
-            )
-        x = np.asarray(x)
+        how = async_op, timeout, algorithm, stream, None, False, root
+        return core.within("broadcast", x, out, *how)
     lane, a, b = core.lanes.views(x, None if new else out)
     if a is None:
         raise UsageError("x is None; give an array of the root's shape and dtype")

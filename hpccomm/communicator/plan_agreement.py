@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call
-from hpccomm.communicator.lanes.check import NO_CALL, odd_calls
+from hpccomm.communicator.lanes.check import odd_calls
 from hpccomm.communicator.lanes.message import BLOCKS, Parts
 from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime.callpath import PreparedCall, carried
 from hpccomm.runtime.recorder import described
-from hpccomm.runtime.verdict import side_by_side
+from hpccomm.runtime.verdict import NO_CALL, side_by_side
 
 
 class Sent(NamedTuple):

@@ -13,6 +13,7 @@ from hpccomm.communicator.plan_agreement import agreed, at_deadline, carrying_ou
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
+from hpccomm.foreign_names import of_argument
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool
@@ -207,7 +208,8 @@ def _captured(self: HasCore, name: str, args: tuple[Any, ...], keywords: dict[st
     try:
         inspect.signature(method).bind(*args, **keywords)
     except TypeError as error:
-        raise UsageError(f"{name}: {error}; give the arguments of {name}") from None
+        hints = "".join(of_argument(each, method) for each in keywords)
+        raise UsageError(f"{name}: {error}{hints or f'; give the arguments of {name}'}") from None
     with ExitStack() as stack:
         with core.calls.one_call():
             capture = stack.enter_context(core.sink.capturing())

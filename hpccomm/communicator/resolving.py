@@ -325,7 +325,7 @@ def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> S
         numbers = tuple([check_int(name, each) for each in counts])  # type: ignore[attr-defined]
     except (TypeError, UsageError):
         raise UsageError(
-            f"{name} is {counts!r}; give a sequence of {size} numbers of rows, one for each {whose}"
+            f"{name} is {counts!r}; give a sequence of {size} integers, such as n // m: rows, one for each {whose}"
         ) from None
     if len(numbers) != size:
         raise UsageError(f"{name} has {len(numbers)} numbers; give {size}, one for each {whose}")

@@ -74,9 +74,7 @@ def host_array(x: object, name: str) -> Array:
     if isinstance(
         x, np.generic
     ):  # the buffer of some, such as datetime64, does not say what they are
-        array = np.array(x)
-        array.flags.writeable = False
-        return array
+        return np.broadcast_to(x, ())  # read-only
     # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
     if isinstance(x, np.ma.MaskedArray):
@@ -140,6 +138,8 @@ def _advice(x: object, name: str) -> str:
         return "" if known else f"; {of}.view(torch.uint8) has its bytes, which can be moved"
     if "Tracer" in type(x).__name__:  # of JAX
         return "; it has no values yet: use hpccomm.jax within jit, vmap and grad"
+    if hasattr(x, "toarray"):  # of scipy.sparse
+        return f"; {of}.toarray() makes one, or give the data, indices and indptr of {of}.tocsr()"
     if hasattr(x, "contents"):
         line = f"numpy.ctypeslib.as_array({of}, shape)"
     elif isinstance(x, list | tuple) and x and isinstance(x[0], np.ndarray):

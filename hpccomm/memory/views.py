@@ -206,10 +206,10 @@ def check_dtype(name: str, dtype: DType) -> None:
     if not dtypes.is_movable(dtype):
         raise UnsupportedDtype(
             f"{name} has dtype {dtype}, whose elements are not plain bytes; "
-            "use the *_object calls for Python objects"
+            "use the *_object calls for Python objects; all_gather_object brings those together that are to be reduced"
         )
     if not dtypes.is_native(dtype):
         raise UsageError(
             f"{name} has dtype {dtype}, which is not in this machine's byte order; "
-            f"convert it with {name}.astype({name}.dtype.newbyteorder('='))"
+            f"convert it: {name} = {name}.astype({name}.dtype.newbyteorder('='))"
         )

@@ -99,7 +99,7 @@ class CallEngine(CallState):
             inquiry.expired,
             inquiry.overdue,
         )
-        self.failure.unfit = inquiry.unfit
+        self.failure.unfit, self.failure.ask_sender = inquiry.unfit, inquiry.ask_sender
         self.record = self.kept.append
         self._asking = Handle(lambda: None)
         service.watch(self.look)
@@ -293,7 +293,8 @@ class CallEngine(CallState):
         # What raises afterwards, as calls on objects do, was made.
         made = entry is not None and entry[SITE] is self.site
         waits = of_all and not made and not isinstance(error, CommunicationError)
-        self.refusals.append((self.number + 1 if waits else 0, mishap(error, self.site)))
+        before = self.number
+        self.refusals.append((before + 1 if waits else 0, mishap(error, self.site), before))
         if waits:
             self._asking.close()
             self._asking = self.reports.pre_hooks.register(self._ask_after_refusal)

@@ -69,6 +69,8 @@ class Failure:
         What another rank or the watchdog found while this one was in no call: the next call raises it.
     unfit : callable
         ``unfit(entry, why, ranks)`` returns the mismatch of a call whose messages do not fit, and tells the other ranks.
+    ask_sender : callable
+        ``ask_sender(error, entry)`` has the error of a message that does not fit say where it was sent.
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
@@ -81,6 +83,7 @@ class Failure:
         self.late = False
         self.told: BaseException | None = None
         self.unfit: Callable[[CallRecord, str, Sequence[int]], RankMismatch]
+        self.ask_sender: Callable[[BufferMismatch, CallRecord], None]
         self._reports = reports
         self._backend = backend
         self._disowned = False
@@ -196,6 +199,8 @@ class Failure:
         else:
             raised = self._translated(error)
         if raised is None:
+            if isinstance(error, BufferMismatch):
+                self.ask_sender(error, entry)
             return error
         if isinstance(raised, PeerLost):
             self._tell_of_loss(raised, entry)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 from time import perf_counter, sleep
+from typing import Any
 
 from hpccomm.contracts.side import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
@@ -33,6 +34,7 @@ from hpccomm.runtime.recorder import (
     LABEL,
     MODE,
     NUMBER,
+    SEQUENCE,
     TIMEOUT,
     CallRecord,
     find,
@@ -40,6 +42,7 @@ from hpccomm.runtime.recorder import (
     place,
     waited,
 )
+from hpccomm.runtime.recorder import calls as recorded
 from hpccomm.runtime.service import service
 from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.verdict import Verdict, judge
@@ -262,6 +265,22 @@ class Inquiry:
                 text, ranks = verdict.text, verdict.differing
         return self._mismatch(entry, text, ranks)
 
+    def ask_sender(self, error: Any, entry: CallRecord) -> None:
+        """Have the error of a message that does not fit say where it was sent, if one message of its rank is awaited."""
+        calls, label, side = self._calls, entry[LABEL], self._calls.backend.side
+        for src in error.ranks if side is not None else ():
+            ends = [end for end in label.ends if end[:2] in (("src", src), ("src", None))]
+            if side is None or len(ends) != 1:
+                continue
+            channel = ends[0][2]
+            after = [each for each in recorded(calls.kept) if each[SEQUENCE] > entry[SEQUENCE]]
+            later = sum(("src", src, channel) in each[LABEL].ends for each in after)
+            number = calls.traffic.cell(src, channel)[1] - later * (not label.ahead)
+            question = {"comm": calls.origin.uid, "from": calls.origin.rank}
+            answers = side.ask([src], {**question, "sent": (channel, number)}, ANSWER_SECONDS)
+            if site := answers[src].facts.get("sent"):
+                error.args = (f"{error}; rank {src} sent it at {site}",)
+
     def after_refusal(self, entry: CallRecord) -> None:
         """Raise if other ranks have made a call that this one refused just before this call.
 
@@ -275,7 +294,7 @@ class Inquiry:
             If some have made it, or wait in another call than this.
         """
         number, until, handled = entry[NUMBER], perf_counter() + ASK_SECONDS, sys.exception()
-        mishaps = [each for at, each in self._calls.refusals if at == number]
+        mishaps = [each for at, each, _ in self._calls.refusals if at == number]
         late = bool(mishaps)
         while late:
             answers, verdict = self._met(entry, ANSWER_SECONDS)
@@ -444,6 +463,8 @@ class Inquiry:
             told = calls.across()
             failed = told["failed"] or self._failing or bool(self.accusation)
             return {**told, "failed": failed, "awaited": list(self.awaited)}
+        if "sent" in question:
+            return {"sent": _sent_at(calls, rank, *question["sent"])}
         counts = calls.traffic.between(rank) if isinstance(rank, int) else []
         told = calls.facts(number, entry)
         return {**told, "counts": counts, "between": between_ranks(entry, rank)}
@@ -461,3 +482,10 @@ class Inquiry:
                 for rank, each in dict(self.answers).items()
             },
         }
+
+
+def _sent_at(calls: CallState, rank: Any, channel: int, number: int) -> str:
+    """Return where the message of that number to a rank was sent, of those of a channel; empty if it is not kept."""
+    sends = [each for each in recorded(calls.kept) if ("dst", rank, channel) in each[LABEL].ends]
+    at = number - 1 - calls.traffic.cell(rank, channel)[0]  # from the last one
+    return place(sends[at]) if -len(sends) <= at < 0 else ""

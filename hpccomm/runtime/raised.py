@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from hpccomm.errors import CommunicationError, WaitTimeout
+from hpccomm.foreign_names import respell
 from hpccomm.runtime import answering, dump
 from hpccomm.runtime.lifetime import status_of
 from hpccomm.runtime.recorder import described, in_words, mishap, of_program, site_of_traceback
@@ -38,6 +39,7 @@ def note(error: BaseException) -> Mapping[str, Any]:
     with which the process ends by it, as ``"exits"`` whether it is a `SystemExit`, and as ``"own"`` whether it is
     the program's, and no `CommunicationError`, which follows from something else.
     """
+    respell(error)
     kept = mishap(error, site_of_traceback(error.__traceback__)).facts()
     dump.process.raised = {**kept, "stack": "".join(traceback.format_exception(error))}
     dump.process.reason = dump.process.reason or in_words(error)

@@ -120,8 +120,9 @@ class CallState:
         Numbers of the last calls that the ranks compare, or have compared, before they begin.
     thread : int
         The thread that has made the communicator.
-    refusals : deque of tuple of int and Mishap
-        The last calls that were refused, and the number that a call of all ranks would have had; 0 of others.
+    refusals : deque of tuple of int, Mishap and int
+        The last calls that were refused: the number that a call of all ranks would have had, 0 of others; and how many
+        such calls there were before.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -149,7 +150,7 @@ class CallState:
         self.agree_on: Agree = lambda *_: None
         self.compare: Compare = lambda *_: None
         self.thread = threading.get_ident()
-        self.refusals: deque[tuple[int, Mishap]] = deque(maxlen=REFUSALS)
+        self.refusals: deque[tuple[int, Mishap, int]] = deque(maxlen=REFUSALS)
 
     def pending(self) -> list[CallRecord]:
         """Return the records of the calls under way. From any thread."""
@@ -180,12 +181,13 @@ class CallState:
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
     def lately(self) -> Facts | None:
-        """Return the last call that was refused, as others are told of it.
+        """Return the last call that was refused, as others are told of it, until the next call of all ranks is done.
 
         A refused call raises before anything is sent, or on all ranks, and the communicator goes on: if the
         program catches that, nothing else tells why it does not make the call that others wait for.
         """
-        return self.refusals[-1][1].facts() if self.refusals else None
+        lately = self.refusals and self.number <= self.refusals[-1][2] + 1
+        return self.refusals[-1][1].facts() if lately else None
 
     def facts(self, number: int, entry: CallRecord | None = None) -> Facts:
         """Return this rank's activity.
@@ -218,7 +220,7 @@ class CallState:
             "failed": None if error is None else _why(error),
             "closed": self.closed or ("" if error is None else _left(error)),
             "refused": self.lately(),
-            "refusals": sum(each == number for each, _ in self.refusals),
+            "refusals": sum(each[0] == number for each in self.refusals),
         }
 
     def _now(self, entry: CallRecord) -> Facts:

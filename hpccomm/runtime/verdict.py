@@ -6,6 +6,7 @@ about the dumps.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.fingerprint import MEMORY, PLAIN, written
@@ -21,6 +22,9 @@ MOST_REFUSALS = 2
 LEFT_SECONDS = 2.0
 """What a rank that has come to the end of the program had under way is given up when it has been awaited so long: the
 library may move it on in its finalisation."""
+
+NO_CALL: Facts = {"record": {"operation": "no call"}, "site": ""}
+"""The facts of a rank that has made none."""
 
 LONGEST_QUOTED = 300
 """Characters of another rank's error."""
@@ -381,6 +385,15 @@ def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
 def side_by_side(called: Mapping[int, Facts]) -> str:
     """Return the differing parts of ranks' calls, like ranks together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
+    batches = [record.get("calls", ()) for record in records.values()]
+    in_turn = zip_longest(*batches, fillvalue=NO_CALL["record"]) if all(batches) else ()
+    for number, each in enumerate(in_turn, 1):
+        if len({written(one) for one in each}) > 1:  # the first difference tells
+            met = {r: {**called[r], "record": one} for r, one in zip(called, each, strict=True)}
+            return f"call {number} of the batch: {side_by_side(met)}"
+    for rank, each in zip(records, batches, strict=True):
+        if each:
+            records[rank] = {**records[rank], "calls": ", ".join(one["operation"] for one in each)}
     fields = unlike(records)
     differ = [key for key in fields if key != "operation"]
     groups: dict[str, list[int]] = {}
@@ -395,16 +408,13 @@ def side_by_side(called: Mapping[int, Facts]) -> str:
         told = [*told[:MOST_NAMED], f"and {len(told) - MOST_NAMED} more"]
     dtypes = "dtype" in differ and "operation" not in fields
     hint = "; give one dtype on all ranks, such as x.astype(float) or float(x)" * dtypes
-    if differ == ["count", "shape"] and f"{record['operation']}_v" in CALLS:
+    rows = {str(record.get("shape")).partition(",")[2] for record in records.values()}
+    uneven = differ == ["count", "shape"] and len(rows) == 1 and rows != {""} and "op" not in record
+    if uneven and f"{record['operation']}_v" in CALLS:
         hint += f"; {record['operation']}_v takes blocks of different sizes"
-    if "operation" not in fields and len({_memory(record) for record in records.values()}) > 1:
+    if "operation" not in fields and MEMORY in fields:
         hint += (
             "; give registered arrays on all ranks, such as x = comm.empty(shape, dtype), or plain ones on all: "
             "of a rank's x and out both must be registered"
         )
     return "; ".join(told) + hint
-
-
-def _memory(record: Facts) -> tuple[object, ...]:
-    """Return the kind of memory of a call, or of each call of a batch."""
-    return tuple(each.get(MEMORY, PLAIN) for each in record.get("calls", (record,)))

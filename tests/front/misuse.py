@@ -256,7 +256,7 @@ def counts(comm: Communicator) -> None:
             ([2] * (size + 1), (str(size + 1), str(size))),
             ([2] * (size - 1), (str(size - 1), str(size))),
             ([-1] * size, ("-1",)),
-            ([2.0] * size, ("2.0",)),
+            ([2.0] * size, ("2.0", "integers, such as n // m")),
             (["2"] * size, ("'2'",)),
             (2, ("2",)),
             ([5] * size, too_many),
@@ -296,6 +296,8 @@ def what_calls_lack(comm: Communicator) -> None:
     hypot = partial(comm.all_reduce, x, np.hypot, algorithm="native")  # elementwise, in Python
     rows: list[tuple[Any, ...]] = [
         (UsageError, ("stream", "device"), partial(comm.all_reduce, x, stream=1)),
+        (UsageError, ("dst is an array", "comes before"), comm.send, comm.rank, x),
+        (UsageError, ("root is", "op="), comm.reduce, x, ReduceOp.MAX),
         (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, x, ANY, stream=1)),
         (UsageError, ("algorithm", "native"), hypot),
         (UsageError, ("neu",), partial(comm.all_reduce, x, out="neu")),

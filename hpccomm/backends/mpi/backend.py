@@ -218,8 +218,9 @@ def make(mpi_comm: object) -> MpiBackend:
         If `mpi_comm` is not an intracommunicator.
     """
     if not isinstance(mpi_comm, MPI.Intracomm) or mpi_comm == MPI.COMM_NULL:
+        fits = "mpi_comm.Merge()" if isinstance(mpi_comm, MPI.Intercomm) else "MPI.COMM_WORLD"
         raise UsageError(
-            f"mpi_comm is {mpi_comm!r}; give an mpi4py intracommunicator, such as MPI.COMM_WORLD"
+            f"mpi_comm is {mpi_comm!r}; give an mpi4py intracommunicator, such as {fits}"
         )
     own = mpi_comm.Dup()
     shared = own.Split_type(MPI.COMM_TYPE_SHARED)

@@ -38,7 +38,7 @@ from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
 from hpccomm.runtime.traffic import OTHERS, in_words, left_over
-from hpccomm.runtime.verdict import refusals, side_by_side
+from hpccomm.runtime.verdict import NO_CALL, refusals, side_by_side
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 
 logger = logging.getLogger("hpccomm")
@@ -53,8 +53,6 @@ LARGEST = Signature("all_reduce", np.dtype(np.int64), (7,), op=ReduceOp.MAX)
 """Finds the largest and the smallest of three numbers of all ranks, and whether one has more to tell."""
 
 ENDING = compared(FINALIZE, {"operation": FINALIZE})
-
-NO_CALL: Mapping[str, Any] = {"record": {"operation": "no call"}, "site": ""}
 
 
 class Check:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.numbers import SCALARS
+from hpccomm.communicator.numbers import SCALARS, plain
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import End, with_peers
 from hpccomm.contracts.transport import Steps
@@ -302,6 +302,7 @@ def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
 
 def _elements(self: WindowCalls, x: Any, name: str) -> Array:
     """Return the elements of an array, or that of a number."""
+    x = plain(x)
     ready = isinstance(x, np.generic) and x.dtype == self.dtype
     if isinstance(x, SCALARS) and not ready:
         return _element(x, name, self.dtype)
