@@ -16,6 +16,8 @@ Exit status: that of the program; 2 if it could not be started, or FILE cannot b
 
 import argparse
 import os
+import shutil
+import time
 from pathlib import Path
 
 from hpccomm.bench.flag import Flag
@@ -31,18 +33,16 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Become the program, which finds in its environment that it is recorded."""
-    held = None
     if output.speaks():
         from hpccomm.communicator.recording import prepare
 
         prepare(args.output)
-        held = _watch(args.output)
+        if shutil.which(args.command[0]):
+            _watch(args.output.absolute())
     os.environ["HPCCOMM_RECORDING"] = str(args.output.absolute())
     try:
         os.execvp(args.command[0], args.command)
     except (OSError, ValueError) as error:  # it is empty
-        if held is not None:
-            os.write(held, b"!")  # the error says it
         why = getattr(error, "strerror", error)
         raise UsageError(
             f"{args.command[0]!r} cannot be started: {why}; give a program behind --, such as "
@@ -50,33 +50,37 @@ def run(args: argparse.Namespace) -> int:
         ) from error
 
 
-def _watch(file: Path) -> int:
+def _watch(file: Path) -> None:
     """Start a process that says at the end of the program if nothing was recorded, as one without hpccomm cannot.
 
-    Returns the descriptor that the program holds until it ends. The process is no child of the program, which may wait
-    for all of its children.
+    It is no child of the program, which may wait for all of its children, and no pipe tells it of the end, which other
+    processes of the program would hold.
     """
     from hpccomm.results.recording_file import part_path
 
-    ends, held = os.pipe()
-    os.set_inheritable(held, True)
-    parts = file.absolute(), part_path(file.absolute(), 0)
-
     def found() -> list[int]:
-        return [each.stat().st_mtime_ns for each in parts if each.exists()]
+        return [each.stat().st_mtime_ns for each in (file, part_path(file, 0)) if each.exists()]
 
-    before = found()
+    program, before = os.getpid(), found()
     if child := os.fork():
         os.waitpid(child, 0)
-        os.close(ends)
-        return held
+        return
     os.setsid()  # what ends the program's process group leaves this one, which ends by itself
     if os.fork():
         os._exit(0)
-    os.close(held)
-    if not os.read(ends, 1) and found() == before:
+    while not _ended(program):
+        time.sleep(0.1)
+    if found() == before:
         output.warn(
             f"hpccomm: nothing was recorded to {file}: a recording begins where the program makes its "
             "first communicator of all ranks (hpccomm.new_comm)\n"
         )
     os._exit(0)
+
+
+def _ended(process: int) -> bool:
+    """Whether a process has ended, also if nobody has asked for its status yet."""
+    try:
+        return ") Z " in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True

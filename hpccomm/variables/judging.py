@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpccomm.errors import nearest
 from hpccomm.units import grouped, ranges
-from hpccomm.variables.tables import KnownVariable, fitting, known, version_code
+from hpccomm.variables.tables import PREFIXES, KnownVariable, fitting, known, version_code
 
 Fault = tuple[str, str, str]
 """A verdict, its reason, and what to do."""
@@ -95,16 +95,6 @@ def _advice(variable: KnownVariable, right: str) -> str:
     single = not re.search("[ ,]", right)
     return f"{variable.name}={right}" if single else f"give one of {right}"
 
-
-PROGRAMS = {
-    "OMPI_MCA_": "Open MPI",
-    "PRTE_MCA_": "PRRTE",
-    "MPIR_CVAR_": "MPICH",
-    "I_MPI_": "Intel MPI",
-    "UCX_": "UCX",
-    "FI_": "libfabric",
-}
-"""How the variables of libraries begin."""
 
 ENVIRONMENT, RANKS = "environment", "ranks"
 """Places of a value, beside files. A verdict on all ranks has the second."""
@@ -197,16 +187,16 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
 def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | None:
     """Return the verdict on a name that an installed library does not list, or that is nearly one of the tables; else None."""
     name = re.sub("^MPICH_", "MPIR_CVAR_", setting.name)  # MPICH reads both
-    prefix = next((each for each in PROGRAMS if name.startswith(each)), None)
+    prefix = next((each for each in PREFIXES if name.startswith(each)), None)
     if prefix is None:
         return None
     there = machine.names(prefix)
     # Open MPI passes what begins with the name of a part of PRRTE on.
     if name.split("_")[:3] in [each.split("_")[:3] for each in there]:
-        return None if name in there else unknown(setting, PROGRAMS[prefix], there)
+        return None if name in there else unknown(setting, PREFIXES[prefix][0], there)
     for each in known():
         if each.startswith(prefix) and _slip(name, each):
-            return unknown(setting, PROGRAMS[prefix], [each])
+            return unknown(setting, PREFIXES[prefix][0], [each])
     return None
 
 

@@ -12,17 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 from hpccomm.variables.judging import Surroundings, VariableSetting
-from hpccomm.variables.tables import version_code
+from hpccomm.variables.tables import PREFIXES, version_code
 
 SITE_FILE = Path("/etc/nccl.conf")
 
 _FOLDERS = {"NCCL_IB_HCA": "sys/class/infiniband", "NCCL_SOCKET_IFNAME": "sys/class/net"}
-_LISTS = {
-    "OMPI_MCA_": ["ompi_info", "--all", "--parsable"],
-    "PRTE_MCA_": ["prte_info", "--param", "all:all"],
-    "MPIR_CVAR_": ["mpivars"],
-    "UCX_": ["ucx_info", "-f"],
-}
 _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
@@ -73,7 +67,7 @@ def here(
 
 def installed(prefix: str) -> frozenset[str]:
     """Return the variables with a prefix that the library's own program lists; none if it is not here. Starts it."""
-    command = _LISTS.get(prefix, ["no such program"])
+    command = PREFIXES[prefix][1].split() or ["true"]
     # It leaves out what its own variables exclude.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
     try:

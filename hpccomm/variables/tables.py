@@ -15,6 +15,16 @@ from hpccomm.errors import UsageError, did_you_mean
 LIBRARIES = ("NCCL", "Open MPI", "MPICH", "Intel MPI", "UCX", "libfabric", "CUDA")
 """The libraries. Their files have small letters and no space."""
 
+PREFIXES = {
+    "OMPI_MCA_": ("Open MPI", "ompi_info --all --parsable"),
+    "PRTE_MCA_": ("PRRTE", "prte_info --param all:all"),
+    "MPIR_CVAR_": ("MPICH", "mpivars"),
+    "I_MPI_": ("Intel MPI", ""),
+    "UCX_": ("UCX", "ucx_info -f"),
+    "FI_": ("libfabric", ""),
+}
+"""How variables begin, whose those are, and what lists them; empty if nothing does by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownVariable:
