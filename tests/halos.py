@@ -80,10 +80,16 @@ def check(comm: hpccomm.Communicator, asarray: Asarray = np.array, host: Any = n
             widths = [(width, width)] * len(dims)
             given, filled = expected(grid, whole, widths, corners=corners)
             u = asarray(given)
-            halo = grid.halo(u, width, corners=corners)
-            for times in (1, 10):  # the second time with other values
+            halo, first = grid.halo(u, width, corners=corners), u
+            for times in (
+                1,
+                10,
+                100,
+            ):  # each time with other values, the last time in another array
+                if times == 100:
+                    u = asarray(given)
                 u[...] = asarray(np.where(given == UNTOUCHED, given, times * given))
-                work = halo(async_op=number % 2 == 0)
+                work = halo(None if u is first else u, async_op=number % 2 == 0)
                 if work is not None:
                     work.wait()
                 right = np.where(filled == UNTOUCHED, filled, times * filled)

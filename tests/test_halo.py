@@ -53,10 +53,10 @@ BLOCK = np.zeros((4, 5))
 )  # fmt: skip
 def test_arguments_that_do_not_fit_raise_on_every_rank(u: Any, keywords: Any, text: str) -> None:
     def refused(comm: hpccomm.Communicator) -> None:
-        grid, one = comm.grid((2, 1), periodic=True), comm.rank == 1
+        grid, one, good = comm.grid((2, 1), periodic=True), comm.rank == 1, BLOCK.copy()
         with pytest.raises(UsageError if one else RankMismatch, match=text):
             grid.halo(u if one else BLOCK.copy(), **(keywords if one else {}))
-        halo = grid.halo(BLOCK.copy())
+        halo = grid.halo(good)
         with pytest.raises(UsageError, match="async_op is 1"):
             halo(1)
         halo()
@@ -80,7 +80,8 @@ def test_blocks_that_do_not_fit_are_named(shape: Any, keywords: Any, text: str) 
         with pytest.raises(RankMismatch, match=text) as error:
             grid.halo(np.zeros(shape if odd else (4, 5)), **(keywords if odd else {}))
         assert 2 in error.value.ranks
-        grid.halo(BLOCK.copy())()
+        block = BLOCK.copy()
+        grid.halo(block)()
 
     run_ranks(4, differ)
 
@@ -125,13 +126,48 @@ def test_a_call_under_way_and_blocks_that_take_calls() -> None:
     run_ranks(2, refused)
 
 
+def test_the_array_that_is_given_is_exchanged_or_none_in_silence() -> None:
+    """As update_halo!(A) of ImplicitGlobalGrid and exchange(fields) of GHEX, which take the arrays in each call."""
+
+    def step(comm: hpccomm.Communicator) -> None:
+        u = np.full(3, comm.rank + 1.0)
+        halo = comm.grid((2,), periodic=True).halo(u)
+        for number in range(1, 6):  # ranks may differ in the array that they give
+            u = u + 1.0 if number % 2 or comm.rank else u.copy()
+            assert halo(u, async_op=number == 3) is None or halo._work.wait() is None
+            other = comm.all_gather(u[1])[1 - comm.rank]
+            assert u[0] == u[2] == other
+        with pytest.raises(
+            UsageError, match=r"the planned array no more, .* give the array, as halo\(u\)"
+        ):
+            halo()
+        for wrong in (u[::-1], np.zeros(4), np.zeros(3, int), [u, u], "u", 2.0):
+            with pytest.raises(UsageError, match="u "):
+                halo(wrong)
+        with pytest.raises(UsageError, match=r"\(3,\), \(8,\), 'host'\)\] was planned; give such"):
+            halo(u[::-1])
+        # A view is enough to see the planned one by, and so is what PyTorch or a buffer makes of it.
+        for seen in (lambda u: u[1:2], memoryview, lambda u: u.reshape(3, 1)[:, 0]):
+            u = np.arange(6.0)[comm.rank :][:3]
+            halo, own = comm.grid((2,), periodic=True).halo(u), seen(u)
+            del u
+            halo()
+            assert len(own) in (1, 3)
+            del own
+            with pytest.raises(UsageError, match="no more"):
+                halo()
+
+    run_ranks(2, step)
+
+
 @pytest.mark.parametrize("async_op", [False, True])
 def test_a_rank_that_does_not_come_is_named(
     async_op: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def wait(comm: hpccomm.Communicator) -> None:
         # Which also sends to itself, across the second axis.
-        halo = comm.grid((2, 1), periodic=True).halo(BLOCK.copy(), timeout=0.5)
+        block = BLOCK.copy()
+        halo = comm.grid((2, 1), periodic=True).halo(block, timeout=0.5)
         if comm.rank == 0:
             call = halo(True).wait if async_op else halo
             with pytest.raises(

@@ -5,12 +5,15 @@ arrive without messages of their own, which takes less time than messages to all
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.stride_tricks import as_strided
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane, MessageRequest
@@ -28,6 +31,20 @@ Width = int | Sequence[int | Sequence[int]]
 Neighbors = tuple[tuple[int | None, int | None], ...]
 
 
+class _Bound(NamedTuple):
+    """Arrays whose ghost cells an exchange fills, each with the array whose memory it is a part of, and the exchange."""
+
+    arrays: tuple[tuple[Any, ...], ...]
+    exchange: Callable[[], Any]
+    begin: Callable[[], Work]
+
+    def has(self, arrays: Sequence[Any]) -> bool:
+        """Whether these are the arrays."""
+        return len(arrays) == len(self.arrays) and all(
+            own[0] is each for own, each in zip(self.arrays, arrays, strict=True)
+        )
+
+
 class Halo:
     """Fills the ghost cells of arrays from the neighbors' blocks. Made by `Grid.halo`.
 
@@ -35,17 +52,20 @@ class Halo:
     on the current stream.
     """
 
-    __slots__ = ("_begin", "_exchange", "_work")
+    __slots__ = ("_bind", "_last", "_planned", "_work")
 
-    def __init__(self, exchange: Callable[[], Any], begin: Callable[[], Work]) -> None:
-        self._exchange, self._begin = exchange, begin
+    def __init__(self, bind: Callable[[Sequence[Any]], _Bound], planned: _Bound) -> None:
+        self._bind, self._planned, self._last = bind, planned, planned
         self._work: Work | None = None
 
-    def __call__(self, async_op: bool = False) -> Work | None:
+    def __call__(self, u: Any = None, async_op: bool = False) -> Work | None:
         """Fill the ghost cells.
 
         Parameters
         ----------
+        u : array, or list of arrays, optional
+            What has the ghost cells: of the shape, dtype and strides that were planned. None is the planned array itself.
+            Ranks may differ in which array they give.
         async_op : bool
             Return a `hpccomm.Work` at once. Until it is waited for, do not use the ghost cells, and do not write to the cells
             that a neighbor gets.
@@ -53,19 +73,55 @@ class Halo:
         Raises
         ------
         UsageError
-            If the `hpccomm.Work` of the call before is not done.
+            If the `hpccomm.Work` of the call before is not done, if u is not like the planned array, or if none is given
+            and the program has no array any more with the planned one's memory.
         CommunicationError
             If the call fails or its deadline passes.
         """
+        if isinstance(u, int):  # as a first argument, which u was not always
+            u, async_op = None, u
         if self._work is not None:
             if not self._work.done():
                 raise UsageError("this halo is under way; wait for its Work before the next call")
             self._work = None
-        if check_bool("async_op", async_op):
-            self._work = self._begin()
+        check_bool("async_op", async_op)
+        bound = self._planned
+        if u is None:
+            if any(map(_unseen, bound.arrays)):
+                raise UsageError(
+                    "the program has the planned array no more, as after u = u + 1, which makes another one; give "
+                    "the array, as halo(u), or write into the planned one, as by u += 1"
+                )
+        elif not bound.has(arrays := _listed(u)):
+            if not self._last.has(arrays):
+                self._last = self._bind(arrays)
+            bound = self._last
+        if async_op:
+            self._work = bound.begin()
             return self._work
-        self._exchange()
+        bound.exchange()
         return None
+
+
+def _listed(u: Any) -> Sequence[Any]:
+    return u if isinstance(u, list) and u else [u]
+
+
+def _references(arrays: Sequence[Any]) -> list[int]:
+    return [sys.getrefcount(each) for each in arrays]
+
+
+_OURS = _references((object(),))[0] + 1
+"""References to an array that only a halo has: one more than from the sequence, since it holds the memory."""
+
+
+def _unseen(arrays: Sequence[Any]) -> bool:
+    """Whether nothing but this halo refers to an array of NumPy, or to the memory that it is a part of.
+
+    As in ``numpy.ndarray.resize``, which refuses where something does.
+    """
+    owns = arrays[-1].__class__ is np.ndarray and arrays[-1].flags.owndata
+    return owns and max(_references(arrays)) <= _OURS
 
 
 def halo(
@@ -100,7 +156,7 @@ def halo(
     Returns
     -------
     Halo
-        Called without arguments, it fills the ghost cells with what is then beside them.
+        Called with an array like u, it fills the ghost cells with what is then beside them; without, those of u.
 
     Raises
     ------
@@ -114,7 +170,7 @@ def halo(
     try:
         limit = core.limit(timeout)
         widths = _widths(width, len(self.neighbors))
-        for each in u if isinstance(u, list) and u else [u]:
+        for each in _listed(u):
             blocks.append(_block(core, self.neighbors, each, widths, axes))
         asked = {"width": widths, "corners": check_bool("corners", corners)}
         asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]
@@ -128,11 +184,33 @@ def halo(
             every = [json.loads(each) for each in core.control.all_gather(own)]
             for block, shapes in zip(blocks, zip(*every, strict=True), strict=True):
                 _compare(self, block.axes, shapes)
-        whole, _ = agreed(core, calls, parts=parts)
-    exchange, begin = (
-        carrying_out(core, None, whole, limit, async_op=each) for each in (False, True)
-    )
-    return Halo(exchange, begin)
+        whole, transport, tagged = agreed(core, calls, parts=parts)
+    neighbors, likes = self.neighbors, [each.like for each in blocks]
+
+    def bound(arrays: Sequence[Any], whole: Call) -> _Bound:
+        ways = [carrying_out(core, None, whole, limit, async_op=each) for each in (False, True)]
+        return _Bound(tuple(map(_with_owner, arrays)), *ways)
+
+    def bind(arrays: Sequence[Any]) -> _Bound:
+        """Return the exchange for other arrays, by messages with the same tags. Local."""
+        with core.outside_batch("halo"):
+            blocks = [_block(core, neighbors, each, widths, axes) for each in arrays]
+            if [each.like for each in blocks] != likes:
+                raise UsageError(
+                    f"u has (dtype, shape, strides, memory) {[each.like for each in blocks]}, and {likes} was planned; "
+                    "give such arrays, or plan another halo"
+                )
+            calls, parts = _exchange(blocks, corners)
+            pairs = zip(calls, tagged, strict=True)
+            calls = [replace(call, tags=each.tags) for call, each in pairs]
+            return bound(arrays, calls[0].prepared.lane.planned(calls[0], calls, transport, parts))
+
+    return Halo(bind, bound(_listed(u), whole))
+
+
+def _with_owner(u: Any) -> tuple[Any, ...]:
+    """Return an array, and the one of NumPy whose memory it is a part of, if that is another one."""
+    return (u, u.base) if isinstance(getattr(u, "base", None), np.ndarray) else (u,)
 
 
 class _Block(NamedTuple):
@@ -146,6 +224,7 @@ class _Block(NamedTuple):
     widths: list[tuple[int, int]]
     neighbors: Neighbors
     rank: int
+    like: tuple[Any, ...]
 
 
 def _block(
@@ -167,7 +246,7 @@ def _block(
                 f"neighbor needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
             )
     return _Block(
-        u if on_device else seen,
+        u if on_device else as_strided(seen),  # which refers to u once: see `_unseen`
         lane,
         str(seen.dtype),
         seen.shape,
@@ -175,6 +254,7 @@ def _block(
         widths,
         neighbors,
         core.backend.rank,
+        (str(seen.dtype), seen.shape, seen.contiguous if on_device else seen.strides, lane.memory),
     )
 
 

@@ -75,7 +75,7 @@ class Announced(NamedTuple):
 
 def agreed(
     core: Core, calls: Sequence[Call], *, parts: Parts = None, async_op: bool = False
-) -> tuple[Call, Transport | None]:
+) -> tuple[Call, Transport | None, Sequence[Call]]:
     """Agree on a plan. Collective; blocks. Within a call.
 
     Parameters
@@ -95,6 +95,8 @@ def agreed(
         What is planned, as one call, for `carrying_out`.
     Transport or None
         Where its messages on host arrays go, if there are such.
+    sequence of Call
+        Its messages, with the tags that they have there.
 
     Raises
     ------
@@ -117,7 +119,7 @@ def agreed(
             core.agree_on_pairs("plan", of)
     for each in calls:
         lane.prepare_plan(each)
-    return whole, transport
+    return whole, transport, messages
 
 
 def at_deadline(core: Core, prepared: PreparedCall, *, polled: bool = False) -> str:

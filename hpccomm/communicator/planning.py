@@ -163,7 +163,7 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     with core.calls.one_call():
         core.agree("plan", {"async_op": async_op}, error)
         assert call is not None
-        planned, transport = agreed(core, (call,), async_op=async_op)
+        planned, transport, _ = agreed(core, (call,), async_op=async_op)
     assert planned.prepared.choice is not None
     choice = replace(
         planned.prepared.choice, at_deadline=at_deadline(core, planned.prepared, polled=async_op)

@@ -13,7 +13,7 @@ def life(comm: hpccomm.Communicator, board: np.ndarray, generations: int) -> np.
     cells = np.pad(board[block], 1)
     halo, own = grid.halo(cells), cells[1:-1, 1:-1]
     for _ in range(generations):
-        halo()
+        halo(cells)
         around = sliding_window_view(cells, (3, 3)).sum((2, 3)) - own
         own[...] = (around == 3) | ((around == 2) & (own == 1))
     whole = np.zeros_like(board)
