@@ -268,18 +268,17 @@ class Inquiry:
     def ask_sender(self, error: Any, entry: CallRecord) -> None:
         """Have the error of a message that does not fit say where it was sent, if one message of its rank is awaited."""
         calls, label, side = self._calls, entry[LABEL], self._calls.backend.side
-        for src in error.ranks if side is not None else ():
-            ends = [end for end in label.ends if end[:2] in (("src", src), ("src", None))]
-            if side is None or len(ends) != 1:
-                continue
-            channel = ends[0][2]
-            after = [each for each in recorded(calls.kept) if each[SEQUENCE] > entry[SEQUENCE]]
-            later = sum(("src", src, channel) in each[LABEL].ends for each in after)
-            number = calls.traffic.cell(src, channel)[1] - later * (not label.ahead)
-            question = {"comm": calls.origin.uid, "from": calls.origin.rank}
-            answers = side.ask([src], {**question, "sent": (channel, number)}, ANSWER_SECONDS)
-            if site := answers[src].facts.get("sent"):
-                error.args = (f"{error}; rank {src} sent it at {site}",)
+        src = next(iter(error.ranks), None)
+        ends = [end[2] for end in label.ends if end[:2] in (("src", src), ("src", None))]
+        if side is None or src is None or len(ends) != 1:
+            return
+        number = calls.traffic.cell(src, ends[0])[1]
+        if not label.ahead:  # receives are counted when they begin
+            later = (each for each in recorded(calls.kept) if each[SEQUENCE] > entry[SEQUENCE])
+            number -= sum(("src", src, ends[0]) in each[LABEL].ends for each in later)
+        question = {"comm": calls.origin.uid, "from": calls.origin.rank, "sent": (ends[0], number)}
+        if site := side.ask([src], question, ANSWER_SECONDS)[src].facts.get("sent"):
+            error.args = (f"{error}; rank {src} sent it at {site}",)
 
     def after_refusal(self, entry: CallRecord) -> None:
         """Raise if other ranks have made a call that this one refused just before this call.

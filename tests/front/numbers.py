@@ -45,9 +45,6 @@ def kinds(comm: Communicator, name: str) -> None:
         prefix = sum(each[1 : comm.rank + 1], each[0])
         assert comm.scan(mine) == prefix, "scan"
         assert comm.all_reduce(mine, async_op=True).wait() == total, "asynchronous"
-    equal(comm.all_gather(mine), np.array(each, kind), "all_gather")
-    gathered = comm.gather(mine)
-    assert (gathered is None) == (comm.rank > 0), "gather"
     out = np.empty(1, np.array(mine).dtype)
     assert comm.scan(mine, out=out, exclusive=True) is out, "an out"
     equal(out, np.array([sum(each[1 : comm.rank], each[0]) if comm.rank else 0], out.dtype), "out")

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.communicator.core import Core
-from hpccomm.communicator.numbers import SCALARS, plain
+from hpccomm.communicator.numbers import NUMBERS, SCALARS, plain
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import End, with_peers
 from hpccomm.contracts.transport import Steps
@@ -96,9 +96,8 @@ class WindowCalls(Hinting):
         return peer, start
 
 
-_WHOLE = (bool, int, np.integer, np.bool_)
-_REAL = (*_WHOLE, float, np.floating)
-_COMPLEX = (*_REAL, complex, np.complexfloating)
+_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+"""Kinds of dtypes, each of which holds those before it; ml_dtypes has kind V."""
 
 
 def accumulate(
@@ -303,8 +302,7 @@ def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
 def _elements(self: WindowCalls, x: Any, name: str) -> Array:
     """Return the elements of an array, or that of a number."""
     x = plain(x)
-    ready = isinstance(x, np.generic) and x.dtype == self.dtype
-    if isinstance(x, SCALARS) and not ready:
+    if x.__class__ in NUMBERS:
         return _element(x, name, self.dtype)
     return self._checked(x, name, written=False)
 
@@ -333,15 +331,11 @@ def _element(number: Any, name: str, dtype: DType) -> Array:
     UsageError
         If no element of the dtype holds it. Floats round it.
     """
-    if dtype == dtypes.BOOL:
-        fits = isinstance(number, bool | np.bool_)
-    elif dtypes.is_integer(dtype):
+    kind = np.dtype(number.__class__).kind
+    fits = dtypes.is_reducible(dtype) and _ORDER[kind] <= _ORDER[dtype.kind]
+    if fits and dtypes.is_integer(dtype):
         bounds = np.iinfo(dtype)
-        fits = isinstance(number, _WHOLE) and bounds.min <= int(number) <= bounds.max
-    elif dtypes.is_float(dtype):
-        fits = isinstance(number, _REAL)
-    else:
-        fits = dtypes.is_complex(dtype) and isinstance(number, _COMPLEX)
+        fits = bounds.min <= int(number) <= bounds.max
     if fits:
         try:
             with np.errstate(over="ignore"):
