@@ -38,7 +38,6 @@ ENOUGH = 20_000
 _NCCL_RANK = " nranks "
 _RANK = re.compile(r"\brank (\d{1,9}) nranks ")
 _RAISED_BY = re.compile(r"\brank (\d{1,9}) raised:\s*$")
-_IGNORED = "Exception ignored in"
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -72,19 +71,16 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     begin = stream.peek()
     reader = _LogReader(LogReport(name))
     unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
-    lines = begin[: begin.rfind(b"\n") + 1] or begin
-    text = "" if unpack else lines.decode("latin-1")
+    text = "" if unpack else begin[: begin.rfind(b"\n") + 1 or None].decode("latin-1")
     what = next((what for form, what in _FOREIGN if text.strip() and form.fullmatch(text)), "")
     data = b""
-    for data, end in _pieces(unpack(stream) if unpack else stream, reader.report):
+    pieces = _pieces(unpack(stream) if unpack else stream, reader.report)
+    for data, end in islice(pieces, 1 if what else None):
         reader.take(data, end)
-        if what:
-            break
     reader.report.lines += bool(data) and not data.endswith(b"\n")
     if what and not reader.report.status:
-        seen = (
-            f"; line {each.line}: {each.message.meaning}" for each in reader.report.of("warning")
-        )
+        warnings = reader.report.of("warning")
+        seen = (f"; line {each.line}: {each.message.meaning}" for each in warnings)
         raise ResultsError(f"{name} is not a log but {what}{''.join(seen)}")
     reader.report.compare_calls()
     return reader.report
@@ -146,9 +142,8 @@ class _LogReader:
     def _look(self, data: bytes, start: int, end: int, words: set[str]) -> None:
         """Look at a line that has some of the words."""
         number = self.report.lines + 1
-        usual = self._usual.get(key := frozenset(words))
-        often = usual is not None and usual.count >= ENOUGH
-        if usual and often and usual.message.pattern.search(_text(data[start:end])):
+        usual, line = self._usual.get(key := frozenset(words)), data[start:end]
+        if usual and usual.count >= ENOUGH and usual.message.pattern.search(_text(line)):
             usual.count += 1
             return
         rows = sorted({row for word in words for row in self._rows.get(word, ())})
@@ -184,8 +179,8 @@ class _LogReader:
             if not place and "\n" in said:
                 self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in match.groupdict().items() if value}
-            component = "a crash" if FATAL in said else message.component
-            went_on = partial(survival.went_on, component, *near)
+            # A crash is no exception.
+            went_on = partial(survival.went_on, "" if FATAL in said else message.component, *near)
             return self.report.add(message, number, said, origin, details, place, went_on)
         return None
 
@@ -199,10 +194,12 @@ class _LogReader:
             origin = origin._replace(rank=int(raised_by[1]))
         self._raised[origin.tag] = last
         before = before[before[:-1].rfind("\n") + 1 :]
-        if _IGNORED in before:  # said by that line
+        if "Exception ignored in" in before:  # said by that line
             return
         rows = [row for row, each in enumerate(TABLE) if any(word in said for word in each.words)]
-        near = (before, "", _lines_after(origin, data, start, last - number + 1))
+        after = _lines_after(origin, data, start, last - number + 1)
+        # PyTorch's hook puts that tag before what nobody has caught.
+        near = (before, "", iter(()) if re.search(r"\[rank\d+\]: $", origin.tag) else after)
         if self._take_message(rows, last, said, origin, near, place) is None:
             text = said.partition("\n")[0]
             went_on = partial(survival.went_on, "Python", *near)

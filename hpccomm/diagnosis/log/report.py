@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
@@ -57,11 +57,6 @@ class Sighting:
     ranks: set[int] = field(default_factory=set)
     hosts: dict[str, tuple[str, int]] = field(default_factory=dict)
     went_on: int = ENDED
-
-    @property
-    def vague(self) -> bool:
-        """Whether it reports a crash without the rank; launchers name the rank after it."""
-        return self.message.name == "ucx-signal" and not self.ranks
 
 
 @dataclass(slots=True)
@@ -128,16 +123,14 @@ class LogReport:
     def compare_calls(self) -> None:
         """Find the cause in the calls in which PyTorch's watchdogs saw ranks wait, if these differ."""
         calls = [
-            each for key, each in self.sightings.items() if key[0] == "torch-watchdog" and key[1]
+            a for (name, what), a in self.sightings.items() if what and name == "torch-watchdog"
         ]
         ranks = [rank for each in calls for rank in each.ranks]
         if len(calls) > 1 and len(ranks) == len({*ranks}):
             odd = min(calls, key=lambda each: len(each.ranks))
-            odd.message = next(each for each in TABLE if each.name == "torch-other-call")
-            where = (
-                f"{ranks_named(sorted(each.ranks))} in {each.details['what']}" for each in calls
-            )
-            odd.details = {**odd.details, "told": "; ".join(where)}
+            where = (f"{ranks_named(sorted(a.ranks))} in {a.details['what']}" for a in calls)
+            row = next(each for each in TABLE if each.name == "torch-other-call")
+            odd.message = replace(row, meaning=f"{row.meaning}: {'; '.join(where)}")
 
     @property
     def status(self) -> int:
@@ -157,9 +150,13 @@ class LogReport:
         return "survived" if survived else seen.message.kind
 
     def of(self, *kinds: str) -> list[Sighting]:
-        """Return the messages of some kinds: by kind, then by line, vague ones last."""
+        """Return the messages of some kinds: by kind, then by line; crashes without a rank are last.
+
+        Launchers name the rank after them.
+        """
         found = [each for each in self.sightings.values() if self.kind(each) in kinds]
-        return sorted(found, key=lambda a: (kinds.index(self.kind(a)), a.vague, a.line))
+        found.sort(key=lambda a: (a.message.name == "ucx-signal" and not a.ranks, a.line))
+        return sorted(found, key=lambda a: kinds.index(self.kind(a)))
 
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.

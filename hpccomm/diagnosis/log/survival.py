@@ -6,7 +6,6 @@ it survived out of the causes.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from itertools import islice, takewhile
 
@@ -16,7 +15,8 @@ ENDED, PROGRESS, SAID = range(3)
 """Nothing tells that it went on; lines of progress follow; the program says so itself."""
 
 NEAR, MOST = 3, 40
-"""Lines after a failure in which a program says how it goes on, and in which progress is looked for."""
+"""Lines after a failure in which a program says how it goes on, and in which progress is looked for; those that
+are about the failure do not count."""
 
 _CATCHABLE, _GOES_ON, _MILD, _FOLLOWS, _LAUNCHER, _PROGRESS = (
     re.compile("|".join(row["regex"] for row in rows("afterwards.tsv") if row["what"] == what))
@@ -47,13 +47,17 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
         return ENDED
     if _GOES_ON.search(said) or _MILD.search(said):
         return SAID
-    own = takewhile(lambda line: not _LAUNCHER.match(line), islice(after, MOST))
-    lines = [line for line in own if _GOES_ON.search(line) or not _FOLLOWS.match(line)]
-    if any(_GOES_ON.search(line) for line in lines[:NEAR]):
-        return SAID
-    forms = {line: re.sub(r"[\d.]+", "0", line) for line in lines}
-    often = Counter(forms.values())  # a loop goes on, whatever it prints
-    progress = [line for line in forms if _PROGRESS.match(line) or often[forms[line]] > 1]
+    own = takewhile(lambda line: not _LAUNCHER.match(line), after)
+    ordinary = (line for line in own if not _FOLLOWS.match(line) or _GOES_ON.search(line))
+    first, progress = dict[str, str](), set[str]()
+    for number, line in enumerate(islice(ordinary, MOST)):
+        if number < NEAR and _GOES_ON.search(line):
+            return SAID
+        alike = first.setdefault(re.sub(r"[\d.]+", "0", line), line)
+        if alike != line or _PROGRESS.match(line):  # a loop goes on, whatever it prints
+            progress |= {alike, line}
+        if len(progress) > 1 and number >= NEAR - 1:
+            break
     if progress and (_GOES_ON.search(before) or _MILD.search(before)):
         return SAID
     return PROGRESS if len(progress) > 1 else ENDED

@@ -70,8 +70,7 @@ def _first(report: LogReport, first: Sighting) -> Iterator[str]:
     }
     yield f"{named[message.kind]}: {_where(first)}"
     yield f"  {textwrap.shorten(first.text, 2 * WIDTH, placeholder=' ...')}"
-    told = ": ".join(filter(None, (message.component, message.meaning, first.details.get("told"))))
-    yield from wrapped(told, 2, 4)
+    yield from wrapped(f"{message.component}: {message.meaning}", 2, 4)
     for number, remedy in enumerate(message.remedies[:MOST_REMEDIES], 1):
         yield from wrapped(f"{number}. {remedy}", 4, 6)
     if message.check:
