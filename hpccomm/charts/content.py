@@ -102,6 +102,8 @@ def _pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
         for each in verdict.findings
     ]
     mood, what = ("bad", "something") if lines else ("good", "nothing")
+    if verdict.undecided and not lines:
+        mood, what = "open", "nothing of what is decided (nodes were busy)"
     return Statement(mood, f"Pairs of ranks of {name}: {what} is slow", _few(lines))
 
 

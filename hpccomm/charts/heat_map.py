@@ -21,7 +21,8 @@ def pairs_of_ranks(measured: MeasuredPairs, verdict: PairDiagnosis) -> Chart:
     latency, bandwidth = matrices(measured)
     speed_part, bandwidth_part = parts(measured, verdict)
     findings = [f"{each.kind} {each.name}" for each in verdict.findings]
-    said = f"slow: {few(findings, 3)}" if findings else "nothing is slow"
+    quiet = "undecided: busy" if verdict.undecided else "nothing is slow"
+    said = f"slow: {few(findings, 3)}" if findings else quiet
     return {
         "title": {
             "text": f"{len(measured.nodes)} ranks on {counted(len(set(measured.nodes)), 'node')}, "

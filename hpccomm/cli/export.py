@@ -50,8 +50,9 @@ def _csv(run: Run, samples: WholeSamples) -> str:
 
 def _expect(run: Run, _samples: WholeSamples) -> str:
     from hpccomm.results.expectations import written
+    from hpccomm.results.repetitions import typical
 
-    return written(run.info, run.rows)
+    return written(run.info, map(typical, run.rows, run.timings), run.others.line)
 
 
 def _refuse_without_place(run: Run, name: str) -> None:

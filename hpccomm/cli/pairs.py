@@ -4,8 +4,9 @@ Pairs that share no link are measured at the same time: in a round each node mee
 pairs are measured again. With many ranks the rounds end when --budget is used up, and at the
 earliest after the first. The measured pairs then cover all nodes evenly.
 
-The exit status is 0 if nothing is slow, 1 if something is, and 2 if the command failed. A line "#
-DRAIN host" names each host of a slow node, whose pairs are mostly slow.
+The exit status is 0 if nothing is slow, 1 if something is, 4 if nothing else is and other processes keep
+nodes busy, of which nothing is decided then, and 2 if the command failed. A line "# DRAIN host" names
+each host of a slow node, whose pairs are mostly slow, and a line "# UNDECIDED host" each busy one.
 
 Examples
 --------
@@ -24,6 +25,7 @@ from hpccomm.bench.pairs.flags import FLAGS as FLAGS
 from hpccomm.bench.perf.names import DEVICE
 from hpccomm.cli import output
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.runtime.lifetime import Status
 
 if TYPE_CHECKING:
     from hpccomm.results.schema import RunInfo
@@ -61,16 +63,17 @@ def run(args: argparse.Namespace) -> int:
             with closing(Progress(terminal() if comm.rank == 0 else None)) as progress:
                 measured = measuring.measure(comm, options, thresholds, progress.show)
 
-            def report() -> bool:
+            def report() -> int:
                 assert measured is not None
                 verdict = locate_slow(measured, thresholds)
                 if writer is not None:
                     writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))
+                    measured.others.store(writer)
                 if args.json is not None:
                     output.write_file(args.json, pairs_text.as_json(measured, verdict))
                 opened.close()  # here, so that a file that cannot be completed is an error on every rank
                 output.write(pairs_text.text(measured, verdict))
-                return bool(verdict.findings)
+                return 1 if verdict.findings else Status.UNDECIDED if verdict.undecided else 0
 
             return int(comm.broadcast_object(on_root(comm, report)))
 

@@ -12,8 +12,9 @@ collective that lacks it, are skipped, and the header lists them. Requested alon
 its GPUs.
 
 The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and
-actual value are on standard error) or a table is slower than required (--min-bw, --expect), and 2
-if the command failed: wrong usage or configuration, a file, a failed communication.
+actual value are on standard error) or a table is slower than required (--min-bw, --expect), 4 if it is
+slower while other processes kept nodes busy, which decides nothing, and 2 if the command failed: wrong
+usage or configuration, a file, a failed communication.
 
 Examples
 --------
@@ -42,6 +43,7 @@ from hpccomm.bench.perf.options import Options
 from hpccomm.cli import output
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
+from hpccomm.runtime.lifetime import Status
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.sweep import CommSource
@@ -80,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.progress import terminal
 
     streams = sys.stdout, sys.stderr, terminal()
-    return 1 if sweep.run(_sources(options), options, *streams) else 0
+    failures = sweep.run(_sources(options), options, *streams)
+    return Status.UNDECIDED if failures < 0 else int(failures > 0)
 
 
 def _sources(options: Options) -> list["CommSource"]:

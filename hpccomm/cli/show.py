@@ -28,6 +28,7 @@ from hpccomm.cli import output
 from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
 from hpccomm.results.run import Run, WholeSamples, choose
+from hpccomm.runtime.lifetime import Status
 
 FLAGS = (
     Flag(
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
                     timings=part.timings,
                 )
             damage += samples.damage()
-        text += _how_to_compare(chosen)
+        text += chosen.others.line + _how_to_compare(chosen)
         text += "".join(
             f"# Published : {collective} {each}\n"
             for collective in dict.fromkeys(row.collective for row in chosen.rows)
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         )
         expected, failed = _expected(args, chosen)
     output.write(listing + describe.facts(chosen) + text + expected)
-    return output.damaged(damage, file) or status or int(failed)
+    return output.damaged(damage, file) or status or failed
 
 
 def _how_to_compare(run: Run) -> str:
@@ -144,26 +145,29 @@ def _how_to_compare(run: Run) -> str:
     )
 
 
-def _expected(args: argparse.Namespace, run: Run) -> tuple[str, bool]:
-    """Return a text on whether a run meets expectations, and whether it fails them."""
+def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
+    """Return a text on whether a run meets expectations, and the exit status."""
     from hpccomm.results.expectations import expectation
     from hpccomm.results.judge import Judge
+    from hpccomm.results.repetitions import typical
 
     if args.expected is None:
-        return "", False
+        return "", 0
     expected = expectation(args.expected, run.info)
     judge = Judge(expected, run.info, args.near)
     text = ""
     for variant, part in run.by_variant().items():
-        for block, table in groupby(part.rows, key=lambda row: row.block):
-            for row in table:
-                judge.add(row)
+        timed = zip(part.rows, part.timings, strict=True)
+        for block, table in groupby(timed, key=lambda each: each[0].block):
+            for row, timing in table:
+                judge.add(typical(row, timing))
             words = [*block, *([f"[{variant}]"] if variant else [])]
-            text += f"# {' '.join(words)}\n{judge.finish()}"
+            text += f"# {' '.join(words)}\n{judge.finish(run.others.failed)}"
     whole = run.status == "completed"
     if not whole:
         text += f"# The run did not complete ({run.status}): FAILED\n"
-    return text + judge.nothing(), judge.failures > 0 or not whole
+    status = Status.UNDECIDED if run.others.busy and judge.judged and whole else 1
+    return text + judge.nothing(), status if judge.failures > 0 or not whole else 0
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -173,6 +173,10 @@ def side(
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
+    busy = {key: f"{run.title}: busy" for key, run in launches.items() if run.others.busy}
+    if len(busy) < len(launches):
+        launches = {key: run for key, run in launches.items() if key not in busy}
+        left_out |= dict.fromkeys(busy.values())
     return Side(tuple(launches.values()), tuple(left_out), variant)
 
 

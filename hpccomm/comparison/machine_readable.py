@@ -16,7 +16,7 @@ from hpccomm.drawing.xml import xml_text
 VERSION = 1
 """Of the JSON document."""
 
-_SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "left_out")
+_SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "left_out", "others")
 """The fields with the same name in the document and in `Comparison`."""
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from hpccomm.comparison.matching import BUSBW, METRICS, TIME
-from hpccomm.comparison.verdict import MEANINGS, UNTESTED, CaseVerdict, Comparison
+from hpccomm.comparison.verdict import MEANINGS, UNDECIDED, UNTESTED, CaseVerdict, Comparison
 from hpccomm.results.table import figure
 
 
@@ -17,6 +17,7 @@ def text(comparison: Comparison) -> str:
     lines = [f"# Differs between the sides: {each}" for each in comparison.circumstances]
     lines += [f"# The machines differ: {each}" for each in comparison.machines]
     lines += [f"# Left out: {each}" for each in comparison.left_out]
+    lines += comparison.others.splitlines()
     if any(comparison.names):
         names = [name or "all" for name in comparison.names]
         lines += [f"# Base: {names[0]}", f"# New:  {names[1]}"]
@@ -75,7 +76,7 @@ def _closing(comparison: Comparison) -> list[str]:
         f"{rules.minimum:.1%} does not count; equal sides are found to differ once in {1 / rules.level:.0f} comparisons",
     ]
     lines += [f"# {each}: {MEANINGS[each].replace('launches', comparison.unit)}" for each in counts]
-    if not comparison.decided:
+    if not comparison.counts.keys().isdisjoint((UNDECIDED, UNTESTED)):
         lines.append(
             f"# This many cases need {comparison.needed} {comparison.unit} a side at least: hpccomm perf ... "
             + ("--passes" if comparison.unit == "passes" else "--launches")

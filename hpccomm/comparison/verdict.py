@@ -17,13 +17,14 @@ from hpccomm.results import fingerprint
 from hpccomm.units import few
 
 SLOWER, WRONG = FAILURES = "slower", "wrong"
-UNDECIDED, UNTESTED = OPEN = "undecided", "untested"
+UNDECIDED, UNTESTED, BUSY = OPEN = "undecided", "untested", "undecided: busy"
 SAME, FASTER = "same", "faster"
 
 MEANINGS: Mapping[str, str] = {
     WRONG: "a result of the new side is wrong",
     SLOWER: "the new side takes longer by more than the minimum effect",
     UNDECIDED: "the launches vary too much to decide; run more launches",
+    BUSY: "other processes took the cores meanwhile; measure when nodes are quiet",
     UNTESTED: "there are too few launches to test anything",
     SAME: "the difference, if any, is smaller than the minimum effect",
     FASTER: "the new side takes less by more than the minimum effect",
@@ -47,6 +48,8 @@ class Rules:
         The purposeful difference of the sides.
     metric : str
         The compared figure: one of `hpccomm.comparison.matching.METRICS`.
+    busy : bool
+        Whether others kept nodes busy while a side was measured: its times decide nothing.
     """
 
     minimum: float = 0.02
@@ -54,6 +57,7 @@ class Rules:
     measure: str = matching.AUTO
     across: matching.Across = field(default_factory=dict)
     metric: str = matching.TIME
+    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class Comparison:
         Of the two variants; empty if the sides are not variants.
     unit : str
         The things with one value each: ``launches``, or ``passes`` within one launch.
+    others : str
+        A line of comment on the launch during which other processes took most; empty if unknown.
     """
 
     rules: Rules
@@ -125,6 +131,7 @@ class Comparison:
     machines: tuple[str, ...] = ()
     names: tuple[str, str] = ("", "")
     unit: str = "launches"
+    others: str = ""
 
     @property
     def across(self) -> list[str]:
@@ -195,12 +202,16 @@ def compare(
             f"the two sides have no case in common: the base has {few(matched.only_base, 2)}, the new one "
             f"{few(matched.only_new, 2)}; measure both with the same flags{remedy}"
         )
+    taken = (run.others for run in (*base.runs, *new.runs))
+    busiest = max(taken, key=lambda each: max(each.during, default=-1.0))
+    rules = replace(rules, busy=bool(busiest.busy))
     compared = compare_passes(matched, (base.variant, new.variant), rules)
     return replace(
         compared,
         circumstances=tuple(each for each in _circumstances(base, new) if each not in machines),
         left_out=(*base.left_out, *new.left_out, *compared.left_out),
         machines=tuple(machines),
+        others=busiest.line,
     )
 
 
@@ -251,6 +262,8 @@ def _judged(values: Mapping[CaseKey, CaseValues], rules: Rules) -> tuple[CaseVer
         testable = statistics.least_p(len(each.base), len(each.new)) * len(p) <= rules.level
         if each.wrong:
             verdict = WRONG
+        elif rules.busy:
+            verdict = BUSY
         elif not testable:
             verdict = UNTESTED
         elif p_slower <= rules.level:

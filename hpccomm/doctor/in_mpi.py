@@ -16,6 +16,7 @@ from typing import Any
 
 from hpccomm.backends.bootstrap.mpi import load
 from hpccomm.doctor import facts, rank
+from hpccomm.doctor.sources.others import rested, shares
 from hpccomm.errors import HpccommError
 
 READINGS = 7
@@ -56,6 +57,7 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     leads = world.Split(0 if node.rank == 0 else 1)
     of_mpi = rank.of_mpi(mpi)
     own = {"rank": world.rank} | rank.gather()
+    own["others"] = shares(world.allgather(rested(world.barrier)))[world.rank]
     if peers := _peers(node):
         own["peers"] = peers
     else:

@@ -295,7 +295,7 @@ def _collective(text: str) -> str:
     return name
 
 
-def written(info: RunInfo, rows: Iterable[Row]) -> str:
+def written(info: RunInfo, rows: Iterable[Row], remark: str = "") -> str:
     """Return a file that expects of other runs what a run has: an entry for each row.
 
     Parameters
@@ -304,9 +304,12 @@ def written(info: RunInfo, rows: Iterable[Row]) -> str:
         Facts of the run.
     rows : iterable of Row
         Its rows.
+    remark : str
+        Lines of comment about the figures.
     """
     ranks, nodes = len(info.ranks), info.nodes
-    lines = [f"# What {ranks} ranks on {counted(nodes, 'node')} had on {info.started:%Y-%m-%d}"]
+    place, day = f"{ranks} ranks on {counted(nodes, 'node')}", f"{info.started:%Y-%m-%d}"
+    lines = [f"# What {place} had on {day}, by medians where these are known", *remark.splitlines()]
     for row in rows:
         facts: dict[str, object] = {"collective": row.collective}
         if row.busbw > 0:

@@ -66,15 +66,15 @@ class Judge:
         self._rows.sort(key=lambda each: each[0])
         del self._rows[MOST_LINES:]
 
-    def finish(self) -> str:
-        """Return the verdict on the table's rows, as comments, and begin the next table."""
+    def finish(self, failed: str = "FAILED") -> str:
+        """Return the verdict on the table's rows, as comments, and begin the next table. `failed` is the word for too little."""
         for best in self._best.values():
             self._take(*best)
         title = f"# {'Expected':20s} : "
         text = f"{title}nothing of this table, by {self._expected.name}\n"
         if self._number:
             worst, entry, _ = self._rows[0]
-            verdict = f"FAILED, below {self._near:.0%}" if worst < self._near else "OK"
+            verdict = f"{failed}, below {self._near:.0%}" if worst < self._near else "OK"
             number = f", the least of {self._number} rows" if self._number > 1 else ""
             text = f"{title}{worst:.0%} of {entry} by {self._expected.name}{number}: {verdict}\n"
             text += "".join(_line(*each) for each in self._rows if each[0] < self._near)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.units import grouped
 
 ENTRY = "pairs"
@@ -82,6 +83,8 @@ class MeasuredPairs:
         Bytes of the messages.
     seconds : float
         That all of it took.
+    others : Others
+        What other processes took of the cores meanwhile.
     """
 
     nodes: tuple[int, ...]
@@ -91,6 +94,7 @@ class MeasuredPairs:
     small: int
     large: int
     seconds: float
+    others: Others = UNKNOWN
 
     def inside(self, link: PairLink) -> bool:
         """Whether both ranks of a pair are on one node."""
@@ -161,11 +165,14 @@ class PairDiagnosis(NamedTuple):
         All slow pairs.
     levels : dict
         What pairs inside of nodes (True) and between nodes (False) should have: seconds and bytes a second.
+    undecided : tuple of str
+        Hosts that others kept busy: of their pairs, nothing is decided.
     """
 
     findings: tuple[SlowFinding, ...]
     slow: tuple[PairLink, ...]
     levels: Mapping[bool, tuple[float, float]]
+    undecided: tuple[str, ...] = ()
 
     @property
     def drain(self) -> tuple[str, ...]:
@@ -176,11 +183,14 @@ class PairDiagnosis(NamedTuple):
 def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosis:
     """Return the slow nodes, ranks and pairs: a pure function of the measured figures."""
     levels = _levels(measured, thresholds)
+    busy = {measured.nodes[rank] for rank in measured.others.busy}
     findings: list[SlowFinding] = []
     slow_links: dict[tuple[int, int], PairLink] = {}
     for what in ("bandwidth", "latency"):
         parts, slow = dict[tuple[int, int], float](), dict[tuple[int, int], float]()
         for link in measured.links:
+            if {measured.nodes[link.a], measured.nodes[link.b]} & busy:
+                continue  # its time says nothing
             inside, pair = measured.inside(link), (link.a, link.b)
             latency, bandwidth = levels[inside]
             rate, level = link.bandwidth, bandwidth
@@ -192,7 +202,8 @@ def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosi
         findings += _explained(measured, what, parts, slow)
     order = ("node", "nodes", "rank", "pair")
     findings.sort(key=lambda each: (order.index(each.kind), each.part))
-    return PairDiagnosis(tuple(findings), tuple(slow_links.values()), levels)
+    undecided = tuple(map(measured.host, sorted(busy)))
+    return PairDiagnosis(tuple(findings), tuple(slow_links.values()), levels, undecided)
 
 
 def _levels(measured: MeasuredPairs, thresholds: Thresholds) -> dict[bool, tuple[float, float]]:
@@ -327,5 +338,6 @@ def read(run: Any) -> tuple[MeasuredPairs, PairDiagnosis]:
         hosts=tuple(rank.host for rank in run.info.ranks),
         links=tuple(PairLink(**link) for link in stored["links"]),
         **{name: stored[name] for name in ("pairs", "small", "large", "seconds")},
+        others=run.others,
     )
     return measured, locate_slow(measured, Thresholds(**stored["thresholds"]))

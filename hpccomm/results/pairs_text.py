@@ -24,6 +24,7 @@ def text(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
         f"# {len(measured.links)} of {measured.pairs} pairs of {ranks} ranks on {counted(nodes, 'node')} in "
         f"{measured.seconds:.1f} s",
         *_levels(measured, verdict),
+        *measured.others.line.splitlines(),
     ]
     latency, bandwidth = matrices(measured)
     names, what = [str(rank) for rank in range(ranks)], "ranks"
@@ -37,9 +38,9 @@ def text(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
             names,
             bandwidth / 1e9,
         )
-    lines += (
-        ["#", *map(_sentence, verdict.findings)] if verdict.findings else ["#", "# Nothing is slow"]
-    )
+    quiet = [] if verdict.undecided else ["# Nothing is slow"]
+    lines += ["#", *(map(_sentence, verdict.findings) if verdict.findings else quiet)]
+    lines += [f"# UNDECIDED {host}: busy" for host in verdict.undecided]
     lines += [f"# DRAIN {host}" for host in verdict.drain]
     return "".join(f"{line}\n" for line in lines)
 
@@ -94,8 +95,9 @@ def as_json(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
     """Return figures and slow pairs as JSON; docs/pairs.rst describes it."""
     document = {
         "version": JSON_VERSION,
-        "healthy": not verdict.findings,
+        "healthy": None if verdict.undecided and not verdict.findings else not verdict.findings,
         "drain": list(verdict.drain),
+        "undecided": list(verdict.undecided),
         "findings": [each._asdict() for each in verdict.findings],
         "hosts": list(measured.hosts),
         "pairs": measured.pairs,

@@ -6,11 +6,12 @@ Tables, CSV and JSON show them.
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results.schema import Column, Timing
+from hpccomm.results.schema import Column, Row, Timing
 
 SUMMARY: tuple[Column, ...] = (
     Column("repetitions", "<i8", "repetitions in the statistics, without those of -K"),
@@ -85,6 +86,16 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
         statistics.median(times) * 1e6,
         *(each[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
     )
+
+
+def typical(row: Row, timing: Timing) -> Row:
+    """Return a row with the median of its repetitions, if that is less than its time, which is a mean.
+
+    A single repetition that other work has held up makes the mean many times as long.
+    """
+    part = timing.median / row.time if 0 < timing.median < row.time else 1.0
+    time, algbw, busbw = row.time * part, row.algbw / part, row.busbw / part
+    return replace(row, time=time, algbw=algbw, busbw=busbw)
 
 
 def timing(

@@ -15,6 +15,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.files.records import DIFFERS
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
+from hpccomm.results.others import ENTRY, Others
 from hpccomm.results.recording import Recording
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.units import grouped
@@ -73,6 +74,11 @@ class Run:
     def host(self) -> str:
         """Where it is written; empty of a simulation, whose hosts do not exist."""
         return "" if self.info.simulation else self.info.ranks[0].host
+
+    @property
+    def others(self) -> Others:
+        """What other processes took of the cores meanwhile."""
+        return Others(**self.entries.get(ENTRY, {}))
 
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""

@@ -247,6 +247,7 @@ def footer(
     *,
     interrupted: bool = False,
     least: float | None = None,
+    failed: str = "FAILED",
 ) -> str:
     """Return the footer of a table: the verdict on its values and the average bus bandwidth.
 
@@ -262,12 +263,14 @@ def footer(
         The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
     interrupted : bool
         Whether the table ends before its last line; the text says so.
+    failed : str
+        The word for less than that.
     """
     peak = ""
     if most is not None and tally.rows:
         share = f"{tally.best / most:.0%} of the link's {most:g}"
         peak = f"# {'Peak bus bandwidth':20s} : {tally.best:g} ({share}) \n"
-    judged = "" if least is None else "FAILED" if too_slow(tally, least) else "OK"
+    judged = "" if least is None else failed if too_slow(tally, least) else "OK"
     end = "interrupted" if interrupted else "concluded"
     values = "N/A" if tally.simulated else f"{tally.wrong} {'FAILED' if tally.wrong else 'OK'}"
     return (

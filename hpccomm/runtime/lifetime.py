@@ -51,6 +51,8 @@ class Status(IntEnum):
     ENDED = 3
     """hpccomm ended the job, because its ranks could not go on: a deadline, a mismatch or a lost rank in a
     call that cannot be left, or a creation or finalisation that outlived its deadline."""
+    UNDECIDED = 4
+    """At the command line: done, and other processes kept nodes so busy that nothing is decided."""
     INTERRUPTED = 130
     """SIGINT: interrupted from the keyboard."""
     UNREAD = 141

@@ -48,7 +48,7 @@ class HpccommPairs(HpccommTest):
     @sanity_function
     def nothing_is_slow(self) -> Any:
         """Nothing is slow; else the message has the lines that name it."""
-        slow = sn.extractall(r"^# (?:SLOW|DRAIN) .*", self.stdout)
+        slow = sn.extractall(r"^# (?:SLOW|DRAIN|UNDECIDED) .*", self.stdout)
         return sn.all(
             [
                 sn.assert_eq(slow, [], "{0}"),

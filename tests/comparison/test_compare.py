@@ -16,6 +16,7 @@ from hpccomm.comparison.matching import CaseValues, matched_passes
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 
@@ -38,7 +39,9 @@ def write(path, launches, factors=(1.0, 1.0), **how):
     return path
 
 
-def launched(path, launches, factors, *, seed=0, isolated=False, status=None, **facts):
+def launched(
+    path, launches, factors, *, seed=0, isolated=False, status=None, others=UNKNOWN, **facts
+):
     """Add launches to a file, and stop after each."""
     chance = np.random.default_rng(seed)
     for number in range(launches):
@@ -50,8 +53,26 @@ def launched(path, launches, factors, *, seed=0, isolated=False, status=None, **
             stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2) if isolated else None
             row = data.example_row(2 * case, wrong=0, time=middle * 1e6)
             writer.append(row, samples, stamps)
+        others.store(writer)
         writer.end(status if status and number == 0 else "completed")
         yield
+
+
+def test_what_was_measured_on_busy_nodes_decides_nothing(tmp_path):
+    # Equal series, of which one ran beside other work, were 88 % apart.
+    base = write(tmp_path / "base.h5", 5, (1.0,))
+    busy = Others(["n0"] * 4, [0.0] * 4, [0.01, 0.6, 0.01, 0.01])
+    new = write(tmp_path / "new.h5", 5, (1.9,), seed=1, others=busy)
+    status, out, _ = called("compare", str(base), str(new), "--require-decision")
+    assert (status, out.count("  undecided: busy\n"), "need" in out) == (1, 1, False)
+    assert "# Other processes      : 60% of the cores of n0, 0% before; busy, above 10%\n" in out
+    # Where quiet launches are left on a side, they decide.
+    status, out, _ = called("compare", str(base), str(write(new, 5, (1.9,), seed=2)))
+    assert (status, "1 slower" in out, "# Left out: new.h5 run0001: busy\n" in out) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_a_slowdown_is_found_and_the_other_case_is_the_same(tmp_path):

@@ -5,6 +5,7 @@ NVIDIA's lines of Xid as in its catalogue; what Slurm 22.05's scontrol and srun 
 """
 
 import inspect
+import os
 import re
 import sys
 import threading
@@ -17,7 +18,8 @@ from planted_sysfs import plant
 from hpccomm.doctor import facts, job, judge, rank
 from hpccomm.doctor.reading import KINDS, read, rows
 from hpccomm.doctor.rules.gpus import SLOWED
-from hpccomm.doctor.sources import gpus, host, kernel_log, limits, slurm
+from hpccomm.doctor.sources import gpus, host, kernel_log, limits, others, slurm
+from hpccomm.doctor.sources.others import Look
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -83,6 +85,65 @@ def test_the_narrowest_group_counts_in_version_2(tmp_path):
     assert found["memory"] == {"limit": 1 << 30, "used": 800000000, "oom_kills": 2}
     assert found["cpu"] == {"quota": 1.5, "throttled": 9}
     assert found["pids"] == {"limit": 500, "used": 12}
+
+
+def test_a_look_counts_what_programs_take_of_the_cores_of_a_rank(tmp_path, monkeypatch):
+    # proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = [f"cpu{cpu} {ticks} {2 * ticks} {3 * ticks} 9 9 77 88 {ticks} 5 0" for cpu in range(8)]
+    plant(tmp_path, {
+        "proc/stat": "\n".join(["cpu  9 9 9 9 9 9 9 9 9 9", *lines, "intr 5"]),
+        "proc/sys/kernel/random/boot_id": "2c1e6a4e",
+        **{f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu},{cpu + 4}" for cpu in range(4)},
+    })  # fmt: skip
+    found = others.look(tmp_path)
+    assert (found.machine, found.pool, found.size) == ("2c1e6a4e", {0, 1, 4, 5}, 4.0)
+    assert found.taken == pytest.approx(4 * 7)
+    # A control group that may have fewer processors is what its processes share.
+    top = "sys/fs/cgroup"
+    plant(tmp_path, {
+        "proc/self/cgroup": "0::/pod\n",
+        f"{top}/cgroup.controllers": "cpu\n",
+        f"{top}/pod/cpu.max": "150000 100000\n",
+        f"{top}/pod/cpu.stat": "usage_usec 2500000\n",
+    })  # fmt: skip
+    found = others.look(tmp_path)
+    assert (found.size, found.taken, min(found.pool) < 0) == (1.5, 2.5, True)
+
+
+def span(process, own, taken, cpus=(0, 1), machine="a", since=7.0):
+    """Return two looks, a second apart, at the seconds that the process and all processes took of some CPUs."""
+    looks = ((machine, process, 5.0, 1.0), (machine, process, 6.0, 1.0 + own))
+    pool = frozenset(cpus), float(len(cpus))
+    return Look(*looks[0], *pool, since), Look(*looks[1], *pool, since + taken)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        # What two ranks take themselves, polling, is nobody else's.
+        ([span("p", 1.0, 2.0), span("q", 1.0, 2.0)], [0.0, 0.0]),
+        # Two ranks and eight loops, in equal parts on two cores.
+        ([span("p", 0.2, 2.0), span("q", 0.2, 2.0)], [0.8, 0.8]),
+        # Ranks that are threads of one process: its time counts once.
+        ([span("p", 0.6, 1.6), span("p", 0.6, 1.6)], [0.5, 0.5]),
+        # Ranks in containers of one machine are of the job; those of another machine are elsewhere.
+        ([span("p", 0.5, 1.0), span("q", 0.5, 1.0), span("p", 0.0, 1.0, machine="b")], [0.0, 0.0, 0.5]),
+        # A loop on the core of one of two bound ranks: a quarter of the node, half of what that rank may use.
+        ([span("p", 0.5, 1.0, {0}), span("q", 1.0, 1.0, {1})], [0.5, 0.0]),
+        # A loop on the other hardware thread of the rank's core.
+        ([span("p", 1.0, 2.0, {0, 4})], [0.5]),
+        # A sandbox whose /proc/stat stands still.
+        ([span("p", 1.0, 0.0, since=0.0)], [-1.0]),
+        # Nobody does anything.
+        ([span("p", 0.0, 0.0)], [0.0]),
+        # Ticks are coarser than the clock of a process.
+        ([span("p", 1.01, 1.0)], [0.0]),
+    ],
+)  # fmt: skip
+def test_the_part_that_others_take_is_what_the_ranks_do_not(spans, expected):
+    assert others.shares(spans) == pytest.approx(expected)
 
 
 def test_version_1_and_a_container_that_sees_its_group_as_the_top(tmp_path):

@@ -1,5 +1,6 @@
 """Slow parts are located: a planted slow node, rank or pair is named and nothing else, and noise names nothing."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpccomm.results.others import Others
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices
+from hpccomm.results.pairs_text import text
 
 
 def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
@@ -41,6 +44,19 @@ sizes = st.tuples(st.integers(1, 12), st.integers(1, 4)).filter(lambda size: siz
 @given(sizes, st.integers(0, 99))
 def test_noise_names_nobody(size, seed):
     assert named(measured(placed(*size), seed)) == []
+
+
+def test_what_is_slow_on_a_busy_node_is_undecided_and_quiet_nodes_are_judged():
+    # Node 1 is slow as others keep it busy; node 3 is slow and quiet.
+    found = measured(range(6), 1, lambda a, b: 3.0 if {a, b} & {1, 3} else 1.0)
+    before, during = [0.01] * 6, [0.02, 0.8, 0.02, 0.02, 0.02, -1.0]
+    busy = replace(found, others=Others(found.hosts, before, during))
+    verdict = locate_slow(busy, Thresholds())
+    assert (verdict.drain, verdict.undecided) == (("host3",), ("host1",))
+    assert text(busy, verdict).endswith("# UNDECIDED host1: busy\n# DRAIN host3\n")
+    assert "80% of the cores of host1, 1% before; busy, above 10%" in text(busy, verdict)
+    # As a file of an older version has it, nothing is known of others.
+    assert locate_slow(found, Thresholds()).drain == ("host3", "host1")
 
 
 @given(st.integers(3, 12), st.integers(1, 4), st.integers(0, 99), st.floats(1.6, 10))

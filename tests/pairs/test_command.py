@@ -2,12 +2,17 @@
 
 import argparse
 import json
+import re
+import sys
+from contextlib import ExitStack
+from subprocess import Popen
 
 import pytest
 from damage import called
 
 from hpccomm.bench.pairs.flags import expected
 from hpccomm.results import pairs, reader
+from hpccomm.runtime.lifetime import Status
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
 
@@ -16,7 +21,8 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
     path, verdict = tmp_path / "pairs.h5", tmp_path / "verdict.json"
     # Ranks share cores: nothing is slow here but what cannot be.
     healthy = ("--threshold", "0.1%", "--latency-threshold", "0.1%")
-    done = shared_job(3, *PAIRS, *healthy, "--output", path, "--json", verdict)
+    files = ("--output", path, "--json", verdict)
+    done = shared_job(3, *PAIRS, *healthy, *files, env={"HPCCOMM_BUSY": "inf"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# 3 of 3 pairs of 3 ranks on 1 node" in done.stdout
     assert "# Nothing is slow" in done.stdout
@@ -40,9 +46,27 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
 
 
 def test_what_is_not_as_expected_is_status_1(mpiexec):
-    done = mpiexec(2, *PAIRS, "--expect", "bandwidth=90000G,latency=5us")
+    words = ("--expect", "bandwidth=90000G,latency=5us")
+    done = mpiexec(2, *PAIRS, *words, env={"HPCCOMM_BUSY": "inf"})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "# SLOW pair 0 and 1" in done.stdout
+
+
+@pytest.mark.slow("eight processes take the cores from two ranks")
+def test_beside_busy_loops_nothing_is_decided(tmp_path, mpiexec):
+    # At load 25, a script that read these lines drained sound hosts in 4 of 6 runs.
+    words = ("--expect", "latency=1us", "--json", tmp_path / "verdict.json")
+    with ExitStack() as stack:
+        for _ in range(8):
+            loop = stack.enter_context(Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(loop.kill)
+        done = mpiexec(2, *PAIRS, *words)
+    assert done.returncode == Status.UNDECIDED, done.stdout + done.stderr
+    assert re.search(r"# Other processes +: \d+% of the cores of .*; busy, above 10%", done.stdout)
+    assert re.search(r"# UNDECIDED \S+: busy\n", done.stdout)
+    assert not re.search("SLOW|DRAIN|Nothing is slow", done.stdout)
+    document = json.loads((tmp_path / "verdict.json").read_text())
+    assert (document["healthy"], document["drain"]) == (None, [])
 
 
 def test_no_budget_is_so_small_that_unmeasured_pairs_pass_for_healthy(shared_job):

@@ -41,6 +41,7 @@ def rank(number: int) -> dict:
         "variables": {"SLURM_CPUS_PER_TASK": "2"},
         "nccl": "2.32.3",
         "peers": {"mapped": "", "plain": ""},
+        "others": 0.02,
     }
 
 
@@ -65,7 +66,6 @@ SOUND = {
         "clock_source": "tsc",
         "clock_synchronised": True,
         "clock": {"ahead": 0.0, "uncertain": 0.0001},
-        "load": 2.0,
         "container": [],
         "own_address": "10.0.0.7",
     },
@@ -204,7 +204,7 @@ FAULTS = {
     "host.numa_balancing": {"host.numa_balancing": 1},
     "host.memory": {"host.available": 2 * GIB},
     "host.swap": {"host.swap_free": 4 * GIB},
-    "host.busy": {"host.load": 31.5},
+    "host.busy": {"ranks.0.others": 0.8},
     "host.own_name": {"host.own_address": "127.0.1.1"},  # as Debian's installer writes it
     "host.killed": {"kernel_log.killed": ["python", "python"]},
     "host.machine_checks": {

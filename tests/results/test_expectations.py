@@ -16,8 +16,10 @@ from hpccomm.results import bounds, table
 from hpccomm.results.expectations import Expectation, entries, expectation, written
 from hpccomm.results.judge import Judge
 from hpccomm.results.links import links
+from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
+from hpccomm.runtime.lifetime import Status
 
 NDR = "mlx5_0 400 Gb/sec (4X NDR)"
 
@@ -180,6 +182,32 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
     status, out, _ = called("show", str(path), "--run", "1", "--expect", str(expected))
     assert status == 1
     assert "FAILED, below 90%" in out
+
+
+def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(example, tmp_path):
+    # A mean was stored that was 340 times the median: one repetition of twenty had waited for its core.
+    path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
+    parts = [0.0] * 4, [0.0, 0.0, 0.3, 0.0]
+    busy = Others(["n"] * 4, *parts)
+    for mean, median, others in (
+        (3400.0, 10.0, UNKNOWN),
+        (10.0, 10.0, UNKNOWN),
+        (30.0, 30.0, busy),
+    ):
+        with Writer(path, example.example_info()) as writer:
+            row = example.example_row(0, time=mean, busbw=60 / mean)
+            writer.append(row, np.full((20, 4), median * 1e-6))
+            others.store(writer)
+    text = called("export", str(path), "--format", "expect", "--run", "1")[1]
+    assert tomllib.loads(text)["expect"][0]["busbw"] == pytest.approx(6.0)
+    assert "by medians where these are known" in text.splitlines()[0]
+    expected.write_text(text)
+    words = ("show", str(path), "--expect", str(expected), "--run")
+    found = [called(*words, number) for number in "123"]
+    assert [status for status, *_ in found] == [0, 0, Status.UNDECIDED]
+    assert "33% of 6 GB/s by" in found[2][1]
+    assert "undecided: busy, below 90%" in found[2][1]
+    assert "# Other processes      : 30% of the cores of n, 0% before; busy" in found[2][1]
 
 
 def test_a_link_by_its_name(example):

@@ -85,7 +85,7 @@ def run(
         sizes = [rate.nbytes for rate in rates]
         config = Config(min(sizes), max(sizes), 0, 0, iterations, 1)
         info = facts.run_info(comm, config, machine=machine)
-        writer: Writer | None = None
+        rest, writer = facts.rested(comm.barrier), None
         if output is not None:
             opening = partial(Writer, output, info, expected_rows=len(rates))
             writer = on_root(comm, lambda: opened.enter_context(opening()))
@@ -103,9 +103,12 @@ def run(
             on_root(comm, lambda: writer and writer.append(rows[-1], samples[-1]))
             progress.advance()
 
+        others = facts.others(comm, rest)
+
         def end() -> None:
+            others.store(writer)
             opened.close()  # here, so that a file that cannot be completed is an error on every rank
-            write(text(info, rows, samples.__getitem__))
+            write(text(info, rows, samples.__getitem__) + others.line)
 
         on_root(comm, end)
         return int(comm.broadcast_object(any(row.wrong for row in rows)))

@@ -9,13 +9,14 @@ nodes, and the next ones all ranks: a run that stops early has a fair sample.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.timing import one_by_one
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import origin
@@ -162,6 +163,7 @@ def measure(
     MeasuredPairs or None
         On rank 0.
     """
+    rest = facts.rested(comm.barrier)
     nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
     ends = _Ends(comm, options)
     began = perf_counter()
@@ -185,7 +187,8 @@ def measure(
         if links is not None and more is not None:
             better = {(link.a, link.b): link for link in more}
             links = [link.better(better.get((link.a, link.b), link)) for link in links]
-    return measured()
+    others, found = facts.others(comm, rest), measured()
+    return found and replace(found, others=others)
 
 
 def _round_by_round(

@@ -12,8 +12,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.backends.bootstrap import launch
+from hpccomm.doctor.sources.others import Span, look, shares
+from hpccomm.doctor.sources.others import rested as rested
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
+from hpccomm.results.others import Others
 from hpccomm.results.schema import (
     Config,
     DeviceInfo,
@@ -22,6 +25,7 @@ from hpccomm.results.schema import (
     recorded_environment,
     recorded_slurm,
 )
+from hpccomm.settings import read
 from hpccomm.units import counted, ranges
 
 if TYPE_CHECKING:
@@ -107,6 +111,15 @@ def local_run_info(
         "slurm": recorded_slurm(os.environ),
     }
     return RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
+
+
+def others(comm: "Communicator", rest: Span) -> Others:
+    """Return what other processes took since the ranks have `rested`, on rank 0; nothing elsewhere. Collective."""
+    comm.barrier()
+    looks = comm.gather_object((origin.host(), *rest, look())) or []
+    before = shares([(first, second) for _, first, second, _ in looks])
+    during = shares([(first, last) for _, first, _, last in looks])
+    return Others([host for host, *_ in looks], before, during, float(str(read("HPCCOMM_BUSY"))))
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:

@@ -31,6 +31,10 @@ _GRACE = 20.0
 """Seconds that a launch has to store its rows, after this program was asked to end."""
 
 
+_DONE = {0: "done", 1: "a result was wrong, or a row too slow", 4: "undecided: busy"}
+"""The statuses of a launch that has measured, of `hpccomm.runtime.lifetime.Status`, and what they mean."""
+
+
 def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command that starts the ranks of a launch.
 
@@ -133,15 +137,15 @@ def run(
             arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
             ended = _started([*command, *_python(variant), "-m", "hpccomm", *arguments])
             # Launchers end with status 1 too, where they could not start the ranks.
-            if ended not in (0, 1) or not _completed(output, name, number, variant):
-                without = " and left no completed run" if ended in (0, 1) else ""
+            if ended not in _DONE or not _completed(output, name, number, variant):
+                without = " and left no completed run" if ended in _DONE else ""
                 raise LaunchError(
                     f"{which} ended with status {ended}{without}; {number - 1} before it are kept in {output} as "
                     f"series {name}; its errors stand above"
                 )
-            status = max(status, ended)
-            said = "a result was wrong, or a row slower than it has to be" if ended else "done"
-            say(f"# {which}: {said}\n")
+            # Wrong results outdo what is undecided.
+            status = min(filter(None, (status, ended)), default=0)
+            say(f"# {which}: {_DONE[ended]}\n")
     if variants is None:
         for line in summary(output, name):
             say(line)

@@ -133,7 +133,7 @@ class Options:
     @property
     def samples(self) -> bool:
         """Whether to time every repetition, and not only the block."""
-        stored = self.output is not None or self.csv is not None
+        stored = self.output is not None or self.csv is not None or self.expected is not None
         return self.config.per_iter_timing or stored or self.variants is not None
 
     def refuse_device_flags(self, why: str) -> None:

@@ -25,8 +25,9 @@ from hpccomm.bench.perf.tables import TableNames
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, expectations, judge, nccl_json, table
+from hpccomm.results import csv_text, expectations, judge, nccl_json, repetitions, table
 from hpccomm.results.bounds import bound
+from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import lifetime
 from hpccomm.runtime.lifetime import Status, before_end, write_stderr
@@ -62,6 +63,8 @@ class Report:
         Facts of the run.
     progress : Progress
         Shows what is measured.
+    others : Others
+        What other processes took so far.
 
     Raises
     ------
@@ -81,6 +84,7 @@ class Report:
         self.info, self.progress = info, progress
         self._out, self._err = out, err
         self.wrong = self.slow = 0
+        self.others = UNKNOWN
         self._least = options.least_busbw
         # Rows are kept for the JSON alone: a run may have no end.
         self._rows: list[Row] = []
@@ -136,7 +140,7 @@ class Report:
         for half in halves:
             self._tally.add(half.row)
             if self._judge is not None:
-                self._judge.add(half.row)
+                self._judge.add(repetitions.typical(half.row, half.timing))
         self._isolated += [(half.row, half.timing) for half in halves if half.timing.sync]
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
         self.complain(wrong)
@@ -162,23 +166,33 @@ class Report:
         for sentence in wrong:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
-    def finish(self) -> None:
-        """Print what stands behind a table."""
+    def finish(self, others: Others = UNKNOWN) -> None:
+        """Print what stands behind a table; `others` says what other processes took until now."""
+        self.others = others
         assert self._begun is not None
         collective, self._begun = self._begun, None
-        most = bound(self.info, collective)
-        self.show(table.footer(self._tally, collective, most, least=self._least))
+        least, most = self._least, bound(self.info, collective)
+        self.show(table.footer(self._tally, collective, most, least=least, failed=others.failed))
         self.slow += table.too_slow(self._tally, self._least)
         if self._judge is not None:
-            self.show(self._judge.finish())
+            self.show(self._judge.finish(others.failed))
         self.show(table.isolated_text(self._isolated))
 
     def conclude(self) -> int:
-        """Print the remarks on all tables; return the number of failed checks."""
-        if self._judge is None:
-            return self.wrong + self.slow
-        self.show(self._judge.nothing())
-        return self.wrong + self.slow + self._judge.failures
+        """Print and store the remarks on all tables.
+
+        Returns
+        -------
+        int
+            The number of failed checks; below 0 that of the undecided ones, if none failed.
+        """
+        self.show(self.others.line)
+        self.others.store(self._writer)
+        if self._judge is not None:
+            self.show(self._judge.nothing())
+            self.wrong += not self._judge.judged
+            self.slow += self._judge.failed
+        return self.wrong or (-self.slow if self.others.busy else self.slow)
 
     def show(self, text: str) -> None:
         """Print text in place of the progress line."""

@@ -43,9 +43,10 @@ from hpccomm.bench.progress import Progress
 from hpccomm.comparison import text
 from hpccomm.comparison.launches import LaunchRow
 from hpccomm.comparison.matching import matched_passes
-from hpccomm.comparison.verdict import compare_passes
+from hpccomm.comparison.verdict import Rules, compare_passes
 from hpccomm.errors import UsageError
 from hpccomm.results import table
+from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import RunInfo
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def run(
     Returns
     -------
     int
-        Elements that were wrong, and tables that were too slow, on every rank.
+        Elements that were wrong, and tables and rows that were too slow, on every rank; below 0 if nothing was wrong,
+        and others kept the nodes too busy to call the rest slow.
 
     Raises
     ------
@@ -301,7 +303,7 @@ class _Sweep:
             progress = Progress(terminal, lines if options.config.run_cycles else None)
             return self.closing.enter_context(kind(info, options, lines, out, err, progress))
 
-        self._report = on_root(comm, opened)
+        self._report, self._rest = on_root(comm, opened), facts.rested(comm.barrier)
         # All ranks draw the same orders.
         self._draw.seed(int(comm.broadcast_object(secrets.randbits(64))))
 
@@ -348,7 +350,8 @@ class _Sweep:
                 if options.variants:
                     done = f"# Pass {number + 1} of {passes} done: {segment.empty}\n"
                     self._write(world, partial(Report.show, text=done))
-        self._write(world, lambda to: to.finish())
+        others = facts.others(world, self._rest)
+        self._write(world, lambda to: to.finish(others))
 
     def leave(self, sides: Sequence[_Side], *, last: bool) -> int:
         """Release the arrays, and close the report. Collective.
@@ -425,7 +428,8 @@ class InterleavedReport(Report):
         for half in halves:
             self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
 
-    def finish(self) -> None:
+    def finish(self, others: Others = UNKNOWN) -> None:
         """Print the comparison of a collective."""
-        comparison = compare_passes(matched_passes(*self._measured.values()), self._names)
+        self.others, matched = others, matched_passes(*self._measured.values())
+        comparison = compare_passes(matched, self._names, Rules(busy=bool(others.busy)))
         self.show(f"#\n{text.text(comparison)}\n")

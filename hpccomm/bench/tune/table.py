@@ -68,7 +68,7 @@ def tune(
     sizes = request.sizes
     limits = sizes.smallest, sizes.largest, sizes.factor, 0
     config = Config(*limits, request.blocks, 1, validation=0, average=3)
-    info = facts.run_info(comm, config)
+    info, rest = facts.run_info(comm, config), facts.rested(comm.barrier)
     number = sum(len(request.first_sizes(call)) for call in request.calls())
     progress = Progress(terminal, number * (1 + request.verify))
     with ExitStack() as stack, ExitStack() as files:
@@ -102,12 +102,15 @@ def tune(
         }
         table = Table(shape, datetime.now(UTC).date().isoformat(), rows)
 
+        others = facts.others(comm, rest)
+
         def add_table() -> None:
             if writer is not None:
                 writer.add_entry(stored.ENTRY, table.document())
+                others.store(writer)
 
         on_root(comm, add_table)
-        say(shown(table))
+        say(shown(table) + others.line)
         confirmations: list[Confirmation] = []
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Faults, Rule, Severity, Texts, rules
-from hpccomm.units import grouped, numbers
+from hpccomm.settings import BUSY
+from hpccomm.units import grouped
 
 GIB = 1 << 30
 
@@ -47,9 +48,9 @@ def _swap(swap: int, free: int) -> Faults:
         yield f"{(swap - free) / GIB:.1f} GiB of memory are swapped out"
 
 
-def _busy(load: float, online: str) -> Faults:
-    if load > 1.2 * (number := len(numbers(online))):
-        yield f"{load:.0f} processes ran or waited on average over the last minute, on {number} processors"
+def _busy(others: Sequence[float]) -> Faults:
+    if max(others) > BUSY:
+        yield f"other processes take {max(others):.0%} of the cores that a rank may use, more than {BUSY:.0%}"
 
 
 def _own_name(address: str) -> Faults:
@@ -152,7 +153,7 @@ RULES = (
         "host.numa_balancing": (_numa_balancing, "host.numa_balancing", "cpu.nodes"),
         "host.memory": (_memory, "host.available", "host.memory"),
         "host.swap": (_swap, "host.swap", "host.swap_free"),
-        "host.busy": (_busy, "host.load", "cpu.online"),
+        "host.busy": (_busy, "ranks.*.others"),
         "host.own_name": (_own_name, "host.own_address"),
         "host.killed": (_killed, "kernel_log.killed"),
         "host.machine_checks": (_machine_checks, "kernel_log.machine_checks"),

@@ -51,6 +51,11 @@ class _Group(NamedTuple):
         file = self.folder / self.names[name]
         return int(fields(file.read_text()).get(key, 0)) if file.exists() else 0
 
+    def spent(self) -> float:
+        """Return the seconds that its processes have taken; 0 if it does not count them."""
+        old = self.folder / "cpuacct.usage"
+        return _number(old) / 1e9 if old.exists() else self.line("throttled", "usage_usec") / 1e6
+
 
 _NEW = {
     "memory": "memory.max", "used": "memory.current", "events": "memory.events", "idle": "inactive_file",
@@ -64,7 +69,7 @@ _BOTH = {"stat": "memory.stat", "throttled": "cpu.stat", "tasks": "pids.current"
 """The files of version 2, of version 1, and of both."""
 
 
-def _narrowest(reading: Reading, controller: str) -> _Group:
+def narrowest(reading: Reading, controller: str) -> _Group:
     """Return the group with the lowest limit: this process's, or one around it.
 
     Raises
@@ -107,7 +112,7 @@ def _number(file: Path) -> float:
 
 
 def _memory(reading: Reading) -> dict[str, int | None]:
-    group = _narrowest(reading, "memory")
+    group = narrowest(reading, "memory")
     kills = group.line("events", "oom_kill")
     if group.limit == math.inf:
         return {"limit": None, "oom_kills": kills}
@@ -117,13 +122,13 @@ def _memory(reading: Reading) -> dict[str, int | None]:
 
 
 def _cpu(reading: Reading) -> dict[str, float | int | None]:
-    group = _narrowest(reading, "cpu")
+    group = narrowest(reading, "cpu")
     quota = None if group.limit == math.inf else group.limit
     return {"quota": quota, "throttled": group.line("throttled", "nr_throttled")}
 
 
 def _pids(reading: Reading) -> dict[str, int | None]:
-    group = _narrowest(reading, "pids")
+    group = narrowest(reading, "pids")
     if group.limit == math.inf:
         return {"limit": None}
     return {"limit": int(group.limit), "used": int(group.number("tasks"))}
