@@ -134,6 +134,23 @@ if comm.rank != 1:
     assert job.returncode == 0, job.stderr
 
 
+def test_a_long_end_of_python_after_a_caught_failure_ends_no_job(mpiexec: Mpiexec) -> None:
+    """No thread answers in it. PyTorch's takes seconds on a busy node."""
+    program = """
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(5)
+comm = hpccomm.new_comm()
+comm.abort()
+if comm.rank == 0:
+    slow = Slow()
+else:
+    time.sleep(1.5)
+"""
+    job = mpiexec(2, "-c", HEAD + program)
+    assert job.returncode == 0, job.stderr
+
+
 @pytest.mark.slow("two deadlines in a row")
 def test_ranks_that_do_not_end_after_a_caught_failure_end_the_job(mpiexec: Mpiexec) -> None:
     program = """

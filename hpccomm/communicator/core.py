@@ -25,7 +25,7 @@ from hpccomm.errors import CommunicationError, HpccommError, RankMismatch, Usage
 from hpccomm.reductions import Deterministic
 from hpccomm.runtime.callpath import Kept, all_in_turn
 from hpccomm.runtime.engine import FINALIZED, CallEngine, everyone
-from hpccomm.runtime.lifetime import leaving
+from hpccomm.runtime.lifetime import keep, leaving
 from hpccomm.runtime.recorder import Site
 from hpccomm.runtime.work import dropped_communicator
 from hpccomm.schedules.algorithms import AnyAlgorithm
@@ -89,6 +89,7 @@ class Closable(Protocol):
 
 _dropped: "list[Core]" = []
 """Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
+keep(_dropped)  # as long as what answers for them
 
 
 @dataclass(eq=False)
@@ -169,6 +170,14 @@ class Core:
             _dropped.append(self)
         if self.site is not None:
             dropped_communicator(calls.name, self.site)
+
+    def depart(self) -> None:
+        """Take no more calls. The ranks end the communicator when they make another one. Local."""
+        if self.recorder is not None:
+            self.recorder.close()
+        self.calls.closed = FINALIZED
+        if not self.backend.shares_process:
+            _dropped.append(self)
 
     def close(self) -> None:
         """End the communicator, but not its node's. Collective; blocks. All ranks have agreed to it."""

@@ -1,11 +1,11 @@
 """The calls of c10d on a group, in each of their spellings. `group` inherits them."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import prod
 from threading import RLock, get_ident
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import torch
@@ -34,8 +34,6 @@ from hpccomm.torch.work import (
     torchs_errors,
 )
 
-logger = logging.getLogger("hpccomm")
-
 
 class Issued(NamedTuple):
     """A call of the communicator."""
@@ -56,8 +54,11 @@ MESSAGE = terms((), {})
 """The terms of messages, which c10d does not state."""
 
 
-MEETING_SECONDS = 5.0
-"""How long a rank that ends a group waits for calls under way, and for the others."""
+CALLS_SECONDS = 5.0
+"""How long the end of a group waits for calls under way."""
+
+PAUSE_SECONDS = 1e-3
+"""Between two looks whether they are done."""
 
 SHORTEST_SECONDS = 1e-3
 """The deadline of a `monitored_barrier` that is given none of any length."""
@@ -410,7 +411,7 @@ class GroupCalls:
         return self._duplicates[-1]
 
     def shutdown(self) -> None:
-        """End the group's communicators, with the other ranks if they come soon. Never raises for them."""
+        """End the group's communicators. Local; raises nothing. Calls under way have a while to come to their end."""
         for comm in (*self._duplicates, self._comm):
             _end(comm)
 
@@ -421,13 +422,18 @@ class GroupCalls:
 
 
 def _end(comm: Communicator) -> None:
-    """End a communicator, alone if the others do not come or have failed: c10d's users expect no meeting."""
-    calls = comm._core.calls  # noqa: SLF001 (of hpccomm)
-    calls.timeout, calls.on_timeout = min(calls.timeout, MEETING_SECONDS), "raise"
-    try:
-        comm.finalize()
-    except HpccommError as error:
-        logger.warning("communicator %r is ended by this rank alone: %s", comm.name, error)
+    """End a communicator without the other ranks, for which c10d's users do not wait here."""
+    calls, until = comm._core.calls, monotonic() + CALLS_SECONDS  # noqa: SLF001 (of hpccomm)
+    while calls.under_way and calls.gate.error is None and monotonic() < until:
+        calls.progress.turn()
+        sleep(PAUSE_SECONDS)
+    if calls.closed:
+        return
+    if calls.under_way or calls.gate.error is not None:
         comm.abort()
         with suppress(HpccommError):
             comm.finalize()  # local now
+        return
+    for each in (comm._node, comm):  # noqa: SLF001
+        if each is not None:
+            each._core.depart()  # noqa: SLF001

@@ -198,6 +198,7 @@ def finalize(mpi: Any, *, ours: bool, failed: bool, seconds: float) -> None:
         if (ours or exits or libmpi.survives()) and libmpi.sign_off():
             if not ours:  # nothing else keeps mpi4py from finalising
                 leave_now(exits)
+            refuse()  # the end of Python, in which nothing answers, may take long
             libmpi.exit_at_once()
             return
     library = libmpi.library()
