@@ -131,25 +131,14 @@ def test_a_name_that_is_not_there_leads_to_ours(
     assert not hasattr(ours[owner], name)
 
 
-@pytest.mark.parametrize(
-    ("call", "name", "told"),
-    [
-        ("send", "dest", "dest= is mpi4py's, and is written dst= here"),
-        ("recv", "source", "is written src= here"),
-        ("all_reduce", "sendbuf", "is written x= here"),
-        ("grid", "periods", "is written periodic= here"),
-        ("reduce", "rot", "did you mean root=?"),
-    ],
-)
-def test_an_argument_that_a_call_does_not_take_leads_to_ours(
-    call: str, name: str, told: str
-) -> None:
+def test_an_argument_that_a_call_does_not_take_leads_to_ours() -> None:
     """Python raises it before hpccomm hears of it, so the end of the communicator adds to it."""
-    with pytest.raises(TypeError, match=re.escape(told)):
-        run_ranks(1, lambda comm: getattr(comm, call)(**{name: 0}))
-    if call != "grid":
-        with pytest.raises(hpccomm.UsageError, match=re.escape(told)):
-            run_ranks(1, lambda comm: comm.plan(call, **{name: 0}))
+    own = {"send": "dst", "recv": "src", "all_reduce": "x", "grid": "periodic", "reduce": "root"}
+    for (call, ours), given in zip(
+        own.items(), ("dest", "source", "sendbuf", "periods", "rot"), strict=True
+    ):
+        with pytest.raises(TypeError, match=f"'{given}'.* {ours}="):
+            run_ranks(1, lambda comm: getattr(comm, call)(**{given: 0}))  # noqa: B023
 
 
 def test_hints_spell_calls_that_are_there(ours: Ours) -> None:

@@ -28,7 +28,7 @@ from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, DLPACK, TORCH, Queue, kind_of, on_device
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import used_for
-from hpccomm.memory.views import check_dtype, check_layout, contiguous, overlap, view
+from hpccomm.memory.views import check_layout, contiguous, overlap, view
 from hpccomm.runtime.callpath import all_in_turn
 from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_int
@@ -178,9 +178,6 @@ def _along(
     lane, a, b = core.lanes.views(x, out)
     if a is None and b is None:
         raise UsageError("x is None; give an array")
-    for which, given in (("x", a), ("out", b)):
-        if given is not None:
-            check_dtype(which, given.dtype)
     seen: Any = b if a is None else a
     stacked, blocks = what.sends == "block", what.sends == "blocks"
     result = shape = tuple(seen.shape)
