@@ -16,6 +16,10 @@ ALIKE = 0.95
 BETWEEN = 10e-6
 """Seconds between two calls that are less than a computation: most likely the second does not need the first one's values."""
 
+ALMOST, LIKE, LONG = 0.9, 0.3, 4
+"""Of the computations between calls: how near to the greatest autocorrelation, how great at least, and how many times as long
+as most."""
+
 _LOOKED_AT = 1 << 17
 """Calls in the middle of the program in which a period is looked for."""
 
@@ -154,22 +158,25 @@ def _longest(
 ) -> tuple[int, Indices] | None:
     """Return the longer of two periods with its cuts: that of the signatures, and that of long computations.
 
-    Equal calls, with a computation after every sixtieth, have a period of one call by their signatures.
-    How long is long depends on those in which half the time is spent: half of that, or less where the
-    machine is busy. The few longest are most likely interruptions.
+    Equal calls, with a computation after every sixtieth, have a period of one call by their signatures. That of
+    computations is the least distance at which they are nearly as alike as they get, and one call of the period has a
+    much longer one in front of it than most. Medians leave interruptions out.
     """
     alike = _cuts(sequence, allowed)
-    spent = np.sort(computed[computed > BETWEEN * 1e9])[::-1][3:]
-    until = np.cumsum(spent)
-    for part in (2, 4, 8, 16) if len(spent) else ():
-        ends = np.flatnonzero(computed > spent[np.searchsorted(until, until[-1] / 2)] / part) - 1
-        apart = _cuts(np.diff(ends), allowed[ends[1:]])
-        if apart is not None:
-            positions = ends[apart[1] + 1]
-            length = int(np.median(np.diff(positions)))
-            if length > (alike[0] if alike else 1):
-                return length, positions
-    return alike
+    number = len(computed)
+    if alike is None or number < 9:
+        return alike
+    logs = np.log(np.maximum(computed, BETWEEN * 1e9))
+    power = np.abs(np.fft.rfft(logs - logs.mean(), 2 * number)) ** 2
+    likeness = np.fft.irfft(power)[: number // 3]
+    length = int(np.argmax(likeness[1:] >= ALMOST * likeness[1:].max())) + 1
+    usual = np.median(computed[: number // length * length].reshape(-1, length), axis=0)
+    ends = np.arange(int(np.argmax(usual)) - 1, number, length)
+    ends = ends[ends >= 0]
+    longest = max(LONG * np.median(usual), BETWEEN * 1e9)
+    regular = likeness[length] > LIKE * likeness[0] and usual.max() > longest
+    divides = length > alike[0] and length % alike[0] == 0 and len(ends) > 2
+    return (length, ends) if regular and divides and allowed[ends].all() else alike
 
 
 def _cuts(sequence: NDArray[np.integer], allowed: NDArray[np.bool_]) -> tuple[int, Indices] | None:
