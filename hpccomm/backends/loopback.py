@@ -48,7 +48,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError, UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.waiting import received
+from hpccomm.runtime.waiting import completed, polled, received
 from hpccomm.topology import Topology, arrange
 
 LATE_SENDS = "late_sends"
@@ -258,7 +258,18 @@ class LoopbackTransport:
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Send a copy of `data`."""
-        return self._send(as_bytes(data), dst, tag, tag // self._codes)
+        return self._send(as_bytes(data), dst, tag, tag // self._codes, [])
+
+    def issend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Send a copy of `data`; complete once a receive has it."""
+        box, left = tag // self._codes, list[Any]()
+        sent = self._send(as_bytes(data), dst, tag, box, left)
+
+        def taken() -> bool:
+            with self._world.box((self._context, self.rank, dst, box)) as mailbox:
+                return bool(left) and all(each is not left[0] for each in mailbox.messages)
+
+        return polled(completed([sent, self._moving(taken)]))
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
@@ -266,7 +277,7 @@ class LoopbackTransport:
 
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
         """Send the bytes."""
-        return self._send(np.frombuffer(data, np.uint8), dst, tag, ~tag)
+        return self._send(np.frombuffer(data, np.uint8), dst, tag, ~tag, [])
 
     def irecv_packet(self, src: int, tag: int) -> Packet:
         """Begin to receive."""
@@ -276,9 +287,9 @@ class LoopbackTransport:
     def _moving(self, test: Callable[[], T]) -> Callable[[], T]:
         return test if self._late is None else self._late.moving(test)
 
-    def _send(self, data: NDArray[np.uint8], dst: int, tag: int, box: int) -> Request:
+    def _send(self, data: Any, dst: int, tag: int, box: int, left: list[Any]) -> Request:
         def leave() -> None:
-            message = tag, data.copy()
+            left.append(message := (tag, data.copy()))
             with self._world.box((self._context, self.rank, dst, box)) as mailbox:
                 if mailbox.receives:
                     mailbox.receives.popleft().message = message

@@ -32,6 +32,7 @@ def send(
     dst: int | None,
     tag: int = 0,
     *,
+    synchronous: bool = False,
     async_op: bool = False,
     timeout: float | None = None,
     stream: object = None,
@@ -46,6 +47,9 @@ def send(
         The receiver; None does nothing.
     tag : int
         Distinguishes messages.
+    synchronous : bool
+        Return, or complete the `Work`, only once the receiver has begun to receive it, as ``MPI_Ssend``.
+        For host arrays, outside of plans and batches.
     async_op, timeout, stream
         See the common keywords of `Communicator`.
 
@@ -61,6 +65,8 @@ def send(
     CommunicationError
         If the call fails or its deadline passes.
     """
+    if synchronous is not False and check_bool("synchronous", synchronous):
+        return _send_synchronously(self._core, x, dst, tag, async_op, timeout, stream)
     return _send(self._core, x, dst, tag, async_op, timeout, stream)
 
 
@@ -192,6 +198,19 @@ def _send(
 
 
 @in_turn
+def _send_synchronously(
+    core: Core, x: Any, dst: Any, tag: Any, async_op: Any, timeout: Any, stream: object
+) -> Any:
+    if core.sink.diverted:
+        raise UsageError(
+            "synchronous is True in a plan, batch or explain, whose messages are sent otherwise; "
+            "call send itself"
+        )
+    call = _checked(core, "send", x, dst, None, None, tag, stream, synchronous=True)
+    return core.issue(call, async_op, core.limit(timeout))
+
+
+@in_turn
 def _recv(
     core: Core, out: Any, src: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
 ) -> Any:
@@ -272,7 +291,15 @@ def _exchange(
 
 
 def _checked(
-    core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, tag: Any, stream: object
+    core: Core,
+    name: str,
+    x: Any,
+    dst: Any,
+    out: Any,
+    src: Any,
+    tag: Any,
+    stream: object,
+    synchronous: bool = False,
 ) -> Call:
     """Check a call, and return it."""
     # First: an array in the place of a rank tells that the arguments are in another order.
@@ -280,7 +307,7 @@ def _checked(
     origin = None if src is None else check_rank("src", src, core.backend.size)
     lane, source, target = core.lanes.views(x, out)
     if not all(each is None or contiguous(each) for each in (source, target)):
-        return _strided(core, name, x, dst, out, src, tag, stream)
+        return _strided(core, name, x, dst, out, src, tag, stream, synchronous)
     if source is not None:
         check_dtype("x", source.dtype)
         source = lane.checked_array(source, "x", False)
@@ -298,15 +325,14 @@ def _checked(
     replaced = source is not None and target is not None and _replaced(source, target)
     number = core.tag(tag)
     keep = (x,) if out is None else (out, x)
-    return lane.message(
-        MessageRequest(name, source, to, target, origin, number, replaced, out, keep, queue)
-    )
+    what = name, source, to, target, origin, number, replaced, out, keep, queue, synchronous
+    return lane.message(MessageRequest(*what))
 
 
 def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more: Any) -> Call:
     """Check a call on strided arrays, and return it."""
     lane, source, target = core.lanes.views(x, out)
-    packing = Packing(lane, None if more[-1] is None else lane.queue_of(more[-1]))
+    packing = Packing(lane, None if more[1] is None else lane.queue_of(more[1]))
     given = None if source is None else packing.taken(x, written=False)
     into = None if target is None else packing.taken(out, written=True)
     if src is None:

@@ -42,6 +42,37 @@ SENDS: dict[str, Callable[[Communicator, Any], object]] = {
 }
 
 
+@IN_FLIGHT.behaviour(min_size=2)
+def a_synchronous_send_is_complete_once_it_is_received(comm: Communicator) -> None:
+    """As MPI says of MPI_Ssend: its receive has begun. Small messages, large ones, registered and strided ones."""
+    for size in SIZES:
+        for x in (np.full(size, 7.0), comm.empty(size, np.float64), np.ones((size, 2))[:, 1]):
+            x[...] = size
+            out, nothing = np.zeros(size), np.zeros(1)
+            if comm.rank == 0:
+                work = comm.send(x, 1, 1, synchronous=True, async_op=True)
+                comm.send_recv(nothing, 1, nothing, 1, 2)  # the receiver has not begun then
+                assert not any(work.done() for _ in range(100)), "it waits"
+                comm.send(nothing, 1, 3)
+                work.wait()
+                comm.send(x, 1, 1, synchronous=True)
+                comm.send(x, 1, 1, synchronous=False)
+                comm.send(x, None, synchronous=True)
+            elif comm.rank == 1:
+                comm.send_recv(nothing, 0, nothing, 0, 2)
+                comm.recv(nothing, 0, 3)
+                for _ in range(3):
+                    out[:] = 0
+                    equal(comm.recv(out, 0, 1), np.full(size, float(size)), f"{size}")
+    with raises(UsageError, "synchronous is 1", "True or False"):
+        comm.send(np.zeros(1), 0, synchronous=1)  # type: ignore[arg-type]
+    with (
+        comm.batch(),
+        raises(UsageError, "synchronous is True in a plan, batch", "call send itself"),
+    ):
+        comm.send(np.zeros(1), 0, synchronous=True)
+
+
 @IN_FLIGHT.behaviour(min_size=2, way=tuple(SENDS))
 def arrays_may_change_once_they_are_sent(comm: Communicator, way: str) -> None:
     """What arrives is what the array held in the call, as MPI says of a send that is complete."""

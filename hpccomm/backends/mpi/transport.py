@@ -104,6 +104,11 @@ class CheckedTransport:
         test: Request = self._isend(whole, dst, tag).Test
         return test
 
+    def issend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Begin to send; complete once the message was matched."""
+        test: Request = self._comm.Issend([data, *block(data.nbytes)], dst, tag).Test
+        return test
+
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
         """Begin to send."""
         test: Request = self._isend(data, dst, tag).Test
@@ -382,6 +387,15 @@ class NearbyTransport(CheckedTransport):
                 sent = super().isend(data, dst, tag)
                 return polled(completed([noted, sent]))
             return super().isend(data, dst, tag)
+
+    def issend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
+        """Begin to send; complete once the message was matched. A note precedes a large one."""
+        nbytes = data.nbytes
+        with self._lock:
+            if dst not in self.near or (nbytes < DIRECT_BYTES and nbytes != NOTE_BYTES):
+                return super().issend(data, dst, tag)
+            noted = super().isend(_note(FOLLOWS, nbytes, _NO_RECORD), dst, tag)
+            return polled(completed([noted, super().issend(data, dst, tag)]))
 
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
         """Send the place of the array, and wait for the answer."""

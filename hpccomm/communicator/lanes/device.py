@@ -172,6 +172,10 @@ class DeviceLane(Lane):
 
     def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
+        if message.synchronous:
+            raise UsageError(
+                "synchronous is for host arrays; let the receiver of a device array send an answer"
+            )
         source: Any = None if message.to is None else message.source
         target: Any = None if message.origin is None else message.target
         sends = () if source is None else (Piece(message.to or 0, _span(source)),)

@@ -222,17 +222,24 @@ class HostLane(Lane):
 
     def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
-        name, send, to, recv, origin, tag, replaced, result, keep, _ = message
+        name, send, to, recv, origin, tag, replaced, result, keep, _, synchronous = message
         nbytes = 0
         if to is not None or origin is not None or name == "send_recv":
             nbytes = max(0 if send is None else send.nbytes, 0 if recv is None else recv.nbytes)
         sent, taken = None if send is None else send.dtype, None if recv is None else recv.dtype
-        key = (name, to, origin, tag, nbytes, replaced, sent, taken)
+        key = (name, to, origin, tag, nbytes, replaced, sent, taken, synchronous)
         prepared = self._messages.get(key)
         if prepared is None:
             wires = wire_tag(tag, ARRAYS, sent), wire_tag(tag, ARRAYS, taken)
-            whose = self._calls.traffic, self._backend.messages, self.open_receives
-            start = beginning(*whose, (to, origin), wires, replaced)
+            transport = self._backend.messages
+            isend = getattr(transport, "issend", None) if synchronous else transport.isend
+            if isend is None:
+                raise UsageError(
+                    f"synchronous is True, and the backend {self.name!r} sends no such messages; "
+                    "let the receiver send an answer"
+                )
+            whose = self._calls.traffic, transport, self.open_receives
+            start = beginning(*whose, (to, origin), wires, replaced, isend)
             label = of_message(name, nbytes, (to, origin), tag, wires[0] // DTYPES)
             if send is not None and recv is not None and send.nbytes != recv.nbytes:
                 sizes = {"sent": send.nbytes, "received": recv.nbytes}

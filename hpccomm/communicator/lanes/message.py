@@ -74,6 +74,8 @@ class MessageRequest(NamedTuple):
         The user's arrays.
     queue : tuple of int and object, or None
         As in `Call`.
+    synchronous : bool
+        Whether it is sent only once its receive has begun.
     """
 
     name: str
@@ -86,6 +88,7 @@ class MessageRequest(NamedTuple):
     result: Any
     keep: tuple[Any, ...]
     queue: Queue | None
+    synchronous: bool = False
 
 
 def beginning(
@@ -95,6 +98,7 @@ def beginning(
     ends: tuple[Any, Any],
     wires: tuple[int, int],
     replaced: bool,
+    isend: Any,
 ) -> Start:
     """Return the function that begins a message to a rank and one from a rank, on arrays in host memory.
 
@@ -112,8 +116,10 @@ def beginning(
         The transport's tags.
     replaced : bool
         Whether the received message replaces the sent one.
+    isend : callable
+        The transport's way to send it.
     """
-    (to, origin), (outward, inward), isend = ends, wires, transport.isend
+    (to, origin), (outward, inward) = ends, wires
     out: Any = None if to is None else traffic.cell(to, outward // DTYPES)
     into: Any = None if origin is None else traffic.cell(origin, inward // DTYPES)
     begin: Any = None if origin is None else transport.receiving(origin, inward)
