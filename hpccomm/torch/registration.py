@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Any
 
 from hpccomm.extras import install_command
-from hpccomm.torch.untraced import untraced
 
 NAME = "hpccomm"
 """Of the backend."""
@@ -34,17 +33,20 @@ def register() -> None:
         raise ImportError(f"hpccomm.torch needs PyTorch: {install_command('torch')}") from error
     if not dist.is_available() or NAME in dist.Backend.backend_list:
         return
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    # Not above: it imports PyTorch, which calls this function, and would find none.
+    from hpccomm.torch.untraced import untraced
+
+    dist.Backend.register_backend(
+        NAME, untraced(_create), extended_api=True, devices=["cpu", "cuda"]
+    )
     # Another package may have taken the name, which is no reason to break PyTorch's import.
     with suppress(RuntimeError):
-        dist.register_rendezvous_handler(SCHEME, _rendezvous)
+        dist.register_rendezvous_handler(SCHEME, untraced(_rendezvous))
 
 
-@untraced
 def _create(options: Any, _: Any) -> Any:
     return import_module("hpccomm.torch.starting").create(options)
 
 
-@untraced
 def _rendezvous(url: str, **how: Any) -> Any:
     return import_module("hpccomm.torch.starting").rendezvous(url, **how)

@@ -2,14 +2,16 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from multiprocessing import parent_process
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import torch.distributed as dist
 
 import hpccomm
+from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.communicator import Communicator
 from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
 from hpccomm.torch.arguments import seconds
@@ -43,7 +45,7 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     Raises
     ------
     LaunchError
-        If the job was not started by MPI.
+        If the job was not started by MPI, such as by ``torch.multiprocessing.spawn``.
     """
     dist.init_process_group(
         options.pop("backend", NAME), init_method=f"{SCHEME}://", timeout=timeout, **options
@@ -58,14 +60,15 @@ def rendezvous(
     Raises
     ------
     LaunchError
-        If `url` has a rank or a number of ranks that are not MPI's.
+        If `url` has a rank or a number of ranks that are not MPI's, or multiprocessing has started this process.
     """
     global _store, _waiting
+    given = {name: int(number) for name, number in parse_qsl(urlsplit(url).query) if number != "-1"}
+    _check_start(given)
     if _waiting is not None:  # another backend had the store
         _waiting.finalize()
         _waiting = None
     comm = hpccomm.new_comm(name="torch", timeout=seconds(timeout))
-    given = {name: int(number) for name, number in parse_qsl(urlsplit(url).query) if number != "-1"}
     _check_size(comm, given.get("world_size", comm.size))
     _check_rank(comm, given.get("rank", comm.rank))
     _waiting = comm
@@ -81,6 +84,18 @@ def rendezvous(
             )
         _store = JobStore(side, comm.rank, STORE_SECONDS)
         yield _store, comm.rank, comm.size
+
+
+def _check_start(given: Mapping[str, int]) -> None:
+    """Raise if each of several processes would be a group of its own, without a word of it."""
+    launch = launched()
+    alone = launch is None or launch.size == 1
+    if alone and parent_process() is not None and "world_size" not in given:
+        raise LaunchError(
+            "multiprocessing has started this process, as torch.multiprocessing.spawn does, and MPI has not: it would be "
+            "a group of one. Start the ranks with 'mpiexec -n N python ...' (or srun) in place of spawn, and call "
+            "hpccomm.torch.init() in each; if one is meant, give rank=0 and world_size=1"
+        )
 
 
 def _check_size(comm: Communicator, size: int) -> None:

@@ -93,6 +93,29 @@ def test_torchrun_without_mpi() -> None:
     assert "mpiexec -n 2" in done.stderr
 
 
+SPAWNED = """
+import sys, hpccomm.torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, how):
+    hpccomm.torch.init(**how)
+    print("ranks", dist.get_world_size(), flush=True)
+if __name__ == "__main__":
+    mp.spawn(work, ({"rank": 0, "world_size": 1} if "one" in sys.argv else {},), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("how", ["several", "one"])
+def test_processes_of_spawn_are_no_groups_of_one_in_silence(tmp_path: Path, how: str) -> None:
+    """As open-mpi/ompi#11861 and pytorch/pytorch#28244 had it: each process trained alone."""
+    (tmp_path / "program.py").write_text(SPAWNED)
+    done = python(str(tmp_path / "program.py"), how, timeout=SECONDS)
+    if how == "one":
+        assert done.stdout.count("ranks 1") == 2, done.stderr
+    else:
+        assert "ranks" not in done.stdout
+        assert "LaunchError" in done.stderr
+        assert "mpiexec -n N" in done.stderr
+
+
 def test_entry_point_only_registers() -> None:
     """PyTorch finds the backend by itself, and that loads neither MPI nor CUDA."""
     program = (
