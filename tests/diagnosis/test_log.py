@@ -131,6 +131,8 @@ CAUGHT += "  File \"a.py\", line 3, in <module>\nModuleNotFoundError: No module 
         # other ranks, until they wait for the one that has raised, which its launcher notices
         ("a 1\nb 1\nsrun: error: n1: task 1: Exited with exit code 1\n", "python-module"),
         ("Job ended at 10:00\nreal 1m2.03s\n", "python-module"),  # what scripts print
+        # what trackers print at the end of a program
+        ("wandb: loss 0.31\nwandb: loss 0.35\n", "python-module"),
         # the first is survived, the second is not
         (f"step 1\nstep 2\n{CAUGHT}", "python-module"),
         ("falling back to slow\n", None),

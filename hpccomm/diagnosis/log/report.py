@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hpccomm.diagnosis.log.prefixes import LineOrigin
-from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
+from hpccomm.diagnosis.log.survival import ENDED, LOOP, PROGRESS, SAID
 from hpccomm.diagnosis.meanings import KINDS, TABLE, Explanation
 from hpccomm.units import ranks_named
 
@@ -97,8 +97,7 @@ class LogReport:
         named = details.get("rank")
         rank = int(named) if named and len(named) < 10 else origin.rank
         if rank is None:
-            named = details.get("group_rank")
-            rank = int(named) if named else self.ranks.get(origin.process)
+            rank = int(of) if (of := details.get("group_rank")) else self.ranks.get(origin.process)
         key = (message.name, details.get("what", ""))
         if key not in self.sightings and len(self.sightings) >= MOST_FORMS:
             forms = [each for each in self.sightings if each[0] == message.name]
@@ -140,14 +139,14 @@ class LogReport:
     def kind(self, seen: Sighting) -> str:
         """Return the kind of a message; ``"survived"`` of a failure after which the program went on.
 
-        Progress may be another rank's: it counts if something else says why the job ended, or if nothing says
-        that a process failed.
+        Progress may be another rank's, or the clearing up of the program: it counts if something else says why the
+        job ended. If nothing says that a process failed, a loop that goes on counts.
         """
         failures = [each for each in self.sightings.values() if each.message.kind in WRONG]
         left = [each.message for each in failures if each.went_on == ENDED]
         told = any(each.kind == "cause" or each.name.endswith(_FINAL) for each in left)
-        survived = seen in failures and seen.went_on >= (SAID if left and not told else PROGRESS)
-        return "survived" if survived else seen.message.kind
+        counts = PROGRESS if told else SAID if left else LOOP
+        return "survived" if seen in failures and seen.went_on >= counts else seen.message.kind
 
     def of(self, *kinds: str) -> list[Sighting]:
         """Return the messages of some kinds: by kind, then by line; crashes without a rank are last.

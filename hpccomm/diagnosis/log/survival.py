@@ -11,10 +11,11 @@ from itertools import islice, takewhile
 
 from hpccomm.diagnosis.meanings import rows
 
-ENDED, PROGRESS, SAID = range(3)
-"""Nothing tells that it went on; lines of progress follow; the program says so itself."""
+ENDED, PROGRESS, LOOP, SAID = range(4)
+"""Nothing tells that it went on; lines of progress follow; lines that differ in numbers alone follow, as loops
+print them; the program says so itself."""
 
-NEAR, MOST = 3, 40
+NEAR, MOST = 3, 20
 """Lines after a failure in which a program says how it goes on, and in which progress is looked for; those that
 are about the failure do not count."""
 
@@ -41,7 +42,7 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
     Returns
     -------
     int
-        `ENDED`, `PROGRESS` or `SAID`.
+        `ENDED`, `PROGRESS`, `LOOP` or `SAID`.
     """
     if not _CATCHABLE.fullmatch(component) or _LAUNCHER.match(said):
         return ENDED
@@ -49,15 +50,16 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
         return SAID
     own = takewhile(lambda line: not _LAUNCHER.match(line), after)
     ordinary = (line for line in own if not _FOLLOWS.match(line) or _GOES_ON.search(line))
-    first, progress = dict[str, str](), set[str]()
+    first, progress, loop = dict[str, str](), set[str](), False
     for number, line in enumerate(islice(ordinary, MOST)):
         if number < NEAR and _GOES_ON.search(line):
             return SAID
         alike = first.setdefault(re.sub(r"[\d.]+", "0", line), line)
-        if alike != line or _PROGRESS.match(line):  # a loop goes on, whatever it prints
-            progress |= {alike, line}
-        if len(progress) > 1 and number >= NEAR - 1:
+        loop = loop or alike != line
+        if loop or _PROGRESS.match(line):
+            progress.add(line)
+        if loop and number >= NEAR - 1:
             break
     if progress and (_GOES_ON.search(before) or _MILD.search(before)):
         return SAID
-    return PROGRESS if len(progress) > 1 else ENDED
+    return LOOP if loop else PROGRESS if len(progress) > 1 else ENDED
