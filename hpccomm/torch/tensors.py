@@ -7,6 +7,7 @@ its elements do not lie in order one behind the other, a copy is communicated, a
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch.utils.weak
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2
@@ -67,7 +68,9 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
             raise UnsupportedDtype(
                 f"tensors of {tensor.dtype} cannot be reduced; convert them, such as by .float()"
             ) from None
-        return tensor.reshape(-1).view(torch.uint8).numpy()
+        # The ranks compare the name.
+        named = np.dtype([(str(tensor.dtype).removeprefix("torch."), f"V{tensor.itemsize}")])
+        return tensor.reshape(-1).view(torch.uint8).numpy().view(named)
 
 
 def contiguous(tensor: Any) -> Any:

@@ -230,8 +230,16 @@ def sparse() -> None:
 def movements() -> None:
     """Every dtype is moved, also those that are known as bytes alone."""
     size = dist.get_world_size()
-    narrow = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
-    for dtype in (*DTYPES, torch.bool, torch.complex64, torch.complex128, torch.uint16, *narrow):
+    narrow = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu)
+    for dtype in (
+        *DTYPES,
+        torch.bool,
+        torch.complex32,
+        torch.complex64,
+        torch.complex128,
+        torch.uint16,
+        *narrow,
+    ):
         x = data((2, 3)).to(dtype)
         every = [torch.empty_like(x) for _ in range(size)]
         dist.all_gather(every, x)

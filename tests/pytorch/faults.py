@@ -95,7 +95,12 @@ def operation() -> None:
     words = rf"(?s)RankMismatch.*rank 0: all_reduce.*{line}; rank 1: broadcast.*{line}"
     with pytest.raises(dist.DistBackendError, match=words):
         dist.broadcast(x, 0, group=group) if dist.get_rank() else dist.all_reduce(x, group=group)
-    one, other = fresh(), fresh()
+    one, other, third = fresh(), fresh(), fresh()
+    kinds = torch.uint8, torch.float8_e8m0fnu  # which goes as bytes; NCCL and Gloo take it for that
+    with pytest.raises(
+        dist.DistBackendError, match=r"(?s)rank 0: .*u.*1.*rank 1: .*float8_e8m0fnu"
+    ):
+        dist.broadcast(torch.zeros(8, dtype=kinds[dist.get_rank()]), 0, group=third)
     with pytest.raises(dist.DistBackendError, match=r"operation\(\), faults"):
         dist.barrier(one) if dist.get_rank() else one.group([0, 1], None)
     if dist.get_rank() == 0:  # of no length, as DistributedTest has it
