@@ -40,9 +40,7 @@ class _Bound(NamedTuple):
 
     def has(self, arrays: Sequence[Any]) -> bool:
         """Whether these are the arrays."""
-        return len(arrays) == len(self.arrays) and all(
-            own[0] is each for own, each in zip(self.arrays, arrays, strict=True)
-        )
+        return [*map(id, arrays)] == [id(own) for own, *_ in self.arrays]
 
 
 class Halo:
@@ -200,10 +198,9 @@ def halo(
                     f"u has (dtype, shape, strides, memory) {[each.like for each in blocks]}, and {likes} was planned; "
                     "give such arrays, or plan another halo"
                 )
-            calls, parts = _exchange(blocks, corners)
-            pairs = zip(calls, tagged, strict=True)
-            calls = [replace(call, tags=each.tags) for call, each in pairs]
-            return bound(arrays, calls[0].prepared.lane.planned(calls[0], calls, transport, parts))
+            own, parts = _exchange(blocks, corners)
+            own = [replace(a, tags=b.tags) for a, b in zip(own, tagged, strict=True)]
+            return bound(arrays, own[0].prepared.lane.planned(own[0], own, transport, parts))
 
     return Halo(bind, bound(_listed(u), whole))
 

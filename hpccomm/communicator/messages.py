@@ -202,11 +202,8 @@ def _send_synchronously(
     core: Core, x: Any, dst: Any, tag: Any, async_op: Any, timeout: Any, stream: object
 ) -> Any:
     if core.sink.diverted:
-        raise UsageError(
-            "synchronous is True in a plan, batch or explain, whose messages are sent otherwise; "
-            "call send itself"
-        )
-    call = _checked(core, "send", x, dst, None, None, tag, stream, synchronous=True)
+        raise UsageError("synchronous is True in a plan, batch or explain; call send itself")
+    call = _checked(core, "send", (x, dst, None, None), tag, stream, sync=True)
     return core.issue(call, async_op, core.limit(timeout))
 
 
@@ -284,30 +281,23 @@ def _exchange(
             if into is not out and src is not None:
                 out[...] = into
             return out
-    call = _checked(core, name, x, dst, out, src, tag, stream)
+    call = _checked(core, name, ends, tag, stream)
     if key is not None:
         core.known.keep(key, call.prepared)
     return core.issue(call, async_op, core.limit(timeout))
 
 
 def _checked(
-    core: Core,
-    name: str,
-    x: Any,
-    dst: Any,
-    out: Any,
-    src: Any,
-    tag: Any,
-    stream: object,
-    synchronous: bool = False,
+    core: Core, name: str, ends: Any, tag: Any, stream: object, sync: bool = False
 ) -> Call:
-    """Check a call, and return it."""
+    """Check a call, and return it. `ends` are as of `_exchange`; `sync` is whether a send is synchronous."""
+    x, dst, out, src = ends
     # First: an array in the place of a rank tells that the arguments are in another order.
     to = None if dst is None else check_rank("dst", dst, core.backend.size)
     origin = None if src is None else check_rank("src", src, core.backend.size)
     lane, source, target = core.lanes.views(x, out)
     if not all(each is None or contiguous(each) for each in (source, target)):
-        return _strided(core, name, x, dst, out, src, tag, stream, synchronous)
+        return _strided(core, name, ends, tag, stream, sync)
     if source is not None:
         check_dtype("x", source.dtype)
         source = lane.checked_array(source, "x", False)
@@ -325,19 +315,20 @@ def _checked(
     replaced = source is not None and target is not None and _replaced(source, target)
     number = core.tag(tag)
     keep = (x,) if out is None else (out, x)
-    what = name, source, to, target, origin, number, replaced, out, keep, queue, synchronous
+    what = name, source, to, target, origin, number, replaced, out, keep, queue, sync
     return lane.message(MessageRequest(*what))
 
 
-def _strided(core: Core, name: str, x: Any, dst: Any, out: Any, src: Any, *more: Any) -> Call:
+def _strided(core: Core, name: str, ends: Any, tag: Any, stream: object, sync: bool) -> Call:
     """Check a call on strided arrays, and return it."""
+    x, dst, out, src = ends
     lane, source, target = core.lanes.views(x, out)
-    packing = Packing(lane, None if more[1] is None else lane.queue_of(more[1]))
+    packing = Packing(lane, None if stream is None else lane.queue_of(stream))
     given = None if source is None else packing.taken(x, written=False)
     into = None if target is None else packing.taken(out, written=True)
     if src is None:
         packing.after = []
-    call = _checked(core, name, given, dst, into, src, *more)
+    call = _checked(core, name, (given, dst, into, src), tag, stream, sync)
     return packing.call(replace(call, result=out), *((x,) if out is None else (out, x)))
 
 

@@ -255,9 +255,9 @@ def _lengths(
     elif core.sink.diverted:
         known = into is not None and len(into) == len(shape)
         lengths = array_split(into[joined], size) if into and known else (-1,) * size
-        if lengths[rank] != shape[joined] and cut[0] == cut[-1]:
-            return None
         if lengths[rank] != shape[joined]:
+            if cut[0] == cut[-1]:
+                return None
             raise UsageError(
                 f"x has shape {shape} and out {into}, in a plan or batch; give the parts of numpy.array_split, "
                 f"and an out of this rank's part along axis {split} and of the whole along axis {joined}"
@@ -266,9 +266,8 @@ def _lengths(
         every = core.within("all_gather", np.array(shape, np.int64), timeout=timeout)
         lengths = tuple(every[:, joined].tolist())
         if (np.delete(every, joined, 1) != np.delete(every[0], joined)).any():
-            core.agree(
-                "all_to_all", {"shape": str((*shape[:joined], ..., *shape[joined + 1 :]))}, None
-            )
+            others = str((*shape[:joined], ..., *shape[joined + 1 :]))
+            core.agree("all_to_all", {"shape": others}, None)
     return None if cut[0] == cut[-1] and len(set(lengths)) == 1 else lengths
 
 

@@ -310,7 +310,7 @@ def original_errors() -> Iterator[None]:
         raise
 
 
-def _original(error: BaseException, comm: Communicator | None = None) -> HpccommError | None:
+def _original(error: Exception, comm: Communicator | None = None) -> HpccommError | None:
     """Return the error whose text JAX's error has, once. Given a communicator, only one of its calls."""
     for each in _failed:
         if comm in (None, each[0]) and str(each[1]) in str(error):
@@ -322,9 +322,8 @@ def _original(error: BaseException, comm: Communicator | None = None) -> Hpccomm
 
 def _own_error(error: BaseException) -> HpccommError | None:
     """Return the error that a ``JaxRuntimeError`` tells of, for the report of an error that nobody has caught."""
-    if isinstance(error, jax.errors.JaxRuntimeError):
-        return next((each for _, each in _failed if str(each) in str(error)), None)
-    return None
+    told = str(error) if isinstance(error, jax.errors.JaxRuntimeError) else ""
+    return next((each for _, each in _failed if str(each) in told), None)
 
 
 def _not_ours(record: logging.LogRecord) -> bool:

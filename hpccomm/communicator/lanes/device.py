@@ -174,7 +174,7 @@ class DeviceLane(Lane):
         """Return a point-to-point call."""
         if message.synchronous:
             raise UsageError(
-                "synchronous is for host arrays; let the receiver of a device array send an answer"
+                "synchronous is True for a device array; let the receiver send an answer"
             )
         source: Any = None if message.to is None else message.source
         target: Any = None if message.origin is None else message.target

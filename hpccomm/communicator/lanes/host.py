@@ -235,8 +235,7 @@ class HostLane(Lane):
             isend = getattr(transport, "issend", None) if synchronous else transport.isend
             if isend is None:
                 raise UsageError(
-                    f"synchronous is True, and the backend {self.name!r} sends no such messages; "
-                    "let the receiver send an answer"
+                    f"synchronous is True; {self.name!r} sends no such; wait for an answer"
                 )
             whose = self._calls.traffic, transport, self.open_receives
             start = beginning(*whose, (to, origin), wires, replaced, isend)
