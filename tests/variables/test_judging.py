@@ -297,7 +297,15 @@ def test_open_mpi_has_the_parameters_of_the_table():
 
 @pytest.mark.skipif(shutil.which("mpichversion") is None, reason="no MPICH is installed here")
 def test_mpich_has_the_variables_of_the_table():
-    library = next(Path(shutil.which("mpichversion")).parents[1].glob("lib/libmpi.so*"))
+    """In the library that its own program loads: Debian's is libmpich.so.12, and its 4.0.2 has no CH4_CMA_ENABLE."""
+    program = shutil.which("mpichversion")
+    told, loaded = (
+        subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        for words in ([program], ["ldd", program])
+    )
+    if tuple(map(int, re.search(r"Version:\s+(\d+)\.(\d+)", told).groups())) < (4, 2):
+        pytest.skip("hpccomm runs on MPICH 4.2 and later")
+    library = Path(re.search(r"libmpi\S* => (\S+)", loaded)[1])
     text = library.read_bytes()
     for name, each in known().items():
         if each.source == "cvars":
