@@ -34,8 +34,8 @@ import hpccomm
 """How programs of a job begin, but for those that are about what is imported first."""
 
 SLOW = "slow(why): takes more than 3 seconds on a quiet machine, and why"
-TELL_SECONDS, FAIL_SECONDS = 3.0, 5.0
-"""Seconds above which a test without the mark ``slow`` is listed, and above which it fails the run."""
+TELL_SECONDS = 3.0
+"""Seconds above which a test without the mark ``slow`` is listed. It fails no run: a machine may be slow."""
 
 LOAD = Path("/proc/loadavg")
 """Its fourth word has how many processes run or could, now: the averages lag behind."""
@@ -87,11 +87,7 @@ class Seconds(NamedTuple):
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add a phase to the seconds of its test.
-
-    Those of a quiet machine are fewer where several processes share a core: a test that is quick alone
-    fails no run because of what runs beside it.
-    """
+    """Add a phase to the seconds of its test: those of a quiet machine are fewer where processes share a core."""
     load, running = os.getloadavg()[0], int(LOAD.read_text().split()[3].partition("/")[0])
     sharing = max(1.0, max(load, running) / len(os.sched_getaffinity(0)))
     # The end of what a session shares (Slurm, a browser, jobs) falls to whichever test comes last.
@@ -104,27 +100,21 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     )
 
 
-def too_slow(limit: float) -> list[str]:
-    """Return the tests without the mark that took longer, with what they took."""
+def too_slow() -> list[str]:
+    """Return the tests without the mark that took long, with what they took."""
     return [
         f"{name}: {took.quiet:.1f} s"
         for name, took in DURATIONS.items()
-        if took.quiet > limit and not took.excused
+        if took.quiet > TELL_SECONDS and not took.excused
     ]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run of the chosen cases in which a test takes long and does not say why.
-
-    A part may have no test of a stage.
-    """
+    """Pass a part of the tests that has none of a stage."""
     nothing = session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
     if nothing and session.config.getoption("--part") != "0/1":
         session.exitstatus = pytest.ExitCode.OK
-    own = not hasattr(session.config, "workerinput")  # the process that started the others judges
-    if own and not session.config.getoption("--all") and too_slow(FAIL_SECONDS):
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(
@@ -140,12 +130,8 @@ def pytest_terminal_summary(
         failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
         with Path(path).open("a", encoding="utf-8") as file:
             file.writelines(f"{each.nodeid}: {reason(each)}\n" for each in failed)
-            if not config.getoption("--all"):
-                file.writelines(f"{each}, too slow\n" for each in too_slow(FAIL_SECONDS))
-    if not config.getoption("--all") and (named := too_slow(TELL_SECONDS)):
-        terminalreporter.section(
-            f"over {TELL_SECONDS:g} s without the mark slow; over {FAIL_SECONDS:g} s the run fails"
-        )
+    if not config.getoption("--all") and (named := too_slow()):
+        terminalreporter.section(f"over {TELL_SECONDS:g} s without the mark slow, to be mended")
         for line in named:
             terminalreporter.line(line)
 
