@@ -121,6 +121,17 @@ def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProc
     assert float(loss) < 2
 
 
+@pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers"])
+def test_libraries_run_after_init(
+    mpiexec: Callable[..., subprocess.CompletedProcess[str]], library: str
+) -> None:
+    """16 samples, 2 at a time on each of 2 ranks: each library knows that there are several."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = mpiexec(2, HERE / "libraries.py", library, timeout=SECONDS)
+    assert done.stdout.count("hpccomm: 4 steps of 2 ranks") == 2, done.stdout + done.stderr
+
+
 def test_torchrun_without_mpi() -> None:
     """The error says how to start the program."""
     program = "import torch.distributed as dist, hpccomm.torch; dist.init_process_group('hpccomm')"
