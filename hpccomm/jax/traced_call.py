@@ -206,7 +206,7 @@ def _batched(arrays: Any, axes: Any, *, what: TracedCall) -> tuple[Any, int]:
     return _called.bind(*whole, what=what), outward
 
 
-batching.primitive_batchers[_called] = _batched
+batching.primitive_batchers.update({_called: _batched})
 
 
 # Derivatives. A call is linear, but for reductions such as MAX.
@@ -233,7 +233,7 @@ def _pushed(arrays: Any, tangents: Any, *, what: TracedCall) -> tuple[Any, Any]:
     return result, _called.bind(*given, what=along)
 
 
-ad.primitive_jvps[_called] = _pushed
+ad.primitive_jvps.update({_called: _pushed})
 
 
 def _inexact(x: Any) -> bool:
@@ -274,7 +274,7 @@ def _returned(slope: Any, *arrays: Any, what: TracedCall) -> tuple[Any, ...]:
     return (other(_TRANSPOSED[what.name], *what.arguments),)
 
 
-ad.primitive_transposes[_called] = _returned
+ad.primitive_transposes.update({_called: _returned})
 
 
 def _factor(what: TracedCall) -> Any:
