@@ -5,7 +5,9 @@
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -67,11 +69,16 @@ def here(
 
 def installed(prefix: str) -> frozenset[str]:
     """Return the variables with a prefix that the library's own program lists; none if it is not here. Starts it."""
-    command = PREFIXES[prefix][1].split() or ["true"]
+    program, *words = PREFIXES[prefix][1].split() or ["true"]
+    # An MPI library out of a wheel lies beside Python.
+    places = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    program = shutil.which(program, path=os.pathsep.join(places)) or program
     # It leaves out what its own variables exclude.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=kept, timeout=10)
+        done = subprocess.run(
+            [program, *words], capture_output=True, text=True, env=kept, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired, UnicodeError):
         return frozenset()
     names = re.findall(r"(?m)(?::param:|: \"|^\s*)(\w+)(?::type:|\" \(|=)", done.stdout)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import h5py
@@ -103,9 +104,9 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
 def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs/results.rst").read_text("utf-8")
     recipe = next(each for each in page.split(".. code-block:: python") if "import zlib" in each)
-    lines = recipe.split("\n\n    ", 1)[1].splitlines()
+    lines = recipe.split("\n\n", 1)[1].splitlines()
     code = "\n".join(
-        line[4:] for line in ["    " + lines[0], *lines[1:]] if line[:4].isspace() or not line
+        line[4:] for line in takewhile(lambda line: not line or line[:4].isspace(), lines)
     )
     monkeypatch.chdir(tmp_path)
     recording = replace(program(1), calls=random_calls(7, 1, 9000))
