@@ -69,10 +69,12 @@ def of_argument(name: str, call: Callable[..., Any]) -> str:
 
 def respell(error: BaseException) -> None:
     """Have Python's error about an unknown argument of a method of hpccomm's say what to write instead."""
-    found = re.search(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error))
-    for kind in Hinting.__subclasses__() if found and isinstance(error, TypeError) else ():
-        if found and hasattr(kind, found[1]):
-            error.args = (f"{error}{of_argument(found[2], getattr(kind, found[1]))}",)
+    if not isinstance(error, TypeError):
+        return
+    unknown = re.search(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error))
+    for kind in Hinting.__subclasses__() if unknown else ():
+        if unknown and hasattr(kind, unknown[1]):
+            error.args = (f"{error}{of_argument(unknown[2], getattr(kind, unknown[1]))}",)
             return
 
 

@@ -126,7 +126,7 @@ def test_a_call_under_way_and_blocks_that_take_calls() -> None:
     run_ranks(2, refused)
 
 
-def test_the_array_that_is_given_is_exchanged_or_none_in_silence() -> None:
+def test_the_array_that_is_given_is_exchanged() -> None:
     """As update_halo!(A) of ImplicitGlobalGrid and exchange(fields) of GHEX, which take the arrays in each call."""
 
     def step(comm: hpccomm.Communicator) -> None:
@@ -137,25 +137,11 @@ def test_the_array_that_is_given_is_exchanged_or_none_in_silence() -> None:
             assert halo(u, async_op=number == 3) is None or halo._work.wait() is None
             other = comm.all_gather(u[1])[1 - comm.rank]
             assert u[0] == u[2] == other
-        with pytest.raises(
-            UsageError, match=r"the planned array no more, .* give the array, as halo\(u\)"
-        ):
-            halo()
         for wrong in (u[::-1], np.zeros(4), np.zeros(3, int), [u, u], "u", 2.0):
             with pytest.raises(UsageError, match="u "):
                 halo(wrong)
         with pytest.raises(UsageError, match=r"\(3,\), \(8,\), 'host'\)\] was planned; give such"):
             halo(u[::-1])
-        # A view is enough to see the planned one by, and so is what PyTorch or a buffer makes of it.
-        for seen in (lambda u: u[1:2], memoryview, lambda u: u.reshape(3, 1)[:, 0]):
-            u = np.arange(6.0)[comm.rank :][:3]
-            halo, own = comm.grid((2,), periodic=True).halo(u), seen(u)
-            del u
-            halo()
-            assert len(own) in (1, 3)
-            del own
-            with pytest.raises(UsageError, match="no more"):
-                halo()
 
     run_ranks(2, step)
 

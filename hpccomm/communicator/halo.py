@@ -5,7 +5,6 @@ arrive without messages of their own, which takes less time than messages to all
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -32,15 +31,15 @@ Neighbors = tuple[tuple[int | None, int | None], ...]
 
 
 class _Bound(NamedTuple):
-    """Arrays whose ghost cells an exchange fills, each with the array whose memory it is a part of, and the exchange."""
+    """Arrays whose ghost cells an exchange fills, and the exchange."""
 
-    arrays: tuple[tuple[Any, ...], ...]
+    arrays: tuple[Any, ...]
     exchange: Callable[[], Any]
     begin: Callable[[], Work]
 
     def has(self, arrays: Sequence[Any]) -> bool:
         """Whether these are the arrays."""
-        return [*map(id, arrays)] == [id(own) for own, *_ in self.arrays]
+        return [*map(id, arrays)] == [*map(id, self.arrays)]
 
 
 class Halo:
@@ -62,7 +61,8 @@ class Halo:
         Parameters
         ----------
         u : array, or list of arrays, optional
-            What has the ghost cells: of the shape, dtype and strides that were planned. None is the planned array itself.
+            What has the ghost cells: of the shape, dtype and strides that were planned. None is the planned array itself,
+            and not the one that ``u = u + 1`` makes.
             Ranks may differ in which array they give.
         async_op : bool
             Return a `hpccomm.Work` at once. Until it is waited for, do not use the ghost cells, and do not write to the cells
@@ -71,8 +71,7 @@ class Halo:
         Raises
         ------
         UsageError
-            If the `hpccomm.Work` of the call before is not done, if u is not like the planned array, or if none is given
-            and the program has no array any more with the planned one's memory.
+            If the `hpccomm.Work` of the call before is not done, or u is not like the planned array.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -84,13 +83,7 @@ class Halo:
             self._work = None
         check_bool("async_op", async_op)
         bound = self._planned
-        if u is None:
-            if any(map(_unseen, bound.arrays)):
-                raise UsageError(
-                    "the program has the planned array no more, as after u = u + 1, which makes another one; give "
-                    "the array, as halo(u), or write into the planned one, as by u += 1"
-                )
-        elif not bound.has(arrays := _listed(u)):
+        if u is not None and not bound.has(arrays := _listed(u)):
             if not self._last.has(arrays):
                 self._last = self._bind(arrays)
             bound = self._last
@@ -103,23 +96,6 @@ class Halo:
 
 def _listed(u: Any) -> Sequence[Any]:
     return u if isinstance(u, list) and u else [u]
-
-
-def _references(arrays: Sequence[Any]) -> list[int]:
-    return [sys.getrefcount(each) for each in arrays]
-
-
-_OURS = _references((object(),))[0] + 1
-"""References to an array that only a halo has: one more than from the sequence, since it holds the memory."""
-
-
-def _unseen(arrays: Sequence[Any]) -> bool:
-    """Whether nothing but this halo refers to an array of NumPy, or to the memory that it is a part of.
-
-    As in ``numpy.ndarray.resize``, which refuses where something does.
-    """
-    owns = arrays[-1].__class__ is np.ndarray and arrays[-1].flags.owndata
-    return owns and max(_references(arrays)) <= _OURS
 
 
 def halo(
@@ -187,7 +163,7 @@ def halo(
 
     def bound(arrays: Sequence[Any], whole: Call) -> _Bound:
         ways = [carrying_out(core, None, whole, limit, async_op=each) for each in (False, True)]
-        return _Bound(tuple(map(_with_owner, arrays)), *ways)
+        return _Bound(tuple(arrays), *ways)
 
     def bind(arrays: Sequence[Any]) -> _Bound:
         """Return the exchange for other arrays, by messages with the same tags. Local."""
@@ -203,11 +179,6 @@ def halo(
             return bound(arrays, own[0].prepared.lane.planned(own[0], own, transport, parts))
 
     return Halo(bind, bound(_listed(u), whole))
-
-
-def _with_owner(u: Any) -> tuple[Any, ...]:
-    """Return an array, and the one of NumPy whose memory it is a part of, if that is another one."""
-    return (u, u.base) if isinstance(getattr(u, "base", None), np.ndarray) else (u,)
 
 
 class _Block(NamedTuple):

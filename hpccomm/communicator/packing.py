@@ -259,7 +259,7 @@ def _lengths(
             if cut[0] == cut[-1]:
                 return None
             raise UsageError(
-                f"x has shape {shape} and out {into}, in a plan or batch; give the parts of numpy.array_split, "
+                f"x has shape {shape} and out {into}, in a plan, batch or explain; give the parts of numpy.array_split, "
                 f"and an out of this rank's part along axis {split} and of the whole along axis {joined}"
             )
     else:
@@ -291,7 +291,7 @@ def _uneven(
     ours = {split: cut[core.backend.rank]} | {joined: sum(lengths)}
     result = tuple([ours.get(each, extent) for each, extent in enumerate(shape)])
     out = packing.lane.new_like(x, result, dtype, packing.queue) if out is None else out
-    into = packing.taken(out, _first(_shaped(as_it_is(out), result), *first), written=True)
+    into = packing.taken(_first(_shaped(as_it_is(out), result), *first), written=True)
     layer = math.prod(result) // max(sum(lengths), 1)
     lists = Lists(tuple(np.diff(sent).tolist()), tuple(n * layer for n in lengths), axis=axes)
     return (given, into), out, lists

@@ -78,7 +78,8 @@ class Run:
     @property
     def others(self) -> Others:
         """What other processes took of the cores meanwhile."""
-        return Others(**self.entries.get(ENTRY, {}))
+        stored = self.entries.get(ENTRY, {})
+        return Others(**{name: stored[name] for name in Others._fields if name in stored})
 
     def variant(self, index: int) -> str:
         """Return the variant that row `index` is of; empty if it is of none."""

@@ -3,7 +3,6 @@
 `hpccomm env` and the NCCL backend ask it about `machine`'s settings.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -201,11 +200,17 @@ def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdic
 
 
 def _slip(given: str, name: str) -> bool:
-    """Whether a name is another one with a slip: letters or words changed places, or a longer word is nearly the same."""
-    one, other = (each.replace("_", "").lower() for each in (given, name))
-    short = [[word for word in each.split("_") if len(word) < 4] for each in (given, name)]
-    alike = difflib.SequenceMatcher(None, one, other).ratio()
-    return sorted(one) == sorted(other) or (short[0] == short[1] and alike > 0.9)
+    """Whether a name is another one with a slip: letters or words changed places, or one letter lacks or is too many.
+
+    Beginnings of words are no slips: there are MPIR_CVAR_ALLREDUCE_... and MPIR_CVAR_IALLREDUCE_....
+    """
+    short, long = sorted((given.lower(), name.lower()), key=len)
+    if sorted(short.replace("_", "")) == sorted(long.replace("_", "")):
+        return True
+    begins = [[word[:1] for word in each.split("_")] for each in (short, long)]
+    return begins[0] == begins[1] and short in {
+        long[:at] + long[at + 1 :] for at in range(len(long))
+    }
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:

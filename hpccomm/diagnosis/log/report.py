@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hpccomm.diagnosis.log.prefixes import LineOrigin
-from hpccomm.diagnosis.log.survival import ENDED, LOOP, PROGRESS, SAID
+from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
 from hpccomm.diagnosis.meanings import KINDS, TABLE, Explanation
 from hpccomm.units import ranks_named
 
@@ -140,12 +140,12 @@ class LogReport:
         """Return the kind of a message; ``"survived"`` of a failure after which the program went on.
 
         Progress may be another rank's, or the clearing up of the program: it counts if something else says why the
-        job ended. If nothing says that a process failed, a loop that goes on counts.
+        job ended.
         """
         failures = [each for each in self.sightings.values() if each.message.kind in WRONG]
         left = [each.message for each in failures if each.went_on == ENDED]
         told = any(each.kind == "cause" or each.name.endswith(_FINAL) for each in left)
-        counts = PROGRESS if told else SAID if left else LOOP
+        counts = PROGRESS if told else SAID
         return "survived" if seen in failures and seen.went_on >= counts else seen.message.kind
 
     def of(self, *kinds: str) -> list[Sighting]:

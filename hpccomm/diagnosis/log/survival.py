@@ -11,9 +11,9 @@ from itertools import islice, takewhile
 
 from hpccomm.diagnosis.meanings import rows
 
-ENDED, PROGRESS, LOOP, SAID = range(4)
-"""Nothing tells that it went on; lines of progress follow; lines that differ in numbers alone follow, as loops
-print them; the program says so itself."""
+ENDED, PROGRESS, SAID = range(3)
+"""Nothing tells that it went on; lines of progress follow, or lines that differ in numbers alone, as loops print
+them; the program says so itself."""
 
 NEAR, MOST = 3, 20
 """Lines after a failure in which a program says how it goes on, and in which progress is looked for; those that
@@ -42,7 +42,7 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
     Returns
     -------
     int
-        `ENDED`, `PROGRESS`, `LOOP` or `SAID`.
+        `ENDED`, `PROGRESS` or `SAID`.
     """
     if not _CATCHABLE.fullmatch(component) or _LAUNCHER.match(said):
         return ENDED
@@ -62,4 +62,4 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
             break
     if progress and (_GOES_ON.search(before) or _MILD.search(before)):
         return SAID
-    return LOOP if loop else PROGRESS if len(progress) > 1 else ENDED
+    return PROGRESS if loop or len(progress) > 1 else ENDED

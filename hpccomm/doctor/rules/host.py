@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Faults, Rule, Severity, Texts, rules
-from hpccomm.settings import BUSY
+from hpccomm.settings import read
 from hpccomm.units import grouped
 
 GIB = 1 << 30
@@ -49,8 +49,8 @@ def _swap(swap: int, free: int) -> Faults:
 
 
 def _busy(others: Sequence[float]) -> Faults:
-    if max(others) > BUSY:
-        yield f"other processes take {max(others):.0%} of the cores that a rank may use, more than {BUSY:.0%}"
+    if max(others) > (limit := float(str(read("HPCCOMM_BUSY")))):
+        yield f"other processes take {max(others):.0%} of the cores that a rank may use, more than {limit:.0%}"
 
 
 def _own_name(address: str) -> Faults:

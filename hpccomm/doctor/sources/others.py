@@ -87,7 +87,7 @@ def shares(spans: Sequence[Span]) -> list[float]:
         ranks = {  # which may be threads of one process
             one.process: (other.own - one.own) / (other.clock - one.clock)
             for one, other in machines[before.machine]
-            if one.pool & before.pool
+            if not one.pool.isdisjoint(before.pool)
         }
         taken, seconds = after.taken - before.taken, after.clock - before.clock
         part = (taken / seconds - sum(ranks.values())) / before.size
