@@ -137,6 +137,9 @@ def uneven(comm: Communicator, xp: Any) -> None:
                     comm.all_to_all(x, out=out, axis=(split, joined), async_op=True).wait() is out
                 )
                 equal(host(out), expected, "a strided out, asynchronous")
+                turned = xp.zeros(expected.shape[::-1], np.float32).T
+                comm.all_to_all(x, out=turned, axis=(split, joined))
+                equal(host(turned), expected, "an out that lies as communication takes it")
                 plan = comm.plan("all_to_all", x, out=out, axis=(split, joined))
                 out[...] = 0
                 equal(host(plan()), expected, "plan")
