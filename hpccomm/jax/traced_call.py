@@ -206,7 +206,8 @@ def _batched(arrays: Any, axes: Any, *, what: TracedCall) -> tuple[Any, int]:
     return _called.bind(*whole, what=what), outward
 
 
-batching.primitive_batchers.update({_called: _batched})
+# Not by an assignment: the documentation is made without JAX, of which it has stand-ins.
+batching.primitive_batchers.__setitem__(_called, _batched)
 
 
 # Derivatives. A call is linear, but for reductions such as MAX.
