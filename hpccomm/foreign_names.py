@@ -71,10 +71,13 @@ def respell(error: BaseException) -> None:
     """Have Python's error about an unknown argument of a method of hpccomm's say what to write instead."""
     if not isinstance(error, TypeError):
         return
-    unknown = re.search(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error))
-    for kind in Hinting.__subclasses__() if unknown else ():
-        if unknown and hasattr(kind, unknown[1]):
-            error.args = (f"{error}{of_argument(unknown[2], getattr(kind, unknown[1]))}",)
+    said = re.match(
+        r"(?:(\w+)\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'$", str(error)
+    )
+    whose, method, given = said.groups() if said else (None, "", "")
+    for kind in Hinting.__subclasses__() if said else ():
+        if whose in (None, kind.__name__) and hasattr(kind, method):
+            error.args = (f"{error}{of_argument(given, getattr(kind, method))}",)
             return
 
 
