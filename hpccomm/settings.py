@@ -397,6 +397,11 @@ def read(name: str) -> object:
         raise ConfigurationError(f"{name} is {text!r}; give {variable.kind.fits}") from None
 
 
+def busy() -> float:
+    """Return the part of the cores above which other processes keep a node busy."""
+    return float(str(read("HPCCOMM_BUSY")))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a communicator, merged from keywords, options and variables."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
-from numpy.lib.stride_tricks import as_strided
 
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane, MessageRequest
@@ -214,7 +213,7 @@ def _block(
                 f"neighbor needs {least} others: give larger blocks, fewer ranks along the axis, or a smaller width"
             )
     return _Block(
-        u if on_device else as_strided(seen),  # which refers to u once: see `_unseen`
+        u if on_device else seen,
         lane,
         str(seen.dtype),
         seen.shape,

@@ -69,7 +69,9 @@ def here(
 
 def installed(prefix: str) -> frozenset[str]:
     """Return the variables with a prefix that the library's own program lists; none if it is not here. Starts it."""
-    program, *words = PREFIXES[prefix][1].split() or ["true"]
+    if not PREFIXES[prefix][1]:
+        return frozenset()
+    program, *words = PREFIXES[prefix][1].split()
     # An MPI library out of a wheel lies beside Python.
     places = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     program = shutil.which(program, path=os.pathsep.join(places)) or program

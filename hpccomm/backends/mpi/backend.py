@@ -71,12 +71,9 @@ class MpiBackend:
         self._own = SizedTransport(comm, memory)
         self.collectives: Transport = self._own
         self._near: frozenset[int] = frozenset()
-        self._messages: CheckedTransport
-        if memory is None:
-            self._messages = CheckedTransport(self._user, DTYPES)
-        else:
+        if memory is not None:
             self._near = frozenset(topology.neighbors(self.rank)) - {self.rank}
-            self._messages = NearbyTransport(self._user, memory.another(), self._near)
+        self._messages = self._transport(self._user)
         self.messages: Transport = self._messages
         self._planned: list[tuple[Any, PersistentMessages]] = []
         self.thread_restriction = thread_restriction
@@ -139,18 +136,20 @@ class MpiBackend:
         right = self._reductions
         return MpiBackend(comm, topology, comm, members, right, restriction, memory, uid, side)
 
+    def _transport(self, comm: Any) -> CheckedTransport:
+        """Return a transport of messages over a communicator of these ranks."""
+        if self._memory is None:
+            return CheckedTransport(comm, DTYPES)
+        return NearbyTransport(comm, self._memory.another(), self._near)
+
     def planned(self) -> "Transport":
         """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
         comm = self._comm.Dup()
         if self._ulfm is not None:
             self._ulfm.add(comm)
-        transport: CheckedTransport
-        if self._memory is None:
-            transport = CheckedTransport(comm, DTYPES)
-        else:
-            transport = NearbyTransport(comm, self._memory.another(), self._near)
-            if self.messages.shared is None:
-                transport.shared = None
+        transport = self._transport(comm)
+        if self.messages.shared is None:
+            transport.shared = None
         persistent = PersistentMessages(comm, self._near)
         transport.persistent = persistent
         self._planned.append((comm, persistent))

@@ -25,7 +25,7 @@ from hpccomm.results.schema import (
     recorded_environment,
     recorded_slurm,
 )
-from hpccomm.settings import read
+from hpccomm.settings import busy
 from hpccomm.units import counted, ranges
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def others(comm: "Communicator", rest: Span) -> Others:
     looks = comm.gather_object((origin.host(), *rest, look())) or []
     before = shares([(first, second) for _, first, second, _ in looks])
     during = shares([(first, last) for _, first, _, last in looks])
-    return Others([host for host, *_ in looks], before, during, float(str(read("HPCCOMM_BUSY"))))
+    return Others([host for host, *_ in looks], before, during, busy())
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:

@@ -26,13 +26,18 @@ from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import compare
 from hpccomm.errors import LaunchError, ResultsError, UsageError
 from hpccomm.results import reader, table
+from hpccomm.runtime.lifetime import Status
 
 _GRACE = 20.0
 """Seconds that a launch has to store its rows, after this program was asked to end."""
 
 
-_DONE = {0: "done", 1: "a result was wrong, or a row too slow", 4: "undecided: busy"}
-"""The statuses of a launch that has measured, of `hpccomm.runtime.lifetime.Status`, and what they mean."""
+_DONE: dict[int, str] = {
+    Status.DONE: "done",
+    Status.RAISED: "a result was wrong, or a row too slow",
+    Status.UNDECIDED: "undecided: busy",
+}
+"""The statuses of a launch that has measured, and what they mean."""
 
 
 def launcher(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

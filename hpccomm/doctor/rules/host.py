@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from hpccomm.doctor.reading import rows
 from hpccomm.doctor.rule import Facts, Faults, Rule, Severity, Texts, rules
-from hpccomm.settings import read
+from hpccomm.settings import busy
 from hpccomm.units import grouped
 
 GIB = 1 << 30
@@ -49,7 +49,7 @@ def _swap(swap: int, free: int) -> Faults:
 
 
 def _busy(others: Sequence[float]) -> Faults:
-    if max(others) > (limit := float(str(read("HPCCOMM_BUSY")))):
+    if max(others) > (limit := busy()):
         yield f"other processes take {max(others):.0%} of the cores that a rank may use, more than {limit:.0%}"
 
 
