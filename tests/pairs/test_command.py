@@ -22,7 +22,7 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
     # Ranks share cores: nothing is slow here but what cannot be.
     healthy = ("--threshold", "0.1%", "--latency-threshold", "0.1%")
     files = ("--output", path, "--json", verdict)
-    done = shared_job(3, *PAIRS, *healthy, *files, env={"HPCCOMM_BUSY": "inf"})
+    done = shared_job(3, *PAIRS, *healthy, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "# 3 of 3 pairs of 3 ranks on 1 node" in done.stdout
     assert "# Nothing is slow" in done.stdout
@@ -47,7 +47,7 @@ def test_every_pair_is_measured_stored_shown_and_drawn(tmp_path, shared_job):
 
 def test_what_is_not_as_expected_is_status_1(mpiexec):
     words = ("--expect", "bandwidth=90000G,latency=5us")
-    done = mpiexec(2, *PAIRS, *words, env={"HPCCOMM_BUSY": "inf"})
+    done = mpiexec(2, *PAIRS, *words)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "# SLOW pair 0 and 1" in done.stdout
 
@@ -60,7 +60,7 @@ def test_beside_busy_loops_nothing_is_decided(tmp_path, mpiexec):
         for _ in range(8):
             loop = stack.enter_context(Popen([sys.executable, "-c", "while True: pass"]))
             stack.callback(loop.kill)
-        done = mpiexec(2, *PAIRS, *words)
+        done = mpiexec(2, *PAIRS, *words, env={"HPCCOMM_BUSY": "0.1"})
     assert done.returncode == Status.UNDECIDED, done.stdout + done.stderr
     assert re.search(r"# Other processes +: \d+% of the cores of .*; busy, above 10%", done.stdout)
     assert re.search(r"# UNDECIDED \S+: busy\n", done.stdout)

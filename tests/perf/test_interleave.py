@@ -69,7 +69,6 @@ def test_launches_alternate_in_what_a_process_reads_once(tmp_path, monkeypatch, 
     path = tmp_path / "runs.h5"
     slow, fast = "OMPI_MCA_coll=^tuned OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"
     words = (*SWEEP, "--backend", "loopback", "--output", str(path))
-    monkeypatch.setenv("HPCCOMM_BUSY", "inf")
     launcher = "env" if starts == "env" else f"{launcher} -n 1"
     series = ("--launches", "2", "--launcher", launcher)
     status, out, err = called_as_program(monkeypatch, *words, *series, "--interleave", slow, fast)

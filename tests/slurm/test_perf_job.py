@@ -80,7 +80,7 @@ def test_acceptance_misses_only_gpus_that_were_asked_for(
     slurm: Slurm, protocols: str, asked: bool
 ) -> None:
     # This Slurm knows of no GPUs, and would not take the flag that leads to this variable.
-    variables = QUIET | ({"SLURM_JOB_GPUS": "0"} if asked else {})
+    variables = {"SLURM_JOB_GPUS": "0"} if asked else {}
     job = slurm.submit("jobs/acceptance.sbatch", *SWEEP, "-d", "int32,half", **variables)
     state = job.ended()
     assert "== PASS  every result is right on all ranks" in job.printed()
@@ -105,9 +105,6 @@ def forged(source: Path, target: Path, seconds: float) -> Path:
             writer.end("completed")
     return target
 
-
-QUIET = {"HPCCOMM_BUSY": "inf"}
-"""What other tests take of the cores decides nothing."""
 
 NIGHT = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches")
 
@@ -137,9 +134,9 @@ def test_nightly_fails_when_the_machine_is_slower(
     nightly = slurm.folder / "results" / "nightly"
     # Against what was much slower, three launches are enough to pass.
     slow = forged(once, slurm.folder / "slow.h5", 1e3)
-    passes = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *NIGHT, "3", **QUIET)
+    passes = slurm.submit("jobs/nightly.sbatch", "--baseline", str(slow), *NIGHT, "3")
     fast = forged(once, slurm.folder / "fast.h5", 1e-9)
-    fails = slurm.submit("jobs/nightly.sbatch", "--baseline", str(fast), *NIGHT, "3", **QUIET)
+    fails = slurm.submit("jobs/nightly.sbatch", "--baseline", str(fast), *NIGHT, "3")
     assert passes.ended() == "COMPLETED", passes.printed()
     assert (fails.ended(), fails.status()) == ("FAILED", 1), fails.printed()
     assert f"== slower than {fast}, or wrong: see above" in fails.printed()
