@@ -164,7 +164,7 @@ def changed(name: str, change: Callable[..., Any], of: type = LoopbackTransport)
 
 def backwards(begun: Any, transport: Any, receive: Any, box: int) -> Any:
     """Let the last message that has arrived be received first."""
-    with transport._world.box((transport._context, receive.src, transport.rank, box)) as mailbox:
+    with transport._world.box((transport.context, receive.src, transport.rank, box)) as mailbox:
         mailbox.messages.reverse()
     return begun(transport, receive, box)
 
@@ -172,7 +172,7 @@ def backwards(begun: Any, transport: Any, receive: Any, box: int) -> Any:
 def again(begun: Any, transport: Any, receive: Any, box: int) -> Any:
     """Leave a message that has arrived, to be received once more."""
     if (message := begun(transport, receive, box).message) is not None:
-        with transport._world.box((transport._context, receive.src, transport.rank, box)) as left:
+        with transport._world.box((transport.context, receive.src, transport.rank, box)) as left:
             left.messages.appendleft(message)
     return receive
 
@@ -299,12 +299,12 @@ FAULTS: dict[Plant, tuple[str, ...]] = {
 }
 """Faults of a backend, and cases that find them."""
 
-UNCHECKED = CommOptions(self_check=False, check="off", hints=LATE.hints)
+UNCHECKED = CommOptions(self_check=False, check="off")
 """Some faults would not get past the checks that a communicator makes of itself, and of first calls."""
 
 
 def run(name: str) -> None:
-    run_ranks(3, CASES[name].run, timeout=12, options=UNCHECKED)
+    run_ranks(3, CASES[name].run, timeout=12, options=UNCHECKED, late_sends=LATE)
 
 
 UNTIL_THE_DEADLINE = {"arrivals.from_any_sender[False]", "survival.a_call_times_out[recv]"}

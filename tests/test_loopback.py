@@ -21,7 +21,7 @@ WORLDS = (1, 1), (2, 2), (4, 4), (5, 2), (8, 3)
 
 def run_on(size: int, per_node: int, cases: Cases) -> None:
     """Run cases on threads that are spread over nodes."""
-    run_ranks(size, run_all, cases, ranks_per_node=per_node, options=LATE)
+    run_ranks(size, run_all, cases, ranks_per_node=per_node, late_sends=LATE)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
-A `World` holds the messages under way. A send copies its message, so that it completes at once, unless
-the hint ``"late_sends"`` is given, a seed (`hpccomm.backends.late_sends`).
+A `World` holds the messages under way. A send copies its message, so that it completes at once.
 Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also
 reach each other's arrays: a `World` lists the arrays exposed in a call.
 
@@ -13,7 +12,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
-from hpccomm.backends.late_sends import LateSends
 from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.backend import Implementation, Split, Survival
 from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
@@ -50,9 +48,6 @@ from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.answering import answer
 from hpccomm.runtime.waiting import completed, polled, received
 from hpccomm.topology import Topology, arrange
-
-LATE_SENDS = "late_sends"
-"""The hint that has sends complete later, with a seed as its value."""
 
 T = TypeVar("T")
 Context = tuple[object, ...]
@@ -88,8 +83,8 @@ class World:
         Which ranks appear to share a node.
     token : str
         Tells this world from others.
-    late : str or None
-        The seed of sends that complete later; None has them complete at once.
+    transport : callable
+        Makes a rank's `LoopbackTransport` of a communicator, from its arguments.
     """
 
     topology: Topology
@@ -98,7 +93,7 @@ class World:
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
-    late: str | None = None
+    transport: "Callable[..., LoopbackTransport]" = field(default_factory=lambda: LoopbackTransport)
 
     @contextmanager
     def box(self, key: _Key) -> Iterator[Mailbox]:
@@ -247,10 +242,8 @@ class LoopbackTransport:
         self, world: World, context: Context, members: Sequence[int], rank: int, codes: int = 1
     ) -> None:
         self._codes = codes  # the last digit of tags, to this base, is a dtype's
-        late = world.late
-        self._late = None if late is None else LateSends(f"{late} {context} {rank}")
         self._world = world
-        self._context = context
+        self.context = context
         self._members = members
         self.rank = rank
         self.size = len(members)
@@ -266,14 +259,14 @@ class LoopbackTransport:
         sent = self._send(as_bytes(data), dst, tag, box, left)
 
         def taken() -> bool:
-            with self._world.box((self._context, self.rank, dst, box)) as mailbox:
+            with self._world.box((self.context, self.rank, dst, box)) as mailbox:
                 return bool(left) and all(each is not left[0] for each in mailbox.messages)
 
-        return polled(completed([sent, self._moving(taken)]))
+        return polled(completed([sent, self.moving(taken)]))
 
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive into `data`."""
-        return self._moving(self._begun(_Receive(data, src, tag), tag // self._codes).test)
+        return self.moving(self._begun(_Receive(data, src, tag), tag // self._codes).test)
 
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
         """Send the bytes."""
@@ -282,27 +275,30 @@ class LoopbackTransport:
     def irecv_packet(self, src: int, tag: int) -> Packet:
         """Begin to receive."""
         receive = self._begun(_Receive(_NO_BYTES, src, tag), ~tag)
-        return self._moving(lambda: receive.message and receive.message[1].tobytes())
+        return self.moving(lambda: receive.message and receive.message[1].tobytes())
 
-    def _moving(self, test: Callable[[], T]) -> Callable[[], T]:
-        return test if self._late is None else self._late.moving(test)
+    def moving(self, test: Callable[[], T]) -> Callable[[], T]:
+        """Return the test of a request or a packet: nothing is under way that it has to move on."""
+        return test
+
+    def leaving(self, leave: Callable[[], object]) -> Request:
+        """Have a message leave, which is at once."""
+        leave()
+        return _sent
 
     def _send(self, data: Any, dst: int, tag: int, box: int, left: list[Any]) -> Request:
         def leave() -> None:
             left.append(message := (tag, data.copy()))
-            with self._world.box((self._context, self.rank, dst, box)) as mailbox:
+            with self._world.box((self.context, self.rank, dst, box)) as mailbox:
                 if mailbox.receives:
                     mailbox.receives.popleft().message = message
                 else:
                     mailbox.messages.append(message)
 
-        if self._late is not None:
-            return self._late.begin(leave)
-        leave()
-        return _sent
+        return self.leaving(leave)
 
     def _begun(self, receive: _Receive, box: int) -> _Receive:
-        with self._world.box((self._context, receive.src, self.rank, box)) as mailbox:
+        with self._world.box((self.context, receive.src, self.rank, box)) as mailbox:
             if mailbox.messages:
                 receive.message = mailbox.messages.popleft()
             else:
@@ -331,7 +327,7 @@ class LoopbackTransport:
         with self._world.lock:
             for key, box in self._world.mailboxes.items():
                 context, src, dst, _ = key
-                addressed = context == self._context and dst == self.rank
+                addressed = context == self.context and dst == self.rank
                 if addressed and box.messages and wanted.src in (None, src):
                     tag, message = box.messages[0]
                     if wanted.fits(tag):
@@ -345,7 +341,7 @@ class LoopbackTransport:
         """Drop the messages to this rank that were not received."""
         with self._world.lock:
             boxes = self._world.mailboxes
-            for key in [k for k in boxes if k[0] == self._context and k[2] == self.rank]:
+            for key in [k for k in boxes if k[0] == self.context and k[2] == self.rank]:
                 del boxes[key]
 
 
@@ -424,7 +420,7 @@ class LoopbackBackend:
         self.size = len(self.members)
         self.topology: Topology = world.topology.restrict(self.members)
         self._transports = [
-            LoopbackTransport(world, (*context, use), self.members, rank, codes)
+            world.transport(world, (*context, use), self.members, rank, codes)
             for use, codes in (("collectives", 1), ("messages", DTYPES))
         ]
         self.collectives: Transport = self._transports[0]
@@ -447,7 +443,7 @@ class LoopbackBackend:
     def planned(self) -> LoopbackTransport:
         """Return a transport for the messages of plans. Does not block."""
         context = (*self._context, "planned", len(self._transports))
-        transport = LoopbackTransport(self.world, context, self.members, self.rank, DTYPES)
+        transport = self.world.transport(self.world, context, self.members, self.rank, DTYPES)
         self._transports.append(transport)
         return transport
 
@@ -455,7 +451,7 @@ class LoopbackBackend:
         """Return one-sided communication. Does not block."""
         self._windows += 1
         context = (*self._context, "window", self._windows)
-        signals = LoopbackTransport(self.world, context, self.members, self.rank)
+        signals = self.world.transport(self.world, context, self.members, self.rank)
         with self.world.lock:
             shared = self.world.windows[context]
             shared.locks[self.rank] = threading.Lock()
@@ -489,10 +485,9 @@ def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:
     """
     if mpi_comm is not None:
         raise UsageError("backend 'loopback' takes no mpi_comm: its ranks are threads")
-    refuse_hints("loopback", hints, (LATE_SENDS,))
-    # The same messages under way: a communicator's hints are its own.
-    world = replace(seat.world or make_world(1), late=hints.get(LATE_SENDS))
-    if seat.world is None:
-        return LoopbackBackend(world, (), (0,), 0)
+    refuse_hints("loopback", hints)
+    world = seat.world
+    if world is None:
+        return LoopbackBackend(make_world(1), (), (0,), 0)
     seat.opened += 1
     return LoopbackBackend(world, (seat.opened,), range(world.topology.size), seat.rank)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from hpccomm.backends import seat
@@ -11,6 +12,7 @@ from hpccomm.communicator.creation import new_comm
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
 from hpccomm.runtime.engine import everyone
 from hpccomm.settings import CommOptions, check_int, check_seconds
+from hpccomm.testing.late_sends import LateTransport
 
 T = TypeVar("T")
 
@@ -25,6 +27,7 @@ def run_ranks(
     ranks_per_node: int | None = None,
     options: CommOptions | None = None,
     backend: str = "loopback",
+    late_sends: int | None = None,
 ) -> list[T]:
     """Run ``function(comm, *args)`` on `n` ranks that are threads of this process. Blocks.
 
@@ -47,6 +50,9 @@ def run_ranks(
     backend : str
         As in `new_comm`; a backend that runs on threads. ``"loopback"`` has device arrays staged
         through host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
+    late_sends : int, optional
+        Have sends leave later, as over MPI: what is written to their arrays before their ``wait`` is sent. The number
+        is a seed, which draws how late each leaves.
 
     Returns
     -------
@@ -67,6 +73,8 @@ def run_ranks(
         raise UsageError(f"ranks_per_node is {ranks_per_node}; give at least 1, or None")
     limit = check_seconds("timeout", timeout)
     world = make_world(n, ranks_per_node)
+    if late_sends is not None:
+        world.transport = partial(LateTransport, check_int("late_sends", late_sends))
     results: list[Any] = [None] * n
     failures: list[tuple[int, BaseException]] = []
 

@@ -32,7 +32,7 @@ def named(groups: list[tuple[str, Cases]]) -> pytest.MarkDecorator:
 def run_on(size: int, per_node: int, cases: Cases) -> None:
     """Run cases on threads that are spread over nodes."""
     skip_missing(cases)
-    run_ranks(size, run_all, cases, ranks_per_node=per_node, options=LATE)
+    run_ranks(size, run_all, cases, ranks_per_node=per_node, late_sends=LATE)
 
 
 @named(together(each_value(front.cases())))
