@@ -86,8 +86,9 @@ def check_layout(array: View, name: str, *, written: bool) -> None:
                 + f" ({name}.contiguous() copies a tensor)"
             )
         if written and not array.writable:
+            out = "" if name == "out" else "out, or "
             raise UsageError(
-                f"{name} is read-only and would be written; give a copy, which gets the result: "
+                f"{name} is read-only and would be written; give {out}a copy, which gets the result: "
                 f"c = cupy.array({name})"
             )
         return

@@ -185,7 +185,20 @@ class DeviceLane(Lane):
         pair = message.to, message.origin
         label = of_message(message.name, nbytes, pair, message.tag, None)
         prepared = self._prepared(label, choice, found, ordered=False)
-        return Call(prepared, source, target, message.result, message.keep, message.queue)
+        return self._behind_dlpack(
+            Call(prepared, source, target, message.result, message.keep, message.queue)
+        )
+
+    def bind(self, prepared: PreparedCall, given: tuple[Any, ...], stream: object) -> Call:
+        """Return a call on arrays."""
+        return self._behind_dlpack(super().bind(prepared, given, stream))
+
+    def _behind_dlpack(self, call: Call) -> Call:
+        """Order the user's stream behind CuPy's current one, for which DLPack made the arrays ready."""
+        views: tuple[Any, Any] = (call.send, call.recv)
+        if call.queue is not None and any(each and each.kind == arrays.DLPACK for each in views):
+            streams.follow(call.queue[0], self.device)
+        return call
 
     def checked_array(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:
         """Return an array as it is."""

@@ -3,6 +3,7 @@
 `hpccomm.memory.views` makes the views; lanes and dispatches read them.
 """
 
+import ctypes
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,13 +19,14 @@ from hpccomm.memory.foreign import TORCH_ONLY, AddressedBytes, check_tensor, is_
 Queue = tuple[int, object]
 """A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
 
-HOST, CUPY, TORCH, INTERFACE, DLPACK = range(5)
+HOST, CUPY, TORCH, INTERFACE, DLPACK, FOREIGN = range(6)
+"""Kinds of arrays. A class is `FOREIGN` if each of its objects is looked at."""
 
 _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
 """CUDA's memory, in dlpack.h's numbers. The host can also read managed memory."""
 
 _kinds: dict[type, int] = {np.ndarray: HOST, type(None): HOST}
-"""The kind of each class of arrays met so far."""
+"""The kind of each class met so far."""
 
 _torch_dtypes: dict[object, DType] = {}
 
@@ -71,50 +73,42 @@ class DeviceArray(NamedTuple):
 
 def on_device(x: object) -> bool:
     """Return whether `x` lies in device memory. Sends nothing, copies nothing."""
-    return _lies_on_device(x, kind_of(x))
-
-
-def _lies_on_device(x: object, kind: int) -> bool:
-    if kind == HOST:
-        return False
-    if kind == TORCH:
-        return bool(x.is_cuda)  # type: ignore[attr-defined]  # it is a tensor
-    if kind == CUPY:
-        return True
-    # A class may have arrays in either memory, as JAX's has. DLPack describes each array.
-    where = getattr(x, "__dlpack_device__", None)
-    if where is None:
-        return hasattr(x, "__cuda_array_interface__")
-    try:
-        memory = where()[0]
-    except Exception:  # noqa: BLE001 (what another library raises is an error where its memory is looked for)
-        return False
-    return memory == _DLPACK_CUDA or (memory == _DLPACK_MANAGED and not unavailable())
+    kind = kind_of(x)
+    return kind != HOST and (kind != TORCH or bool(x.is_cuda))  # type: ignore[attr-defined]  # a tensor
 
 
 def kind_of(x: object) -> int:
-    """Return the kind of `x`: `HOST`, `CUPY`, `TORCH`, `INTERFACE` or `DLPACK`."""
+    """Return the kind of `x`: `TORCH` for a tensor anywhere; `HOST` for anything else that is on no device."""
     kind = _kinds.get(x.__class__)
-    return _learned(x) if kind is None else kind
+    if kind is None:
+        kind = _kinds[x.__class__] = _kind_of_class(x)
+    return _kind_of_object(x) if kind == FOREIGN else kind
 
 
-def _learned(x: object) -> int:
+def _kind_of_class(x: object) -> int:
     cls = x.__class__
-    library = cls.__module__.partition(".")[0]
     if isinstance(x, np.ndarray):
-        kind = HOST
-    elif library == "cupy" and hasattr(cls, "__cuda_array_interface__"):
-        kind = CUPY
-    elif is_tensor(x):
-        kind = TORCH
-    elif hasattr(x, "__cuda_array_interface__"):
-        kind = INTERFACE
-    elif hasattr(x, "__dlpack_device__"):
-        kind = DLPACK
-    else:
-        kind = HOST
-    _kinds[cls] = kind
-    return kind
+        return HOST
+    if cls.__module__.partition(".")[0] == "cupy" and hasattr(cls, "__cuda_array_interface__"):
+        return CUPY
+    return TORCH if is_tensor(x) else FOREIGN
+
+
+def _kind_of_object(x: Any) -> int:
+    """Return the kind of one object: a class may have arrays in either memory, as JAX's has."""
+    interface = getattr(x, "__cuda_array_interface__", None)
+    where = getattr(x, "__dlpack_device__", None)
+    if where is None:
+        return HOST if interface is None else INTERFACE
+    try:
+        memory = where()[0]
+    except Exception:  # noqa: BLE001 (what another library raises is an error where its memory is looked for)
+        return HOST
+    if memory != _DLPACK_CUDA and (memory != _DLPACK_MANAGED or unavailable()):
+        return HOST
+    # Without a stream, the interface leaves waiting for the array's contents to its user; DLPack orders
+    # the streams.
+    return DLPACK if interface is None or interface.get("stream") is None else INTERFACE
 
 
 def device_view(x: Any, name: str) -> DeviceArray | None:
@@ -135,10 +129,10 @@ def device_view(x: Any, name: str) -> DeviceArray | None:
         If the view needs CuPy, and CuPy cannot be used here.
     """
     kind = kind_of(x)
-    if kind != CUPY and not _lies_on_device(x, kind):
+    if kind == HOST:
         return None
     if kind == TORCH:
-        return _tensor(x, name)
+        return _tensor(x, name) if x.is_cuda else None
     if kind == INTERFACE:
         return _interface(x, name)
     array = x if kind == CUPY else cupy().from_dlpack(x)
@@ -148,10 +142,45 @@ def device_view(x: Any, name: str) -> DeviceArray | None:
         array.dtype,
         array.shape,
         array._c_contiguous,  # noqa: SLF001 (array.flags takes five times as long)
-        True,
+        kind == CUPY or _lent_for_writing(x),
         data.device_id,
         kind,
     )
+
+
+class _Versioned(ctypes.Structure):
+    """The beginning of DLManagedTensorVersioned of dlpack.h."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+_DLPACK_READ_ONLY = 1
+"""DLPACK_FLAG_BITMASK_READ_ONLY."""
+
+_address_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _lent_for_writing(x: Any) -> bool:
+    """Return whether the owner of an array that DLPack shares lets others write to it.
+
+    Before its version 1, DLPack says nothing of this. JAX has no later version, and its arrays never change.
+    """
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        return not interface["data"][1]
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+        address = _address_in(capsule, b"dltensor_versioned")
+    except (TypeError, ValueError, BufferError):
+        return False
+    return not _Versioned.from_address(address).flags & _DLPACK_READ_ONLY
 
 
 def _tensor(x: Any, name: str) -> DeviceArray:

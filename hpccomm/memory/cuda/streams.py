@@ -273,6 +273,16 @@ def order(event: int, stream: int) -> None:
     cupy().cuda.runtime.streamWaitEvent(stream, event)
 
 
+def follow(stream: int, device: int) -> None:
+    """Make all later work on a stream wait for what is on CuPy's current one so far."""
+    current_one = cupy().cuda.get_current_stream(device).ptr
+    if current_one != stream and not capturing(stream):
+        with on_device(device):
+            event = owned_event()
+            record(event.ptr, current_one)
+            order(event.ptr, stream)
+
+
 def event_status(event: int) -> int:
     """Return CUDA's answer about an event: 0 once it has come. Ends no capture of any thread.
 

@@ -135,10 +135,10 @@ class ndarray:  # CuPy's name
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.data.device_id
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **_: Any) -> Any:
         from cupy import _dlpack
 
-        return _dlpack.export(self)
+        return _dlpack.export(self, versioned=max_version is not None and max_version >= (1, 0))
 
     def __len__(self) -> int:
         if not self.shape:

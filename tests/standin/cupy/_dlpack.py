@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cupy._arrays import ndarray
+from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
 
@@ -33,6 +34,16 @@ class _Managed(ctypes.Structure):
     _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
+class _Versioned(ctypes.Structure):
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _rename = ctypes.pythonapi.PyCapsule_SetName
@@ -51,7 +62,26 @@ def _delete(managed: int) -> None:
     _exported.pop(managed, None)
 
 
-def export(x: ndarray) -> Any:
+_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_is = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _dropped(capsule: int) -> None:
+    """Let go of what no consumer has taken."""
+    for name in (b"dltensor", b"dltensor_versioned"):
+        if _is(capsule, name):
+            _delete(_of(capsule, name))
+
+
+_destructor = ctypes.cast(_dropped, ctypes.c_void_p)
+
+
+def export(x: ndarray, *, versioned: bool = False) -> Any:
     """Return a capsule with an array, which lives until the consumer lets go of it."""
     shape = (ctypes.c_int64 * max(x.ndim, 1))(*x.shape)
     strides = (ctypes.c_int64 * max(x.ndim, 1))(*(s // x.itemsize for s in x.strides))
@@ -65,10 +95,13 @@ def export(x: ndarray) -> Any:
         ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)),
         0,
     )
-    managed = _Managed(tensor, None, ctypes.cast(_delete, ctypes.c_void_p))
+    delete = ctypes.cast(_delete, ctypes.c_void_p)
+    managed: ctypes.Structure = _Managed(tensor, None, delete)
+    if versioned:  # CuPy 14.2, _core/dlpack.pyx: no flag, as its arrays may be written
+        managed = _Versioned((1, 0), None, delete, 0, tensor)
     address = ctypes.addressof(managed)
     _exported[address] = (managed, shape, strides, x)
-    return _new(address, b"dltensor", None)
+    return _new(address, b"dltensor_versioned" if versioned else b"dltensor", _destructor)
 
 
 class _Owner:
@@ -88,7 +121,8 @@ def from_dlpack(array: Any, device: Any = None, copy: Any = None) -> ndarray:
         raise TypeError(
             "CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))` instead."
         )
-    capsule = array.__dlpack__(stream=1)
+    # CuPy 14.2, _core/dlpack.pyx: the producer orders this stream behind what makes the array.
+    capsule = array.__dlpack__(stream=get_current_stream(number).ptr or 1)
     managed = _Managed.from_address(_pointer(capsule, b"dltensor"))
     _rename(capsule, b"used_dltensor")
     tensor = managed.tensor
