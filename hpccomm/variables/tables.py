@@ -152,9 +152,18 @@ def checked(name: str, value: object) -> Mapping[str, int | str]:
             isinstance(given, int) and line.kind != "text" and fitting(line.fits, given)
         ):
             raise UsageError(f"{name}[{field!r}] is {given!r}; give {line.fits}")
-    return {
+    fields = {
         field: given if isinstance(given, str) else int(given) for field, given in value.items()
     }
+    fewest, most = (int(fields.get(each, 0)) for each in ("minCTAs", "maxCTAs"))
+    if (
+        fewest > most
+    ):  # which NCCL refuses, also where there is no maxCTAs (2.30 init.cc, parseCommConfig)
+        raise UsageError(
+            f"{name} has minCTAs {fewest} and {f'maxCTAs {most}' if most else 'no maxCTAs'}; "
+            f"give maxCTAs, of at least {fewest}"
+        )
+    return fields
 
 
 def newer(fields: Iterable[str], nccl: int) -> str:
