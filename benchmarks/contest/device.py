@@ -9,6 +9,7 @@ from typing import Any
 import hpccomm
 from contest.rounds import Call
 from contest.verdicts import Verdicts
+from hpccomm.backends.nccl import libnccl
 from hpccomm.memory.cuda.identity import identify
 from hpccomm.testing import run_ranks
 
@@ -108,9 +109,6 @@ def shares_a_device(comm: hpccomm.Communicator) -> bool:
 def versions() -> str:
     """Return the device and the libraries that figures belong to, as text."""
     import cupy
-    from cupy.cuda import nccl
 
-    device = identify(cupy.cuda.Device().id)
-    return (
-        f"{device.name}, NCCL {nccl.get_version()}, CuPy {cupy.__version__}, driver {device.driver}"
-    )
+    device, nccl = identify(cupy.cuda.Device().id), libnccl.binding().get_version()
+    return f"{device.name}, NCCL {nccl}, CuPy {cupy.__version__}, driver {device.driver}"

@@ -3,7 +3,6 @@
 `in_mpi` gathers them on every rank.
 """
 
-import importlib
 import importlib.util
 import os
 import re
@@ -14,7 +13,8 @@ from typing import Any
 
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.backends.bootstrap.cuda_aware import aware
-from hpccomm.backends.nccl.facts import version_text
+from hpccomm.backends.nccl import libnccl
+from hpccomm.backends.nccl.facts import NO_NCCL, version_text
 from hpccomm.doctor.reading import Reading, run
 from hpccomm.doctor.sources import slurm
 from hpccomm.results.schema import recorded_environment
@@ -45,13 +45,12 @@ def gather(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _nccl() -> str:
-    """Return the version of the NCCL that CuPy loads."""
+    """Return the version of the NCCL that hpccomm uses: CuPy's, or the one that is found without its binding."""
     if importlib.util.find_spec("cupy") is None:
         raise LookupError("CuPy is not installed")
-    try:
-        version = importlib.import_module("cupy.cuda.nccl").get_version()
-    except (ImportError, AttributeError) as error:
-        raise LookupError(f"CuPy finds no NCCL library: {error}") from error
+    version = libnccl.own_binding().get_version()  # which asks for no device
+    if not version:
+        raise LookupError(NO_NCCL)
     return version_text(version)
 
 

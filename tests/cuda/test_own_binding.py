@@ -6,15 +6,19 @@ CuPy means to give its binding up (cupy issues 2244, 9575).
 import os
 import sys
 from importlib import import_module
+from types import SimpleNamespace
 
 import cupy
 import numpy as np
 import pytest
 from nccl_ranks import run_ranks
+from raw_ranks import status_of
 
 import hpccomm
 from hpccomm.backends.nccl import libnccl, own_binding, variables
 from hpccomm.backends.nccl.own_binding import RawCommunicator
+from hpccomm.bench.perf.memory import DeviceMemory
+from hpccomm.doctor import rank
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
@@ -86,6 +90,17 @@ def test_order_of_launches_is_the_communicators_own_where_nccl_has_that(no_bindi
     assert os.environ.pop(variables.LAUNCH_ORDER) == "1"
 
 
+@pytest.mark.standin
+def test_tools_tell_the_version_without_cupys_binding(no_binding, monkeypatch):
+    """A CuPy without NCCL has a module of that name without functions, or none (CuPy 14.2, cupy/cuda/nccl.py)."""
+    monkeypatch.delattr(cupy.cuda, "nccl", raising=False)
+    monkeypatch.delattr(nccl, "get_version")
+    assert rank.gather()["nccl"] == "2.32.3"
+    comm = SimpleNamespace(backends={"cuda": "nccl"}, device=0, barrier=None)
+    options = SimpleNamespace(config=SimpleNamespace(stream_null=True), timeout=1)
+    assert DeviceMemory(comm, options).versions()["nccl"] == "2.32.3"
+
+
 def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
     for status in (1, 4, 5):
         assert own_binding.NcclError(status).status == status
@@ -112,6 +127,20 @@ def test_settings_of_the_program_reach_each_communicator(monkeypatch):
     for config in library.configs:
         assert {"maxCTAs": 8, "netName": b"Socket", "CTAPolicy": 1}.items() <= config.items()
     assert options.nccl_config["maxCTAs"] == 8
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize(
+    ("given", "status"), [({"minCTAs": 8}, 4), ({"minCTAs": 8, "maxCTAs": 8}, 0)]
+)
+def test_nccl_takes_a_minimum_with_a_maximum_alone(given, status):
+    """NCCL 2.30 init.cc: parseCommConfig."""
+    unique = own_binding.get_unique_id()
+
+    def made():
+        own_binding.NcclCommunicator(1, unique, 0, "alone", given).destroy()
+
+    assert status_of(made) == status
 
 
 @pytest.mark.standin

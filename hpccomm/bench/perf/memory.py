@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import settings
+from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.perf import memory_use, timing, verification
 from hpccomm.bench.perf.facts import ON_HOST, DeviceDescription
@@ -205,7 +206,7 @@ class DeviceMemory:
             "cuda_runtime": device.runtime,
         }
         if self.backend == NCCL:
-            result["nccl"] = version_text(self.module.cuda.nccl.get_version())
+            result["nccl"] = version_text(libnccl.binding().get_version())
         return result
 
     def capacity(self) -> tuple[str, int]:
