@@ -218,8 +218,9 @@ class PendingCalls:
         except RuntimeError as error:  # CUDA's: the capture has begun since
             if getattr(error, "status", 0) not in streams.CAPTURE_ERRORS:
                 raise
-        if not streams.undisturbed(call.stream):
+        if call.event and not streams.undisturbed(call.stream):
             # A graph may have it: it must not be asked for, and another is recorded later.
+            streams.drop_event(call.event)
             call.event = 0
 
     def _take(self) -> int:
@@ -261,6 +262,7 @@ class PendingCalls:
             return call.over
         status = streams.event_status(call.event)
         if status == streams.CAPTURED_EVENT and call.owner is None:
+            streams.drop_event(call.event)
             call.event = 0  # a graph has it
             return False
         return streams.come(status)

@@ -1,6 +1,7 @@
 """CUDA's calls in threads that have no device, beside captures, and where a stream has no room left."""
 
 import threading
+from importlib import import_module
 
 import cupy
 import numpy as np
@@ -205,6 +206,8 @@ def test_an_event_that_a_graph_has_taken_is_recorded_again(how, monkeypatch):
     """Else the call never is done, and its arrays are held until the deadline of finalize."""
     monkeypatch.setattr(pending, "MARK_SECONDS", float("inf"))  # small calls get an event later
     more = (monkeypatch,) if how is capture_begins_in_between else ()
+    there = import_module("standin.events")._by_pointer
+    before = {*there}
 
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -214,7 +217,9 @@ def test_an_event_that_a_graph_has_taken_is_recorded_again(how, monkeypatch):
             comm.all_reduce(x[:10], stream=stream)
             comm.all_reduce(x[:10], stream=stream)  # has no event yet
             how(comm, stream, x, *more).end_capture()
-            until(comm._core.lanes.device.issuer.pending.idle)
+            made = comm._core.lanes.device.issuer.pending
+            until(made.idle)
+            assert there.keys() - before <= {*made._events}, "one was not given back"
 
     run_ranks(1, main, backend="nccl")
 
