@@ -43,7 +43,6 @@ from hpccomm.bench.perf.options import Options
 from hpccomm.cli import output
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
-from hpccomm.runtime.lifetime import Status
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.sweep import CommSource
@@ -82,8 +81,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.bench.progress import terminal
 
     streams = sys.stdout, sys.stderr, terminal()
-    failures = sweep.run(_sources(options), options, *streams)
-    return Status.UNDECIDED if failures < 0 else int(failures > 0)
+    return sweep.run(_sources(options), options, *streams)
 
 
 def _sources(options: Options) -> list["CommSource"]:

@@ -27,6 +27,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.results import reader, table
+from hpccomm.runtime.lifetime import Status
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
 DEALT = {
@@ -51,10 +52,10 @@ def options(*arguments):
 
 
 def perf(sources, *arguments):
-    """Return the wrong elements, what rank 0 printed, and what it complained of."""
+    """Return the status, what rank 0 printed, and what it complained of."""
     out, err = io.StringIO(), io.StringIO()
-    wrong = sweep.run(sources, options(*arguments), out, err)
-    return wrong, out.getvalue(), err.getvalue()
+    status = sweep.run(sources, options(*arguments), out, err)
+    return status, out.getvalue(), err.getvalue()
 
 
 def on_device(comm, *arguments):
@@ -90,10 +91,10 @@ def test_every_type_and_reduction_is_right(comm, way, collective, pytestconfig):
     ops = DEALT.get(collective, "sum") if way == "nccl" else "avg"
     if pytestconfig.getoption("--all"):
         ops = "all"
-    wrong, printed, complaints = on_device(
+    status, printed, complaints = on_device(
         comm, collective, "-b", "256", "-e", "256", "-n", "2", "-d", "all", "-o", ops
     )
-    assert (wrong, complaints) == (0, "")
+    assert (status, complaints) == (0, "")
     if comm.rank == 0:
         assert printed.count("Out of bounds values : 0 OK") == 1
         verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(printed)}
@@ -123,8 +124,8 @@ def test_every_type_and_reduction_is_right(comm, way, collective, pytestconfig):
 )
 def test_flags_do_not_disturb_the_results(comm, way, arguments, pytestconfig):
     sizes = TWO_SIZES if pytestconfig.getoption("--all") else ONE_SIZE
-    wrong, printed, complaints = on_device(comm, "all", *sizes, *arguments.split())
-    assert (wrong, complaints) == (0, "")
+    status, printed, complaints = on_device(comm, "all", *sizes, *arguments.split())
+    assert (status, complaints) == (0, "")
     if comm.rank == 0:
         skipped = bool(re.search("# Skipped.*hypercube (on|in)", printed))
         assert skipped == (
@@ -224,8 +225,8 @@ def test_registered_arrays_are_of_the_communicator_or_that_they_are_not_is_told(
     monkeypatch.setattr(
         comm, "empty", lambda *shape, **where: made.append(where) or empty(*shape, **where)
     )
-    wrong, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
-    assert (wrong, made) == (0, [{"device": comm.device}])
+    status, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
+    assert (status, made) == (0, [{"device": comm.device}])
     if comm.rank == 0:
         known = "# Registered memory: the library knows the arrays" in printed
         lacking = "# Skipped, as they do not exist: registered memory (-R)" in printed
@@ -243,9 +244,9 @@ def test_a_spoilt_result_is_found_and_located(comm, way, monkeypatch):
             (x if out is None else out)[5:6].view(np.uint8)[...] = 0
 
     monkeypatch.setattr(comm, "all_reduce", spoilt)
-    wrong, _, complaints = on_device(comm, "all_reduce", *SMALL)
+    status, _, complaints = on_device(comm, "all_reduce", *SMALL)
     # In each of three lines the last repetition out of place, the first and a random one in place.
-    assert wrong == 9
+    assert status == Status.RAISED
     if comm.rank == 0:
         assert len(complaints.splitlines()) == 9
         for line in complaints.splitlines():
@@ -268,8 +269,8 @@ def test_a_graph_that_records_nothing_is_found(comm, way, monkeypatch, launches)
             call(cupy.empty_like(x), out=cupy.empty_like(x), **how)
 
     monkeypatch.setattr(comm, "all_reduce", forgetful)
-    wrong, _, complaints = on_device(comm, "all_reduce", *SMALL, "-G", launches)
-    assert wrong > 0
+    status, _, complaints = on_device(comm, "all_reduce", *SMALL, "-G", launches)
+    assert status == Status.RAISED
     if comm.rank == 0:
         assert "out of place" in complaints
         assert "in place" in complaints
@@ -286,8 +287,8 @@ def test_arrays_go_where_nccl_is(comm, way):
     assert kind_of_arrays([source_of(comm, "nccl")], HOST) == HOST
     barrier = "nccl" if device else "mpi"  # which moves no arrays
     for given in (("mpi", "all_reduce,send_recv", *ONE_SIZE), (barrier, "barrier", "-n", "4")):
-        wrong, printed, _ = perf([source_of(comm, given[0])], *given[1:])
-        assert wrong == 0
+        status, printed, _ = perf([source_of(comm, given[0])], *given[1:])
+        assert status == 0
         assert comm.rank or "device -1 [none] host memory" in printed
 
 
@@ -321,8 +322,8 @@ def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path)
         return CommSource(backend, opened)
 
     sources = [source("nccl"), source("mpi")]
-    wrong, printed, _ = perf(sources, "all_reduce,broadcast", *ONE_SIZE, "-R", "1", "-M", "1")
-    assert wrong == 0
+    status, printed, _ = perf(sources, "all_reduce,broadcast", *ONE_SIZE, "-R", "1", "-M", "1")
+    assert status == 0
     second = log[1][1]
     assert second in ("mpi", "staged")
     assert log == [("nccl", "nccl"), ("mpi", second)] * 2

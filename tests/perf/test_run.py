@@ -17,6 +17,7 @@ from hpccomm.bench.perf.sweep import source_of
 from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
+from hpccomm.runtime.lifetime import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
 
@@ -28,7 +29,7 @@ def options(arguments):
 
 
 def perf(ranks, *arguments, disturb=None):
-    """Run perf; returns what rank 0 printed, what it complained of, and the wrong elements."""
+    """Run perf; returns what rank 0 printed, what it complained of, and the status."""
     out, err = io.StringIO(), io.StringIO()
     asked = options([str(argument) for argument in arguments])
 
@@ -38,9 +39,9 @@ def perf(ranks, *arguments, disturb=None):
         return sweep.run([source_of(comm)], asked, out, err)
 
     # A sweep over every type and reduction takes half a minute where nothing else runs.
-    wrong = run_ranks(ranks, on_rank, timeout=200)
-    assert len(set(wrong)) == 1
-    return out.getvalue(), err.getvalue(), wrong[0]
+    statuses = run_ranks(ranks, on_rank, timeout=200)
+    assert len(set(statuses)) == 1
+    return out.getvalue(), err.getvalue(), statuses[0]
 
 
 def table_lines(text):
@@ -54,8 +55,8 @@ def table_lines(text):
 )
 def test_everything_is_right_on(ranks, largest):
     sizes = ("-b", 0, "-e", largest, "-f", 16, "-n", 3)
-    text, err, wrong = perf(ranks, "all", *sizes, "-d", "all", "-o", "all")
-    assert (err, wrong) == ("", 0)
+    text, err, status = perf(ranks, "all", *sizes, "-d", "all", "-o", "all")
+    assert (err, status) == ("", 0)
     possible = [each for each in COLLECTIVES.values() if not each.possible(ranks)]
     assert text.count("Out of bounds values : 0 OK") == len(possible)
     verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(text)}
@@ -84,8 +85,8 @@ def test_everything_is_right_on(ranks, largest):
     ids=lambda arguments: " ".join(map(str, arguments)),
 )
 def test_flags_do_not_disturb_the_results(arguments):
-    text, err, wrong = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *arguments)
-    assert (err, wrong) == ("", 0)
+    text, err, status = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *arguments)
+    assert (err, status) == ("", 0)
     cycles = 2 if arguments[0] == "-N" else 1
     roots = 2 if arguments[0] == "-r" else 1
     sizes = 4 if arguments[0] == "-i" else 1
@@ -97,8 +98,8 @@ def test_flags_do_not_disturb_the_results(arguments):
 
 
 def test_without_check_nothing_is_said_about_values():
-    text, _, wrong = perf(2, "all_reduce", "-b", 64, "-e", 64, "-n", 2, "-c", 0)
-    assert wrong == 0
+    text, _, status = perf(2, "all_reduce", "-b", 64, "-e", 64, "-n", 2, "-c", 0)
+    assert status == 0
     assert table_lines(text)[0].split()[8] == "N/A"
 
 
@@ -144,13 +145,13 @@ def forget(comm, rank, call):
 
 
 def test_a_wrong_element_is_found_and_located():
-    text, err, wrong = perf(
+    text, err, status = perf(
         3,
         *["all_reduce", "-b", 8, "-e", 64, "-f", 8, "-n", 4],
         disturb=lambda comm: spoil(comm, rank=1, index=5),
     )
     # The last repetition out of place, the first and a random one in place.
-    assert wrong == 3
+    assert status == Status.RAISED
     assert [line.split()[8::4] for line in table_lines(text)] == [["0", "0"], ["1", "2"]]
     assert "# Out of bounds values : 3 FAILED" in text
     said = err.splitlines()
@@ -172,12 +173,13 @@ def test_a_wrong_element_is_found_and_located():
 )
 def test_a_timed_repetition_that_did_nothing_is_found(call, place, operation):
     """Though all the others before it were right: its array was prepared for it alone."""
-    _, err, wrong = perf(
+    text, err, status = perf(
         2,
         *["all_reduce", "-b", 64, "-e", 64, "-n", 4],
         disturb=lambda comm: forget(comm, rank=0, call=call),
     )
-    assert wrong == 16
+    assert status == Status.RAISED
+    assert "# Out of bounds values : 16 FAILED" in text
     assert f"64 B, {place}, timed operation {operation}: rank 0, index 0: expected" in err
 
 
@@ -216,8 +218,8 @@ def test_arrays_are_of_the_communicator_where_registered_ones_are_asked_for(tmp_
 
     file = tmp_path / "run.h5"
     asked = ["-b", 64, "-e", "64K", "-f", 32, "-n", 3, "-R", int(registered), "--output", file]
-    text, _, wrong = perf(2, "all_reduce", *asked, "--algorithm", "shm", disturb=listen)
-    assert wrong == 0
+    text, _, status = perf(2, "all_reduce", *asked, "--algorithm", "shm", disturb=listen)
+    assert status == 0
     assert len(made) == 2 * registered
     assert ("# Registered memory" in text) == registered
     assert reader.read(file)[0].info.config.local_register == registered
@@ -285,8 +287,8 @@ def test_all_algorithms_are_those_that_a_collective_has():
 
 def test_lists_of_types_and_reductions_are_measured_but_for_what_means_nothing():
     small = ["-b", 8, "-e", 8, "-n", 1]
-    text, _, wrong = perf(2, "all_reduce,broadcast", *small, "-d", "half,bool", "-o", "avg,max")
-    assert wrong == 0
+    text, _, status = perf(2, "all_reduce,broadcast", *small, "-d", "half,bool", "-o", "avg,max")
+    assert status == 0
     assert [tuple(line.split()[2:4]) for line in table_lines(text)] == [
         *(("half", "avg"), ("half", "max"), ("bool", "max")),
         *(("half", "none"), ("bool", "none")),

@@ -55,11 +55,11 @@ def measured(tmp_path, ranks, how, *words):
             *("--output", str(files["output"]), "-J", str(files["json"])),
         ]
     )
-    wrong = run_ranks(
+    statuses = run_ranks(
         ranks,
         lambda comm: sweep.run([source_of(comm)], given, out, io.StringIO()),
     )
-    assert wrong == [0] * ranks
+    assert statuses == [0] * ranks
     (run,) = reader.read(files["output"])
     return run, json.loads(files["json"].read_text()), out.getvalue()
 

@@ -178,21 +178,17 @@ class Report:
             self.show(self._judge.finish(others.failed))
         self.show(table.isolated_text(self._isolated))
 
-    def conclude(self) -> int:
-        """Print and store the remarks on all tables.
-
-        Returns
-        -------
-        int
-            The number of failed checks; below 0 that of the undecided ones, if none failed.
-        """
+    def conclude(self) -> Status:
+        """Print and store the remarks on all tables; return what the checks say."""
         self.show(self.others.line)
         self.others.store(self._writer)
         if self._judge is not None:
             self.show(self._judge.nothing())
             self.wrong += not self._judge.judged
             self.slow += self._judge.failed
-        return self.wrong or (-self.slow if self.others.busy else self.slow)
+        if self.slow and not self.wrong and self.others.busy:
+            return Status.UNDECIDED
+        return Status.RAISED if self.wrong or self.slow else Status.DONE
 
     def show(self, text: str) -> None:
         """Print text in place of the progress line."""

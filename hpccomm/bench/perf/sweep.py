@@ -48,6 +48,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results import table
 from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import RunInfo
+from hpccomm.runtime.lifetime import Status
 
 if TYPE_CHECKING:
     from hpccomm.bench.perf.timing import RankTimes
@@ -81,7 +82,7 @@ def run(
     out: TextIO,
     err: TextIO,
     terminal: TextIO | None = None,
-) -> int:
+) -> Status:
     """Measure all tables. Collective; blocks.
 
     Parameters
@@ -97,9 +98,9 @@ def run(
 
     Returns
     -------
-    int
-        Elements that were wrong, and tables and rows that were too slow, on every rank; below 0 if nothing was wrong,
-        and others kept the nodes too busy to call the rest slow.
+    Status
+        On every rank: `RAISED` if a result was wrong, or a table or row too slow; `UNDECIDED` if some were slow while
+        others kept nodes busy.
 
     Raises
     ------
@@ -152,8 +153,10 @@ def run(
                     for row in tables:
                         if row[0].source == number:
                             sweep.measure(sides, row)
-                    failures = sweep.leave(sides, last=number == len(at_once) - 1)
-        return failures
+                    sweep.leave(sides)
+                    if number == len(at_once) - 1:
+                        status = sweep.conclude(sides[0])
+        return status
 
 
 def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
@@ -353,24 +356,22 @@ class _Sweep:
         others = facts.others(world, self._rest)
         self._write(world, lambda to: to.finish(others))
 
-    def leave(self, sides: Sequence[_Side], *, last: bool) -> int:
-        """Release the arrays, and close the report. Collective.
-
-        It returns the failures, on every rank; 0 while there is more to measure.
-        """
-        memory, comm = sides[0].memory, sides[0].world
-        self._usage.note("Collective", memory.in_use())
+    def leave(self, sides: Sequence[_Side]) -> None:
+        """Release the arrays."""
+        self._usage.note("Collective", sides[0].memory.in_use())
         for side in sides:
             side.memory.slots = ()
-        if not last:
-            return 0
+
+    def conclude(self, side: _Side) -> Status:
+        """Close the report; return what its checks say, on every rank. Collective."""
+        memory, comm = side.memory, side.world
         if self._options.memory:
             usages = comm.gather_object(self._usage) or []
             self._write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
-        failures = int(comm.broadcast_object(self._write(comm, lambda to: to.conclude())))
+        status = Status(comm.broadcast_object(self._write(comm, lambda to: to.conclude())))
         # Closed here, so that a file that cannot be completed is an error on every rank.
         on_root(comm, self.closing.close)
-        return failures
+        return status
 
     def _measure_line(
         self, side: _Side, runner: CaseRunner, table: PerfTable, case: PerfCase
