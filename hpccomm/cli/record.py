@@ -16,9 +16,6 @@ Exit status: that of the program; 2 if it could not be started, or FILE cannot b
 
 import argparse
 import os
-import shutil
-import time
-from pathlib import Path
 
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
@@ -37,8 +34,10 @@ def run(args: argparse.Namespace) -> int:
         from hpccomm.communicator.recording import prepare
 
         prepare(args.output)
-        if shutil.which(args.command[0]):
-            _watch(args.output.absolute())
+        output.warn(  # here, as a program without hpccomm cannot say it at its end
+            f"hpccomm: recording to {args.output} begins where the program makes its first "
+            "communicator of all ranks (hpccomm.new_comm)\n"
+        )
     os.environ["HPCCOMM_RECORDING"] = str(args.output.absolute())
     try:
         os.execvp(args.command[0], args.command)
@@ -48,39 +47,3 @@ def run(args: argparse.Namespace) -> int:
             f"{args.command[0]!r} cannot be started: {why}; give a program behind --, such as "
             "python train.py"
         ) from error
-
-
-def _watch(file: Path) -> None:
-    """Start a process that says at the end of the program if nothing was recorded, as one without hpccomm cannot.
-
-    It is no child of the program, which may wait for all of its children, and no pipe tells it of the end, which other
-    processes of the program would hold.
-    """
-    from hpccomm.results.recording_file import part_path
-
-    def found() -> list[int]:
-        return [each.stat().st_mtime_ns for each in (file, part_path(file, 0)) if each.exists()]
-
-    program, before = os.getpid(), found()
-    if child := os.fork():
-        os.waitpid(child, 0)
-        return
-    os.setsid()  # what ends the program's process group leaves this one, which ends by itself
-    if os.fork():
-        os._exit(0)
-    while not _ended(program):
-        time.sleep(0.1)
-    if found() == before:
-        output.warn(
-            f"hpccomm: nothing was recorded to {file}: a recording begins where the program makes its "
-            "first communicator of all ranks (hpccomm.new_comm)\n"
-        )
-    os._exit(0)
-
-
-def _ended(process: int) -> bool:
-    """Whether a process has ended, also if nobody has asked for its status yet."""
-    try:
-        return ") Z " in Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return True

@@ -67,7 +67,6 @@ def test_what_cannot_be_recorded_is_refused_before_it_starts(
     done = python("-m", "hpccomm", "record", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
-    assert "nothing was recorded" not in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -75,8 +74,7 @@ def test_what_cannot_be_recorded_is_refused_before_it_starts(
     ("program", "said"),
     [
         # The first program of mpi4py's tutorial makes no call of hpccomm.
-        ("from mpi4py import MPI; MPI.COMM_WORLD.Barrier()", "nothing was recorded to"),
-        ("import os, pytest; pytest.raises(ChildProcessError, os.wait)", "nothing was recorded to"),
+        ("from mpi4py import MPI; MPI.COMM_WORLD.Barrier()", "begins where the program makes"),
         ("import hpccomm; hpccomm.new_comm().finalize()", "rank 0 made no call that is recorded"),
         ("import hpccomm; hpccomm.new_comm().all_reduce([1], 'avg')", "rank 0 made no call"),
     ],
