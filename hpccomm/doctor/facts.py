@@ -17,18 +17,24 @@ from hpccomm.doctor.sources import (
     kernel_log,
     limits,
     network,
-    nvlink,
-    packages,
     pci,
     slurm,
 )
 
 Tree = dict[str, Any]
 
-_MODULES = (host, limits, kernel_log, packages, slurm, gpus, cpu, pci, network, infiniband, nvlink)
-
 SOURCES: dict[str, Callable[[Reading], None]] = {
-    module.__name__.rpartition(".")[2]: module.gather for module in _MODULES
+    "host": host.gather,
+    "limits": limits.gather,
+    "kernel_log": kernel_log.gather,
+    "packages": host.packages,
+    "slurm": slurm.gather,
+    "gpus": gpus.gather,
+    "cpu": cpu.gather,
+    "pci": pci.gather,
+    "network": network.gather,
+    "infiniband": infiniband.gather,
+    "nvlink": gpus.nvlink,
 }
 """The source of the facts below each name of a node's tree."""
 

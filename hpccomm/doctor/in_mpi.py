@@ -57,7 +57,7 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     leads = world.Split(0 if node.rank == 0 else 1)
     of_mpi = rank.of_mpi(mpi)
     own = {"rank": world.rank} | rank.gather()
-    own["others"] = shares(world.allgather(rested(world.barrier)))[world.rank]
+    looks = world.gather(rested(world.barrier))
     if peers := _peers(node):
         own["peers"] = peers
     else:
@@ -72,7 +72,13 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
         trees = leads.gather((platform.node(), tree))
     for each in (node, leads):
         each.Free()
-    return named(trees) if trees is not None and world.rank == 0 else None
+    if trees is None or world.rank:
+        return None
+    taken = shares(looks)
+    for _, tree in trees:
+        for each in tree["ranks"]:
+            each["others"] = taken[each["rank"]]
+    return named(trees)
 
 
 def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:

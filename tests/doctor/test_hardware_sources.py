@@ -10,7 +10,7 @@ import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
 from hpccomm.doctor.reading import read
-from hpccomm.doctor.sources import cpu, infiniband, network, nvlink
+from hpccomm.doctor.sources import cpu, gpus, infiniband, network
 from hpccomm.doctor.sources import pci as pci_source
 
 
@@ -156,9 +156,9 @@ def test_rates_with_their_lanes(tmp_path, text, rate):
 
 
 def test_nvlink_and_what_is_at_its_other_end(tmp_path, nvml):
-    assert read(nvlink.gather, tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
+    assert read(gpus.nvlink, tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
     plant(tmp_path, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580"})
-    gpu, _ = read(nvlink.gather, tmp_path)["gpus"]
+    gpu, _ = read(gpus.nvlink, tmp_path)["gpus"]
     assert (gpu["name"], gpu["pci"], gpu["rate"]) == (
         "NVIDIA H100 80GB HBM3",
         "0000:3b:00.0",

@@ -56,7 +56,7 @@ def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: 
 def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
     bound = zip(map(tuple, map(numbers, cores)), ranks, strict=True)
     for own, those in grouped(bound).items():
-        if len(those) > len(own) and own != tuple(numbers(online)):
+        if len(own) < len(those) and len(ranks) <= len(numbers(online)):
             yield f"{ranks_named(those)} are bound to {'core' if len(own) == 1 else 'cores'} {', '.join(map(str, own))} together"
 
 
@@ -82,10 +82,9 @@ def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Faults:
             yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
-def _oversubscribed(ranks: Sequence[int], cores: Texts, online: str) -> Faults:
-    own = {cpu for listed in cores for cpu in numbers(listed)}
-    if len(cores) > len(own) and not any(_cores(ranks, cores, online)):  # which is the cause else
-        yield f"{len(cores)} ranks have {many(len(own), 'processor')}: waiting ranks take the time of working ones"
+def _oversubscribed(ranks: Sequence[int], online: str) -> Faults:
+    if len(ranks) > (there := len(numbers(online))):  # else the binding is the cause: `_cores`
+        yield f"{len(ranks)} ranks have {many(there, 'processor')}: waiting ranks take the time of working ones"
 
 
 def _openmp(cores: Texts, variables: Sequence[Facts]) -> Faults:
@@ -153,7 +152,7 @@ RULES = rules({
     "mpi.cores": (_cores, "ranks.*.rank", "ranks.*.cores", "cpu.online"),
     "mpi.hardware_threads": (_hardware_threads, "ranks.*.rank", "ranks.*.cores", "cpu.cores"),
     "mpi.numa": (_numa, "ranks.*.rank", "ranks.*.cores", "cpu.nodes"),
-    "mpi.oversubscribed": (_oversubscribed, "ranks.*.rank", "ranks.*.cores", "cpu.online"),
+    "mpi.oversubscribed": (_oversubscribed, "ranks.*.rank", "cpu.online"),
     "mpi.openmp": (_openmp, "ranks.*.cores", "ranks.*.variables"),
     "mpi.shared_memory": (_shared_memory, "mpi.vendor", "ranks.*.variables", "ranks.*.rank"),
     "mpi.fabric": (_fabric, "infiniband.ports", "ranks.*.libraries", "ranks.*.variables"),

@@ -1,7 +1,8 @@
-"""Facts of NVIDIA's GPUs: whether their driver is loaded, and NVML's facts."""
+"""Facts of NVIDIA's GPUs: whether their driver is loaded, NVML's facts, and their NVLinks."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -90,3 +91,40 @@ def _link(library: Any, handle: Any) -> dict[str, int]:
         raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
     of_links = (row for row in rows("nvml.tsv") if row["of"] == "link")
     return {row["fact"]: _fact(library, handle, row) for row in of_links}
+
+
+def nvlink(reading: Reading) -> None:
+    """Read ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
+    if reading.path("/proc/driver/nvidia/version").exists():
+        reading.take("gpus", _linked)
+    else:
+        reading.miss("gpus", "NVIDIA's driver is not loaded")
+
+
+def _linked() -> list[dict[str, Any]]:
+    with nvml.opened() as library:
+        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+        return [_linked_gpu(library, handle) for handle in handles]
+
+
+def _linked_gpu(library: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "name": library.nvmlDeviceGetName(handle),
+        "pci": address(library.nvmlDeviceGetPciInfo(handle)),
+        "rate": nvml.nvlink_rate(library, handle),
+        "links": list(_links(library, handle)),
+    }
+
+
+def _links(library: Any, handle: Any) -> Iterator[dict[str, Any]]:
+    for number, up in nvml.nvlinks(library, handle):
+        link: dict[str, Any] = {"link": number, "up": up}
+        # A link that is down has no other end, and a virtual machine hides it.
+        with contextlib.suppress(library.NVMLError):
+            link["to"] = address(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, number))
+        yield link
+
+
+def address(info: Any) -> str:
+    """Return a PCI address as sysfs spells it; NVML has more digits and capitals."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

@@ -1,10 +1,13 @@
-"""Facts of the node itself: kernel, processors, memory, clock, and whether it is a container."""
+"""Facts of the node itself: kernel, processors, memory, clock, whether it is a container, and its Python packages."""
 
 import collections
 import ctypes
 import os
+import platform
+import re
 from contextlib import suppress
 from functools import partial
+from importlib import metadata
 
 from hpccomm.doctor.reading import ALL_USERS, Reading
 
@@ -16,6 +19,10 @@ _TIME_ERROR = 5
 _MARKS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d")
 _VARIABLES = ("container", "APPTAINER_NAME", "SINGULARITY_NAME", "KUBERNETES_SERVICE_HOST")
 """Files and variables that containers have."""
+
+_PACKAGES = re.compile(
+    r"hpccomm|mpi4py|numpy|h5py|torch|nvidia-ml-py|cupy(-cuda\d+x)?|nvidia-nccl-cu\d+"
+)
 
 
 def gather(reading: Reading) -> None:
@@ -62,3 +69,15 @@ def _container(reading: Reading) -> list[str]:
         if reading.text("/proc/self/uid_map").split() != ALL_USERS:
             marks.append("a user namespace")
     return marks
+
+
+def packages(reading: Reading) -> None:
+    """Read the version of each package that is installed by its name, and Python's."""
+    installed = {
+        each.name.lower().replace("_", "-"): each.version
+        for each in metadata.distributions()
+        if each.name
+    }
+    reading.put("python", platform.python_version())
+    for name in filter(_PACKAGES.fullmatch, sorted(installed)):
+        reading.put(name, installed[name])
