@@ -6,9 +6,13 @@ are skipped where there are fewer GPUs than ranks. Those with the mark ``process
 nothing, run under ``mpiexec`` as well.
 """
 
+import inspect
 import threading
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,6 +141,44 @@ def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
             ends = min(ends, time.monotonic() + LEFT_SECONDS)
         time.sleep(0.005)
     return results
+
+
+def ranked(n, backend="nccl", *, current=True, **how):
+    """Make a test of what each of `n` ranks does, given its communicator and the test's fixtures.
+
+    Its device is current in the rank, unless `current` is False; `how` is for `run_ranks`.
+    """
+
+    def main(comm, test):
+        with library.cupy().cuda.Device(comm.device) if current else nullcontext():
+            test(comm)
+
+    return _without_first(lambda test: run_ranks(n, main, test, backend=backend, **how))
+
+
+def bare(n, **how):
+    """Make a test of what each of `n` ranks does, given its `Rank` and the test's fixtures, as `on_ranks` has it."""
+    return _without_first(lambda test: sound(on_ranks(n, test, **how)))
+
+
+def _without_first(run: Callable[[Callable[[Any], None]], object]):
+    """Return a decorator of functions of a rank and fixtures: ``run(function of a rank)`` carries one out."""
+
+    def decorated(test):
+        def fixed(**fixtures):
+            run(partial(test, **fixtures))
+
+        fixed.__name__, fixed.__doc__, fixed.__module__ = (
+            test.__name__,
+            test.__doc__,
+            test.__module__,
+        )
+        fixed.__dict__.update(test.__dict__)  # pytest's marks
+        found = inspect.signature(test)
+        fixed.__signature__ = found.replace(parameters=[*found.parameters.values()][1:])
+        return fixed
+
+    return decorated
 
 
 def sound(results):

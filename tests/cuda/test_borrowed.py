@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import run_ranks
+from nccl_ranks import ranked, run_ranks
 from until import until
 
 import hpccomm
@@ -103,30 +103,28 @@ def communicators():
 
 @pytest.mark.processes
 @pytest.mark.parametrize("owner", OWNERS)
-def test_calls_go_over_it_and_it_stays(owner):
-    def main(world):
-        own, rank, size = made(world), world.rank, world.size
-        with hpccomm.new_comm(nccl=OWNERS[owner](own), timeout=30.0) as comm:
-            assert comm.backends["cuda"] == "nccl"
-            assert summed(comm.all_reduce, rank, size)
-            with cupy.cuda.Device(rank):
-                x = cupy.full(2, rank, np.float32)
-                work = comm.all_reduce(x, op=hpccomm.premul_sum(0.5), async_op=True)
-                work.wait(block=True)
-                assert x.get().tolist() == [sum(range(size)) / 2] * 2
-                y = cupy.zeros(1, int)
-                comm.send_recv(cupy.full(1, rank), (rank + 1) % size, y, (rank - 1) % size)
-                with comm.batch():
-                    z = comm.all_gather(cupy.full(1, rank))
-                    comm.broadcast(x, root=1)
-                assert y.get().tolist() == [(rank - 1) % size]
-                assert z.ravel().get().tolist() == list(range(size))
-            assert summed(by_owner(own), rank, size)
-            assert summed(comm.all_reduce, rank, size)
+@ranked(2, backend="loopback", current=False)
+def test_calls_go_over_it_and_it_stays(world, owner):
+    own, rank, size = made(world), world.rank, world.size
+    with hpccomm.new_comm(nccl=OWNERS[owner](own), timeout=30.0) as comm:
+        assert comm.backends["cuda"] == "nccl"
+        assert summed(comm.all_reduce, rank, size)
+        with cupy.cuda.Device(rank):
+            x = cupy.full(2, rank, np.float32)
+            work = comm.all_reduce(x, op=hpccomm.premul_sum(0.5), async_op=True)
+            work.wait(block=True)
+            assert x.get().tolist() == [sum(range(size)) / 2] * 2
+            y = cupy.zeros(1, int)
+            comm.send_recv(cupy.full(1, rank), (rank + 1) % size, y, (rank - 1) % size)
+            with comm.batch():
+                z = comm.all_gather(cupy.full(1, rank))
+                comm.broadcast(x, root=1)
+            assert y.get().tolist() == [(rank - 1) % size]
+            assert z.ravel().get().tolist() == list(range(size))
         assert summed(by_owner(own), rank, size)
-        own.destroy()
-
-    run_ranks(2, main)
+        assert summed(comm.all_reduce, rank, size)
+    assert summed(by_owner(own), rank, size)
+    own.destroy()
 
 
 @pytest.mark.standin
@@ -164,23 +162,21 @@ def test_nccl_makes_no_communicator_and_those_of_groups_are_hpccomms():
     assert run_ranks(3, main, ranks_per_node=2) == [[3, 3, 3, 3, 0]] * 3
 
 
-def test_a_ring_and_registered_memory_work_beside_it(pinned):
-    def main(world):
-        own, rank, size = made(world), world.rank, world.size
-        with hpccomm.new_comm(nccl=own) as comm, cupy.cuda.Device(rank):
-            ring = comm.all_reduce(cupy.ones(4), algorithm="ring")
-            assert ring.get().tolist() == [size] * 4
-            x = comm.empty(4, np.float32, device=comm.device)
-            x.fill(1)
-            plan = comm.plan("all_reduce", x)
-            plan()
-            assert plan.choice.registered
-            assert x.get().tolist() == [size] * 4
-            del x, plan
-        assert summed(by_owner(own), rank, size)
-        own.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_a_ring_and_registered_memory_work_beside_it(world, pinned):
+    own, rank, size = made(world), world.rank, world.size
+    with hpccomm.new_comm(nccl=own) as comm, cupy.cuda.Device(rank):
+        ring = comm.all_reduce(cupy.ones(4), algorithm="ring")
+        assert ring.get().tolist() == [size] * 4
+        x = comm.empty(4, np.float32, device=comm.device)
+        x.fill(1)
+        plan = comm.plan("all_reduce", x)
+        plan()
+        assert plan.choice.registered
+        assert x.get().tolist() == [size] * 4
+        del x, plan
+    assert summed(by_owner(own), rank, size)
+    own.destroy()
 
 
 def misfits(world):
@@ -202,21 +198,19 @@ def misfits(world):
     ], [alone, turned, fitting]
 
 
-def test_what_does_not_fit_is_refused_on_every_rank_before_a_call():
-    def main(world):
-        cases, owned = misfits(world)
-        for given, how, words in cases:
-            with pytest.raises(hpccomm.BackendUnavailable) as caught:
-                hpccomm.new_comm(nccl=given, timeout=20.0, **how)
-            assert re.search(words, str(caught.value)), str(caught.value)
-            same = world.all_gather_object(str(caught.value))
-            assert len(set(same)) == 1
-        with hpccomm.new_comm(nccl=owned[-1]) as comm:  # nothing is left behind
-            assert summed(comm.all_reduce, world.rank, world.size)
-        for each in owned:
-            each.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_what_does_not_fit_is_refused_on_every_rank_before_a_call(world):
+    cases, owned = misfits(world)
+    for given, how, words in cases:
+        with pytest.raises(hpccomm.BackendUnavailable) as caught:
+            hpccomm.new_comm(nccl=given, timeout=20.0, **how)
+        assert re.search(words, str(caught.value)), str(caught.value)
+        same = world.all_gather_object(str(caught.value))
+        assert len(set(same)) == 1
+    with hpccomm.new_comm(nccl=owned[-1]) as comm:  # nothing is left behind
+        assert summed(comm.all_reduce, world.rank, world.size)
+    for each in owned:
+        each.destroy()
 
 
 @pytest.mark.standin
@@ -249,16 +243,12 @@ def test_one_that_has_failed_is_refused():
     run_ranks(2, main)
 
 
-def test_given_on_some_ranks_alone_is_an_error_on_all():
-    def main(world):
-        own = made(world)
-        with pytest.raises(
-            hpccomm.ConfigurationError, match="nccl is 'given' on rank 0 and 'None'"
-        ):
-            hpccomm.new_comm("nccl", nccl=None if world.rank else own)
-        own.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_given_on_some_ranks_alone_is_an_error_on_all(world):
+    own = made(world)
+    with pytest.raises(hpccomm.ConfigurationError, match="nccl is 'given' on rank 0 and 'None'"):
+        hpccomm.new_comm("nccl", nccl=None if world.rank else own)
+    own.destroy()
 
 
 def test_no_other_backend_takes_one():
@@ -284,19 +274,17 @@ def lost(world, own):
 
 
 @pytest.mark.processes
-def test_after_a_timeout_it_is_revoked_and_its_owner_ends_it():
-    def main(world):
-        own = made(world)
-        stream = lost(world, own)
-        if stream is not None:
-            stream.synchronize()
-        assert own.size() == 2  # it is there still
-        with pytest.raises(nccl.NcclError) as caught:
-            summed(by_owner(own), world.rank, 2)
-        assert caught.value.status == 5  # ncclInvalidUsage: communicator was revoked
-        own.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_after_a_timeout_it_is_revoked_and_its_owner_ends_it(world):
+    own = made(world)
+    stream = lost(world, own)
+    if stream is not None:
+        stream.synchronize()
+    assert own.size() == 2  # it is there still
+    with pytest.raises(nccl.NcclError) as caught:
+        summed(by_owner(own), world.rank, 2)
+    assert caught.value.status == 5  # ncclInvalidUsage: communicator was revoked
+    own.destroy()
 
 
 @pytest.mark.standin
@@ -318,18 +306,16 @@ def test_where_nccl_cannot_revoke_its_owner_is_asked_to_abort(monkeypatch, caplo
     assert "let its owner abort it" in caplog.text
 
 
-def test_a_call_after_its_owner_has_ended_it_is_an_error():
-    def main(world):
-        own = made(world)
-        comm = hpccomm.new_comm(nccl=own)
+@ranked(2, backend="loopback", current=False)
+def test_a_call_after_its_owner_has_ended_it_is_an_error(world):
+    own = made(world)
+    comm = hpccomm.new_comm(nccl=own)
+    summed(comm.all_reduce, world.rank, world.size)
+    world.barrier()
+    own.destroy()
+    with pytest.raises(hpccomm.CommunicationError, match="has been ended"):
         summed(comm.all_reduce, world.rank, world.size)
-        world.barrier()
-        own.destroy()
-        with pytest.raises(hpccomm.CommunicationError, match="has been ended"):
-            summed(comm.all_reduce, world.rank, world.size)
-        comm.abort()
-
-    run_ranks(2, main)
+    comm.abort()
 
 
 @pytest.mark.standin

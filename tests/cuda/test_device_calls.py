@@ -1,202 +1,147 @@
 """Calls of a communicator on its device: single, planned, in batches, refused, and abandoned."""
 
 import contextlib
-import dataclasses
 import gc
 import threading
 
 import numpy as np
 import pytest
-from nccl_ranks import run_ranks
+from held import Held
+from nccl_ranks import ranked, run_ranks
 from until import until
 
 import hpccomm
-from hpccomm.contracts.signature import Signature
-from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
-from hpccomm.runtime.pending import PendingCalls
+from hpccomm.errors import CollectiveTimeout
 
 cupy = pytest.importorskip("cupy")
 
 
 @pytest.mark.processes
-def test_a_stream_lives_until_its_event_is_recorded():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
+@ranked(2)
+def test_a_stream_lives_until_its_event_is_recorded(comm):
+    x = cupy.ones(4, np.float32)
+    cupy.cuda.get_current_stream().synchronize()
+    for _ in range(3):
+        with cupy.cuda.Stream(non_blocking=True):
+            comm.all_reduce(x)
             cupy.cuda.get_current_stream().synchronize()
-            for _ in range(3):
-                with cupy.cuda.Stream(non_blocking=True):
-                    comm.all_reduce(x)
-                    cupy.cuda.get_current_stream().synchronize()
-                gc.collect()
-            comm.barrier()
-            assert x.get().tolist() == [comm.size**3] * 4
-
-    run_ranks(2, main, backend="nccl")
+        gc.collect()
+    comm.barrier()
+    assert x.get().tolist() == [comm.size**3] * 4
 
 
 @pytest.mark.processes
-def test_a_batch_keeps_its_order_whichever_ranks_are_in_place():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            a = cupy.asarray(np.full(2, 10 + comm.rank, np.float32))
-            b = cupy.asarray(np.full(2, 20 + comm.rank, np.float32))
-            here = comm.rank == 0
-            with comm.batch():
-                got_a = comm.all_to_all(a, out=a if here else None)
-                got_b = comm.all_to_all(b)
-            assert got_a.get().tolist() == [10, 11]
-            assert got_b.get().tolist() == [20, 21]
-            x = cupy.asarray(np.full(2, comm.rank, np.float32))
-            y, out = cupy.zeros(2, np.float32), cupy.zeros(2, np.float32)
-            peer = 1 - comm.rank
-            with comm.batch():
-                comm.send_recv(x, peer, x if here else out, peer)
-                if here:
-                    comm.recv(y, peer)
-                else:
-                    comm.send(cupy.asarray(np.full(2, 30, np.float32)), peer)
-            assert (x if here else out).get().tolist() == [peer, peer]
-            assert y.get().tolist() == ([30, 30] if here else [0, 0])
-
-    run_ranks(2, main, backend="nccl")
+@ranked(2)
+def test_a_batch_keeps_its_order_whichever_ranks_are_in_place(comm):
+    a = cupy.asarray(np.full(2, 10 + comm.rank, np.float32))
+    b = cupy.asarray(np.full(2, 20 + comm.rank, np.float32))
+    here = comm.rank == 0
+    with comm.batch():
+        got_a = comm.all_to_all(a, out=a if here else None)
+        got_b = comm.all_to_all(b)
+    assert got_a.get().tolist() == [10, 11]
+    assert got_b.get().tolist() == [20, 21]
+    x = cupy.asarray(np.full(2, comm.rank, np.float32))
+    y, out = cupy.zeros(2, np.float32), cupy.zeros(2, np.float32)
+    peer = 1 - comm.rank
+    with comm.batch():
+        comm.send_recv(x, peer, x if here else out, peer)
+        if here:
+            comm.recv(y, peer)
+        else:
+            comm.send(cupy.asarray(np.full(2, 30, np.float32)), peer)
+    assert (x if here else out).get().tolist() == [peer, peer]
+    assert y.get().tolist() == ([30, 30] if here else [0, 0])
 
 
 @pytest.mark.processes
-def test_calls_of_a_batch_that_share_what_one_writes_are_refused():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            whole = cupy.zeros(100, np.float32)
-            for first, second, shared in (
-                (whole[:50], whole[50:], False),
-                (whole[:51], whole[50:], True),
-                (whole, whole[10:20], True),
-                (whole[10:20], whole, True),
-            ):
-                refusal = pytest.raises(hpccomm.UsageError, match="share memory")
-                with refusal if shared else contextlib.nullcontext(), comm.batch():
-                    comm.all_reduce(first)
-                    comm.all_reduce(second)
-            gathered = cupy.zeros((comm.size, 100), np.float32)
-            for reads_first in (True, False):
-                refusal = pytest.raises(hpccomm.UsageError, match="share memory")
-                with refusal, comm.batch():
-                    if reads_first:
-                        comm.all_gather(whole, out=gathered)
-                    comm.all_reduce(whole[20:30])
-                    if not reads_first:
-                        comm.all_gather(whole, out=gathered)
-            with comm.batch():  # to read the same is no harm
-                one = comm.all_gather(whole)
-                other = comm.all_gather(whole)
-            assert one.shape == other.shape == (comm.size, 100)
-
-    run_ranks(2, main, backend="nccl")
+@ranked(2)
+def test_calls_of_a_batch_that_share_what_one_writes_are_refused(comm):
+    whole = cupy.zeros(100, np.float32)
+    for first, second, shared in (
+        (whole[:50], whole[50:], False),
+        (whole[:51], whole[50:], True),
+        (whole, whole[10:20], True),
+        (whole[10:20], whole, True),
+    ):
+        refusal = pytest.raises(hpccomm.UsageError, match="share memory")
+        with refusal if shared else contextlib.nullcontext(), comm.batch():
+            comm.all_reduce(first)
+            comm.all_reduce(second)
+    gathered = cupy.zeros((comm.size, 100), np.float32)
+    for reads_first in (True, False):
+        refusal = pytest.raises(hpccomm.UsageError, match="share memory")
+        with refusal, comm.batch():
+            if reads_first:
+                comm.all_gather(whole, out=gathered)
+            comm.all_reduce(whole[20:30])
+            if not reads_first:
+                comm.all_gather(whole, out=gathered)
+    with comm.batch():  # to read the same is no harm
+        one = comm.all_gather(whole)
+        other = comm.all_gather(whole)
+    assert one.shape == other.shape == (comm.size, 100)
 
 
 @pytest.mark.processes
-def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_is_called():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            me, x, y = comm.rank, cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
-            nothing = cupy.zeros(0, np.float32)
-            with pytest.raises(hpccomm.UsageError, match="to itself"):
-                comm.send(x, me)
-            with pytest.raises(hpccomm.UsageError, match="to itself"):
-                comm.send_recv(x, me, y[:2], me)
+@ranked(2)
+def test_a_message_to_oneself_whose_other_end_is_missing_is_refused_before_nccl_is_called(comm):
+    me, x, y = comm.rank, cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+    nothing = cupy.zeros(0, np.float32)
+    with pytest.raises(hpccomm.UsageError, match="to itself"):
+        comm.send(x, me)
+    with pytest.raises(hpccomm.UsageError, match="to itself"):
+        comm.send_recv(x, me, y[:2], me)
 
-            def batched(*received):
-                with comm.batch():
-                    comm.send(x, me)
-                    for each in received:
-                        comm.recv(each, me)
+    def batched(*received):
+        with comm.batch():
+            comm.send(x, me)
+            for each in received:
+                comm.recv(each, me)
 
-            for wrong in ((), (y[:2],)):
-                with pytest.raises(hpccomm.UsageError, match="to itself"):
-                    batched(*wrong)
-            comm.send(nothing, me)
-            batched(y)
-            assert y.get().tolist() == [1] * 4
-
-    run_ranks(2, main, backend="nccl")
+    for wrong in ((), (y[:2],)):
+        with pytest.raises(hpccomm.UsageError, match="to itself"):
+            batched(*wrong)
+    comm.send(nothing, me)
+    batched(y)
+    assert y.get().tolist() == [1] * 4
 
 
 @pytest.mark.usefixtures("pinned")
 @pytest.mark.processes
-def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was():
-    def main(comm):
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as own:
-            x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
-            own.synchronize()
-            for refused in (
-                lambda: comm.all_gather(x),  # makes its result
-                lambda: comm.all_reduce(x, algorithm="ring"),  # has no communicator yet
-            ):
-                own.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-                with pytest.raises(hpccomm.UsageError, match="captured"):
-                    refused()
-                own.end_capture()
-            comm.all_reduce(x, out=out)
-            assert out.get().tolist() == [comm.size] * 4
-
-    run_ranks(2, main, backend="nccl")
+@ranked(2)
+def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was(comm):
+    x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+    with cupy.cuda.Stream(non_blocking=True) as own:
+        own.synchronize()
+        for refused in (
+            lambda: comm.all_gather(x),  # makes its result
+            lambda: comm.all_reduce(x, algorithm="ring"),  # has no communicator yet
+        ):
+            own.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            with pytest.raises(hpccomm.UsageError, match="captured"):
+                refused()
+            own.end_capture()
+        comm.all_reduce(x, out=out)
+        assert out.get().tolist() == [comm.size] * 4
 
 
 @pytest.mark.processes
-def test_ranks_that_plan_on_different_kinds_of_arrays_are_told():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32) if comm.rank else np.ones(4, np.float32)
-            with pytest.raises(hpccomm.RankMismatch, match="cuda"):
-                comm.plan("all_reduce", x)
-
-    run_ranks(2, main, backend="nccl")
+@ranked(2)
+def test_ranks_that_plan_on_different_kinds_of_arrays_are_told(comm):
+    x = cupy.ones(4, np.float32) if comm.rank else np.ones(4, np.float32)
+    with pytest.raises(hpccomm.RankMismatch, match="cuda"):
+        comm.plan("all_reduce", x)
 
 
 @pytest.mark.processes
-def test_ranks_whose_first_asynchronous_calls_differ_are_told():
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.zeros(4, bool if comm.rank else np.uint8)  # which are the same to NCCL
-            work = comm.all_reduce(x, op=hpccomm.ReduceOp.MAX, async_op=True)
-            until(work.exception)  # it waits for nobody: the ranks may learn of it later
-            with pytest.raises(hpccomm.RankMismatch, match="dtype uint8"):
-                work.wait()
-
-    run_ranks(2, main, backend="nccl", timeout=60)
-
-
-def test_a_call_that_the_library_does_not_come_back_from_is_released(monkeypatch):
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
-            devices = comm._core.lanes.device
-            released = threading.Event()
-            abort = devices.backend.abort
-
-            def aborted(*seconds):
-                abort(*seconds)
-                released.set()
-
-            def connecting(_send, _recv, _stream):
-                # As NCCL does, which connects ranks when they first need it.
-                assert released.wait(60), "nobody came"
-                raise RuntimeError("aborted")
-
-            monkeypatch.setattr(devices.backend, "abort", aborted)
-            call = Signature("broadcast", x.dtype, (4,), root=0)
-            choice, way = devices.dispatch.decide(call, "native")
-            monkeypatch.setattr(
-                devices.dispatch,
-                "decide",
-                lambda *_: (choice, dataclasses.replace(way, launch=connecting)),
-            )
-            with pytest.raises(CollectiveTimeout, match="broadcast"):
-                comm.broadcast(x, timeout=0.1)
-            with pytest.raises(CommunicatorAborted):
-                comm.all_reduce(x)
-
-    run_ranks(1, main, backend="nccl")
+@ranked(2, timeout=60)
+def test_ranks_whose_first_asynchronous_calls_differ_are_told(comm):
+    x = cupy.zeros(4, bool if comm.rank else np.uint8)  # which are the same to NCCL
+    work = comm.all_reduce(x, op=hpccomm.ReduceOp.MAX, async_op=True)
+    until(work.exception)  # it waits for nobody: the ranks may learn of it later
+    with pytest.raises(hpccomm.RankMismatch, match="dtype uint8"):
+        work.wait()
 
 
 @pytest.mark.standin
@@ -224,30 +169,15 @@ def test_a_failure_that_no_call_has_told_is_raised_by_finalize():
 
 
 @pytest.mark.standin  # which says so where NCCL might hang
-def test_trap_nothing_is_under_way_on_a_communicator_that_nccl_shrinks(monkeypatch):
-    waits = threading.Event()
-    idle = PendingCalls.idle
-
-    def asked(pending):
-        found = idle(pending)
-        if not found:
-            waits.set()
-        return found
-
-    monkeypatch.setattr(PendingCalls, "idle", asked)
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
+@ranked(3)
+def test_trap_nothing_is_under_way_on_a_communicator_that_nccl_shrinks(comm):
+    x, held = cupy.ones(4, np.float32), Held(cupy.cuda.Stream(non_blocking=True))
+    cupy.cuda.get_current_stream().synchronize()
+    comm.all_reduce(x, stream=held.stream)
+    threading.Timer(0.1, held.let_go).start()
+    if comm.rank < 2:
+        with comm.shrink([2]) as fewer:
+            fewer.all_reduce(x)
             cupy.cuda.get_current_stream().synchronize()
-            # It is under way until somebody waits for it; who never does finds it there still.
-            stream.launch_host_func(lambda _: waits.wait(2), None)
-            comm.all_reduce(x, stream=stream)
-            if comm.rank < 2:
-                with comm.shrink([2]) as fewer:
-                    fewer.all_reduce(x)
-                    cupy.cuda.get_current_stream().synchronize()
-                    assert x.get().tolist() == [6] * 4
-            comm.barrier()
-
-    run_ranks(3, main, backend="nccl")
+            assert x.get().tolist() == [6] * 4
+    comm.barrier()

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from nccl_ranks import on_ranks, sound
+from nccl_ranks import bare, on_ranks, sound
 
 from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
@@ -285,14 +285,12 @@ def test_no_registered_memory_where_the_library_has_none(monkeypatch):
 
 
 @pytest.mark.standin
-def test_a_full_device_is_a_memory_error(monkeypatch):
-    def main(rank):
-        backend = opened(rank)
-        with pytest.raises(MemoryError, match="free_all_blocks"):
-            backend.empty(1 << 50)
-        backend.close()
-
-    sound(on_ranks(1, main))
+@bare(1)
+def test_a_full_device_is_a_memory_error(rank, monkeypatch):
+    backend = opened(rank)
+    with pytest.raises(MemoryError, match="free_all_blocks"):
+        backend.empty(1 << 50)
+    backend.close()
 
 
 def test_trap_what_nccl_shrinks_itself_has_one_owner():

@@ -245,7 +245,7 @@ def kernels_behind_a_call(comm, x):
 
 
 def left_alone(calls, monkeypatch, options=None, **variables):
-    """Have rank 0 make calls, for which rank 1 never comes, until it notices."""
+    """Have rank 0 make calls, for which rank 1 never comes, until it notices; return the error."""
     noticed = threading.Event()
 
     def main(comm):
@@ -259,17 +259,20 @@ def left_alone(calls, monkeypatch, options=None, **variables):
             if comm.rank:
                 until(noticed.is_set)
                 comm.abort()
-                return
+                return None
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
             comm.set_timeout(0.3)
             try:
-                with pytest.raises((CollectiveTimeout, CommunicatorAborted)):
+                with pytest.raises((CollectiveTimeout, CommunicatorAborted)) as caught:
                     calls(comm, x)
+                with pytest.raises(CommunicatorAborted):
+                    comm.all_reduce(x)
             finally:
                 noticed.set()
+            return caught.value
 
-    run_ranks(2, main, backend="nccl", timeout=30.0, options=options)
+    return run_ranks(2, main, backend="nccl", timeout=30.0, options=options)[0]
 
 
 @pytest.mark.parametrize("work", [small_calls, large_calls, kernels_behind_a_call])
@@ -308,7 +311,7 @@ def test_nccl_is_freed_when_no_thread_is_inside(call, monkeypatch):
     ncclCommRevoke frees nothing.
     """
     monkeypatch.setenv("STANDIN_CONNECT", "1")
-    left_alone(call, monkeypatch, CommOptions(check="off"))
+    assert isinstance(left_alone(call, monkeypatch, CommOptions(check="off")), CollectiveTimeout)
 
 
 # Kernels that are loaded in a capture.

@@ -9,9 +9,9 @@ transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllga
 import cupy
 import numpy as np
 import pytest
+from nccl_ranks import ranked, run_ranks
 
 from hpccomm.errors import RankMismatch
-from hpccomm.testing import run_ranks
 
 pytestmark = pytest.mark.standin
 
@@ -45,38 +45,35 @@ MIXTURES = [one_rank, other_offsets, other_sizes]
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
-def test_ranks_may_pass_what_they_like(mixture):
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = mixture(comm)
-            x.fill(1)
-            comm.all_reduce(x)
-            assert (x.get() == comm.size).all()
-            whole = comm.empty(COUNT, np.float32, device=comm.device)
-            plan = comm.plan("all_reduce", x)
-            assert not plan.choice.registered
-            both = comm.plan("all_reduce", whole)
-            assert both.choice.registered
-            gathered = comm.plan(
-                "all_gather", x, out=comm.empty((comm.size, COUNT), np.float32, device=comm.device)
-            )
-            for call in (plan, lambda: comm.all_reduce(x), plan):
-                x.fill(1)
-                call()
-                assert (x.get() == comm.size).all()
-            whole.fill(comm.rank)
-            both()
-            assert (whole.get() == sum(range(comm.size))).all()
-            x.fill(comm.rank)
-            assert (gathered().get() == np.arange(comm.size)[:, None]).all()
-            # Messages, of which one end alone has such an array.
-            peer = comm.size - 1 - comm.rank
-            comm.send_recv(x, peer, whole, peer)
-            assert (whole.get() == peer).all()
-            with comm.batch():
-                comm.all_reduce(x)
-
-    run_ranks(2, main, backend="nccl", timeout=30.0)
+@ranked(2, timeout=30.0)
+def test_ranks_may_pass_what_they_like(comm, mixture):
+    x = mixture(comm)
+    x.fill(1)
+    comm.all_reduce(x)
+    assert (x.get() == comm.size).all()
+    whole = comm.empty(COUNT, np.float32, device=comm.device)
+    plan = comm.plan("all_reduce", x)
+    assert not plan.choice.registered
+    both = comm.plan("all_reduce", whole)
+    assert both.choice.registered
+    gathered = comm.plan(
+        "all_gather", x, out=comm.empty((comm.size, COUNT), np.float32, device=comm.device)
+    )
+    for call in (plan, lambda: comm.all_reduce(x), plan):
+        x.fill(1)
+        call()
+        assert (x.get() == comm.size).all()
+    whole.fill(comm.rank)
+    both()
+    assert (whole.get() == sum(range(comm.size))).all()
+    x.fill(comm.rank)
+    assert (gathered().get() == np.arange(comm.size)[:, None]).all()
+    # Messages, of which one end alone has such an array.
+    peer = comm.size - 1 - comm.rank
+    comm.send_recv(x, peer, whole, peer)
+    assert (whole.get() == peer).all()
+    with comm.batch():
+        comm.all_reduce(x)
 
 
 def test_what_all_ranks_have_alike_is_registered_once():
@@ -137,29 +134,26 @@ def apart(comm, x):
 
 
 @pytest.mark.parametrize("calls", [call, batch, apart])
-def test_a_call_is_captured_on_all_ranks_or_on_none(calls):
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(COUNT, np.float32)
-            calls(comm, x)  # from now on such calls are not agreed
-            stream = cupy.cuda.Stream(non_blocking=True)
-            cupy.cuda.Device().synchronize()
-            with stream:
-                stream.begin_capture()
-                calls(comm, x)
-                graph = stream.end_capture()
-                x.fill(1)
-                graph.launch(stream)
-                assert (x.get() == comm.size).all()
-                if comm.rank:
-                    stream.begin_capture()
+@ranked(2, timeout=30.0)
+def test_a_call_is_captured_on_all_ranks_or_on_none(comm, calls):
+    x = cupy.ones(COUNT, np.float32)
+    calls(comm, x)  # from now on such calls are not agreed
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        calls(comm, x)
+        graph = stream.end_capture()
+        x.fill(1)
+        graph.launch(stream)
+        assert (x.get() == comm.size).all()
+        if comm.rank:
+            stream.begin_capture()
 
-                def both():
-                    calls(comm, x)
-                    comm.broadcast(x[:7])  # which is agreed, as it is the first of its kind
+        def both():
+            calls(comm, x)
+            comm.broadcast(x[:7])  # which is agreed, as it is the first of its kind
 
-                with pytest.raises(RankMismatch, match="captured"):
-                    both()
-            del graph
-
-    run_ranks(2, main, backend="nccl", timeout=30.0)
+        with pytest.raises(RankMismatch, match="captured"):
+            both()
+    del graph
