@@ -22,9 +22,10 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hpccomm.bench.flag import Flag
-from hpccomm.bench.logs.imported import LeftOutTable, LogDefaults, collective_of
+from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, collective_of
 from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.progress import watched
@@ -69,25 +70,35 @@ def run(args: argparse.Namespace) -> int:
     if unreadable and not args.dry_run:
         raise refused
     known = reading.known_runs(args.output)
+    new: dict[Any, tuple[Path, ImportedRun]] = {}
+    for log, content in logs:
+        for each in content.runs:
+            if (key := identity(each.info, each.rows)) not in known:
+                new.setdefault(key, (log, each))
+    if not args.dry_run:
+        # A run is named only when it is in the file.
+        names = reading.store(args.output, [each for _, each in new.values()])
+        places = [f"{name} of {args.output}" for name in names]
+    else:
+        places = [f"that of {log}" for log, _ in new.values()]
+    known |= dict(zip(new, places, strict=True))
     mendable = False
     for log, content in logs:
-        packed = f" ({content.packed})" if content.packed else ""
+        name = f"{log} ({content.packed})" if content.packed else str(log)
         for each in content.tables:
             if isinstance(each, LeftOutTable):
-                output.write(f"{log}{packed}: line {each.line}: {each.what} left out: {each.why}\n")
+                output.write(f"{name}: line {each.line}: {each.what} left out: {each.why}\n")
                 mendable |= not each.unlike
                 continue
             what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
-            if (key := identity(each.info, each.rows)) in known:
-                said = f"{what} left out: the same measurement as {known[key]}"
-                output.write(f"{log}{packed}: {said}\n")
+            key = identity(each.info, each.rows)
+            if key not in new or new[key][1] is not each:
+                output.write(f"{name}: {what} left out: the same measurement as {known[key]}\n")
                 continue
-            name = "" if args.dry_run else reading.store(args.output, each)
-            place = f"{name} of {args.output}" if name else "would be stored"
-            known[key] = f"{name} of {args.output}" if name else f"that of {log}"
-            output.write(f"{log}{packed}: {what}: {place}, {each.status}\n")
+            place = "would be stored" if args.dry_run else known[key]
+            output.write(f"{name}: {what}: {place}, {each.status}\n")
             for note in each.notes:
-                output.write(f"{log}{packed}:   {note}\n")
+                output.write(f"{name}:   {note}\n")
     if unreadable:
         raise refused
     return 2 if mendable else 0

@@ -81,6 +81,7 @@ class RecordingWriter:
 
     def __init__(self, path: str | os.PathLike[str], facts: RecordingFacts) -> None:
         self._section = Section(path, RECORDING, json_facts.as_json(facts), CAPACITY)
+        self._section.begin()
         self.name = self._section.name
         self._new: dict[str, list[lines.Line]] = {form.name: [] for form in RECORDING.forms}
         self._numbers = {"group": count(), "signature": count()}

@@ -104,6 +104,7 @@ def replace(
     *,
     before: FileIO | None,
     extra: int = 0,
+    fill: Callable[[FileIO], None] = lambda _file: None,
 ) -> tuple[FileIO, _Result]:
     """Build the next version of a results file and put it in its place, all or nothing.
 
@@ -119,6 +120,9 @@ def replace(
         The file to replace, as `claim` opened it; None without one.
     extra : int
         Growth of the file in bytes, without the small change of its structure.
+    fill : callable
+        Called with the new file once HDF5 has closed it, before it takes its name: writes what is
+        to be in it from the start.
 
     Returns
     -------
@@ -164,6 +168,7 @@ def replace(
                 for each in copies:
                     _copy_bytes(before.fileno(), file.fileno(), each)
                 _adopt(path.stat(), file.fileno())
+            fill(file)
             os.fsync(file.fileno())
             liveness.hold(file.fileno())  # before another process finds the file
             partial.replace(path)

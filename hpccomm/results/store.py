@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from io import FileIO
@@ -40,10 +40,11 @@ from hpccomm.results.schema import STATUS, SectionKind, TableForm
 _log = logging.getLogger(__name__)
 
 _STATUS_BYTES = int(STATUS.kind[1:])
+_STRUCTURE = 1 << 14  # bytes of HDF5's description of a section, at most
 
 
 class Section:
-    """One run or recording of a results file, open for writing. For one process of a job.
+    """One run or recording of a results file, for one process of a job. `begin` opens it for writing.
 
     Parameters
     ----------
@@ -66,13 +67,8 @@ class Section:
         The section's name in it, such as ``"run0001"``.
     used : dict of str to int
         Entries of each table and array that are written.
-
-    Raises
-    ------
-    ResultsError
-        If the file cannot be written, is in use or is damaged. It is then left as it was.
-    SchemaMismatch
-        If it is another program's HDF5 file or of another schema version.
+    nbytes : int
+        Bytes that it takes in the file at first, at most.
     """
 
     def __init__(
@@ -84,12 +80,43 @@ class Section:
         ranks: int = 0,
     ) -> None:
         self.path = Path(path)
-        self._kind, self._ranks = kind, ranks
+        self._kind, self._record, self._ranks = kind, record, ranks
+        self._capacity = dict(capacity)
         self._file = Path(os.path.realpath(path))  # the file itself is replaced, not a link to it
         self._open: FileIO | None = None
         self._process = os.getpid()  # a forked child must not write
         self.name = ""
         self.used = dict.fromkeys(capacity, 0)
+        self.nbytes = layout.nbytes(kind, capacity, ranks) + 2 * len(str(record)) + _STRUCTURE
+
+    def begin(
+        self, others: "Sequence[Section]" = (), fill: Callable[[FileIO], None] = lambda _file: None
+    ) -> None:
+        """Put it into the file, and open it for writing.
+
+        Parameters
+        ----------
+        others : sequence of Section
+            Others of the same kind, which are put behind it in the same replacement of the file.
+        fill : callable
+            Called with the new file before it takes its name; may write lines and ends of all of them
+            to it. After an error, or if the process is killed, the file has nothing of that.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be written, is in use or is damaged. It is then left as it was.
+        SchemaMismatch
+            If it is another program's HDF5 file or of another schema version.
+        """
+        sections = (self, *others)
+
+        def build(old: h5py.File | None, new: h5py.File) -> tuple[None, list[ByteCopy]]:
+            copies = self._copy_others(old, new)
+            for each in sections:
+                each.lay_out(new)
+            return None, copies
+
         with os_errors_as(self.path, "write"), ExitStack() as stack:
             before = storage.claim(self._file)
             if before is not None:
@@ -97,7 +124,25 @@ class Section:
                 if self._file.stat().st_size:
                     reader.read(self._file)  # nothing is added to a damaged file
             self._made = before is None
-            self._replace(before, capacity, record)
+            with _without_interrupts():
+                extra = sum(each.nbytes for each in sections)
+                file, _ = storage.replace(self._file, build, before=before, extra=extra, fill=fill)
+                storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+                self._open = file
+
+    def lay_out(self, new: h5py.File) -> None:
+        """Lay it out in the next version of the file, under the next free name."""
+        parent = new.require_group(self._kind.group)
+        names = records.names(parent, self._kind.prefix)
+        last = int(names[-1][len(self._kind.prefix) :]) if names else 0
+        self.name = f"{self._kind.prefix}{last + 1:04d}"
+        group = parent.create_group(self.name)
+        records.write_record(group, self._record)
+        self._places = layout.lay_out(group, self._kind, self._capacity, self._ranks)
+
+    def write_to(self, file: FileIO) -> None:
+        """Write to this open file from now on."""
+        self._open = file
 
     @property
     def is_open(self) -> bool:
@@ -186,9 +231,22 @@ class Section:
 
     def rewrite(self, capacity: Mapping[str, int] | None = None, record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts; as `enlarge`."""
+        wanted, kind, before = capacity or self._capacity, self._kind, self.check_open()
+
+        def build(old: Any, new: h5py.File) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
+            copies = self._copy_others(old, new)
+            source, group = old[kind.group][self.name], new[kind.group].create_group(self.name)
+            places, own = layout.copy(source, group, kind, wanted, record)
+            return places, copies + own
+
         self.check_there()
-        with self._refusals():
-            self._replace(self._open, capacity or self._capacity, record)
+        extra = layout.nbytes(kind, wanted, self._ranks) + 2 * len(str(record))
+        with self._refusals(), _without_interrupts():
+            file, self._places = storage.replace(self._file, build, before=before, extra=extra)
+            self._capacity = {name: self._places[name].shape[0] for name in wanted}
+            storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+            self._open = file
+            before.close()
 
     def remove(self) -> None:
         """Take the section out of the file, and remove a file that this made, if it has nothing else.
@@ -253,33 +311,6 @@ class Section:
         with self._refusals():
             for data, at in writes:
                 storage.write(descriptor, data, at)
-
-    def _replace(self, before: FileIO | None, capacity: Mapping[str, int], record: Any) -> None:
-        def build(
-            old: h5py.File | None, new: h5py.File
-        ) -> tuple[tuple[str, dict[str, DataPlace]], list[ByteCopy]]:
-            kind, copies = self._kind, self._copy_others(old, new)
-            parent = new.require_group(kind.group)
-            if old is not None and self.name:
-                source, group = old[kind.group][self.name], parent.create_group(self.name)
-                places, own = layout.copy(source, group, kind, capacity, record)
-                return (self.name, places), copies + own
-            names = records.names(parent, kind.prefix)
-            last = int(names[-1][len(kind.prefix) :]) if names else 0
-            name = f"{kind.prefix}{last + 1:04d}"
-            group = parent.create_group(name)
-            records.write_record(group, record)
-            return (name, layout.lay_out(group, kind, capacity, self._ranks)), copies
-
-        extra = layout.nbytes(self._kind, capacity, self._ranks) + 2 * len(str(record))
-        with _without_interrupts():
-            file, built = storage.replace(self._file, build, before=before, extra=extra)
-            self.name, self._places = built
-            self._capacity = {name: self._places[name].shape[0] for name in capacity}
-            storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
-            self._open = file
-            if before is not None:
-                before.close()
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
         """Lay out all other runs and recordings in the new file, with no more than is written."""

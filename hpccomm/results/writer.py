@@ -1,12 +1,14 @@
 """Writes a run: every row is in the file when `Writer.append` returns.
 
 A job that is killed later does not lose the row. All benchmarks write through it, on rank 0.
+`add_runs` adds runs that have ended already, as those of logs.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import facts, layout, repetitions
+from hpccomm.results.lines import Line
 from hpccomm.results.schema import ROWS, RUN, Row, RunInfo, Timing, columns
 from hpccomm.results.store import Section
 
@@ -73,18 +76,15 @@ class Writer:
     ) -> None:
         self.path = Path(path)
         self._info = info
-        self._ranks = len(info.ranks)
-        self._entries: dict[str, Any] = {}
+        self._facts = _facts(info)
         capacity = dict.fromkeys(("rows", "samples", "isolated"), 0)
         expected = expected_rows, expected_repetitions, expected_isolated
         for name, count in zip(tuple(capacity), expected, strict=True):
-            width = layout.nbytes(RUN, {**dict.fromkeys(capacity, 0), name: 1}, self._ranks)
+            width = layout.nbytes(RUN, {**dict.fromkeys(capacity, 0), name: 1}, len(info.ranks))
             capacity[name] = min(count, MOST_RESERVED // width)
-        self._section = Section(path, RUN, self._record(), capacity, self._ranks)
+        self._section = Section(path, RUN, self._facts, capacity, len(info.ranks))
+        self._section.begin()
         self.name = self._section.name
-
-    def _record(self) -> dict[str, Any]:
-        return {**facts.as_json(self._info), "entries": self._entries}
 
     @property
     def rows(self) -> int:
@@ -127,15 +127,11 @@ class Writer:
             If the samples do not have one column a rank, or a name is too long.
         """
         self._section.check_open()
-        times = self._checked("samples", samples, (self._ranks,))
-        stamps = self._checked("isolated", isolated, (self._ranks, 2))
-        timing = timing or repetitions.timing(times, self._info.config.per_iter_skip, stamps)
-        wanted = {"rows": 1, "samples": len(times), "isolated": len(stamps)}
+        timing, line = _line(self._info, row, samples, isolated, timing)
+        wanted = dict(zip(("samples", "isolated"), map(len, line[1]), strict=True)) | {"rows": 1}
         if not self._section.fits(wanted):
             self._section.enlarge(wanted)
-        values = [getattr(row, each.name) for each in columns(Row)]
-        values += [getattr(timing, each.name) for each in columns(Timing)]
-        self._section.append(ROWS, [(values, (times, stamps))])
+        self._section.append(ROWS, [line])
         return timing
 
     def add_entry(self, name: str, entry: Mapping[str, Any]) -> None:
@@ -154,8 +150,8 @@ class Writer:
             If it cannot be written. The rows stay.
         """
         self._section.check_open()
-        self._entries[name] = entry
-        self._section.rewrite(record=self._record())
+        self._facts["entries"][name] = entry
+        self._section.rewrite(record=self._facts)
 
     def end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and give back capacity that it did not use.
@@ -213,12 +209,75 @@ class Writer:
             # The exception on its way out matters more than this one.
             _log.warning("the end of run %s is not recorded: %s", self.name, second)
 
-    def _checked(self, what: str, numbers: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
-        if numbers is None:
-            return np.empty((0, *shape))
-        if numbers.shape[1:] != shape:
-            raise UsageError(
-                f"{what} of shape {numbers.shape}; a run of {self._ranks} ranks wants "
-                f"(repetitions, {', '.join(map(str, shape))})"
+
+EndedRun = tuple[RunInfo, Sequence[Row], Sequence[np.ndarray | None], str, datetime]
+"""A run that has ended: its facts, rows, samples of each row, status and end, as `Writer` takes them."""
+
+
+def add_runs(path: str | os.PathLike[str], runs: Sequence[EndedRun]) -> list[str]:
+    """Add runs that have ended, in one replacement of the file; return their names in it.
+
+    For one process; blocks only for the file system. All are in the file when this returns. After an
+    error, or if the process is killed before, none is.
+
+    Raises
+    ------
+    ResultsError, SchemaMismatch
+        As `Writer` does.
+    UsageError
+        If samples do not have one column a rank, or a name is too long.
+    """
+    sections = [
+        Section(path, RUN, _facts(info), _taken(rows, samples), len(info.ranks))
+        for info, rows, samples, _, _ in runs
+    ]
+
+    def fill(file: FileIO) -> None:
+        for section, (info, rows, samples, status, ended) in zip(sections, runs, strict=True):
+            section.write_to(file)
+            section.append(
+                ROWS, [_line(info, *each)[1] for each in zip(rows, samples, strict=True)]
             )
-        return np.ascontiguousarray(numbers, "<f8")
+            section.note_end(status, ended)
+
+    if sections:
+        sections[0].begin(sections[1:], fill)
+        sections[0].close()
+    return [each.name for each in sections]
+
+
+def _facts(info: RunInfo) -> dict[str, Any]:
+    return {**facts.as_json(info), "entries": {}}
+
+
+def _taken(rows: Sequence[Row], samples: Sequence[np.ndarray | None]) -> dict[str, int]:
+    """Return the entries that a run takes of its table and arrays."""
+    repeated = sum(len(times) for times in samples if times is not None)
+    return {"rows": len(rows), "samples": repeated, "isolated": 0}
+
+
+def _line(
+    info: RunInfo,
+    row: Row,
+    samples: np.ndarray | None,
+    isolated: np.ndarray | None = None,
+    timing: Timing | None = None,
+) -> tuple[Timing, Line]:
+    """Return how a row was timed, and its line."""
+    times = _checked("samples", samples, len(info.ranks))
+    stamps = _checked("isolated", isolated, len(info.ranks), 2)
+    timing = timing or repetitions.timing(times, info.config.per_iter_skip, stamps)
+    values = [getattr(row, each.name) for each in columns(Row)]
+    values += [getattr(timing, each.name) for each in columns(Timing)]
+    return timing, (values, (times, stamps))
+
+
+def _checked(what: str, numbers: np.ndarray | None, *shape: int) -> np.ndarray:
+    if numbers is None:
+        return np.empty((0, *shape))
+    if numbers.shape[1:] != shape:
+        raise UsageError(
+            f"{what} of shape {numbers.shape}; a run of {shape[0]} ranks wants "
+            f"(repetitions, {', '.join(map(str, shape))})"
+        )
+    return np.ascontiguousarray(numbers, "<f8")

@@ -425,3 +425,23 @@ def test_the_command(
     with pytest.raises(ResultsError, match="No such file"):
         call(osu, tmp_path / "none.log", "--ranks", 4, "--output", path)
     assert len(reader.read(path)) == 3
+
+
+def test_a_run_is_named_only_when_it_is_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, path = tmp_path / "a.log", tmp_path / "runs.h5"
+    log.write_text(ALL_REDUCE + HYPERCUBE)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ResultsError, match="No space left"):
+        call(log, "--output", path)
+    monkeypatch.undo()
+    assert "run0" not in capsys.readouterr().out
+    assert not path.exists()
+    assert call(log, "--output", path) == 0
+    said = capsys.readouterr().out
+    assert [f"{run.name} of {path}" in said for run in reader.read(path)] == [True, True]

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -10,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpccomm.results import reader
+from hpccomm.results import reader, storage
 from hpccomm.results.verify import verify
-from hpccomm.results.writer import Writer
+from hpccomm.results.writer import Writer, add_runs
 
 KILLS = 20
 
@@ -87,3 +88,53 @@ def test_a_row_of_which_a_part_is_written_is_not_there_and_no_damage(
     rows = 3 if writes < 4 else 4
     assert reader.read(path)[0].rows == tuple(map(example.example_row, range(rows)))
     assert verify(path).whole
+
+
+def ended_runs(example, number):
+    rows = [example.example_row(index) for index in range(3)]
+    samples = [example.example_samples(index, 20) for index in range(3)]
+    info = example.example_info()
+    return [(info, rows, samples, f"failed: {each}", info.started) for each in range(number)]
+
+
+def killed_at(write, work):
+    """Do the work in a process that SIGKILL ends before its write of that number; say whether it did."""
+    process = os.fork()
+    if not process:
+        left, pwrite = [None] * write, os.pwrite
+
+        def kill_or_write(*given):
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left.pop()
+            return pwrite(*given)
+
+        os.pwrite = kill_or_write
+        work()
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+
+
+def test_a_kill_leaves_all_runs_that_are_added_together_or_none(tmp_path, example):
+    path = tmp_path / "killed.h5"
+    example.one_row(path, example.example_samples(0, 20))
+    kills = 0
+    while killed_at(kills, lambda: add_runs(path, ended_runs(example, 3))):
+        assert len(reader.read(path)) == 1
+        assert verify(path).whole
+        kills += 1
+    assert kills > 3 * 4  # at least samples, rows, their number, the end of each
+    runs = reader.read(path)
+    assert [run.name for run in runs] == ["run0001", "run0002", "run0003", "run0004"]
+    for number, run in enumerate(runs[1:]):
+        assert run.rows == tuple(example.example_row(index) for index in range(3))
+        np.testing.assert_array_equal(run.samples(2), example.example_samples(2, 20))
+        assert (run.status, run.ended) == (f"failed: {number}", run.info.started)
+    assert verify(path).whole
+
+
+def test_runs_that_are_added_together_replace_the_file_once(tmp_path, example, monkeypatch):
+    path, replace, calls = tmp_path / "once.h5", storage.replace, []
+    monkeypatch.setattr(storage, "replace", lambda *a, **k: calls.append(a) or replace(*a, **k))
+    assert len(add_runs(path, ended_runs(example, 9))) == 9
+    assert len(calls) == 1

@@ -155,23 +155,23 @@ def known_runs(path: Path | None) -> dict[Hashable, str]:
     return known
 
 
-def store(path: Path, run: ImportedRun) -> str:
-    """Add a run to a results file; return its name there.
+def store(path: Path, runs: Sequence[ImportedRun]) -> list[str]:
+    """Add runs to a results file, all or none; return their names there.
 
     Raises
     ------
     ResultsError
-        If it cannot be written.
+        If they cannot be written.
     """
-    from hpccomm.results.writer import Writer  # loads h5py
+    from hpccomm.results.writer import add_runs  # loads h5py
 
-    repetitions = sum(len(each) for each in run.samples if each is not None)
-    rows = len(run.rows)
-    writer = Writer(path, run.info, expected_rows=rows, expected_repetitions=repetitions)
-    for row, samples in zip(run.rows, run.samples, strict=True):
-        writer.append(row, samples)
-    writer.end(run.status, run.ended or run.info.started)
-    return writer.name
+    return add_runs(
+        path,
+        [
+            (run.info, run.rows, run.samples, run.status, run.ended or run.info.started)
+            for run in runs
+        ],
+    )
 
 
 _PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
