@@ -40,8 +40,9 @@ def empty(
         None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
         A plan of this communicator registers it, and needs no intermediate copies then, where the
         arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. In all
-        other calls it is used on no rank: they take it as an ordinary array, and it mixes with any. If the
-        library has no such memory, the result is an ordinary CuPy array, which `explain` reports.
+        other calls it is used on no rank: they take it as an ordinary array, and it mixes with any, also in a
+        CUDA graph unless ``NCCL_GRAPH_REGISTER`` is 1. If the library has no such memory, the result is an
+        ordinary CuPy array, which `explain` reports.
 
     Returns
     -------

@@ -86,13 +86,14 @@ def test_equal_addresses_on_two_hosts_are_two_gpus():
     )
 
 
-def test_variables_that_ranks_decide_by_must_be_alike():
+@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_P2P_LEVEL"])
+def test_variables_that_ranks_decide_by_must_be_alike(name):
     """Each rank picks an algorithm by itself; two that differ wait for each other for ever."""
-    told = ranks(3, variables={"NCCL_ALGO": "Ring"})
+    told = ranks(3, variables={name: "Ring"})
     assert unfit(told) == ""
     told[1] = replace(told[1], variables={})
     assert unfit(told) == (
-        "NCCL_ALGO differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
+        f"{name} differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
         "set it to the same value on all ranks, or on none"
     )
 
@@ -155,6 +156,16 @@ def test_trap_launches_are_ordered_from_2_26_unless_the_user_says(monkeypatch):
     assert os.environ[variables.LAUNCH_ORDER] == "0"
 
 
+def test_trap_nccl_registers_nothing_that_is_captured_unless_the_user_says(monkeypatch):
+    """By default it does, and each rank decides by itself (NCCL 2.30, enqueue.cc:283 and transport/p2p.cc)."""
+    monkeypatch.delenv(variables.GRAPH_REGISTER, raising=False)
+    variables.register_no_captured_arrays()
+    assert variables.equal_on_all()[variables.GRAPH_REGISTER] == "0"
+    monkeypatch.setenv(variables.GRAPH_REGISTER, "1")
+    variables.register_no_captured_arrays()
+    assert variables.equal_on_all()[variables.GRAPH_REGISTER] == "1"
+
+
 def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
     monkeypatch.delenv("NCCL_ALGO", raising=False)
     both = threading.Barrier(2, timeout=60)
@@ -215,7 +226,8 @@ def conf(tmp_path, monkeypatch):
     """What writes NCCL's file of the user. NCCL reads it once, into C's environment."""
     file = tmp_path / "nccl.conf"
     monkeypatch.setenv("NCCL_CONF_FILE", str(file))
-    names = ("NCCL_ALGO", "NCCL_PROTO", variables.LAUNCH_ORDER)
+    names = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_TREE_THRESHOLD", "NCCL_DEBUG"]
+    names += [variables.LAUNCH_ORDER, variables.GRAPH_REGISTER]
     for name in names:
         monkeypatch.delenv(name, raising=False)
     yield lambda text: file.write_text(f"# of the site\n{text}\n")
@@ -229,11 +241,15 @@ def test_trap_what_nccls_file_says_is_seen_and_outlives_a_pin(conf, read, monkey
     """Which Python's os.environ does not show (NCCL 2.30, misc/param.cc: setEnvFile)."""
     from standin import control
 
-    conf("NCCL_ALGO=Tree,Ring\nNCCL_PROTO=Simple\nNCCL_LAUNCH_ORDER_IMPLICIT=0")
+    conf(
+        "NCCL_ALGO=Tree,Ring\nNCCL_PROTO=Simple\nNCCL_LAUNCH_ORDER_IMPLICIT=0\nNCCL_P2P_DISABLE=1\n"
+        "NCCL_TREE_THRESHOLD=0\nNCCL_DEBUG=WARN"
+    )
     control.forget_nccl()
     if read:
         assert control.nccl_env("NCCL_ALGO") == "Tree,Ring"
-    assert variables.equal_on_all() == {"NCCL_ALGO": "Tree,Ring", "NCCL_PROTO": "Simple"}
+    equal = {"NCCL_ALGO": "Tree,Ring", "NCCL_PROTO": "Simple", "NCCL_P2P_DISABLE": "1"}
+    assert variables.equal_on_all() == equal  # and not what may differ, or what NCCL reads no more
     variables.order_launches(23203)
     with pinned("Ring"):
         assert control.nccl_env("NCCL_ALGO") == "Ring"

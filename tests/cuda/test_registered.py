@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 import pytest
 from nccl_ranks import ranked, run_ranks
+from until import until
 
 from hpccomm.errors import RankMismatch
 
@@ -115,7 +116,7 @@ def test_what_all_ranks_have_alike_is_registered_once():
     run_ranks(3, main, backend="nccl", timeout=30.0)
 
 
-# Calls that are captured: NCCL registers their arrays (NCCL_GRAPH_REGISTER is 1 by default).
+# Calls that are captured.
 
 
 def call(comm, x):
@@ -156,4 +157,39 @@ def test_a_call_is_captured_on_all_ranks_or_on_none(comm, calls):
 
         with pytest.raises(RankMismatch, match="captured"):
             both()
+    del graph
+
+
+def send_or_receive(comm, x):
+    comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+
+
+@pytest.fixture
+def registers_by_default(monkeypatch):
+    monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
+
+
+@pytest.mark.usefixtures("registers_by_default")
+@pytest.mark.parametrize("calls", [call, send_or_receive])
+@pytest.mark.parametrize("mixture", MIXTURES)
+@ranked(2, timeout=30.0)
+def test_ranks_may_capture_what_they_like(comm, calls, mixture):
+    """NCCL registers the arrays of a captured call by itself, on each rank by its own memory (test_standin_nccl)."""
+    from standin import control
+
+    x = mixture(comm)
+    x.fill(1)
+    calls(comm, x)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        calls(comm, x)
+        graph = stream.end_capture()
+        x.fill(1)
+        graph.launch(stream)
+        until(lambda: stream.done or control.violations)
+        assert not control.violations
+        assert (x.get() == (comm.size if calls is call else 1)).all()
+    comm.barrier()
     del graph

@@ -231,6 +231,46 @@ def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset():
     control.violations.clear()
 
 
+@pytest.mark.parametrize("message", [False, True])
+@pytest.mark.parametrize(("on", "mixed"), [("1", True), ("0", True), ("1", False)])
+def test_a_captured_call_needs_memory_of_one_kind_where_nccl_registers_it(
+    message, on, mixed, monkeypatch
+):
+    """NCCL 2.30 transport/p2p.cc, ncclIpcGraphRegisterBuffer: memory of cudaMalloc is not registered.
+
+    A registered sender waits for an address that no other kind of receiver gives (device/prims_simple.h).
+    """
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", on)
+
+    def main(rank, c, stream):
+        pointer, x = ctypes.c_void_p(), cupy.zeros(1, np.float32)
+        assert library.ncclMemAlloc(ctypes.byref(pointer), 4) == 0
+        at = x.data.ptr if rank and mixed else pointer.value
+        stream.begin_capture()
+        if message:
+            (c.recv if rank else c.send)(at, 1, FLOAT32, 1 - rank, stream.ptr)
+        else:
+            c.allReduce(at, at, 1, FLOAT32, SUM, stream.ptr)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        if on == "0" or not mixed:
+            stream.synchronize()
+            return True
+        until(lambda: control.violations)
+        hangs = runtime.streamQuery(stream.ptr) == 600 and not status_of(c.check_async_error)
+        aborting = threading.Thread(target=c.abort)
+        aborting.start()
+        stream.synchronize()
+        del graph  # NCCL's abort waits for it
+        aborting.join()
+        return hangs
+
+    assert sound(on_ranks(main, 2)) == [True, True]
+    told, control.violations[:] = list(control.violations), []
+    assert len(told) == (on == "1" and mixed), told
+    assert all("NCCL_GRAPH_REGISTER" in each for each in told)
+
+
 def test_an_abort_while_a_thread_is_in_a_call_is_seen(monkeypatch):
     """It frees what the thread uses; a revocation frees nothing (NCCL 2.30 init.cc: commReclaim, ncclCommRevoke)."""
     monkeypatch.setenv("STANDIN_CONNECT", "1")

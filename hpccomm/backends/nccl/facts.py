@@ -57,7 +57,7 @@ class Facts:
     ctas : bool
         Whether the user limits NCCL's share of a GPU by ``NCCL_MAX_CTAS``.
     variables : dict
-        The user's variables that must be equal on all ranks.
+        The variables that are set and must be equal on all ranks.
     why_not : str
         Why this rank cannot take part, and the remedy; empty if it can.
     """
@@ -129,7 +129,6 @@ def mine(rank: int, device: int | None) -> Facts:
             host_id=variables.host_id(),
             several=variables.several_ranks_a_gpu(),
             ctas=variables.ctas_limited(),
-            variables=variables.equal_on_all(),
         )
     except (runtime.CUDARuntimeError, nccl.NcclError) as error:
         why_not = (
@@ -165,7 +164,7 @@ def _mixed(ranks: Sequence[Facts]) -> str:
 
 def _differing(ranks: Sequence[Facts]) -> str:
     """Find variables by which ranks would decide differently, and then wait for each other."""
-    for name in variables.EQUAL_ON_ALL:
+    for name in sorted({name for each in ranks for name in each.variables}):
         listed = _unequal(ranks, partial(_set_to, name))
         if listed:
             return f"{name} differs between the ranks ({listed}); set it to the same value on all ranks, or on none"

@@ -94,7 +94,9 @@ def open_nccl(
             variables.warn(own.nccl, config)
         if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in config:
             variables.order_launches(own.nccl)
-        own = replace(own, why_not=users.claim(own.device, users.NCCL))
+        variables.register_no_captured_arrays()
+        equal, why_not = variables.equal_on_all(), users.claim(own.device, users.NCCL)
+        own = replace(own, variables=equal, why_not=why_not)
     claimed = not own.why_not
     opened: NcclBackend | None = None
     try:

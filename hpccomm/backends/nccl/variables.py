@@ -9,7 +9,7 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
@@ -24,9 +24,7 @@ LAUNCH_ORDER = "NCCL_LAUNCH_ORDER_IMPLICIT"
 
 MAX_CTAS = "NCCL_MAX_CTAS"
 
-EQUAL_ON_ALL = (ALGO, "NCCL_PROTO")
-"""Variables by which each rank decides alone. They must be equal on all ranks, or NCCL's calls do not
-match each other."""
+GRAPH_REGISTER = "NCCL_GRAPH_REGISTER"
 
 LAUNCH_ORDER_SINCE = 22600
 """First NCCL version with `LAUNCH_ORDER`."""
@@ -39,14 +37,21 @@ def _getenv() -> Any:
     return getenv
 
 
-def value(name: str) -> str | None:
-    """Return NCCL's value of a variable, now or after it has read its files; or None."""
-    value: bytes | None = _getenv()(name.encode())
-    if value is not None:
-        return os.fsdecode(value)
+def _values(names: Iterable[str]) -> dict[str, str]:
+    """Return NCCL's values of those variables that are set, now or after it has read its files."""
     from hpccomm.variables.machine import settings
 
-    return next((each.value for each in settings() if each.name == name), None)
+    values = {each.name: each.value for each in reversed(settings())}
+    for name in names:
+        own: bytes | None = _getenv()(name.encode())
+        if own is not None:
+            values[name] = os.fsdecode(own)
+    return {name: values[name] for name in names if name in values}
+
+
+def value(name: str) -> str | None:
+    """Return NCCL's value of a variable, now or after it has read its files; or None."""
+    return _values((name,)).get(name)
 
 
 def host_id() -> str:
@@ -65,10 +70,26 @@ def ctas_limited() -> bool:
 
 
 def equal_on_all() -> dict[str, str]:
-    """Return the variables that the user has set and that must be equal on all ranks."""
-    values = {name: value(name) for name in EQUAL_ON_ALL}
-    values[ALGO] = algo()
+    """Return the variables that are set and must be equal on all ranks.
+
+    By these each rank decides alone, and NCCL's calls do not match each other where the ranks differ.
+    """
+    from hpccomm.variables.tables import known  # a host-only program needs no tables
+
+    lines = (each for each in known().values() if each.library == "NCCL")
+    equal = [each.name for each in lines if each.ranks == "equal" and each.status != "removed"]
+    values = _values(equal) | {ALGO: algo()}
     return {name: text for name, text in values.items() if text}
+
+
+def register_no_captured_arrays() -> None:
+    """Have NCCL register no arrays of the calls that a CUDA graph records, unless the user has it do so.
+
+    Each rank would decide by the kind of its own memory, and wait for others that decide otherwise (NCCL 2.30,
+    transport/p2p.cc: ncclIpcGraphRegisterBuffer; device/prims_simple.h).
+    """
+    if value(GRAPH_REGISTER) is None:
+        os.environ[GRAPH_REGISTER] = "0"
 
 
 def order_launches(version: int) -> None:

@@ -156,8 +156,8 @@ class StreamIssuer:
         calls, label, entry = self.calls, prepared.label, self.pending.entered
         assert entry is not None
         if prepared.ordered:
-            # NCCL registers the arrays of calls that a graph records, which all ranks must do or none
-            # (NCCL_GRAPH_REGISTER): so the ranks agree on each of them.
+            # A call must be captured on all ranks or on none (NCCL's user guide, Using NCCL with CUDA Graphs):
+            # so the ranks agree on each of them.
             captured = compared(label.name, {**label.values, "captured": True}, label.nbytes)
             calls.compare(captured, entry)
         with streams.relaxed():  # a kernel of a fold may be loaded for the first time

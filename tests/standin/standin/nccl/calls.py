@@ -354,6 +354,8 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
             if isinstance(call, Collective):
                 communicator.connect(call)
                 communicator.registers(call)
+        if first.capture is not None:
+            calls = tuple(map(communicator.recorded, calls))
         for other in others:
             first.after(other.mark())
         communicator.order(first)

@@ -4,7 +4,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,23 +18,25 @@ INVALID_USAGE = 5
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective call of one rank."""
+    """A collective call of one rank. `kinds` are those of its memory, if NCCL registers that for a graph."""
 
     terms: Terms
     send: int
     recv: int
     factor: np.ndarray | None = None
+    kinds: frozenset[bool] = frozenset()
 
 
 @dataclass(frozen=True)
 class Message:
-    """A point-to-point call of one rank."""
+    """A point-to-point call of one rank. `kinds` are as of a collective."""
 
     sends: bool
     peer: int
     pointer: int
     count: int
     datatype: int
+    kinds: frozenset[bool] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -193,6 +195,25 @@ class Communicator:
             spans = [max(spans, key=lambda span: span[1])]
         return [self.place(*span) for span in spans if span[1]]
 
+    def recorded(self, call: Call) -> Call:
+        """Return a call as a graph records it. NCCL tries to register its arrays, unless that is switched off.
+
+        Each rank goes by its own memory: cudaMalloc's cannot be registered (NCCL 2.30, transport/p2p.cc,
+        ncclIpcGraphRegisterBuffer; NCCL_LEGACY_CUDA_REGISTER is 0).
+        """
+        if control.nccl_param("NCCL_GRAPH_REGISTER") == "0":
+            return call
+        if isinstance(call, Message):
+            spans = [(call.pointer, call.nbytes)]
+        else:
+            sizes = (
+                call.terms.bytes_in(self.rank, self.size),
+                call.terms.bytes_out(self.rank, self.size),
+            )
+            spans = list(zip((call.send, call.recv), sizes, strict=True))
+        blocks = [heap.find(pointer) for pointer, nbytes in spans if nbytes]
+        return replace(call, kinds=frozenset(block.shareable for block in blocks if block))
+
     def connect(self, call: Collective) -> None:
         """Connect the ranks at the first call of a kind, which waits for all of them, or for an abort."""
         kind = call.terms.kind
@@ -260,11 +281,13 @@ class Communicator:
         if call.factor is not None:
             with np.errstate(all="ignore"):
                 given = scaled(given.view(call.factor.dtype), call.factor)
-        mine = terms, given.tobytes(), self.places(call)
+        mine = terms, given.tobytes(), self.places(call), call.kinds
         self._send(0, ("in", number, self.rank), pickle.dumps(mine))
         if self.rank == 0:
             self._answer(number)
-        got: str | bytes = pickle.loads(self._take(("out", number)))
+        got: str | bytes | None = pickle.loads(self._take(("out", number)))
+        if got is None:
+            self._take("never")
         if isinstance(got, str):
             self._stuck(got)
         out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
@@ -272,8 +295,7 @@ class Communicator:
 
     def _answer(self, number: int) -> None:
         told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
-        terms = [rank_terms for rank_terms, _, _ in told]
-        places = [each for *_, each in told]
+        terms, given, places, kinds = zip(*told, strict=True)
         there = {place is not None for each in places for place in each}
         rooted = terms[0].kind in ROOTED_IN | ROOTED_OUT
         apart = there == {True} and not rooted and any(each != places[0] for each in places)
@@ -285,10 +307,25 @@ class Communicator:
         if len(set(terms)) > 1:
             differing = "; ".join(f"rank {rank}: {t}" for rank, t in enumerate(terms))
             answers: list = [f"call {number} differs between the ranks: {differing}"] * self.size
+        elif self._mixed(terms[0].kind, *kinds):
+            answers = [None] * self.size
         else:
-            answers = outcome(terms[0], [data for _, data, _ in told])
+            answers = outcome(terms[0], list(given))
         for rank, answer in enumerate(answers):
             self._send(rank, ("out", number), pickle.dumps(answer))
+
+    def _mixed(self, name: str, *kinds: frozenset[bool]) -> bool:
+        """Tell whether one rank has registered what another has not: one waits for an address for ever.
+
+        Nobody notices it (NCCL 2.30, device/prims_simple.h: the loops that read `slot`).
+        """
+        mixed = len(frozenset().union(*kinds)) > 1
+        if mixed:
+            control.violation(
+                f"NCCL communicator {self.name}, captured {name}: NCCL_GRAPH_REGISTER is on, and the ranks have "
+                "memory of cudaMalloc and of the cuMem calls"
+            )
+        return mixed
 
     def _messages(self, messages: list[Message]) -> None:
         """Have all messages of a group go on at the same time."""
@@ -300,11 +337,11 @@ class Communicator:
         for message, number in numbered:
             if not message.sends:
                 there = self.place(message.pointer, message.nbytes) is not None
-                wanted = pickle.dumps((message.count, message.datatype, there))
+                wanted = pickle.dumps((message.count, message.datatype, there, message.kinds))
                 self._send(message.peer, ("ready", self.rank, number), wanted)
         for message, number in numbered:
             if message.sends:
-                *wanted, there = pickle.loads(self._take(("ready", message.peer, number)))
+                *wanted, there, kinds = pickle.loads(self._take(("ready", message.peer, number)))
                 if there != (self.place(message.pointer, message.nbytes) is not None):
                     control.violation(  # enqueue.cc: "We require users registering buffers on both sides"
                         f"a message between ranks {self.rank} and {message.peer} is registered on one side"
@@ -316,6 +353,8 @@ class Communicator:
                     )
                     self._send(message.peer, ("data", self.rank, number), pickle.dumps(text))
                     self._stuck(text)
+                if self._mixed("message", message.kinds, kinds):
+                    self._take("never")
                 data = heap.view(message.pointer, message.nbytes).tobytes()
                 self._send(message.peer, ("data", self.rank, number), pickle.dumps(data))
         for message, number in numbered:

@@ -120,7 +120,7 @@ class Library:
 
     def ncclMemAlloc(self, pointer: Any, size: Any) -> int:
         try:  # in pieces of 2 MiB
-            block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE)
+            block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE, shareable=True)
         except CUDARuntimeError:
             return calls.CUDA_ERROR
         _allocated[block.pointer] = block
