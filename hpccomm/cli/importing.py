@@ -1,10 +1,10 @@
 """Add other programs' measurements to a results file.
 
-It reads the tables and JSON of nccl-tests (-J, versions 2 and 3), rccl-tests (-Z) and mscclpp-test,
-and the output of the OSU micro-benchmarks. A log may have several tables, prefixes of launchers and
-loggers, and other lines; it may be packed by gzip. The printed bus bandwidth identifies the
-collective of a table: a table that contradicts itself is left out. Each table gets a line that says
-whether it was added.
+It reads the tables and JSON of nccl-tests (-J, versions 2 and 3) and rccl-tests (-Z), and the output
+of the OSU micro-benchmarks. A log may have several tables, prefixes of launchers and loggers, and
+other lines; it may be packed by gzip. What a log does not say is asked for: --collective, --ranks.
+A table whose bus bandwidth does not follow from its sizes, times and ranks is left out. Each table
+gets a line that says whether it was added.
 
 Examples
 --------
@@ -12,6 +12,7 @@ Examples
   hpccomm import *.json --output runs.h5
   hpccomm import nightly.log.gz --dry-run           what it would add, and leave out
   hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
+  hpccomm import old.log --collective all_reduce --output runs.h5
   all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
 
 The time of a run is the log's, or else the file's. A measurement that the results file already has

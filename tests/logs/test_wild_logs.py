@@ -127,12 +127,12 @@ def test_a_dry_run_says_what_would_become_of_each_table(
     assert (
         call(suite, "--ranks", 16, "--dry-run", "--output", path) == 0
     )  # hpccomm has no such call
-    assert call(three, "--dry-run") == 2
+    assert call(three, "--collective", "broadcast", "--dry-run") == 2
     said = capsys.readouterr().out.splitlines()
     assert not path.exists()
-    assert sum("would be stored, completed" in line for line in said) == 7
+    assert sum("would be stored, completed" in line for line in said) == 6
     assert sum("has no counterpart in hpccomm" in line for line in said) == 5
-    assert said[-1].startswith(f"{three}: line 45: 4 rows left out: does not say which collective")
+    assert said[-1].startswith(f"{three}: line 45: 4 rows left out: contradicts the flags")
     # A log that has none does not hide what becomes of the others.
     none = tmp_path / "none.log"
     none.write_text("# Using devices\n")
@@ -152,7 +152,7 @@ def test_many_ranks_are_folded(tmp_path: Path) -> None:
     row = "    67108864      16777216     float     sum      -1    900.0   74.57  148.98      0    900.0   74.57  148.98      0\n"
     head = text[begin:].splitlines(keepends=True)[16:20]
     log.write_text(text[:begin] + listed + "".join(head) + row)
-    assert call(log, "--output", path) == 0
+    assert call(log, "--collective", "all_reduce", "--output", path) == 0
     (run,) = reader.read(path)
     assert len(run.info.ranks) == 1024
     assert "1024 ranks, the first 256 of them" in page.build([run])

@@ -4,7 +4,7 @@
 - `layout` reads the columns of nccl-tests' table and its rows. `nccl_text` reads the tables of a
   log.
 - `nccl_json` and `records` read JSON and CSV. `osu` reads the OSU micro-benchmarks.
-- `figures` and `identifying` check a table against its own figures. `causes` finds why a program
+- `printed` checks a table's rows against its collective and ranks. `causes` finds why a program
   ended.
 - `imported` holds what a log gives.
 - `reading` decodes a file's bytes, and does all of this in order, for `hpccomm.cli.importing`.

@@ -4,7 +4,6 @@ The readers of this package make it; `hpccomm.cli.importing` writes it.
 """
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,7 +59,7 @@ class ImportedRun:
     line : int
         Where it begins in the log, from 1.
     notes : list of str
-        Facts that are not stored, and facts that follow only from the figures.
+        What is not stored.
     """
 
     info: RunInfo
@@ -144,11 +143,22 @@ def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
     return tuple(map(RankInfo, range(count)))
 
 
-def group_sizes(ranks: Sequence[RankInfo]) -> list[int]:
-    """Return possible numbers of ranks: a group's, or all; the log may not list some."""
-    groups = Counter(rank.group for rank in ranks)
-    last = max((rank.rank for rank in ranks), default=-1)
-    return [*dict.fromkeys([*groups.values(), len(ranks), last + 1])] if ranks else []
+def ranks_of(listed: Sequence[RankInfo], share: int = 1) -> int:
+    """Return how many ranks took part in a call, by what a log lists: those of the first one's group.
+
+    Parameters
+    ----------
+    listed : sequence of RankInfo
+        The listed ranks, in their order; of one group some may be missing.
+    share : int
+        How many ranks each stands for.
+    """
+    if not listed:
+        return 0
+    groups = [rank.group for rank in listed]
+    if len(set(groups)) > 1:
+        return groups.count(groups[0]) * share
+    return max(listed[-1].rank + share, len(listed) * share)
 
 
 def settings_of(rows: Sequence[Row], **known: Any) -> Config:
@@ -165,8 +175,15 @@ def status_of(rows: Sequence[Row], wrong: int = 0) -> str:
     return f"failed: {wrong} values are out of bounds" if wrong else COMPLETED
 
 
-NO_RANKS = "does not say how many ranks there were; give --ranks"
-"""Why a table is left out."""
+def lacking(collective: str | None, ranks: int | None) -> str:
+    """Return why a table is left out of which neither the log nor the caller says one of these."""
+    wanted = [
+        *([] if collective else [("which collective it measured", "--collective NAME")]),
+        *([] if ranks else [("how many ranks there were", "--ranks N")]),
+    ]
+    said, flags = (" and ".join(each) for each in zip(*wanted, strict=True))
+    return f"does not say {said}; give {flags}"
+
 
 SLOW = "failed: the average bus bandwidth is below what was asked for"
 """Status of a run that nccl-tests has found too slow."""

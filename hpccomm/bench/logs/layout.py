@@ -1,23 +1,23 @@
 """The columns of nccl-tests' table, from its heading, and the rows below it.
 
-Versions differ. ``#wrong`` was once ``error`` and ``res``. Old tables lack ``root`` or ``redop``;
-the oldest one has milliseconds. Statistics of repetitions and time stamps are optional.
-mscclpp-test has neither type nor reduction, and prints in place first.
+Versions differ: ``#wrong`` was once ``error``, old tables lack ``root`` or ``redop``, statistics of
+repetitions and time stamps are optional. A row is printed in several writes (its case, each half,
+...), and others may print between two of them.
 
 `hpccomm.bench.logs.nccl_text` reads each line by it.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
-from hpccomm.bench.logs.figures import PrintedRow, figure, possible
+from hpccomm.bench.logs.printed import PrintedRow, figure
 from hpccomm.results.schema import UNCHECKED
 from hpccomm.results.table import TIME_FORMAT
 
-_HEADING = re.compile(r"(?:size\s+count|bytes\s+N)\s.*\balgbw\s+busbw\b.*")
-_NAMES = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time", "wrong": "#wrong"}
+_HEADING = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b.*")
+_NAMES = {"op": "redop", "cputime": "time", "wrong": "#wrong"}
 """Names of columns in some versions, and where ``#`` is lost; and the usual ones."""
 
 _ABSENT = "N/A"
@@ -31,93 +31,71 @@ _CELLS = {
     "error": _NUMBER + r"\*?",
     "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
 }
-_SIZED = re.compile(r"(?<![\w.-])\d+\s+\d+\s+" + _CELLS["type"])
-"""The beginning of a row, at any place in a line."""
-
-_BARE = re.compile(r"\s*\d+\s+\d+(?=\s)")
-"""How one of mscclpp-test begins."""
+_BLANK_HALF = r"[ ]{32}"
+"""What nccl-tests prints where it has measured in place only (``writeBenchMarkLineNullBody``)."""
 
 _PLACES = re.compile(r"out-of-place|in-place")
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells of a row that are there.
+    """A row, or its beginning.
 
     Attributes
     ----------
     line : int
-        Of the log, where the row begins.
-    texts : tuple of (str, str)
-        The name of each column, and what stands there.
-    ends : tuple of int
-        Where each ends in its line.
-    following : int
-        The first column that is not there.
-    whole : bool
-        Whether they are a whole row.
+        Of the log, where it begins.
+    texts : tuple of str or None
+        Its cells; None where one is blank.
+    writes : int
+        How many of its writes are there.
     rest : str
         What stands behind them.
     """
 
     line: int
-    texts: tuple[tuple[str, str], ...] = ()
-    ends: tuple[int, ...] = ()
-    following: int = 0
-    whole: bool = False
-    rest: str = ""
+    texts: tuple[str | None, ...]
+    writes: int
+    rest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Columns:
     """The columns of a table.
 
     Attributes
     ----------
-    columns : tuple of str
-        Their names, in their order.
-    ends : tuple of int
-        Where each ends in the heading's line; empty without a heading.
+    names : tuple of str
+        In their order.
     in_place : tuple of bool
         Whether each half is of arrays in place.
     host_time : bool
         Whether the time is the host's.
     """
 
-    columns: tuple[str, ...]
-    ends: tuple[int, ...] = ()
+    names: tuple[str, ...]
     in_place: tuple[bool, ...] = (False, True)
     host_time: bool = False
 
-    @property
-    def of_mscclpp(self) -> bool:
-        """Whether rows lack type and reduction."""
-        return self.columns[2:3] == ("time",)
+    @cached_property
+    def _writes(self) -> list[re.Pattern[str]]:
+        """The pattern of each write of a row."""
+        writes: list[list[str]] = [[]]
+        for name in self.names:
+            if name in ("time", "i_min", "timestamp"):
+                writes.append([])
+            writes[-1].append(name)
+        patterns = [r"(?<![\w.-])" + self._pattern(writes[0]).removeprefix(r"\s{1,20}")]
+        for names in writes[1:]:
+            blank = f"|{_BLANK_HALF}" if names[0] == "time" else ""
+            patterns.append(f"(?:{self._pattern(names)}{blank})")
+        return [re.compile(pattern) for pattern in patterns]
 
-    @property
-    def milliseconds(self) -> bool:
-        """Whether the time is in milliseconds."""
-        return "res" in self.columns
-
-    def candidates(self, rows: Sequence[PrintedRow], backend: str) -> list[str]:
-        """Return the candidates for a table without a name.
-
-        Before nccl-tests 2.13 (2022) each program had its own columns. mscclpp-test's measure in place or not,
-        as their source has it. nccl-tests' all-to-all-v has always named itself.
-        """
-        if self.of_mscclpp:
-            in_place = ("all_gather",) if rows[0].in_place else ("all_to_all", "send_recv")
-            return [*in_place, "all_reduce"]
-        if "redop" not in self.columns:
-            if "root" in self.columns:
-                return ["broadcast", "gather", "scatter"]
-            # Before there was hypercube (2021) the column was narrower; all_gather had its bandwidth then.
-            narrow = not self.ends or self.ends[2] - self.ends[1] <= 8
-            return ["all_gather", *(() if narrow else ("send_recv", "hypercube"))]
-        unlike = {"all_to_all_v"} if backend == "nccl" else set()
-        if "root" not in self.columns:
-            unlike |= {"send_recv", "all_gather", "hypercube"}
-        return [each for each in possible(rows) if each not in unlike]
+    @staticmethod
+    def _pattern(names: list[str]) -> str:
+        cells = {name: rf"\s{{1,20}}({_CELLS.get(name, _NUMBER)})" for name in names}
+        # Some leave it blank.
+        return "".join(f"(?:{cell})?" if name == "redop" else cell for name, cell in cells.items())
 
     def read(self, line: int, text: str) -> Cells | None:
         """Return the cells of a row, or of its beginning; None for any other line.
@@ -129,95 +107,51 @@ class Columns:
         text : str
             The line. Words of others may stand before the row and behind it.
         """
-        begin = (_BARE if self.of_mscclpp else _SIZED).search(text)
-        if begin is None or "#" in text[: begin.start()] or (self.of_mscclpp and begin.start()):
+        begin = self._writes[0].search(text)
+        if begin is None or "#" in text[: begin.start()]:
             return None
-        return self._cells(Cells(line), text, begin.start())
+        return self.go_on(Cells(line, begin.groups(), 1, ""), text, begin.end())
 
-    def go_on(self, before: Cells, text: str) -> Cells | None:
-        """Return a row continued by a later line; None if that line does not continue it.
+    def go_on(self, before: Cells, text: str, at: int = 0) -> Cells:
+        """Return a row with the writes that a text goes on with, from a place in it."""
+        texts, writes = before.texts, before.writes
+        while writes < len(self._writes) and (found := self._writes[writes].match(text, at)):
+            texts, writes, at = texts + found.groups(), writes + 1, found.end()
+        return Cells(before.line, texts, writes, text[at:].strip())
 
-        A row is printed in a few writes, and others print between. Within one it is cut.
-        """
-        if before.following not in self._writes or not text[:1].isspace() or _SIZED.search(text):
-            return None
-        cells = self._cells(before, text, 0)
-        if cells is None or cells.following not in self._writes or cells.texts == before.texts:
-            return None
-        return cells
+    def whole(self, cells: Cells) -> bool:
+        """Whether a row has all its writes."""
+        return cells.writes == len(self._writes)
 
-    @property
-    def _writes(self) -> set[int]:
-        """Columns that begin a write of nccl-tests, and the end."""
-        begins = ("time", "i_min", "timestamp")
-        return {len(self.columns), *(at for at, name in enumerate(self.columns) if name in begins)}
-
-    def _cells(self, before: Cells, text: str, at: int) -> Cells | None:
-        """Return the cells with those from a place in a line on."""
-        texts, ends, following = [*before.texts], [*before.ends], before.following
-        for name in self.columns[following:]:
-            cell = re.compile(rf"\s*({_CELLS.get(name, _NUMBER)})").match(text, at)
-            if cell is not None:
-                texts.append((name, cell[1]))
-                at = cell.end()
-                ends.append(at)
-            elif name != "redop":  # which some leave blank
-                break
-            following += 1
-        rest = text[at:].strip()
-        whole = self._whole(texts, ends)
-        if whole and re.match(r"[\d.+-]+(?:\s|$)", rest):
-            return None  # more figures than columns: which is which?
-        return Cells(before.line, tuple(texts), tuple(ends), following, whole, rest)
-
-    def _whole(self, texts: Sequence[tuple[str, str]], ends: Sequence[int]) -> bool:
-        names = [name for name, _ in texts]
-        full = [name for name in self.columns if name != "redop" or "redop" in names]
-        if names == full:
-            return True
-        halves = names.count("busbw")
-        one = halves == 1 and names[-1] in ("busbw", "#wrong")
-        return one and (self.of_mscclpp or self._behind(names, ends))
-
-    def _behind(self, names: Sequence[str], ends: Sequence[int]) -> bool:
-        """Whether the only half of a row stands where the second one would."""
-        times = [end for name, end in zip(self.columns, self.ends, strict=False) if name == "time"]
-        if len(times) < 2:
-            return False
-        end = ends[names.index("time")] - ends[0] + self.ends[0]
-        return abs(end - times[1]) < abs(end - times[0])
-
-    def measured(self, cells: Cells) -> list[PrintedRow]:
+    def measured(self, cells: Cells, iterations: int) -> list[PrintedRow]:
         """Return the halves of a whole row that were measured.
 
         Raises
         ------
         ValueError, OverflowError
-            If a number or time cannot be read.
+            If a number or time cannot be read, or there are more figures than columns.
         """
-        names = [name for name, _ in cells.texts]
-        lead = dict(cells.texts[: names.index("time")])
-        size, count = int(lead["size"]), int(lead["count"])
-        stamp = dict(cells.texts).get("timestamp")
+        if re.match(r"[\d.+-]+(?:\s|$)", cells.rest):
+            raise ValueError("more figures than columns")
+        named = list(zip(self.names, cells.texts, strict=True))
+        begins = [at for at, name in enumerate(self.names) if name == "time"]
+        lead = dict(named[: begins[0]])
+        stamp = dict(named).get("timestamp")
         finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp() if stamp else 0.0
-        begins = [at for at, name in enumerate(names) if name == "time"]
-        places = self.in_place
-        if len(begins) == 1 and len(places) > 1 and self._behind(names, cells.ends):
-            places = places[1:]
         rows = []
-        for begin, end, in_place in zip(begins, [*begins[1:], len(names)], places, strict=False):
-            half = dict(cells.texts[begin:end])
+        for begin, in_place in zip(begins, self.in_place, strict=True):
+            half = {name: text or _ABSENT for name, text in named[begin : begin + 4]}
             if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
                 continue
             # An error's size, as old versions print, is not a count.
             wrong = half.get("#wrong", _ABSENT)
-            # mscclpp-test's rows have no type.
-            case = lead.get("type", "int32"), lead.get("redop", ""), int(lead.get("root", -1))
-            time = figure(half["time"]).times(1e3 if self.milliseconds else 1.0)
-            rates = time, figure(half["algbw"]), figure(half["busbw"])
+            case = lead["type"] or "", lead.get("redop") or "", int(lead.get("root") or -1)
+            size = int(lead["size"] or 0), int(lead["count"] or 0), in_place
+            rates = figure(half["time"]), figure(half["algbw"]), figure(half["busbw"])
             wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
-            where = cells.line, *case, size, count, in_place
-            rows.append(PrintedRow(*where, *rates, wrong_values, finished))
+            rows.append(
+                PrintedRow(cells.line, *case, *size, *rates, wrong_values, finished, iterations)
+            )
         return rows
 
 
@@ -239,20 +173,16 @@ def heading(text: str, above: str) -> Columns | None:
     match = _HEADING.search(text)
     if match is None:
         return None
-    words = list(re.finditer(r"[\w#%]+(?!\S)", text[match.start() :]))
-    columns = tuple(_NAMES.get(word[0], word[0]) for word in words)
-    places = [place == "in-place" for place in _PLACES.findall(above)]
-    halves = columns.count("time")
-    if "size" not in columns or not halves or columns.index("time") < 2:
+    words = re.findall(r"[\w#%]+(?!\S)", match[0])
+    names = tuple(_NAMES.get(word, word) for word in words)
+    halves = names.count("time")
+    if names[:3] != ("size", "count", "type") or not halves:
         return None
-    if columns.count("algbw") != halves or columns.count("busbw") != halves:
+    if names.count("algbw") != halves or names.count("busbw") != halves:
         return None  # damaged
-    return Columns(
-        columns,
-        tuple(match.start() + word.end() for word in words),
-        tuple(places) if len(places) == halves else (False, True)[:halves],
-        any(word[0] == "cputime" for word in words),
-    )
+    places = tuple(place == "in-place" for place in _PLACES.findall(above))
+    in_place = places if len(places) == halves else (False, True)[:halves]
+    return Columns(names, in_place, "cputime" in words) if len(in_place) == halves else None
 
 
 def places(text: str) -> bool:

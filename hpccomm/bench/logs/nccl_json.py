@@ -13,9 +13,8 @@ import numpy as np
 
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.logs import imported
-from hpccomm.bench.logs.figures import PrintedRow, exact
-from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.bench.logs.printed import Figure, PrintedRow, Unfit, measured
 from hpccomm.errors import ResultsError
 from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
 from hpccomm.results.table import TIME_FORMAT
@@ -46,51 +45,44 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
             f"{' and '.join(map(str, VERSIONS))} can be read"
         )
     settings = dict(document["config"])
-    named = tuple(map(_rank, settings.pop("devices", document.get("devices", []))))
-    # Without MPI, or with several devices a process, only the first of each process is named.
+    # It names the first device of each process.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
-    sizes = imported.group_sizes(named)
-    listed = list(dict.fromkeys([*(size * share for size in sizes), *sizes]))
-    run = ImportedRun(_info(document, defaults, named), line=line)
+    named = [_rank(each) for each in settings.pop("devices", document.get("devices", []))]
+    ranks = _ranks(named, share) or imported.unknown_ranks(defaults.ranks or 1)
+    run = ImportedRun(_info(document, defaults, ranks), line=line)
     left_out: list[LogTable] = []
-    numbers: list[int] = []
     results = [(_block(each, document), each) for each in document["results"]]
     for block, members in groupby(results, key=lambda each: each[0]):
         part = [each for _, each in members]
         iterations = document["config"].get("iterations", 0)
-        rows = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
-        if not rows:
+        printed = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
+        if not printed:
             continue
-        timed = "cpu_time" not in (part[0].get("in_place") or part[0]["out_of_place"])
-        counted = len(_words(part[0])) != 3
-        evidence = TableEvidence(rows, block[0], listed=listed, timed=timed, counted=counted)
+        host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
+        own = len(_words(part[0])) == 3
         try:
-            table = evidence.identified(defaults)
+            of = measured(block[0], imported.ranks_of(named, share), defaults)
+            run.rows += of.rows(printed, block[1], block[2], host_time=host_time, own=own)
         except Unfit as error:
-            left_out.append(LeftOutTable(line, f"{len(rows)} rows", str(error)))
+            left_out.append(LeftOutTable(line, f"{len(printed)} rows", str(error), error.unlike))
             continue
-        numbers.append(table.kind.ranks)
-        ranks = len(_ranks(named, table.kind.ranks, share))
-        run.notes += table.notes
-        run.rows += stored(table, block[1], block[2], timed=False)
-        run.samples += [_samples(row.repetitions, ranks) for row in table.rows]
+        run.notes += of.notes
+        run.samples += [_samples(row.repetitions, len(ranks)) for row in printed]
     if not run.rows:
         return left_out or [LeftOutTable(line, "a document", "has no rows")]
-    ranks_of_all = _ranks(named, numbers[0], share)
-    run.info = replace(run.info, config=_config(settings, run.rows), ranks=ranks_of_all)
+    run.info = replace(run.info, config=_config(settings, run.rows))
     if (ended := document.get("end_time")) is not None:
         run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
     run.status = _status(document, run)
     return [run, *left_out]
 
 
-def _info(document: dict[str, Any], defaults: LogDefaults, named: tuple[RankInfo, ...]) -> RunInfo:
+def _info(document: dict[str, Any], defaults: LogDefaults, ranks: tuple[RankInfo, ...]) -> RunInfo:
     environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
     version = document.get("nccl_version")
     versions = {} if not version else {"nccl": version_text(int(version))}
     started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
     known, words = replace(defaults, started=started), map(str, document.get("args", []))
-    ranks = named or imported.unknown_ranks(1)
     unknown = imported.settings_of([])
     return imported.run_info(known, unknown, ranks, versions, tuple(words), environment)
 
@@ -107,13 +99,8 @@ def _status(document: dict[str, Any], run: ImportedRun) -> str:
     return imported.SLOW if judged_slow else imported.COMPLETED
 
 
-def _ranks(named: tuple[RankInfo, ...], number: int, share: int) -> tuple[RankInfo, ...]:
-    """Return all ranks of the groups; a process names the first of its devices."""
-    sizes = imported.group_sizes(named)
-    if number not in [size * share for size in sizes]:
-        share = 1 if number in sizes else next((number // n for n in sizes if not number % n), 0)
-    if not share:
-        return imported.unknown_ranks(number)
+def _ranks(named: list[RankInfo], share: int) -> tuple[RankInfo, ...]:
+    """Return all ranks; a process names the first of its devices."""
     hosts = list(dict.fromkeys(each.host for each in named))
     return tuple(
         replace(
@@ -138,7 +125,7 @@ def _halves(result: dict[str, Any], number: int, iterations: int) -> Iterator[Pr
         case = str(result["type"]), str(result.get("redop") or ""), int(result.get("root", -1))
         size = int(result["size"]), int(result["count"]), place == "in_place"
         time, algbw, busbw = (
-            exact(float(_either(half, *names)))
+            Figure(float(_either(half, *names)))
             for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
         )
         yield PrintedRow(

@@ -1,4 +1,4 @@
-"""The text output of nccl-tests, rccl-tests, mscclpp-test and `hpccomm perf`: its tables, and runs of them.
+"""The text output of nccl-tests, rccl-tests and `hpccomm perf`: its tables, and runs of them.
 
 A table has a head, rows and an end. `hpccomm.bench.logs.reading` calls `parse` for each stream of a log.
 """
@@ -12,11 +12,10 @@ from typing import Any
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.logs import imported, layout
 from hpccomm.bench.logs.causes import cause
-from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow
-from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
 from hpccomm.bench.logs.layout import MODERN, Cells, Columns
 from hpccomm.bench.logs.lines import LogLine
+from hpccomm.bench.logs.printed import ITEMSIZES, PrintedRow, Unfit, measured
 from hpccomm.results.schema import Config, RankInfo
 
 _MOST_NOTES = 3
@@ -31,7 +30,7 @@ _STARTING = re.compile(
     r"# Collective test starting: ([\w./\\-]+)(?: backend (\S+) algorithm (\S+))?"
 )
 _VERSION = re.compile(r"# (nccl-tests|hpccomm) version (\S+)(.*)|(rccl-tests): Version (\S+)")
-_CONFIG = re.compile(r"nThread\W|# minBytes\b.* kernel num:")
+_CONFIG = re.compile(r"nThread\W")
 _OUT_OF_BOUNDS = re.compile(
     r"(?:^|#)\s*Out of bounds values\s*:\s*(?:(\d+)\s+(?:OK|FAILED)|N/A)(?![`'*])"
 )
@@ -46,7 +45,6 @@ _SETTINGS = {
     "minBytes": "minimum_bytes",
     "maxBytes": "maximum_bytes",
     "warmup iters": "warmup_iters",
-    "warmupIters": "warmup_iters",
     "iters": "iterations",
     "agg iters": "aggregated_iterations",
     "validation": "validation",
@@ -55,10 +53,6 @@ _SETTINGS = {
 }
 _VERSIONS, _NAMED, _SET, _LISTED, _HEADED, _FILLED, _CLOSED = range(7)
 """How far a table has come; its lines come in this order."""
-
-
-NO_COLUMNS = Columns(())
-"""Of a table whose heading has not come."""
 
 
 @dataclass(slots=True)
@@ -71,8 +65,8 @@ class PrintedTable:
         Where it begins, from 1.
     versions : dict of str to str
         Of programs and libraries.
-    program, hint : str
-        Name of the program, and the collective of a command above it; empty without one.
+    program : str
+        Name of the program, from its head or a command above it; empty without one.
     backend, algorithm : str
         For its rows.
     config : Config or None
@@ -81,8 +75,8 @@ class PrintedTable:
         The listed ranks.
     folded : int
         How many there were, where `hpccomm show` has folded them.
-    layout : Columns
-        Its columns.
+    layout : Columns or None
+        Its columns; None before its heading.
     rows : list of PrintedRow
         The halves of its whole rows.
     notes : list of str
@@ -111,13 +105,12 @@ class PrintedTable:
     stage: int = -1
     versions: dict[str, str] = field(default_factory=dict)
     program: str = ""
-    hint: str = ""
     backend: str = "nccl"
     algorithm: str = "auto"
     config: Config | None = None
     ranks: dict[int, RankInfo] = field(default_factory=dict)
     folded: int = 0
-    layout: Columns = NO_COLUMNS
+    layout: Columns | None = None
     rows: list[PrintedRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     begun: Cells | None = None
@@ -137,7 +130,7 @@ class PrintedTable:
     def cut(self) -> None:
         """Name the row that was begun, and has not come to its end."""
         if self.begun is not None:
-            texts = " ".join(text for _, text in self.begun.texts)
+            texts = " ".join(filter(None, self.begun.texts))
             behind = f", then {self.begun.rest[:60]!r}" if self.begun.rest else ""
             self.notes.append(f"line {self.begun.line}: a row is cut: {texts!r}{behind}")
             self.begun = None
@@ -160,7 +153,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
         before = len(tables)
         _read(line, tables, above)
         if command and len(tables) > before:
-            tables[-1].hint, command = imported.collective_of(command), ""
+            tables[-1].program, command = tables[-1].program or command, ""
     for table in tables:
         table.cut()
     return tables
@@ -169,7 +162,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
 def _modern(line: LogLine) -> Cells | None:
     """Return a row of most versions, which is known without its heading."""
     cells = MODERN.read(line.number, line.text)
-    return cells if cells is not None and cells.whole else None
+    return cells if cells is not None and MODERN.whole(cells) else None
 
 
 def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
@@ -229,7 +222,7 @@ def _reached(
 
 def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     """Take a line that is a row, part of one, or of no table."""
-    if not tables or not tables[-1].layout.columns:
+    if not tables or tables[-1].layout is None:
         row = MODERN.read(line.number, line.text)
         if row is None:
             return
@@ -237,28 +230,28 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
             tables.append(PrintedTable(line.number, began=_FILLED))
         tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
         tables[-1].mixed |= len(tables) > 1 and not tables[-2].ended
-        if not row.whole:
-            return
         tables[-1].layout = MODERN
-    table = tables[-1]
-    cells = table.layout.read(line.number, line.text)
-    if cells is None and table.begun is not None:
-        # Others have printed between its parts.
-        cells = table.layout.go_on(table.begun, line.text)
-        if cells is not None:
+    table, columns = tables[-1], tables[-1].layout or MODERN
+    cells, begun = columns.read(line.number, line.text), table.begun
+    if cells is None and begun is not None and line.text[:1].isspace():
+        # Others have printed between its writes.
+        cells = columns.go_on(begun, line.text)
+        if cells.writes == begun.writes:
+            cells = None
+        else:
             table.begun = None
     if cells is None:
         if table.stage < _CLOSED and _like_row(line.text):
             table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}")
         return
     table.cut()
-    if not cells.whole:
+    if not columns.whole(cells):
         table.begun = cells
         return
     try:
-        rows = table.layout.measured(cells)
+        rows = columns.measured(cells, 0 if table.config is None else table.config.iterations)
     except (ValueError, OverflowError) as error:
-        table.notes.append(f"line {line.number}: not a row: {error}: {line.text.strip()[:80]!r}")
+        table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}: {error}")
         return
     if table.ended:
         table.behind.append(line.number)
@@ -377,12 +370,12 @@ def _split(group: list[PrintedTable], first: int) -> Iterable[list[PrintedTable]
     ):
         yield group
     else:
-        yield from ([table] for table in group if table.layout.columns or table.notes)
+        yield from ([table] for table in group if table.layout or table.notes)
 
 
 def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     rows = sum(len({row.line for row in table.rows}) + len(table.behind) for table in group)
-    programs = sum(1 for table in group if table.layout.columns)
+    programs = sum(1 for table in group if table.layout)
     number = f"{programs} programs print" if programs > 1 else "several programs print"
     return LeftOutTable(
         group[0].line,
@@ -396,48 +389,33 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
     """Return the run of a table, if its figures agree with its collective and ranks."""
     name = imported.collective_of(table.program) if table.program else ""
     what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
-    if not table.rows:
+    columns = table.layout
+    if not table.rows or columns is None:
         reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
+    own = "hpccomm" in table.versions
     try:
-        identified = TableEvidence(
-            table.rows,
-            name,
-            table.hint,
-            [table.folded] if table.folded else imported.group_sizes(listed),
-            table.layout.candidates(table.rows, table.backend),
-            timed=not table.layout.host_time,
-            counted="hpccomm" not in table.versions,
-        ).identified(defaults)
+        of = measured(name, table.folded or imported.ranks_of(listed), defaults)
+        rows = of.rows(
+            table.rows, table.backend, table.algorithm, host_time=columns.host_time, own=own
+        )
     except Unfit as error:
-        return LeftOutTable(table.line, what, "; ".join([str(error), *table.notes]))
-    rows = stored(
-        identified,
-        "mscclpp" if table.layout.of_mscclpp else table.backend,
-        table.algorithm,
-        0 if table.config is None else table.config.iterations,
-        timed=not table.layout.host_time,
-    )
+        reason = "; ".join([str(error), *table.notes])
+        return LeftOutTable(table.line, what, reason, error.unlike)
     config = replace(
         table.config or imported.settings_of(rows),
-        report_cputime=table.layout.host_time,
-        report_timestamps="timestamp" in table.layout.columns,
+        report_cputime=columns.host_time,
+        report_timestamps="timestamp" in columns.names,
     )
-    number = identified.kind.ranks
-    whole = listed and len(listed) == listed[-1].rank + 1 and number in imported.group_sizes(listed)
-    ranks = listed if whole else imported.unknown_ranks(number)
-    program = table.program or f"{identified.kind.collective}_perf"
+    whole = listed and len(listed) == listed[-1].rank + 1
+    ranks = listed if whole else imported.unknown_ranks(of.ranks)
+    program = table.program or f"{of.collective}_perf"
     status = imported.status_of(rows, table.wrong or 0)
     if status == imported.COMPLETED and not table.ended:
         status = imported.INTERRUPTED + why if why else imported.CUT
     elif status == imported.COMPLETED and table.slow:
         status = imported.SLOW
-    return ImportedRun(
-        imported.run_info(defaults, config, ranks, table.versions, [program]),
-        rows,
-        [None] * len(rows),
-        status,
-        line=table.line,
-        notes=[*table.notes, *identified.notes],
-    )
+    info = imported.run_info(defaults, config, ranks, table.versions, [program])
+    notes = [*table.notes, *of.notes]
+    return ImportedRun(info, rows, [None] * len(rows), status, line=table.line, notes=notes)

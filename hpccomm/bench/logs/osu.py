@@ -154,7 +154,7 @@ def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
         return LeftOutTable(table.line, what, f"has no whole row{reason and ': ' + reason}")
     size = defaults.ranks if name else 2
     if size is None:
-        return LeftOutTable(table.line, what, imported.NO_RANKS)
+        return LeftOutTable(table.line, what, imported.lacking(collective, size))
     if _column(table.columns) is None:
         lacking = "neither an average latency nor a bandwidth"
         reason = f"columns {', '.join(table.columns)} have {lacking}"

@@ -127,7 +127,7 @@ def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
     shown = f"{name} ({packed})" if packed else name
     if not left_out:
         return (
-            f"{shown} has no table of nccl-tests, rccl-tests, mscclpp-test or OSU, and is not JSON of theirs; give "
+            f"{shown} has no table of nccl-tests, rccl-tests or OSU, and is not JSON of theirs; give "
             "what such a program printed"
         )
     if len(left_out) == 1:

@@ -1,6 +1,6 @@
-"""Logs with a record for each measurement: JSON and CSV of rccl-tests, JSON of mscclpp-test.
+"""rccl-tests' ``-Z csv`` and ``-Z json``: a record for each measurement, as lines or as a list.
 
-rccl-tests' ``-Z json`` writes lines or a list. `hpccomm.bench.logs.reading` calls it.
+`hpccomm.bench.logs.reading` calls it.
 """
 
 import csv
@@ -8,25 +8,23 @@ from itertools import groupby
 from typing import Any
 
 from hpccomm.bench.logs import imported
-from hpccomm.bench.logs.figures import ITEMSIZES, PrintedRow, exact
-from hpccomm.bench.logs.identifying import TableEvidence, Unfit, stored
 from hpccomm.bench.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.bench.logs.printed import ITEMSIZES, Figure, PrintedRow, Unfit, measured
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.schema import UNCHECKED
 
-_BANDWIDTH = "busbw"
 Record = dict[str, Any]
 
 
 def is_one(value: Any) -> bool:
     """Whether a value of JSON is such a record."""
-    return isinstance(value, dict) and _BANDWIDTH in {key.lower() for key in value}
+    return isinstance(value, dict) and "busbw" in {key.lower() for key in value}
 
 
 def is_csv(text: str) -> bool:
     """Whether a log is rccl-tests' CSV."""
-    names = [name.strip().strip('"').lower() for name in text.lstrip().split("\n", 1)[0].split(",")]
-    return len(names) > 8 and {"size", _BANDWIDTH, "inplace"} <= set(names)
+    names = text.lstrip().partition("\n")[0].lower().split(",")
+    return {"size", "busbw", "inplace"} <= set(names)
 
 
 def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
@@ -61,61 +59,35 @@ def parse(
     """
     tables: list[LogTable] = []
     lowered = [(line, {k.lower(): v for k, v in each.items()}) for line, each in records]
-    for (name, numbers), members in groupby(lowered, key=lambda each: _of(each[1])):
+    for (name, ranks), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
-        tables.append(_run(name, numbers, part, notes if not tables else [], defaults))
+        line = part[0][0]
+        try:
+            of = measured(name, ranks, defaults)
+            blocks = ranks if COLLECTIVES[name].what.blockwise else 1
+            # It has neither root nor count.
+            rows = of.rows([_row(*each, blocks) for each in part], "rccl", own=True)
+        except Unfit as error:
+            tables.append(LeftOutTable(line, f"{len(part)} rows", str(error), error.unlike))
+            continue
+        config, numbers = imported.settings_of(rows), imported.unknown_ranks(ranks)
+        info = imported.run_info(defaults, config, numbers, {}, [f"{name}_perf"])
+        status, said = imported.status_of(rows), [*(notes if not tables else []), *of.notes]
+        tables.append(ImportedRun(info, rows, [None] * len(rows), status, line=line, notes=said))
     return tables
 
 
-def _of(record: Record) -> tuple[str, tuple[int, ...]]:
-    """Return the collective of a record, and the numbers of ranks that it may be of."""
+def _of(record: Record) -> tuple[str, int]:
+    """Return the collective of a record, and its number of ranks."""
     name = imported.collective_of(str(record.get("name") or record["collective"]))
     devices = int(record.get("gpusperrank") or record.get("gpus") or 1)
-    numbers = [int(record[key]) for key in ("ranks", "rankspernode") if key in record]
-    return name, tuple(dict.fromkeys(number * devices for number in numbers or [1]))
-
-
-def _run(
-    name: str,
-    numbers: tuple[int, ...],
-    part: list[tuple[int, Record]],
-    notes: list[str],
-    defaults: LogDefaults,
-) -> LogTable:
-    of_mscclpp = "kernel" in part[0][1]
-    line, what = part[0][0], f"{len(part)} rows of {name}"
-    if name not in COLLECTIVES:
-        return LeftOutTable(line, what, "has no counterpart in hpccomm", unlike=True)
-    blocks = numbers[0] if COLLECTIVES[name].what.blockwise else 1
-    rows = [_row(line, record, blocks) for line, record in part]
-    try:
-        table = TableEvidence(rows, name, listed=numbers, counted=False).identified(defaults)
-    except Unfit as error:
-        return LeftOutTable(line, what, str(error))
-    backend = "mscclpp" if of_mscclpp else "rccl"
-    algorithm = f"kernel {part[0][1]['kernel']}" if of_mscclpp else "auto"
-    results = stored(table, backend, algorithm, timed=False)
-    ranks = imported.unknown_ranks(table.kind.ranks)
-    info = imported.run_info(defaults, imported.settings_of(results), ranks, {}, [f"{name}_perf"])
-    notes = [*notes, *table.notes]
-    return ImportedRun(
-        info, results, [None] * len(results), imported.status_of(results), line=line, notes=notes
-    )
+    return name, int(record.get("ranks", 1)) * devices
 
 
 def _row(line: int, record: Record, blocks: int) -> PrintedRow:
-    dtype, op = str(record.get("type", "int32")), str(record.get("redop") or "")
-    size, itemsize = int(record["size"]), ITEMSIZES.get(dtype, 1)
+    dtype, op, size = str(record["type"]), str(record.get("redop") or ""), int(record["size"])
     wrong = str(record.get("wrong", record.get("#wrong", "N/A")))
-    case = line, dtype, op, -1, size, size // blocks // itemsize, _in_place(record)
-    time, algbw, busbw = (exact(float(record[name])) for name in ("time", "algbw", _BANDWIDTH))
+    count = size // blocks // ITEMSIZES.get(dtype, 1)
+    case = line, dtype, op, -1, size, count, bool(int(record["inplace"]))
+    time, algbw, busbw = (Figure(float(record[name])) for name in ("time", "algbw", "busbw"))
     return PrintedRow(*case, time, algbw, busbw, UNCHECKED if wrong == "N/A" else int(float(wrong)))
-
-
-def _in_place(record: Record) -> bool:
-    """Whether it was in place; mscclpp-test does not say it, and its source does (``inPlace_`` of each test)."""
-    if "inplace" in record:
-        return bool(int(record["inplace"]))
-    return record["name"] == "allgather" or (
-        record["name"] == "allreduce" and int(record["kernel"]) not in (2, 6, 7)
-    )
