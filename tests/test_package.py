@@ -26,7 +26,7 @@ def modules_after(program: str) -> set[str]:
         "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
         "import hpccomm.cli.main",
         "import hpccomm.testing",
-        "import hpccomm.slurm.script",
+        "import hpccomm.slurm",
         "import hpccomm; hpccomm.gradients.GradientSync",
     ],
 )

@@ -10,8 +10,15 @@ import numpy as np
 
 from hpccomm.charts.pictures import WIDTH, ZOOM, number, tips
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
-from hpccomm.recordings.shares import COMPUTE, EXPOSED, HIDDEN, PARTS, WAITING, StepShares
-from hpccomm.recordings.steps import ProgramSteps
+from hpccomm.recordings.steps import (
+    COMPUTE,
+    EXPOSED,
+    HIDDEN,
+    PARTS,
+    WAITING,
+    ProgramSteps,
+    StepShares,
+)
 from hpccomm.results.lateness import CallWaits, Lateness
 from hpccomm.results.recording import STEP, Recording
 from hpccomm.units import rounded_size

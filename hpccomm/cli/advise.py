@@ -99,7 +99,7 @@ def _head(analysis: "Analysis") -> str:
 
 def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
     from hpccomm.recordings.advice import LEAST, bound
-    from hpccomm.recordings.shares import PARTS
+    from hpccomm.recordings.steps import PARTS
 
     lines = [f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}"]
     total = analysis.shares.mean.sum()
@@ -131,7 +131,7 @@ def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
 
 def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any]:
     from hpccomm.recordings.advice import bound
-    from hpccomm.recordings.shares import PARTS
+    from hpccomm.recordings.steps import PARTS
 
     return {
         "file": str(analysis.recording.path),

@@ -88,7 +88,7 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Compare; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.comparison import launches, machine_readable, text
+    from hpccomm.comparison import launches, text
     from hpccomm.comparison.verdict import Rules, compare
 
     require_scipy("hpccomm compare")
@@ -105,10 +105,8 @@ def run(args: argparse.Namespace) -> int:
     with watched("comparing"):
         compared = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:
-        output.write_file(args.json, machine_readable.as_json(compared))
+        output.write_file(args.json, text.as_json(compared))
     if args.junit is not None:
-        output.write_file(
-            args.junit, machine_readable.as_junit(compared, f"{args.base} against {args.new}")
-        )
+        output.write_file(args.junit, text.as_junit(compared, f"{args.base} against {args.new}"))
     output.write(text.text(compared))
     return 1 if compared.failed or (args.require_decision and not compared.decided) else 0

@@ -38,7 +38,7 @@ from hpccomm.bench.perf.lines import MAXIMUM
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.progress import terminal, watched
 from hpccomm.bench.simulated import runs
-from hpccomm.bench.simulated.tables import EVENTS, MODELS, SIMULATED, SimulationRequest
+from hpccomm.bench.simulated.runs import EVENTS, MODELS, SIMULATED, SimulationRequest
 from hpccomm.cli import output
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError

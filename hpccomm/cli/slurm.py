@@ -25,8 +25,7 @@ from hpccomm.cli import output
 from hpccomm.cli.parser import Parser
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.results import expectations
-from hpccomm.slurm.directives import DIRECTIVES
-from hpccomm.slurm.script import BINDINGS, STARTERS, Request, text
+from hpccomm.slurm import BINDINGS, DIRECTIVES, STARTERS, Request, text
 
 _VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}
 """The programs of a script, and their flags."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
-from hpccomm.clocks.common import ClockRanks, CommonClock
+from hpccomm.clocks import ClockRanks, CommonClock
 from hpccomm.communicator.core import HasCore
 from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError

@@ -5,7 +5,7 @@
 - `statistics` tests two samples of launches.
 - `verdict` applies the test to all cases.
 - `crossovers` finds the sizes at which one curve of times overtakes another.
-- `text` and `machine_readable` write the verdicts.
+- `text` writes the verdicts: a table, JSON, JUnit.
 
 `hpccomm compare` and `hpccomm report` call it, and so does ``perf --interleave``.
 """

@@ -18,17 +18,19 @@ from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
 from hpccomm.recordings.prediction import Prediction, error, predict
 from hpccomm.recordings.prices import collective
 from hpccomm.recordings.program import BLOCK, END, ProgramModel, model
-from hpccomm.recordings.shares import (
+from hpccomm.recordings.steps import (
+    BETWEEN,
     COMPUTE,
     FIXED,
     HIDDEN,
     PARTS,
     WAITING,
     FixedCost,
+    ProgramSteps,
     StepShares,
     shares,
+    steps,
 )
-from hpccomm.recordings.steps import BETWEEN, ProgramSteps, steps
 from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
 from hpccomm.results.recording import DEVICE, CallSignature, Recording
 from hpccomm.schedules.algorithms import ALGORITHMS

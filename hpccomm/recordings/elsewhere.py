@@ -21,8 +21,7 @@ from hpccomm.recordings.program import (
     ProgramModel,
     model,
 )
-from hpccomm.recordings.shares import COMPUTE, HIDDEN, PARTS, WAITING, shares
-from hpccomm.recordings.steps import steps
+from hpccomm.recordings.steps import COMPUTE, HIDDEN, PARTS, WAITING, shares, steps
 from hpccomm.results.lateness import waits
 from hpccomm.results.recording import ASYNC, CallSignature, Recording
 from hpccomm.schedules.cost.network import Network

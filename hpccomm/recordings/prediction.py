@@ -74,7 +74,7 @@ def error(seconds: float, steps: ProgramSteps) -> float:
 
 
 def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
-    """Return the five numbers of a step of each rank in seconds, shape (ranks, 5), as `hpccomm.recordings.shares` has them.
+    """Return the five numbers of a step of each rank in seconds, shape (ranks, 5), as `hpccomm.recordings.steps` has them.
 
     Parameters
     ----------

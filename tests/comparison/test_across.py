@@ -10,9 +10,8 @@ import pytest
 from damage import called
 
 from hpccomm.comparison.launches import Side
-from hpccomm.comparison.machine_readable import as_json, as_junit
 from hpccomm.comparison.matching import metric_of
-from hpccomm.comparison.text import text
+from hpccomm.comparison.text import as_json, as_junit, text
 from hpccomm.comparison.verdict import Rules, compare
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run

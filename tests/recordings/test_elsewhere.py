@@ -13,8 +13,7 @@ from hpccomm.recordings.elsewhere import gradients, grown, what_if
 from hpccomm.recordings.prediction import five_numbers, predict
 from hpccomm.recordings.prices import collective, on_network
 from hpccomm.recordings.program import BLOCK, START
-from hpccomm.recordings.shares import HIDDEN, PARTS, shares
-from hpccomm.recordings.steps import steps
+from hpccomm.recordings.steps import HIDDEN, PARTS, shares, steps
 from hpccomm.results.lateness import waits
 from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup
 from hpccomm.results.recording_file import write

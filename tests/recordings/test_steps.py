@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings.shares import COMPUTE, EXPOSED, FIXED, HIDDEN, WAITING, fixed_costs, shares
-from hpccomm.recordings.steps import period, steps
+from hpccomm.recordings.steps import (
+    COMPUTE,
+    EXPOSED,
+    FIXED,
+    HIDDEN,
+    WAITING,
+    fixed_costs,
+    period,
+    shares,
+    steps,
+)
 from hpccomm.results.lateness import waits
 from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature
 

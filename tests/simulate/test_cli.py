@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.bench.simulated.runs import Cost, comparison
-from hpccomm.bench.simulated.tables import SIMULATED
+from hpccomm.bench.simulated.runs import SIMULATED, Cost, comparison
 from hpccomm.cli.main import main
 from hpccomm.comparison.crossovers import crossovers
 from hpccomm.results import reader

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.timing import Call, Isolated
-from hpccomm.clocks.common import CommonClock
+from hpccomm.clocks import CommonClock
 from hpccomm.results.repetitions import isolated_times, median_interval
 from hpccomm.runtime.lifetime import no_garbage_collection
 

@@ -1,6 +1,6 @@
 """Measures this machine for a table: each collective, over sizes, by every algorithm that applies.
 
-`table` calls it for each collective, and `building` makes the rows. In the end `auto` is measured with the
+`table` calls it for each collective, and `rows` makes the rows of the times. In the end `auto` is measured with the
 new table: it is to be as fast as the best fixed choice, measured anew.
 """
 
@@ -17,16 +17,95 @@ from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.perf.timing import back_to_back
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.rows import figures
-from hpccomm.bench.tune import building
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, TuneRequest, policy_of
 from hpccomm.communicator import Communicator
-from hpccomm.dispatch.policy import AUTO, NATIVE, Pick, TableRows
+from hpccomm.dispatch.policy import AUTO, NATIVE, Pick, TableRow, TableRows
 from hpccomm.dispatch.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
 from hpccomm.errors import UsageError
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS, registered
 from hpccomm.schedules.cost.terms import ranked
 from hpccomm.settings import DEFAULT_SEGMENT
+
+CHANGE = math.log(1.1)
+"""Least gain over all sizes for which the pick changes: the logarithm of a time ratio."""
+
+LIMIT = math.log(1.05)
+"""A pick that is further from the fastest at a size than this counts `WEIGHT` times more."""
+
+WEIGHT = 10.0
+"""The factor for the part of a loss that is beyond `LIMIT`."""
+
+OWN = math.log(1.02)
+"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call, which
+lets other threads run Python while it waits."""
+
+Times = Sequence[tuple[int, Mapping[Pick, float]]]
+"""Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""
+
+
+def rows(times: Times) -> TableRows:
+    """Return rows whose picks are close to the fastest at every size, with few changes.
+
+    The rows are the sequence of picks with the least cost. The cost is the sum of the logarithmic losses
+    against the fastest pick of each size, and of a constant for each change. Because of this constant,
+    noise between picks of about the same speed causes no change. The sequence is found by dynamic
+    programming (A. J. Viterbi, "Error bounds for convolutional codes and an asymptotically optimum
+    decoding algorithm", 1967).
+
+    Where two neighboring sizes have different picks, the switch point is their geometric mean.
+    """
+    picks = sorted({pick for _, measured in times for pick in measured})
+    cost = dict.fromkeys(picks, 0.0)
+    before: list[dict[Pick, Pick]] = []
+    for position, (_, measured) in enumerate(times):
+        cheapest = min(picks, key=lambda pick: cost[pick])
+        came = {
+            pick: pick if not position or cost[pick] <= cost[cheapest] + CHANGE else cheapest
+            for pick in picks
+        }
+        fastest = min(measured.values())
+        cost = {
+            pick: cost[came[pick]]
+            + (CHANGE if came[pick] != pick else 0.0)
+            + _loss(measured.get(pick, math.inf), fastest)
+            + (0.0 if pick.algorithm == NATIVE else OWN)
+            for pick in picks
+        }
+        before.append(came)
+    pick = min(picks, key=lambda each: cost[each])
+    chosen = []
+    for came in reversed(before):
+        chosen.append(pick)
+        pick = came[pick]
+    chosen.reverse()
+    result = [TableRow(0, chosen[0])]
+    for index in range(1, len(times)):
+        if chosen[index] != chosen[index - 1]:
+            start = round(math.sqrt(times[index - 1][0] * times[index][0]))
+            result.append(TableRow(start, chosen[index]))
+    return tuple(result)
+
+
+def _loss(seconds: float, fastest: float) -> float:
+    """Return the logarithmic loss of a pick at a size; the part beyond `LIMIT` counts more."""
+    lost = math.log(seconds / fastest)
+    return lost + WEIGHT * max(0.0, lost - LIMIT)
+
+
+def changes(rows: TableRows, sizes: Sequence[int]) -> list[int]:
+    """Return further sizes to measure: one between each two sizes that have different picks.
+
+    Neighbors that differ by a factor of at most two need no size between them.
+    """
+    between = []
+    for row in rows[1:]:
+        below = max((size for size in sizes if size < row.start), default=0)
+        above = min(size for size in sizes if size >= row.start)
+        if below and above > 2 * below:
+            between.append(round(math.sqrt(below * above)))
+    return between
+
 
 Seconds = NDArray[np.float64]
 Candidates = Mapping[Pick, Call]
@@ -170,7 +249,7 @@ class Bench:
         between = {
             call.even(size, ranks)
             for rows in cases([*measured.values()], call).values()
-            for size in building.changes(rows, [*measured])
+            for size in changes(rows, [*measured])
         }
         for size in sorted(between - measured.keys()):
             measured[size] = self._measure(call, size, None)
@@ -343,15 +422,15 @@ def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows
     """Return the rows of a call for each case that was measured."""
     everything = [(each.nbytes, each.seconds) for each in measured]
     if call.form:
-        return {call.form: building.rows(everything)}
+        return {call.form: rows(everything)}
     own = [
         (nbytes, {pick: took for pick, took in seconds.items() if pick.algorithm != NATIVE})
         for nbytes, seconds in everything
     ]
-    rows = {OWN_CASE: building.rows(own)}
+    of_case = {OWN_CASE: rows(own)}
     if own != everything:
-        rows[NATIVE_CASE] = building.rows(everything)
-    return rows
+        of_case[NATIVE_CASE] = rows(everything)
+    return of_case
 
 
 def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tuple[Row, Seconds]]:

@@ -35,7 +35,7 @@ the first rank of a node has the whole array, and chains move it within the node
 Across the nodes, all_reduce halves and doubles among a power of two of nodes and for short arrays, and
 otherwise goes round a ring. All_gather and reduce_scatter use a ring, broadcast and reduce double trees.
 
-Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.hierarchical_direct`
+Within the nodes data moves by messages, or in memory as `hpccomm.schedules.algorithms.within_nodes`
 says. Across them it moves in the same way in both forms.
 
 `ALGORITHMS` lists them.
@@ -48,11 +48,10 @@ from hpccomm.schedules.algorithms import balanced, blockwise, ordered, pairwise,
 from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
-from hpccomm.schedules.algorithms.hierarchical_direct import InMemory
-from hpccomm.schedules.algorithms.hierarchical_messages import ByMessages
 from hpccomm.schedules.algorithms.levels import Levels
 from hpccomm.schedules.algorithms.linear import signal_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
+from hpccomm.schedules.algorithms.within_nodes import ByMessages, InMemory
 from hpccomm.schedules.schedule import RECV, SCRATCH, SEND, Build, Group, Rounds, Schedule, Tuning
 
 Within = ByMessages | InMemory
