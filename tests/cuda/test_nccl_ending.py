@@ -82,7 +82,8 @@ def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread():
     def main(rank):
         backend = opened(rank)
         backend.check()
-        calls.find(backend._communicators.native.comm).notice(6)
+        made = calls.find(backend._communicators.native.comm)
+        made.notice(6)
         told = []
 
         def look():
@@ -95,6 +96,7 @@ def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread():
         watchdog.start()
         watchdog.join()
         backend.abort()
+        assert not made.revoked, "no thread was inside, and an abort waits for the device"
         return told
 
     (told,) = sound(on_ranks(1, main))

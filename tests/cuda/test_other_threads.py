@@ -1,6 +1,7 @@
 """CUDA's calls in threads that have no device, beside captures, and where a stream has no room left."""
 
 import threading
+import time
 from importlib import import_module
 
 import cupy
@@ -11,6 +12,7 @@ from held import Held, in_thread
 from until import until
 
 from hpccomm import CommOptions
+from hpccomm.backends.nccl import communicators
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.memory.cuda import streams
 from hpccomm.reductions import ReduceOp
@@ -19,6 +21,7 @@ from hpccomm.testing import run_ranks
 
 pytestmark = pytest.mark.standin
 
+control = pytest.importorskip("standin.control")
 runtime = cupy.cuda.runtime
 GLOBAL = runtime.streamCaptureModeGlobal
 
@@ -244,8 +247,8 @@ def kernels_behind_a_call(comm, x):
     comm.all_reduce(x[:10])
 
 
-def left_alone(calls, monkeypatch, options=None, **variables):
-    """Have rank 0 make calls, for which rank 1 never comes, until it notices; return the error."""
+def left_alone(calls, monkeypatch, options=None, alone=0, **variables):
+    """Have a rank make calls, for which the other never comes, until it notices; return the error."""
     noticed = threading.Event()
 
     def main(comm):
@@ -254,9 +257,11 @@ def left_alone(calls, monkeypatch, options=None, **variables):
             if options is None:  # these are no first calls
                 comm.all_reduce(x[:10])
                 comm.all_reduce(x)
+                made = comm._core.lanes.device.issuer.pending
+                until(lambda: not made._all())  # the thread that looks has seen their end
             cupy.cuda.Device().synchronize()
             comm.barrier()
-            if comm.rank:
+            if comm.rank != alone:
                 until(noticed.is_set)
                 comm.abort()
                 return None
@@ -272,14 +277,15 @@ def left_alone(calls, monkeypatch, options=None, **variables):
                 noticed.set()
             return caught.value
 
-    return run_ranks(2, main, backend="nccl", timeout=30.0, options=options)[0]
+    return run_ranks(2, main, backend="nccl", timeout=30.0, options=options)[alone]
 
 
+@pytest.mark.parametrize("alone", [0, 1])  # device 0 is current in each thread, device 1 is not
 @pytest.mark.parametrize("work", [small_calls, large_calls, kernels_behind_a_call])
-def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, monkeypatch):
+def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, alone, monkeypatch):
     """A thread that waits in the driver for room waits for ever: nothing behind a lost rank ends."""
     monkeypatch.setattr(pending, "MISSED_BEATS", 2, raising=False)
-    left_alone(work, monkeypatch, STANDIN_QUEUE="8")
+    left_alone(work, monkeypatch, alone=alone, STANDIN_QUEUE="8")
 
 
 # An abort while a thread is inside NCCL.
@@ -312,6 +318,47 @@ def test_nccl_is_freed_when_no_thread_is_inside(call, monkeypatch):
     """
     monkeypatch.setenv("STANDIN_CONNECT", "1")
     assert isinstance(left_alone(call, monkeypatch, CommOptions(check="off")), CollectiveTimeout)
+
+
+def test_what_was_launched_at_last_runs_before_nccl_is_freed(monkeypatch):
+    """A revocation lets a launch through that had no room, and puts NCCL's flag to abort back.
+
+    The abort that follows waits for nothing on the device (NCCL 2.30 init.cc: ncclCommRevoke, commReclaim).
+    """
+    monkeypatch.setattr(pending, "MARK_SECONDS", float("inf"))  # no event needs room
+    monkeypatch.setattr(pending, "MISSED_BEATS", 2)
+    find, ended = import_module("standin.nccl.calls").find, []
+
+    def three_calls_and_one_behind_a_kernel(comm, x):
+        made = find(comm._core.lanes.device.backend._communicators.native.comm)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        for _ in range(3):
+            comm.all_reduce(x[:10], stream=stream)
+        held = Held(stream)
+
+        def let_go():
+            until(lambda: made.revoked and not made.inside)
+            time.sleep(0.2)
+            held.let_go()
+            stream.synchronize()
+            ended.append(made.freed)
+
+        threading.Thread(target=let_go).start()
+        comm.all_reduce(x[:10], stream=stream)
+        comm.all_reduce(x[:10], stream=stream)
+
+    left_alone(three_calls_and_one_behind_a_kernel, monkeypatch, STANDIN_QUEUE="3")
+    until(lambda: ended)
+    assert ended == [True]
+
+
+def test_where_nccl_cannot_leave_a_call_the_log_says_so(monkeypatch, caplog):
+    monkeypatch.setenv("STANDIN_CONNECT", "1")
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22803")
+    monkeypatch.setattr(communicators, "LEAVE_SECONDS", 0.1)
+    left_alone(lambda comm, x: comm.broadcast(x), monkeypatch, CommOptions(check="off"))
+    assert "NCCL 2.28.7 and later" in caplog.text
+    assert "aborted while a thread was in a call" in control.violations.pop()
 
 
 # Kernels that are loaded in a capture.

@@ -45,12 +45,12 @@ class TeardownThread:
         return self._why
 
     def _run(self) -> None:
-        end, communicator = self._requests.get()
         why = ""
-        try:
+        try:  # now, as CuPy holds the interpreter meanwhile, and it may wait for a launch that is stuck
             streams.look_from_here(self._device)
         except Exception as error:  # noqa: BLE001 (the device is lost; NCCL must still end)
             why = f"{type(error).__name__}: {error}"
+        end, communicator = self._requests.get()
         try:
             end(communicator)
         except Exception as error:  # noqa: BLE001 (the waiter gets it)
@@ -78,6 +78,9 @@ SETTLE_SECONDS = 0.01
 
 LEAVE_SECONDS = 3.0
 """So long an abort waits for a thread that is inside NCCL, which then goes on with freed memory."""
+
+BEHIND_SECONDS = 1.0
+"""So long it then leaves the device for what that thread has put on its stream at last."""
 
 
 def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str]:
@@ -306,13 +309,23 @@ def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
 
     No new call begins. A call that waits in NCCL for other ranks is released by a revocation (NCCL
     from 2.28.7 on); the abort itself releases it too, but does not wait for it.
+
+    After a revocation NCCL's abort waits for nothing on the device (2.30 init.cc: ncclCommRevoke, commReclaim),
+    and a launch that had waited for room on a stream comes behind it. It gets some time. Events are not asked for,
+    as that may wait for a thread in the driver.
     """
     time.sleep(SETTLE_SECONDS)
     if inside():
-        libnccl.revoke(communicator.comm)
+        revoked = libnccl.revoke(communicator.comm)
+        if not revoked:
+            logger.warning(
+                "a thread is in a call of NCCL, which cannot stop it before it frees what the thread uses: "
+                "NCCL 2.28.7 and later can"
+            )
         until = time.perf_counter() + LEAVE_SECONDS
         while inside() and time.perf_counter() < until:
             time.sleep(POLL_SECONDS)
+        time.sleep(BEHIND_SECONDS if revoked else 0.0)
     communicator.abort()
     let_go(communicator)
 

@@ -116,9 +116,15 @@ def current() -> int:
     return getattr(_local, "device", 0)
 
 
+def used(number: int) -> bool:
+    """Tell whether a device has been the calling thread's current one."""
+    return number in _local.__dict__.get("used", {0})
+
+
 def use(number: int) -> None:
     """Make a device the calling thread's current one, with a context, as from CUDA 12 on."""
     if not 0 <= number < count():
         raise CUDARuntimeError(101)
+    _local.__dict__.setdefault("used", {0}).add(number)
     _local.device = number
     touch()

@@ -49,6 +49,9 @@ def getDevice() -> int:
 
 
 def setDevice(device: int) -> None:
+    if not devices.used(device):
+        # CuPy 14.2, runtime.pyx:417, has no nogil. Whether CUDA waits there is not known: a thread's first may.
+        streams.await_driver(devices.device(device), "setDevice")
     devices.use(device)
 
 

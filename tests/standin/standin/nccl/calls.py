@@ -132,7 +132,8 @@ def destroy(handle: int) -> int:
 def revoke(handle: int) -> int:
     """End what is under way, and free nothing. From any thread; blocks.
 
-    Once; later calls are refused, and the owner can still end it (init.cc: ncclCommRevoke).
+    Once; later calls are refused, and the owner can still end it. What comes on a stream behind it waits for its
+    peers again: the flag to abort is put back (NCCL 2.30 init.cc: ncclCommRevoke, commRevokeAsync).
     """
     communicator = _communicators.get(handle)
     if communicator is None:
@@ -141,6 +142,7 @@ def revoke(handle: int) -> int:
         return INVALID_ARGUMENT
     communicator.revoked = True
     _stop(communicator)
+    communicator.aborted = False
     return SUCCESS
 
 
@@ -155,7 +157,11 @@ def abort(handle: int) -> int:
             "goes on in freed memory"
         )
     _ended.add(handle)
-    _stop(communicator)
+    if communicator.revoked:  # init.cc, commReclaim: it is not waited for once more
+        communicator.abort()
+        communicator.freed = True
+    else:
+        _stop(communicator)
     communicator.outlive_graphs()
     return SUCCESS
 

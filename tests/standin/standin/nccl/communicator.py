@@ -101,6 +101,8 @@ class Communicator:
         Whether it was aborted.
     revoked : bool
         Whether it was revoked.
+    freed : bool
+        Whether its memory is gone, though something may come behind on a stream.
     inside : int
         Threads that are in a call of it.
     """
@@ -117,6 +119,7 @@ class Communicator:
         self.error = 0
         self.aborted = False
         self.revoked = False
+        self.freed = False
         self.inside = 0
         self.using = threading.Lock()
         self.factors: dict[int, tuple[int, np.ndarray]] = {}
@@ -221,7 +224,10 @@ class Communicator:
             for rank in range(self.size):
                 self._send(rank, ("connect", kind, self.rank), b"")
             for rank in range(self.size):
-                self._take(("connect", kind, rank))
+                # On the host, which looks all the time: it has left before a revocation ends.
+                self._box(self.rank).take(
+                    ("connect", kind, rank), lambda: self.aborted or self.revoked
+                )
             self._connected.add(kind)
 
     def registers(self, call: Collective) -> None:
@@ -256,6 +262,8 @@ class Communicator:
 
     def carry_out(self, calls: tuple[Call, ...]) -> None:
         """Carry out the calls of one group; returns at once when aborted."""
+        if self.freed:
+            control.violation(f"a call of NCCL communicator {self.name} runs in freed memory")
         try:
             with self._turn:
                 for call in calls:
