@@ -5,6 +5,7 @@
 
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from hpccomm.memory.cuda import library
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import Settings
+
+if TYPE_CHECKING:
+    from hpccomm.dispatch.staged import StagedDispatch
 
 logger = logging.getLogger("hpccomm")
 
@@ -104,20 +108,22 @@ def open_device_lane(
         )
         if backend_of_device is None:
             return None, None, why
-        dispatch = NcclDispatch(backend_of_device, backend.topology, settings)
+        dispatch = NcclDispatch(backend_of_device, backend.topology, settings, through_host())
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
         from hpccomm.dispatch.aware import open_aware
 
-        dispatch, why = open_aware(backend, control, calls, device, settings, _wire)
+        dispatch, why = open_aware(backend, control, calls, device, settings, _wire, through_host())
         return dispatch, None, why
 
-    def staged() -> Opened:
+    def through_host(reason: str = "") -> "StagedDispatch":
         from hpccomm.dispatch.staged import StagedDispatch
 
-        reason = "; ".join(reasons) or "that was asked for"
-        return StagedDispatch(host, backend.messages, device, _wire, reason), None, ""
+        return StagedDispatch(host, backend.messages, device, _wire, reason)
+
+    def staged() -> Opened:
+        return through_host("; ".join(reasons) or "that was asked for"), None, ""
 
     openers = {NCCL: nccl, AWARE: aware, STAGED: staged}
     for way in _ORDER.get(settings.backend, tuple(openers)):

@@ -21,7 +21,7 @@ from hpccomm.communicator.prepared_calls import NEW, is_in_place
 from hpccomm.communicator.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.contracts.device import Begun, DeviceImplementation, Grouped
+from hpccomm.contracts.device import Begun, DeviceImplementation
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch.host import with_pre_and_post
 from hpccomm.errors import BufferMismatch, UsageError
@@ -120,27 +120,20 @@ class Packing:
 
         if isinstance(found, Implementation):
             return with_pre_and_post(found, before, after)
-        grouped = found.grouped
+        first = found.begin
 
-        def launch(send: int, recv: int, stream: int) -> None:
-            found.launch(before(send, stream), recv, stream)
-            after(recv, stream)
+        def begin(send: int, recv: int, stream: int) -> Begun:
+            before(send, stream)
+            begun = first(send, recv, stream) if first else Begun(send, recv)
+            return begun._replace(end=lambda: after(recv, stream))
 
         def start(send: int, recv: int, stream: int) -> Steps:
             yield from found.start(before(send, stream), recv, stream)
             after(recv, stream)
 
-        def begin(send: int, recv: int, stream: int) -> Begun:
-            before(send, stream)
-            begun = grouped.begin(send, recv, stream) if grouped.begin else Begun(send, recv)
-            return begun._replace(end=lambda: after(recv, stream))
-
-        return DeviceImplementation(
-            found.launch and launch,
-            found.start and start,
-            found.needs,
-            grouped and Grouped(grouped.launch, begin),
-        )
+        if found.launch is None:
+            return DeviceImplementation(start=start)
+        return replace(found, begin=begin, registered=None)
 
 
 def as_it_is(x: Any) -> Any:

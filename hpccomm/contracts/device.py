@@ -187,23 +187,6 @@ Begin = Callable[[int, int, int], Begun]
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """A call as it stands in a group with others. Whether it can is the same on all ranks.
-
-    Attributes
-    ----------
-    launch : callable
-        Issues it, in the group.
-    begin : callable or None
-        ``begin(send, recv, stream)`` puts on the stream, before the group, what makes the memory that
-        `launch` is given; None where that is the call's own.
-    """
-
-    launch: Launch
-    begin: Begin | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceImplementation:
     """Functions that carry out the calls of one signature on device arrays. One of the first two is there.
 
@@ -215,8 +198,11 @@ class DeviceImplementation:
         Where the host takes part: gives polled steps.
     needs : Preparation or None
         What must be there before, on all ranks.
-    grouped : Grouped or None
-        The same in a group with others; None where it cannot stand in one.
+    begin : callable or None
+        What comes on the stream before `launch`, and makes the memory that this is given; None where that is the
+        call's own.
+    groups : bool
+        Whether `launch` can stand in a group with others. The same on all ranks.
     registered : callable or None
         Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays on all ranks; None
         where that makes no difference.
@@ -227,18 +213,30 @@ class DeviceImplementation:
     launch: Launch | None = None
     start: DeviceStart | None = None
     needs: Preparation | None = None
-    grouped: Grouped | None = None
+    begin: Begin | None = None
+    groups: bool = False
     registered: Callable[[], Launch] | None = None
     how: str = ""
+
+    def alone(self) -> Launch:
+        """Return what puts all of it on a stream, in no group."""
+        launch, begin = self.launch, self.begin
+        assert launch is not None
+        if begin is None:
+            return launch
+
+        def whole(send: int, recv: int, stream: int) -> None:
+            begun = begin(send, recv, stream)
+            launch(begun.send, begun.recv, stream)
+            begun.end()
+
+        return whole
 
 
 class DeviceDispatch(Protocol):
     """One way of device arrays between ranks: decides how each call is carried out."""
 
     name: str
-
-    def applicable(self, call: Signature) -> tuple[str, ...]:
-        """Return the names that ``algorithm=`` may take for calls like `call`."""
 
     def decide(self, call: Signature, algorithm: "Asked") -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.

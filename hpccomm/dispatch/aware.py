@@ -10,7 +10,6 @@ first use, that MPI really takes device memory.
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -23,14 +22,13 @@ from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
-from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
-from hpccomm.dispatch import policy
-from hpccomm.dispatch.device_schedules import DeviceSchedules, ReadySchedule
-from hpccomm.dispatch.execution.enqueued import DeviceProgram
 from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG
+from hpccomm.dispatch.on_device import DeviceProgram, OnDevice
+from hpccomm.dispatch.policy import NATIVE
 from hpccomm.dispatch.send_order import SendOrder
+from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
@@ -41,7 +39,6 @@ from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed, drive
-from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings
 
 
@@ -131,16 +128,11 @@ def _memory(piece: Piece) -> Any:
     return aliased(piece.data.pointer, piece.data.nbytes)
 
 
-_NATIVE = (
-    " (MPI's own collectives are not called: with device memory a library may support only those that "
-    "block, which no deadline ends)"
-)
-
-
-class CudaAwareDispatch:
+class CudaAwareDispatch(OnDevice):
     """The way of device arrays over a CUDA-aware MPI.
 
-    The host takes part, so that calls cannot be captured in a graph.
+    The host takes part, so that calls cannot be captured in a graph. MPI's own collectives are not called: with
+    device memory a library may support only those that block, which no deadline ends.
 
     Parameters
     ----------
@@ -154,9 +146,12 @@ class CudaAwareDispatch:
         ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     reason : str
         Why MPI is given device memory, for `Choice`.
+    staged : StagedDispatch
+        The way of what is not folded on the device.
     """
 
     name = "mpi"
+    reduces = True
 
     def __init__(
         self,
@@ -165,43 +160,19 @@ class CudaAwareDispatch:
         settings: Settings,
         wire: Callable[[int, DType], int],
         reason: str,
+        staged: StagedDispatch,
     ) -> None:
-        self._setting = settings.algorithm
-        self._device = device
+        super().__init__(backend.rank, backend.topology, device, settings, staged)
+        self.over = f"MPI is given device memory, since {reason}"
         self._messages = backend.messages
         self._wire = wire
-        self._reason = reason
-        self._schedules = DeviceSchedules(backend.rank, backend.topology, device, settings.segment)
         self._runner = Alternating(backend.collectives, device)
         self._order = SendOrder()
         self._claimed = True
 
-    def applicable(self, call: Signature) -> tuple[str, ...]:
-        """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return policy.applicable(call)
-
-    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
-        """Decide how calls like `call` are carried out. Local; the same on every rank.
-
-        Raises
-        ------
-        UsageError
-            If `algorithm` does not apply, or the reduction is a user's function that does not take
-            CuPy arrays.
-        """
-        names = self.applicable(call)
-        over = f"{self.name}, on device arrays{_NATIVE if algorithm == policy.NATIVE else ''}"
-        name, other = policy.asked_for(algorithm, self._setting, names, call, over)
-        why = "as asked"
-        if name == policy.AUTO:
-            name = policy.fastest(call, names, self._schedules.network).algorithm
-            why = "the shortest estimated time of hpccomm's algorithms"
-        ordered = f"; {policy.IN_ORDER}" if call.deterministic else ""
-        reason = f"{why}{ordered}; MPI is given device memory, since {self._reason}"
-        choice = Choice(call.name, "cuda", self.name, name, None, False, reason, other=other)
-        ready = self._schedules.planned(call, choice)
-        choice = replace(choice, segment=ready.segment, schedule=ready.schedule)
-        return choice, DeviceImplementation(start=partial(self._steps, ready))
+    def running(self, program: DeviceProgram) -> DeviceImplementation:
+        """Return the steps of a program. When they end, the result is ordered on the stream."""
+        return DeviceImplementation(start=partial(self._runner.steps, program))
 
     def message(
         self, receives: Pieces, sends: Pieces, tag: int
@@ -211,25 +182,17 @@ class CudaAwareDispatch:
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
         name = message_name(receives, sends)
-        reason = f"MPI is given device memory, since {self._reason}"
-        choice = Choice(name, "cuda", self.name, policy.NATIVE, None, False, reason)
+        choice = Choice(name, "cuda", self.name, NATIVE, None, False, self.over)
         return choice, DeviceImplementation(
             start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
 
     def close(self) -> None:
         """Let the device be used by NCCL again. Local; idempotent."""
+        super().close()
         if self._claimed:
             self._claimed = False
             users.release(self._device, users.MPI)
-
-    def _steps(self, planned: ReadySchedule, send: int, recv: int, stream: int) -> Steps:
-        device = self._device
-        with used(stream, device):
-            begun = planned.begin(send, recv, stream)
-        yield from self._runner.steps(planned.program, begun.send, begun.recv, stream)
-        with used(stream, device):
-            begun.end()
 
     def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
         """Take places in the order of messages now; touch no memory before the stream is there."""
@@ -270,7 +233,7 @@ class CudaAwareDispatch:
         """Return the memory to send from: a copy, if a message is received into its memory."""
         if not any(piece.data.overlaps(each.data) for each in receives):
             return _memory(piece)
-        memory = self._schedules.scratch.empty(piece.data.nbytes)
+        memory = self.scratch.empty(piece.data.nbytes)
         kept.append(memory)
         copy(piece.data.pointer, memory.data.ptr, piece.data.nbytes, stream)
         return aliased(memory.data.ptr, piece.data.nbytes)
@@ -296,6 +259,7 @@ def open_aware(
     device: int,
     settings: Settings,
     wire: Callable[[int, DType], int],
+    staged: StagedDispatch,
 ) -> tuple[CudaAwareDispatch | None, str]:
     """Return the way over a CUDA-aware MPI, or None, and why. Collective; blocks.
 
@@ -316,6 +280,8 @@ def open_aware(
         Of that communicator; ``HPCCOMM_CUDA_AWARE`` is among them.
     wire : callable
         ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
+    staged : StagedDispatch
+        The way of what is not folded on the device.
 
     Raises
     ------
@@ -337,7 +303,7 @@ def open_aware(
         if claimed:
             users.release(device, users.MPI)
         return None, unfit
-    return CudaAwareDispatch(backend, device, settings, wire, why), why
+    return CudaAwareDispatch(backend, device, settings, wire, why, staged), why
 
 
 def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str:

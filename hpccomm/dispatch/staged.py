@@ -122,7 +122,7 @@ class StagedDispatch:
     wire : callable
         ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     reason : str
-        Why device arrays go this way, for `Choice`.
+        Why device arrays go this way, for `Choice`; empty where each call has its own reason.
     part_bytes : int
         Bytes of a part. Equal on all ranks.
     """
@@ -135,14 +135,14 @@ class StagedDispatch:
         messages: Transport,
         device: int,
         wire: Callable[[int, DType], int],
-        reason: str,
+        reason: str = "",
         part_bytes: int = PART_BYTES,
     ) -> None:
         self._host = host
         self._messages = messages
         self._device = device
         self._wire = wire
-        self._reason = f"{THROUGH_HOST}, since {reason}"
+        self._reason = reason
         self._part_bytes = part_bytes
         self._streams: tuple[Any, Any] | None = None
         self._order = SendOrder()
@@ -151,8 +151,12 @@ class StagedDispatch:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
         return self._host.applicable(self._parts(call)[0].call)
 
-    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
+    def decide(
+        self, call: Signature, algorithm: Asked, reason: str = ""
+    ) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        `reason` is why this call goes this way; without one it is that of all calls.
 
         Raises
         ------
@@ -176,7 +180,7 @@ class StagedDispatch:
             chosen,
             path=self.name,
             segment=self._part_bytes if len(stages) > 1 else chosen.segment,
-            reason=f"{self._reason}; {chosen.reason}",
+            reason=f"{THROUGH_HOST}, since {reason or self._reason}; {chosen.reason}",
         )
         return choice, DeviceImplementation(start=partial(self._steps, flow, stages))
 
@@ -188,7 +192,8 @@ class StagedDispatch:
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
         name = message_name(receives, sends)
-        choice = Choice(name, self.name, "messages", "native", None, False, self._reason)
+        reason = f"{THROUGH_HOST}, since {self._reason}"
+        choice = Choice(name, self.name, "messages", "native", None, False, reason)
         return choice, DeviceImplementation(
             start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )

@@ -9,7 +9,7 @@ import pytest
 
 import hpccomm
 from hpccomm.dispatch import aware
-from hpccomm.errors import BufferMismatch, UsageError
+from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda import users
 
 pytestmark = pytest.mark.mpi
@@ -90,8 +90,8 @@ def test_the_choice_says_who_said_that_mpi_is_cuda_aware(comm) -> None:
         choice = comm.explain("all_reduce", x)
         assert (choice.path, choice.backend) == ("cuda", "mpi")
         assert "HPCCOMM_CUDA_AWARE" in choice.reason
-        with pytest.raises(UsageError, match="no deadline ends"):
-            comm.all_reduce(x, algorithm="native")
+        for how in ({"algorithm": "native"}, {"deterministic": True}):
+            assert comm.explain("all_reduce", x, **how).path == "staged"
 
 
 @pytest.mark.standin

@@ -4,12 +4,12 @@ import cupy
 import numpy as np
 import pytest
 
-from hpccomm import dtypes, settings
+from hpccomm import settings
 from hpccomm.contracts.device import DeviceImplementation, Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.dispatch.nccl import NcclDispatch
 from hpccomm.errors import UsageError
-from hpccomm.reductions import PremulSum, ReduceOp
+from hpccomm.reductions import ReduceOp
 from hpccomm.topology import Topology
 
 F32 = np.dtype(np.float32)
@@ -49,33 +49,63 @@ class Library:
         return f"NCCL_ALGO={self._algo} is set" if self._algo else ""
 
 
-def path(library):
-    return NcclDispatch(library, Topology((0, 0)), settings.merge("nccl", None, None))
+class Staged:
+    """The way through the host, as told; it notes why it is taken."""
+
+    def __init__(self):
+        self.taken = []
+
+    def applicable(self, _call):
+        return ("native", "shm")
+
+    def decide(self, call, algorithm, reason):
+        self.taken.append((call.op, algorithm, reason))
+        return None, DeviceImplementation(start=lambda _send, _recv, _stream: iter(()))
+
+
+def path(library, staged=None):
+    given = settings.merge("nccl", None, None)
+    return NcclDispatch(library, Topology((0, 0)), given, staged or Staged())
 
 
 def test_auto_takes_nccls_own_collective():
     library = Library()
     choice, way = path(library).decide(SUM, "auto")
-    assert way.grouped.begin is None
-    way.launch(1, 2, 3)
+    assert way.groups
+    way.alone()(1, 2, 3)
     assert library.given == [(SUM, "native", (1, 2, 3))]
     assert str(choice) == (
         "all_reduce takes the cuda path over nccl by algorithm native: NCCL has its own"
     )
 
 
-def test_auto_takes_hpccomms_own_where_nccl_has_none_and_says_so():
-    choice, way = path(Library(lambda _call: False)).decide(BITS, "auto")
-    assert choice.algorithm == "recursive_doubling"
-    assert "NCCL does not have its own all_reduce of bor on int32 with this meaning" in str(choice)
-    assert not way.grouped
+def test_auto_leaves_to_the_host_what_nccl_lacks_and_says_so():
+    staged = Staged()
+    _, way = path(Library(lambda _call: False), staged).decide(BITS, "auto")
+    assert way.launch is None
+    assert staged.taken == [
+        (ReduceOp.BOR, "auto", "nccl has no all_reduce of bor on int32 of its own")
+    ]
 
 
-def test_a_message_between_devices_weighs_more_than_one_on_the_host():
-    over_nccl = path(Library(lambda _call: False))
-    for nbytes, name in ((128 << 10, "recursive_doubling"), (64 << 20, "ring")):
-        choice, _ = over_nccl.decide(BITS._replace(counts=(nbytes // 4,)), "auto")
-        assert choice.algorithm == name
+def test_what_only_moves_data_stays_on_the_device():
+    """NCCL has no neighbors, but messages."""
+    call = Signature("neighbor_all_to_all", F32, (4, 4), (4, 4), (1, 1), uniform=False)
+    choice, way = path(Library(lambda _call: False)).decide(call, None)
+    assert (choice.algorithm, choice.path) == ("linear", "cuda")
+    assert "over its messages" in choice.reason
+    assert not way.groups
+
+
+def test_a_named_algorithm_runs_over_nccls_messages_where_the_device_folds():
+    staged = Staged()
+    over_nccl = path(Library(), staged)
+    choice, way = over_nccl.decide(SUM, "recursive_doubling")
+    assert "as asked, hpccomm's own; over its messages" in choice.reason
+    assert way.launch is not None
+    for call, name in ((SUM, "shm"), (SUM._replace(deterministic=True), "native")):
+        over_nccl.decide(call, name)
+        assert staged.taken.pop() == (ReduceOp.SUM, name, "as asked")
 
 
 def test_explain_tells_the_users_nccl_algo():
@@ -94,33 +124,34 @@ def test_ring_and_tree_are_nccls_own_where_it_has_them():
     broadcast = Signature("broadcast", F32, (8,), root=0)
     assert "as asked, NCCL's own" in over_nccl.decide(broadcast, "ring")[0].reason
     assert "as asked, hpccomm's own" in over_nccl.decide(broadcast, "tree")[0].reason
-    names = over_nccl.applicable(SUM)
-    assert names[:3] == ("native", "ring", "tree")
-    assert len(set(names)) == len(names)
 
 
 def test_in_rank_order_nothing_is_left_to_nccl():
-    choice, _ = path(Library()).decide(SUM._replace(deterministic=True), "auto")
-    assert "in rank order" in choice.reason
-    assert "native" not in path(Library()).applicable(SUM._replace(deterministic=True))
+    staged = Staged()
+    path(Library(), staged).decide(SUM._replace(deterministic=True), "auto")
+    assert [why for _, _, why in staged.taken] == [
+        "contributions are folded in one order by the host"
+    ]
 
 
-def test_a_factor_that_nccl_does_not_take_is_multiplied_beforehand():
-    library = Library(lambda call: not isinstance(call.op, PremulSum), reads=True)
-    call = Signature("all_reduce", F32, (8,), op=PremulSum(0.5))
+def test_trap_in_place_all_to_all_sends_from_a_copy_on_whichever_rank():
+    """NCCL's works out of place alone, and ranks that are in place must call it like the others."""
+    library = Library(reads=True)
+    call = Signature("all_to_all", F32, (4, 4), (4, 4), in_place=True)
     _, way = path(library).decide(call, "auto")
-    assert way.grouped.begin is not None
     x = cupy.asarray(np.arange(8, dtype=F32))
     cupy.cuda.get_current_stream().synchronize()
-    way.launch(x.data.ptr, x.data.ptr, 0)
-    assert library.sent == [[i * 0.5 for i in range(8)]]
-    assert x.get().tolist() == list(range(8))
+    way.alone()(x.data.ptr, x.data.ptr, 0)
+    given, _, (send, recv, _) = library.given[0]
+    assert not given.in_place
+    assert send != recv == x.data.ptr
+    assert library.sent == [list(range(8))]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_nothing_is_launched_where_there_are_no_elements(known):
-    library = Library(lambda _call: known)
-    path(library).decide(SUM._replace(counts=(0,)), "auto")[1].launch(0, 0, 0)
+@pytest.mark.parametrize("algorithm", ["auto", "recursive_doubling"])
+def test_nothing_is_launched_where_there_are_no_elements(algorithm):
+    library = Library()
+    path(library).decide(SUM._replace(counts=(0,)), algorithm)[1].launch(0, 0, 0)
     assert library.given == library.exchanged == []
 
 
@@ -134,16 +165,3 @@ def test_messages_without_elements_are_not_sent_and_have_no_tags():
     assert len(library.exchanged) == 1
     with pytest.raises(UsageError, match=r"tag is 3.*leave it at 0"):
         over_nccl.message([], [full], 3)
-
-
-def test_a_users_function_that_takes_no_device_arrays_is_refused_before_anything_is_sent():
-    library = Library(lambda _call: False)
-
-    def by_lists(a, b):
-        return np.add(a.tolist(), b.tolist())
-
-    for dtype in (F32, dtypes.FLOAT8_E5M2):
-        call = Signature("all_reduce", dtype, (8,), op=by_lists)
-        with pytest.raises(UsageError, match="by_lists"):
-            path(library).decide(call, "auto")
-    assert library.exchanged == []

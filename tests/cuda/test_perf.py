@@ -139,8 +139,20 @@ def test_flags_do_not_disturb_the_results(comm, way, arguments, pytestconfig):
 @pytest.mark.mpi
 @nccl
 def test_what_a_graph_records_for_a_reduction_of_hpccomms_own_is_right(comm, way):
-    arguments = ["-d", "all", "-o", "bxor", "-G", "2"]
+    arguments = ["-d", "all", "-o", "bxor", "-G", "2", "--algorithm", "ring"]
     assert on_device(comm, "all_reduce", *ONE_SIZE, *arguments)[0] == 0
+
+
+@pytest.mark.mpi
+@nccl
+def test_a_graph_has_no_call_that_goes_through_the_host(comm, way):
+    arguments = ["-d", "int32", "-G", "2"]
+    with pytest.raises(UsageError, match=r"all_reduce.* goes through the host.*--algorithm"):
+        on_device(comm, "all_reduce", *ONE_SIZE, *arguments, "-o", "bxor")
+    wrong, printed, _ = on_device(comm, "all_reduce", *ONE_SIZE, *arguments, "-o", "all")
+    assert wrong == 0
+    if comm.rank == 0:
+        assert re.search("# Skipped, as they do not exist: .*graphs of all_reduce.* bxor", printed)
 
 
 @pytest.mark.mpi

@@ -49,10 +49,9 @@ CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
     "out": lambda c, x, out: c.all_reduce(x, out=out),
     "max": lambda c, x, _: c.all_reduce(x, ReduceOp.MAX),
     "premul_sum": lambda c, x, _: c.all_reduce(x, hpccomm.premul_sum(1)),
-    "deterministic": lambda c, x, _: c.all_reduce(x, deterministic=True),
     "own algorithm": lambda c, x, _: c.all_reduce(x, algorithm="recursive_doubling"),
     "ring": lambda c, x, _: c.all_reduce(x, algorithm="ring"),
-    "scan": lambda c, x, out: c.scan(x, out=out),
+    "scan": lambda c, x, out: c.scan(x, out=out, algorithm="linear"),
     "all_to_all": lambda c, x, out: c.all_to_all(x, out=out),
     "in place": lambda c, x, _: c.all_to_all(x, out=x),
     "broadcast": lambda c, x, _: c.broadcast(x, c.size - 1),
@@ -85,10 +84,10 @@ def replayed(comm: Communicator, name: str) -> None:
 
 @GRAPHS.behaviour(op=(ReduceOp.BXOR, ReduceOp.BAND))
 def captured_plan(comm: Communicator, op: ReduceOp) -> None:
-    """A plan of a call that NCCL lacks is captured after it was called on the stream."""
+    """A plan of one of hpccomm's algorithms is captured after it was called on the stream."""
     with stream_of(comm) as stream:
         x = filled(comm, COUNT, np.int32)
-        planned = comm.plan("all_reduce", x, op)
+        planned = comm.plan("all_reduce", x, op, algorithm="ring")
         planned()
         with capture(stream) as graph:
             planned()

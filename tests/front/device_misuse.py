@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import hpccomm
 from front.device_inputs import device_of, filled, stream_of
 from front.misuse import each_is_refused
-from hpccomm import ANY, ReduceOp
-from hpccomm.errors import UnsupportedDtype, UsageError
-from hpccomm.memory.cuda import arrays
+from hpccomm import ANY
+from hpccomm.errors import UsageError
 from hpccomm.testing.conformance.case import Behaviours
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ def arguments(comm: Communicator) -> None:
     """Arrays lie on one side, are C-contiguous and of dtypes that devices reduce; streams are streams."""
     with stream_of(comm) as stream:
         x, host, square = filled(comm, 4), np.ones(4, np.float32), filled(comm, 16).reshape(4, 4)
-        pairs = arrays.empty((4,), hpccomm.loc_dtype(np.float64))
 
         def batched() -> None:
             with comm.batch():
@@ -55,9 +52,6 @@ def arguments(comm: Communicator) -> None:
         for wrong in ("0", 1.5, True, -1, 1 << 64, object()):
             call = partial(comm.all_reduce, x, stream=wrong)
             rows.append((UsageError, ("stream", "cuda_stream"), call))
-        for op in (ReduceOp.MINLOC, ReduceOp.MAXLOC):
-            rows.append((UnsupportedDtype, (op.name, "host"), comm.all_reduce, pairs, op))
-            rows.append((UnsupportedDtype, (op.name, "host"), comm.scan, pairs, op))
         for device in (-1 if comm.device is None else comm.device + 1, -1, 1.5, "0"):
             make = partial(comm.empty, 3, np.float32, device=device)
             rows.append((UsageError, ("device", repr(device)), make))

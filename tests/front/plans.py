@@ -211,13 +211,19 @@ def a_plan_that_is_refused(comm: Communicator) -> None:
 EXPLAINED = ("all_reduce", "broadcast", "reduce", "all_gather", "all_to_all", "gather", "scan")
 
 
-def explained(comm: Communicator, x: Any, path: str, backend: str | None) -> None:
-    """Assert that `explain` says in a sentence what calls would do, and leaves `x` as it is."""
+def explained(
+    comm: Communicator, x: Any, path: str, backend: str | None, staged: tuple[str, ...] = ()
+) -> None:
+    """Assert that `explain` says in a sentence what calls would do, and leaves `x` as it is.
+
+    Those of `staged` go through the host.
+    """
     before = x.copy()
     for name in EXPLAINED:
         choice = comm.explain(name, x)
         assert isinstance(choice, hpccomm.Choice), type(choice)
-        assert (choice.path, choice.backend, choice.registered) == (path, backend, False), choice
+        way = ("staged", comm.backends["host"]) if name in staged else (path, backend)
+        assert (choice.path, choice.backend, choice.registered) == (*way, False), choice
         assert name in str(choice), str(choice)
         assert choice.algorithm in str(choice), str(choice)
         assert len(str(choice).split()) > 5, f"a sentence: {choice}"

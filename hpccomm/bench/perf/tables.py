@@ -26,6 +26,7 @@ from hpccomm.results.schema import UNCHECKED, Row
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
+    from hpccomm.contracts.choice import Choice
 
 
 TableNames = tuple[str, str, str]
@@ -233,9 +234,34 @@ class TablePlan:
                     raise UsageError(why)
                 self._skipped[f"{collective.name} {skipped}"] = None
                 continue
-            for algorithm, pairs in self._algorithms(comm, memory, collective):
+            for algorithm, fit in self._algorithms(comm, memory, collective):
+                pairs = fit
+                if graph and collective.algorithms:
+                    pairs = self._recorded(comm, memory, collective, algorithm, fit)
+                if not pairs:
+                    continue
                 table = PerfTable(number, memory.backend, collective, algorithm, pairs)
                 self._tables.setdefault(table.names, table)
+
+    def _recorded(
+        self,
+        comm: "Communicator",
+        memory: MemoryKind,
+        collective: Benchmark,
+        algorithm: str,
+        pairs: tuple[Pair, ...],
+    ) -> tuple[Pair, ...]:
+        """Return the pairs whose calls a graph can hold: the host takes no part in them."""
+        fit = []
+        for pair in pairs:
+            case = PerfCase(collective, *pair, -1, 0)
+            if check_algorithm(comm, memory, replace(case, root=0), algorithm).path != "staged":
+                fit.append(pair)
+                continue
+            why = f"-G/--cudagraph: {case} goes through the host"
+            self._unrecorded.append(f"{why}; leave it out, or name an --algorithm of the device")
+            self._skipped[f"graphs of {case}"] = None
+        return tuple(fit)
 
     def _obstacle(
         self, collective: Benchmark, ranks: int, memory: MemoryKind
@@ -348,8 +374,8 @@ def side_by_side(
 
 def check_algorithm(
     comm: "Communicator", memory: MemoryKind, case: PerfCase, algorithm: str
-) -> None:
-    """Raise unless `algorithm` applies to a case. Local.
+) -> "Choice":
+    """Return how a case is carried out by `algorithm`. Local.
 
     Raises
     ------
@@ -361,4 +387,4 @@ def check_algorithm(
     out = None if layout.outputs is None else memory.module.empty(layout.output_size, case.dtype)
     operands = Operands(x, out, case.op, layout, Member(comm.rank, comm.size, case.root))
     args, keywords = case.collective.arguments(operands)
-    comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)
+    return comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

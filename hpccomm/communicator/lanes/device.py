@@ -38,13 +38,13 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
-from hpccomm.errors import CommunicationError, UnsupportedDtype, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import arrays, streams
 from hpccomm.memory.cuda.arrays import DeviceArray, Queue
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.memory import clear
 from hpccomm.memory.views import View, check_layout, overlap
-from hpccomm.reductions import ANY_RANKS, LOCATING, ReduceOp, identity
+from hpccomm.reductions import identity
 from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.operation import Operation
@@ -90,7 +90,7 @@ class DeviceLane(Lane):
         self.dispatch = dispatch
         self.backend = backend
         self.device = device
-        self.issuer = StreamIssuer(calls, backend, self.name, device, high_priority=high_priority)
+        self.issuer = StreamIssuer(calls, backend, device, high_priority=high_priority)
         self.end = DeviceEnd(self.issuer, dispatch)
         if backend is not None:
             devices.watch(self.issuer.pending.look)
@@ -132,18 +132,10 @@ class DeviceLane(Lane):
 
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, DeviceImplementation]:
         """Return which algorithm carries a call out, and its implementation."""
-        op = call.op
-        if isinstance(op, ReduceOp) and op in LOCATING:
-            raise UnsupportedDtype(
-                f"op is {op!r}, which takes host arrays only; reduce the values and indices on the host"
-            )
-        if call.exclusive and op is not None:
-            identity(op, call.dtype)
-        if call.deterministic == ANY_RANKS:
-            raise UsageError(
-                f"deterministic is {ANY_RANKS!r}, which takes host arrays; copy the array to the host, or give "
-                "deterministic=True, which has the same bits on the same number of ranks"
-            )
+        if call.exclusive and call.op is not None:
+            identity(
+                call.op, call.dtype
+            )  # raises if it has none: rank 0's result would be undefined
         return self.dispatch.decide(call, kind.algorithm)
 
     def _prepared(
@@ -155,7 +147,7 @@ class DeviceLane(Lane):
         # Hosts that wait for each other would cost more than time.
         label = label._replace(agreed_bytes=0)
         return StreamedCall(
-            self._calls, label, no_steps, issuer=self.issuer, launch=found.launch, **own
+            self._calls, label, no_steps, issuer=self.issuer, launch=found.alone(), **own
         )
 
     def _begun(
@@ -362,28 +354,35 @@ class DeviceLane(Lane):
         return replace(call, queue=self._queue(call))
 
     def batch(self, calls: tuple[Call, ...], async_op: bool, limit: float) -> Work | None:
-        """Issue calls together: groupable ones in one group, then the others, in order.
+        """Issue calls together: groupable ones in one group, then the others, in order, last those of the host.
 
         Raises
         ------
         UsageError
             Before anything is issued, if they do not fit together.
         """
-        if self.backend is None:
-            operations = (self._operation(call, call.prepared.label, async_op) for call in calls)
-            return self._together(operations, async_op, limit)
-        check_batch(calls, self._calls.backend.rank)
+        on_stream = tuple([call for call in calls if call.prepared.more.launch is not None])
+        by_host = [call for call in calls if call.prepared.more.launch is None]
+        if self.backend is not None:
+            check_batch(calls, self._calls.backend.rank)
         for call in calls:
+            self._free(call.prepared, self._queue(call))
             self._make_ready(call)
-        label, async_label, found, ordered = as_one(calls, self.backend)
-        choice = calls[0].prepared.choice
-        assert choice is not None
-        one = _whole(self._prepared(label, choice, found, ordered=ordered), calls)
-        one.prepared.apart = async_label
-        if async_op:
-            return self.start(one, limit)
-        self.run(one, limit)
-        return None
+        if on_stream:
+            assert self.backend is not None
+            label, async_label, found, ordered = as_one(on_stream, self.backend)
+            choice = calls[0].prepared.choice
+            assert choice is not None
+            one = _whole(self._prepared(label, choice, found, ordered=ordered), on_stream)
+            one.prepared.apart = async_label
+            if async_op and not by_host:
+                return self.start(one, limit)
+            self.run(one, limit)
+            if not by_host:
+                return None
+        # Behind the group on its stream: once these are done, the group is.
+        operations = (self._operation(call, call.prepared.label, async_op) for call in by_host)
+        return self._together(operations, async_op, limit)
 
     # Memory.
 

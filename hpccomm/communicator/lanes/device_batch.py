@@ -34,18 +34,17 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
     def launch(_send: int, _recv: int, stream: int) -> None:
         together = []
         for found, send, recv in each:
-            if found.grouped is not None:
-                begin = found.grouped.begin
-                begun = Begun(send, recv) if begin is None else begin(send, recv, stream)
-                together.append((found.grouped.launch, begun))
+            if found.groups:
+                begun = found.begin(send, recv, stream) if found.begin else Begun(send, recv)
+                together.append((found.launch, begun))
         with backend.group():
             for run, begun in together:
                 run(begun.send, begun.recv, stream)
         for _, begun in together:
             begun.end()
         for found, send, recv in each:
-            if found.grouped is None:
-                found.launch(send, recv, stream)
+            if not found.groups:
+                found.alone()(send, recv, stream)
 
     return launch
 

@@ -118,8 +118,6 @@ class StreamIssuer:
         The communicator's.
     backend : DeviceBackend or None
         What puts calls on streams; None where the host takes part in all of them.
-    name : str
-        The way that data takes.
     device : int
         CUDA device of this rank.
     high_priority : bool
@@ -137,7 +135,6 @@ class StreamIssuer:
         self,
         calls: CallEngine,
         backend: DeviceBackend | None,
-        name: str,
         device: int,
         *,
         high_priority: bool,
@@ -147,7 +144,6 @@ class StreamIssuer:
         self.calls = calls
         self.backend = backend
         self.device = device
-        self._name = name
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once there is one
 
@@ -205,7 +201,8 @@ class StreamIssuer:
             beside it: such a call does not wait for other ranks.
         """
         own, pending, prepared = self.own_stream(), self.pending, call.prepared
-        launch = prepared.more.launch
+        assert isinstance(prepared, StreamedCall)
+        launch = prepared.launch
         under_way: PendingCall | None = None
 
         def apart(send: int, recv: int, stream: int) -> None:
@@ -224,7 +221,6 @@ class StreamIssuer:
                 if not under_way.captured:
                     pending.give(event)
 
-        assert isinstance(prepared, StreamedCall)
         beside = replace(prepared, label=label, launch=apart, noted=False)
         beside.issue((*pointers(call), queue), call.keep, limit)
         assert under_way is not None
@@ -297,8 +293,7 @@ class StreamIssuer:
         if captured:
             raise UsageError(
                 f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
-                f"it, since it goes over {self._name!r}; call it outside of the capture, or use NCCL "
-                "(comm.backends and comm.explain say why it is not used)"
+                "it, as comm.explain says; call it outside of the capture, or make a call that NCCL has"
             )
 
     def operation(

@@ -31,7 +31,6 @@ from cupy import cuda as cuda
 from cupy._arrays import ndarray as ndarray
 from cupy._creation import *  # noqa: F403
 from cupy._dlpack import from_dlpack as from_dlpack
-from cupy._elementwise import ElementwiseKernel as ElementwiseKernel
 from cupy._ufuncs import *  # noqa: F403
 from cupy.cuda.memory import _pool
 from standin import driver as _driver
