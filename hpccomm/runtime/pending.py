@@ -125,7 +125,7 @@ class PendingCalls:
         self.device = device
         self._check = check
         self._lost = lost
-        self.capturing = streams.capture_query()
+        self.capturing = streams.capture_query(device)
         self._lock = threading.Lock()
         self._open: PendingCall | None = None  # takes further calls, and has no event yet
         self._shared = 0.0  # when an event that calls share was recorded last

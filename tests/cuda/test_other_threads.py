@@ -99,10 +99,41 @@ main(comm)
 comm.finalize()
 """
 
+OVER_NCCL = """
+import threading
+import hpccomm
+from standin import devices
+from standin.nccl import library
+from hpccomm.backends.nccl import libnccl
+libnccl.functions = lambda: library.library
+cupy.cuda.runtime.setDevice(1)
+comm = hpccomm.new_comm("nccl", device=1)
+x, stream = cupy.ones(200000), cupy.cuda.Stream(non_blocking=True)
+
+def main(queue, call):
+    call(queue)
+    print(devices.contexts(), devices.current())
+
+for queue in (0, stream):
+    for call in (
+        lambda queue: comm.all_reduce(x, stream=queue), lambda queue: comm.all_gather(x, stream=queue)
+    ):
+        thread = threading.Thread(target=main, args=(queue, call))  # without a device of its own
+        thread.start()
+        thread.join()
+comm.finalize()
+"""
+
 
 def test_no_thread_makes_a_context_on_a_device_that_is_no_ranks():
     done = alone(CONTEXTS)
     assert done.stdout.strip() == "[1]", done.stderr
+
+
+def test_a_call_over_nccl_makes_none_either():
+    """As PyTorch's ProcessGroupNCCL.cpp says of its guard: "otherwise, extra CUDA context could be created"."""
+    done = alone(OVER_NCCL)
+    assert done.stdout.split("\n")[:-1] == ["[1] 1"] * 4, done.stderr
 
 
 # Captures.
@@ -162,6 +193,29 @@ def test_a_thread_that_moves_a_call_on_keeps_its_own_mode():
             return graphs.exchange_mode(graphs.GLOBAL)
 
     assert run_ranks(1, main) == [graphs.GLOBAL]
+
+
+def test_what_a_call_makes_for_itself_is_made_relaxed(monkeypatch):
+    """CUDA does not say whether another thread's capture in global mode forbids new events and streams."""
+    graphs, made = import_module("standin.graphs"), []
+    for module in map(import_module, ("standin.events", "standin.streams")):
+
+        def create(*how, create=module.create):
+            made.append(getattr(graphs._local, "mode", graphs.GLOBAL))
+            return create(*how)
+
+        monkeypatch.setattr(module, "create", create)
+
+    def main(comm):
+        with cupy.cuda.Device(comm.device):
+            x = cupy.ones(1 << 18)
+            del made[:]
+            comm.all_reduce(x, async_op=True).wait()
+            comm.all_reduce(x)
+        assert made
+        assert set(made) == {graphs.RELAXED}
+
+    run_ranks(1, main)
 
 
 # Events that get into a graph.

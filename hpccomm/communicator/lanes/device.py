@@ -212,7 +212,7 @@ class DeviceLane(Lane):
             caller does not hold.
         """
         pointer, _ = streams.current(x, self.device) if queue is None else queue
-        if streams.capturing(pointer):
+        if self.issuer.pending.capturing(pointer):
             raise UsageError(
                 "out is None while a CUDA graph is captured, which replays with the same memory; "
                 "give an array that was made before"
@@ -309,7 +309,7 @@ class DeviceLane(Lane):
         if needs is None or needs.done():
             return
         assert choice is not None
-        if streams.capturing(self._queue(call)[0]):
+        if self.issuer.pending.capturing(self._queue(call)[0]):
             raise UsageError(
                 f"algorithm {choice.algorithm!r} has no communicator yet, and none can be made "
                 "while a CUDA graph is captured; call or plan it once before"

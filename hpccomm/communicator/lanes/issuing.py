@@ -288,9 +288,7 @@ class StreamIssuer:
         UsageError
             Then.
         """
-        with streams.on_device(self.device):
-            captured = streams.capturing(stream)
-        if captured:
+        if self.pending.capturing(stream):
             raise UsageError(
                 f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
                 "it, as comm.explain says; call it outside of the capture, or make a call that NCCL has"
@@ -322,7 +320,8 @@ class StreamIssuer:
         self.refuse_captured(label.name, stream)
         ready = None
         if apart:
-            with streams.on_device(device):
+            # Another thread may capture a graph in the mode "global".
+            with streams.on_device(device), streams.relaxed():
                 ready = streams.owned_event()
                 streams.record(ready.ptr, stream)
                 stream = self.own_stream()

@@ -158,10 +158,21 @@ def undisturbed(stream: int) -> bool:
         return False
 
 
-def capture_query() -> Callable[[int], bool]:
-    """Return the fastest function that tests whether a graph is captured from a stream."""
-    query: Callable[[int], bool] = cupy().cuda.runtime.streamIsCapturing
-    return query
+def capture_query(device: int) -> Callable[[int], bool]:
+    """Return the fastest function that tests whether a graph is captured from a stream of a device.
+
+    On another device it would make a context, and ask about that one's default stream.
+    """
+    runtime = cupy().cuda.runtime
+    current, query = runtime.getDevice, runtime.streamIsCapturing
+
+    def capturing(stream: int) -> bool:
+        if current() == device:
+            return bool(query(stream))
+        with on_device(device):
+            return bool(query(stream))
+
+    return capturing
 
 
 def look_from_here(device: int) -> None:
@@ -276,7 +287,7 @@ def order(event: int, stream: int) -> None:
 def follow(stream: int, device: int) -> None:
     """Make all later work on a stream wait for what is on CuPy's current one so far."""
     current_one = cupy().cuda.get_current_stream(device).ptr
-    if current_one != stream and not capturing(stream):
+    if current_one != stream and not capture_query(device)(stream):
         with on_device(device):
             event = owned_event()
             record(event.ptr, current_one)
