@@ -4,6 +4,7 @@ import cupy
 import numpy as np
 import pytest
 from device_trials import carried_out
+from held import Held
 from nccl_ranks import run_ranks
 
 from hpccomm.contracts.device import Piece, Span
@@ -263,6 +264,25 @@ def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first() -> N
         assert [float(cupy.asnumpy(each)[0]) for each in out] == [1.0, 2.0]
 
     run_ranks(1, on_its_device, two)
+
+
+@pytest.mark.standin
+def test_trap_a_result_is_on_the_device_before_another_call_has_its_pinned_memory() -> None:
+    def two(comm):
+        x, y = (cupy.full(100, 10.0 * comm.rank + n) for n in (1, 2))
+        other = comm.dup()
+        cupy.cuda.Device().synchronize()
+        held = Held(comm._core.lanes.device.issuer.own_stream()) if comm.rank else None
+        work = comm.broadcast(x, 0, async_op=True)
+        for _ in range(50):  # some come when the host has done its part of that
+            other.broadcast(y, 0)
+        if held:
+            held.let_go()
+        work.wait(block=True)
+        assert [x.get()[0], y.get()[0]] == [1.0, 2.0]
+        other.finalize()
+
+    run_ranks(2, on_its_device, two)
 
 
 @pytest.mark.standin

@@ -95,10 +95,12 @@ def test_the_driver_makes_no_context_and_wants_one():
     assert in_thread(lambda: driver.cuEventQuery(ctypes.c_void_p(event.ptr))) == 201
 
 
-def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(monkeypatch):
+@pytest.mark.parametrize("asked", ["eventQuery", "setDevice"])
+def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, monkeypatch):
     """A launch, a record and a copy wait for it (PyTorch pull requests 97066, 122732).
 
-    CuPy's eventQuery holds the interpreter's lock and may wait in the driver (CuPy 14.2, runtime.pyx:1077).
+    CuPy's eventQuery and setDevice hold the interpreter's lock (CuPy 14.2, runtime.pyx:1077, 417: no nogil),
+    and may wait in the driver for a lock of the thread that waits there.
     """
     monkeypatch.setenv("STANDIN_QUEUE", "3")
     held, event = Held(cupy.cuda.Stream(non_blocking=True)), cupy.cuda.Event(disable_timing=True)
@@ -107,7 +109,7 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(monkeyp
     thread.start()
     until(lambda: there.crowd)
     threading.Thread(target=lambda: until(lambda: control.violations) or held.let_go()).start()
-    event.done  # noqa: B018 (CuPy asks with the interpreter's lock held)
+    getattr(runtime, asked)(event.ptr if asked == "eventQuery" else 0)
     thread.join()
     assert "holds the interpreter's lock" in control.violations.pop()
     control.violations.clear()
