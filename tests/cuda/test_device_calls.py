@@ -126,6 +126,22 @@ def test_a_call_that_a_capture_refuses_leaves_the_communicator_as_it_was(comm):
         assert out.get().tolist() == [comm.size] * 4
 
 
+@ranked(1)
+def test_trap_a_plans_new_result_waits_for_what_its_memory_was_used_for(comm):
+    """A pool gives memory again for the same stream alone, whose work may be under way; a plan takes any stream."""
+    held, x = Held(cupy.cuda.Stream(non_blocking=True)), cupy.ones(1000)
+    cupy.cuda.get_current_stream().synchronize()
+    with held.stream:
+        cupy.empty((1, 1000)).fill(5)
+        threading.Timer(0.1, held.let_go).start()
+        plan = comm.plan("all_gather", x)
+    with cupy.cuda.Stream(non_blocking=True) as other:
+        result = plan()
+        other.synchronize()
+    held.stream.synchronize()
+    assert (result.get() == 1).all()
+
+
 @pytest.mark.processes
 @ranked(2)
 def test_ranks_that_plan_on_different_kinds_of_arrays_are_told(comm):

@@ -88,7 +88,7 @@ def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream
     record = streams.record
     monkeypatch.setattr(streams, "record", lambda *args: (recorded.append(args), record(*args)))
     pending, _ = pending_calls()
-    held = []
+    held, held_up = [], Held(stream)
     for number in range(50):
         owner = Owner()
         held.append(weakref.ref(owner))
@@ -96,6 +96,9 @@ def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream
         pending.note(stream.ptr, stream, owner, entry(number, NOW + number * 1e-5))
         del owner
     assert 1 <= len(recorded) < 10
+    gc.collect()
+    assert all(each() for each in held)
+    held_up.let_go()
     until(pending.idle)
     gc.collect()
     assert not any(each() for each in held)

@@ -103,14 +103,16 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, 
     and may wait in the driver for a lock of the thread that waits there.
     """
     monkeypatch.setenv("STANDIN_QUEUE", "3")
-    held, event = Held(cupy.cuda.Stream(non_blocking=True)), cupy.cuda.Event(disable_timing=True)
-    there = import_module("standin.streams").find(held.stream.ptr)
-    thread = threading.Thread(target=lambda: [event.record(held.stream) for _ in range(5)])
-    thread.start()
-    until(lambda: there.crowd)
-    threading.Thread(target=lambda: until(lambda: control.violations) or held.let_go()).start()
-    getattr(runtime, asked)(event.ptr if asked == "eventQuery" else 0)
-    thread.join()
+    with cupy.cuda.Device(1):
+        held = Held(cupy.cuda.Stream(non_blocking=True))
+        event = cupy.cuda.Event(disable_timing=True)
+        there = import_module("standin.streams").find(held.stream.ptr)
+        thread = threading.Thread(target=lambda: [event.record(held.stream) for _ in range(5)])
+        thread.start()
+        until(lambda: there.crowd)
+        threading.Thread(target=lambda: until(lambda: control.violations) or held.let_go()).start()
+        in_thread(lambda: getattr(runtime, asked)(event.ptr if asked == "eventQuery" else 1))
+        thread.join()
     assert "holds the interpreter's lock" in control.violations.pop()
     control.violations.clear()
 
