@@ -86,7 +86,8 @@ def read_folder(folder: Path) -> DumpFolder:
         seen = f": {'; '.join(passed_over[:3])}" if passed_over else ": it is empty"
         raise UsageError(
             f"{folder} holds no dump that can be read{seen}. Give the directory that a failed job of "
-            "hpccomm wrote (HPCCOMM_DUMP_DIR); torchfrtrace FOLDER reads dumps of PyTorch's flight recorder"
+            "hpccomm wrote (HPCCOMM_DUMP_DIR). torchfrtrace FOLDER reads the pickled dumps of PyTorch's flight recorder; "
+            "hpccomm explain FILE says what to do with one in JSON"
         )
     return DumpFolder(folder, tuple(dumps), tuple(passed_over))
 

@@ -82,6 +82,15 @@ XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
 """Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, ``note`` (no fault by itself),
 ``follows`` (from another fault) or ``test``."""
 
+_FOREIGN = [(re.compile(row["regex"]), row["what"]) for row in rows("formats.tsv")]
+"""The form of all lines at the beginning of what is no log, and its name with what to do."""
+
+
+def foreign(text: str) -> str:
+    """Return what a file is that is no log, and what to do, by its first lines; empty if they are of none."""
+    return next((what for form, what in _FOREIGN if text.strip() and form.fullmatch(text)), "")
+
+
 _OF_XIDS = {"note": "warning", "follows": "consequence", "test": "harmless"}
 
 

@@ -68,12 +68,13 @@ def test_the_first_cause_is_named(case: str, capsys: pytest.CaptureFixture[str])
 
 FAILED = {
     "nccl_2.19_out_of_bounds.txt": "nccl-tests-wrong",
-    "nccl_2017_broadcast.txt": "nccl-tests-wrong",
+    "nccl_2.18_interrupted.txt": "nccl-tests-unfinished",
     "nccl_2019_all_reduce_failed.txt": "nccl-tests-wrong",
     "nccl_cut_by_cuda_failure.txt": "cuda-sticky",
     "nccl_failed_then_repeated.txt": "nccl-system",
     "nccl_signal.txt": "ompi-segv",
     "nccl_time_limit.txt": "slurm-time",
+    "nccl_warned_and_pasted.txt": "nccl-tests-unfinished",
     "nccl_warnings_glued.txt": "nccl-ib-retry",
     "osu_7.4_validation_fails.txt": "nccl-tests-wrong",
     "osu_cut.txt": "slurm-killed",
@@ -88,6 +89,24 @@ def test_benchmarks_that_went_well_are_not_blamed() -> None:
     assert len(logs) > 80
     for path in logs:
         assert document(path.read_bytes())["first"] == FAILED.get(path.name), path
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "said"),
+    [
+        ("nccl_2.18_interrupted.txt", "error", "2048 B; then it was interrupted from the keyboard"),
+        ("nccl_warned_and_pasted.txt", "error", "the last size that it has printed is 65536 B"),
+        ("nccl_signal.txt", "consequence", "the last size that it has printed is 8388608 B"),
+    ],
+)
+def test_a_benchmark_that_stopped_amid_its_table(file: str, kind: str, said: str) -> None:
+    """nccl-tests prints "Out of bounds values" behind its last row (``writeResultFooter`` in src/util.cu)."""
+    data = (WILD / file).read_bytes()
+    (found,) = (each for each in document(data)["found"] if each["name"] == "nccl-tests-unfinished")
+    assert (found["kind"], found["meaning"].endswith(said)) == (kind, True)
+    assert data.decode().splitlines()[found["line"] - 1].split()[0] in said
+    whole = data + b"# Out of bounds values : 0 OK\n"
+    assert "nccl-tests-unfinished" not in str(document(whole))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ _FAILURES = re.compile(
 )
 _ENDS = re.compile(
     r"exited on signal|exited with (?:status|exit code|code) [1-9]|\bCANCELLED\b|oom-kill|Killed$|Test failure "
-    r"|(?:srun|slurmstepd|prterun|mpirun): error: "
+    r"|(?:srun|slurmstepd|prterun|mpirun): error: |^\^C"
 )
 _WARNING = re.compile(r"NCCL WARN .*")
 _MOST = 200

@@ -130,14 +130,6 @@ def collective_of(name: str) -> str:
     return NAMES.get(name.replace("_", ""), name)
 
 
-def flight_dump(name: str) -> str:
-    """Return why a dump of a flight recorder, PyTorch's or hpccomm's, is not imported."""
-    return (
-        f"{name} is a dump of a flight recorder, which has no table of a benchmark; hpccomm explain FOLDER reads hpccomm's "
-        "dumps, and PyTorch's analyser its pickled ones: python -m torch.distributed.flight_recorder.fr_trace FOLDER -p nccl_trace_rank_"
-    )
-
-
 def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
     """Return a number of ranks without any other facts."""
     return tuple(map(RankInfo, range(count)))

@@ -33,12 +33,10 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
     Raises
     ------
     ResultsError
-        If it is of another version, or a dump of a flight recorder.
+        If it is of another version.
     ValueError, LookupError, TypeError, AttributeError, OverflowError
         If the document has another form.
     """
-    if "pg_config" in document:
-        raise ResultsError(imported.flight_dump(defaults.name))
     if document["version"] not in VERSIONS:
         raise ResultsError(
             f"{defaults.name} is nccl-tests' JSON of version {document['version']}; versions "

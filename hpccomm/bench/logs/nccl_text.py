@@ -393,6 +393,8 @@ def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
     if not table.rows or columns is None:
         reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
+    if not table.ended:
+        table.notes.append(f"the table is not finished: its last size is {table.rows[-1].size} B")
     listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
     own = "hpccomm" in table.versions
     try:

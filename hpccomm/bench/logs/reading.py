@@ -22,11 +22,14 @@ from hpccomm.bench.logs.imported import (
     LeftOutTable,
     LogDefaults,
     LogTable,
-    flight_dump,
 )
 from hpccomm.bench.logs.lines import LogLine, streams, together
+from hpccomm.diagnosis.meanings import foreign
 from hpccomm.errors import ResultsError
 from hpccomm.results.fingerprint import identity
+
+_LOOKED_AT = 1 << 16
+"""First characters of a file that tell whether it is no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     ResultsError
         If it is of no program that is known, or no table of it can be stored, with the reason of each.
     """
-    if isinstance(data, bytes) and data.startswith(b"\x80") and b"pg_config" in data[:200]:
-        raise ResultsError(flight_dump(defaults.name))
     text, packed = decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
-    if _is_json(text):
+    plain = data.decode("latin-1") if isinstance(data, bytes) and not packed else text
+    what = foreign(plain[:_LOOKED_AT])
+    if _is_json(text) and not what:
         tables = _of_json(text, defaults)
     elif records.is_csv(text):
         with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
@@ -81,6 +84,8 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     else:
         tables = _of_lines(text, defaults)
     log = ReadLog(tables, packed)
+    if what and not tables:
+        raise ResultsError(f"{defaults.name} has no table of a benchmark; it is {what}")
     if not log.runs:
         raise ResultsError(_nothing(defaults.name, packed, log.left_out))
     return log

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import islice
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.diagnosis import meanings
 from hpccomm.diagnosis.log import prefixes, survival
 from hpccomm.diagnosis.log.prefixes import LineOrigin
 from hpccomm.diagnosis.log.report import LogReport, Sighting
-from hpccomm.diagnosis.meanings import TABLE, rows
+from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.errors import ResultsError
 
 PIECE = 1 << 22
@@ -44,13 +46,14 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
-_FOREIGN = [(re.compile(row["regex"]), row["what"]) for row in rows("formats.tsv")]
-"""What is no log: the form of all lines at its beginning, and its name with what to do."""
-
 Near = tuple[str, str, Iterator[str]]
 """Before, said and after, of `survival.went_on`."""
 
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
+_UNFINISHED = next(each for each in TABLE if each.name == "nccl-tests-unfinished")
+_HEADING, _TABLE_END = b"algbw   busbw", b"Out of bounds values"
+"""The heading of nccl-tests' table, and the first line behind its rows (``src/util.cu``)."""
+_ROW = re.compile(rb"^.*?(?<![\w.-])(\d{1,18}) +\d+ +[a-z]\w+ +(?:[a-z]\w+ +)?-?\d.*", re.MULTILINE)
 
 
 def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
@@ -72,11 +75,12 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     reader = _LogReader(LogReport(name))
     unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
     text = "" if unpack else begin[: begin.rfind(b"\n") + 1 or None].decode("latin-1")
-    what = next((what for form, what in _FOREIGN if text.strip() and form.fullmatch(text)), "")
+    what = meanings.foreign(text)
     data = b""
     pieces = _pieces(unpack(stream) if unpack else stream, reader.report)
     for data, end in islice(pieces, 1 if what else None):
         reader.take(data, end)
+    reader.note_unfinished_table(data)
     reader.report.lines += bool(data) and not data.endswith(b"\n")
     if what and not reader.report.status:
         warnings = reader.report.of("warning")
@@ -116,6 +120,7 @@ class _LogReader:
             for word in each.words:
                 self._rows[word].add(row)
         self._scanner = WordScanner([*self._rows, *BEGINS, _NCCL_RANK])
+        self._in_table = False
         self._usual: dict[frozenset[str], Sighting | None] = {}
         """What lines with some words were last; they are only counted once it was seen often enough."""
         self._raised: dict[str, int] = {}
@@ -127,6 +132,8 @@ class _LogReader:
         """Take a piece."""
         counted, start, last = 0, 0, -1
         words: set[str] = set()
+        if (begun := data.rfind(_HEADING, 0, end)) >= 0 or _TABLE_END in data[:end]:
+            self._in_table = begun > data.rfind(_TABLE_END, 0, end)
         for at, word in self._scanner.places(data, end):
             if at > last:
                 if words:
@@ -138,6 +145,19 @@ class _LogReader:
         if words:
             self._look(data, start, last, words)
         self.report.lines += data.count(b"\n", counted, end)
+
+    def note_unfinished_table(self, data: bytes) -> None:
+        """Say that a benchmark stopped amid its table, if the log ends so; `data` is its last piece."""
+        *_, row = [None, *_ROW.finditer(data)]
+        if not self._in_table or row is None:
+            return
+        rest = data[row.end() :]
+        said = f"{_UNFINISHED.meaning}, and the last size that it has printed is {int(row[1])} B"
+        said += "; then it was interrupted from the keyboard" if b"^C" in rest else ""
+        line = self.report.lines - data.count(b"\n", row.start()) + 1
+        origin, text = prefixes.split(_text(row[0]))
+        kind = "consequence" if self.report.status else _UNFINISHED.kind
+        self.report.add(replace(_UNFINISHED, kind=kind, meaning=said), line, text, origin, {})
 
     def _look(self, data: bytes, start: int, end: int, words: set[str]) -> None:
         """Look at a line that has some of the words."""
