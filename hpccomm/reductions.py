@@ -270,7 +270,7 @@ def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
     A user's function is not called here. It is tried on arrays of the kind that the call gives it, by
-    `hpccomm.memory.folding` or `hpccomm.memory.cuda.folding`, in the way of `hpccomm.memory.op_trial`.
+    `hpccomm.memory.folding`, in the way of `hpccomm.memory.op_trial`.
 
     Raises
     ------

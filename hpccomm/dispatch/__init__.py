@@ -9,9 +9,11 @@ backend's messages or over memory that the ranks of a node share.
 - `algorithms`: runs hpccomm's algorithms, by `execution`, on memory that the ranks of a node share.
 
 Arrays on a device take one of three paths: NCCL, a CUDA-aware MPI that gets their addresses, or
-pinned host memory and the host path. In the last two the host takes part.
+pinned host memory and the host path. In the last two the host takes part. What the first two lack
+takes the third.
 
-- `nccl`, `aware`, `staged`: decide; `aware` finds out whether MPI takes device memory.
-- `device_schedules`: makes hpccomm's algorithms ready for device memory.
-- `parts`: cuts large arrays; `send_order` keeps messages in order.
+- `on_device`: decides, and makes hpccomm's algorithms ready for device memory; `nccl` and `aware` are the
+  libraries. `aware` finds out whether MPI takes device memory.
+- `staged`: goes through the host. `parts`: cuts large arrays.
+- `send_order`: keeps messages in order.
 """

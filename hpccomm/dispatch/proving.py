@@ -4,7 +4,7 @@ The author of a function or package need not have proved it. A wrong schedule wo
 results, or never end. So its schedule for such a call is run on symbols first: on the same number
 of ranks, and on arrays that are short but cut like the call's. A path that a schedule takes only
 above some size is not proved by this. The outcome is kept, so that it costs milliseconds once for
-each kind of call. It is local, and equal on all ranks. `algorithms` and `device_schedules` ask it.
+each kind of call. It is local, and equal on all ranks. `algorithms` and `on_device` ask it.
 """
 
 import logging

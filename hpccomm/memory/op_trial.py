@@ -9,7 +9,7 @@ The values are small, so that sums and products do not overflow in 8 bits. None 
 no two combined ones differ in their sign alone: the element of the larger magnitude is a common
 reduction, which prefers one of two of equal magnitude.
 
-Both `folding` modules try a function on its first use.
+`hpccomm.memory.folding` tries a function on its first use.
 """
 
 from collections.abc import Callable

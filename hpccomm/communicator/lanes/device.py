@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.device_batch import (
+    array_of,
     as_one,
     check_batch,
     check_own,
     halo_as_one,
     pointers,
+    whole,
 )
 from hpccomm.communicator.lanes.ending import DeviceEnd
 from hpccomm.communicator.lanes.issuing import StreamedCall, StreamIssuer
@@ -268,7 +270,7 @@ class DeviceLane(Lane):
             return self._calls.start(operation, limit, call.result)
         self._make_ready(call)
         check_own((call,), self._calls.backend.rank)
-        current = streams.finder(_array(call), self.device)
+        current = streams.finder(array_of(call), self.device)
         agreement = None
         label = label._replace(agreed_bytes=0)
         if prepared.ordered and self._check.due(label):
@@ -326,7 +328,7 @@ class DeviceLane(Lane):
         """
         prepared, keep, queue = call.prepared, call.keep, call.queue
         send, recv = pointers(call)
-        current = streams.finder(_array(call), self.device) if queue is None else lambda: queue
+        current = streams.finder(array_of(call), self.device) if queue is None else lambda: queue
 
         def carry(limit: float) -> None:
             prepared.issue((send, recv, self._free(prepared, current())), keep, limit)
@@ -347,7 +349,7 @@ class DeviceLane(Lane):
         label, found = halo_as_one(messages, parts, self.backend, self.device)
         choice = messages[0].prepared.choice
         assert choice is not None
-        return _whole(self._prepared(label, choice, found, ordered=False), messages)
+        return whole(self._prepared(label, choice, found, ordered=False), messages)
 
     def admitted(self, call: Call) -> Call:
         """Return a call on the stream that is current now."""
@@ -373,7 +375,7 @@ class DeviceLane(Lane):
             label, async_label, found, ordered = as_one(on_stream, self.backend)
             choice = calls[0].prepared.choice
             assert choice is not None
-            one = _whole(self._prepared(label, choice, found, ordered=ordered), on_stream)
+            one = whole(self._prepared(label, choice, found, ordered=ordered), on_stream)
             one.prepared.apart = async_label
             if async_op and not by_host:
                 return self.start(one, limit)
@@ -478,18 +480,6 @@ class DeviceLane(Lane):
         self.end.abandon()
 
 
-def _array(call: Call) -> Any:
-    """Return the array whose framework's stream is meant."""
-    result = call.result[0] if isinstance(call.result, tuple) else call.result
-    return call.keep[0] if result is None else result
-
-
-def _whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:
-    """Return calls that are carried out together as one."""
-    keep = (_array(calls[0]), *(call.keep for call in calls))
-    return Call(prepared, None, None, None, keep, queue=calls[0].queue)
-
-
 def _span(array: DeviceArray) -> Span:
     return Span(array.pointer, array.elements, array.dtype)
 
@@ -503,8 +493,8 @@ def _places(call: Call, backend: DeviceBackend | None) -> list[tuple[int, int, i
     there = [each for each in arrays if each is not None and each.nbytes]
     if backend is None or not there:
         return []
-    whole = max(there, key=lambda each: each.nbytes)
-    if all(overlap(each, whole) for each in there):
-        there = [whole]
+    largest = max(there, key=lambda each: each.nbytes)
+    if all(overlap(each, largest) for each in there):
+        there = [largest]
     found = [backend.place(each.pointer, each.nbytes) for each in there]
     return [each for each in found if each is not None] if all(found) else []

@@ -13,6 +13,7 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import address
+from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.waiting import at_once
 
 
@@ -21,6 +22,18 @@ def pointers(call: Call) -> tuple[int, int]:
     send: Any = call.send
     recv: Any = call.recv
     return (0 if send is None else send.pointer, 0 if recv is None else recv.pointer)
+
+
+def array_of(call: Call) -> Any:
+    """Return the array whose framework's stream is meant."""
+    result = call.result[0] if isinstance(call.result, tuple) else call.result
+    return call.keep[0] if result is None else result
+
+
+def whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:
+    """Return calls that are carried out together as one."""
+    keep = (array_of(calls[0]), *(call.keep for call in calls))
+    return Call(prepared, None, None, None, keep, queue=calls[0].queue)
 
 
 def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:

@@ -2,5 +2,4 @@
 
 - `program` compiles it, and binds its steps to peers' memory; `runner` runs it, for `hpccomm.dispatch.algorithms`.
 - `variants` chooses among several forms, and `exchanges` lets the ranks of a node meet.
-- `enqueued` puts a program on a stream, for device arrays. It needs CUDA, and is imported by itself.
 """

@@ -2,7 +2,7 @@
 
 Peers' memory is mapped here, or reached through the kernel.
 
-`hpccomm.dispatch.algorithms` and `hpccomm.dispatch.device_schedules` compile; the
+`hpccomm.dispatch.algorithms` and `hpccomm.dispatch.on_device` compile; the
 runners of this package run it.
 """
 
