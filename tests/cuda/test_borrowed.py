@@ -1,7 +1,7 @@
 """NCCL communicators of the program, given to `new_comm`: their owner ends them.
 
 The owners are as their sources have them: cupy 14.2 (cupy_backends/cuda/libs/nccl.pyx), nccl4py 0.6
-(nccl/core/communicator.py), PyTorch's ProcessGroupNCCL.cpp (getCommPtr). Revocation: NCCL's nccl.h,
+(nccl/core/communicator.py), PyTorch's ProcessGroupNCCL.cpp (getCommPtr) and NCCLUtils.cpp (getNcclComm). Revocation: NCCL's nccl.h,
 ncclCommRevoke, and enqueue.cc, ncclEnqueueCheck.
 """
 
@@ -35,7 +35,7 @@ class OfNccl4py:
 
 
 class OfTorch:
-    """Has it as a process group of PyTorch: that of the current device, 0 if there is none."""
+    """Has it as a process group of PyTorch: that of the current device, 0 if there is none; it raises once that is freed."""
 
     def __init__(self, own=None):
         self._own = own
@@ -50,6 +50,8 @@ class OfTorch:
 
         def _comm_ptr(self):
             own, device = self._group._own, cupy.cuda.runtime.getDevice()
+            if own is not None and not own.comm:
+                raise RuntimeError("NCCL communicator was aborted on rank 0.")
             return own.comm if own is not None and own.device_id() == device else 0
 
 
@@ -306,16 +308,32 @@ def test_where_nccl_cannot_revoke_its_owner_is_asked_to_abort(monkeypatch, caplo
     assert "let its owner abort it" in caplog.text
 
 
+@pytest.mark.parametrize("owner", ["cupy", "nccl4py", "torch"])
 @ranked(2, backend="loopback", current=False)
-def test_a_call_after_its_owner_has_ended_it_is_an_error(world):
+def test_a_call_after_its_owner_has_ended_it_is_an_error(world, owner):
     own = made(world)
-    comm = hpccomm.new_comm(nccl=own)
+    comm = hpccomm.new_comm(nccl=OWNERS[owner](own))
     summed(comm.all_reduce, world.rank, world.size)
     world.barrier()
     own.destroy()
     with pytest.raises(hpccomm.CommunicationError, match="has been ended"):
         summed(comm.all_reduce, world.rank, world.size)
     comm.abort()
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("owner", ["cupy", "nccl4py", "torch"])
+@ranked(2, backend="loopback", current=False)
+def test_what_its_owner_has_freed_is_not_asked_again(world, owner):
+    """PyTorch's watchdog aborts by itself, and ncclCommAbort frees: the stand-in sees what comes after it."""
+    own, rank = made(world), world.rank
+    theirs, _ = borrowed.borrow(OWNERS[owner](own), rank, world.size, rank)
+    with cupy.cuda.Device(1 - rank):  # whichever device is current
+        theirs.check_async_error()
+        own.abort()
+        with pytest.raises(hpccomm.CommunicatorAborted, match="has been ended"):
+            theirs.check_async_error()
+        theirs.abort()
 
 
 @pytest.mark.standin

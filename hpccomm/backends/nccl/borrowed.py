@@ -6,7 +6,10 @@
   cupy_backends/cuda/libs/nccl.pyx),
 - nccl4py's ``Communicator.ptr``, likewise (nccl4py 0.6, nccl/core/communicator.py),
 - PyTorch's ``ProcessGroupNCCL._comm_ptr()``, 0 before the first collective. It belongs to the
-  current device (PyTorch 2.8 and later, ProcessGroupNCCL.cpp: getCommPtr).
+  current device (PyTorch 2.8 and later, ProcessGroupNCCL.cpp: getCommPtr), and raises once PyTorch has aborted
+  and freed it (NCCLUtils.cpp: getNcclComm).
+
+Each is asked again before a use, as the owner may end it at any time.
 """
 
 import ctypes
@@ -46,20 +49,25 @@ class BorrowedCommunicator(RawCommunicator):
     ----------
     given : object
         Its owner, which is kept until `abort` or `destroy`; or the pointer.
+    device : int
+        Where it is.
     """
 
     borrowed = True
     """It has an owner, which ends it. hpccomm's own communicators do not have this type."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, device: int) -> None:
         super().__init__(0)
         if hasattr(given, "_get_backend"):
             given = given._get_backend(sys.modules["torch"].device("cuda"))  # noqa: SLF001 (no public one)
-        pointer = given._comm_ptr() if hasattr(given, "_comm_ptr") else given  # noqa: SLF001 (likewise)
-        fixed, member = isinstance(pointer, int), "comm" if hasattr(given, "comm") else "ptr"
-        read = partial(int, pointer) if fixed else partial(getattr, given, member)
         self._owner = given
-        self._read: Callable[[], int] = read
+        self._read: Callable[[], int]
+        if isinstance(given, int):
+            self._read = partial(int, given)
+        elif hasattr(given, "_comm_ptr"):
+            self._read = streams.on_device(device)(given._comm_ptr)  # noqa: SLF001 (likewise)
+        else:
+            self._read = partial(getattr, given, "comm" if hasattr(given, "comm") else "ptr")
 
     @property
     def comm(self) -> int:
@@ -68,9 +76,11 @@ class BorrowedCommunicator(RawCommunicator):
         Raises
         ------
         CommunicatorAborted
-            If its owner has ended it.
+            If its owner has ended it. Of a pointer that was given as an integer that is not known.
         """
-        pointer = self._read()
+        pointer = 0
+        with suppress(Exception):  # PyTorch raises where it has ended it
+            pointer = self._read()
         if not pointer:
             raise CommunicatorAborted("nccl= has been ended; finalize hpccomm's communicator first")
         return pointer
@@ -101,12 +111,12 @@ class BorrowedCommunicator(RawCommunicator):
 
     def abort(self) -> None:
         """Stop all calls under way, its owner's too, if NCCL can do so without freeing it."""
-        pointer = self._read()
-        if pointer and not libnccl.revoke(pointer):
-            logger.warning(
-                "calls under way over nccl= go on: NCCL can stop them without freeing it from 2.28.7 on; "
-                "let its owner abort it"
-            )
+        with suppress(CommunicatorAborted):
+            if not libnccl.revoke(self.comm):
+                logger.warning(
+                    "calls under way over nccl= go on: NCCL can stop them without freeing it from 2.28.7 on; "
+                    "let its owner abort it"
+                )
         self.destroy()
 
     def destroy(self) -> None:
@@ -125,8 +135,7 @@ def borrow(given: Any, rank: int, size: int, device: int) -> tuple[Any, str]:
         What its own must be.
     """
     try:
-        with streams.on_device(device):
-            borrowed = BorrowedCommunicator(given)
+        borrowed = BorrowedCommunicator(given, device)
         why = borrowed.unfit(rank, size, device)
     except Exception as error:  # noqa: BLE001 (all ranks get it)
         why = f"nccl= is not to be used ({type(error).__name__}: {error}); give {FIT}"
