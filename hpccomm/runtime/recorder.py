@@ -295,6 +295,7 @@ def _outside_hpccomm(file: str) -> bool:
     return not _of_standard(file) and not file.startswith(PACKAGE)
 
 
+@cache
 def of_program(file: str) -> bool:
     """Whether a file is the program's: outside hpccomm, Python's own library and what is installed."""
     return _outside_hpccomm(file) and "-packages" not in file

@@ -15,7 +15,7 @@ from hpccomm.errors import UnsupportedDtype
 from hpccomm.reductions import Op, ReduceOp, premul_sum
 
 _OPS = {
-    getattr(TorchOp.RedOpType, torchs): ours
+    getattr(TorchOp.RedOpType, torchs).value: ours
     for torchs, ours in {
         "SUM": ReduceOp.SUM,
         "AVG": ReduceOp.AVG,
@@ -27,6 +27,9 @@ _OPS = {
         "BXOR": ReduceOp.BXOR,
     }.items()
 }
+"""By c10d's numbers, which are found faster than its objects."""
+
+_REDUCTIONS = TorchOp, TorchOp.RedOpType
 
 
 class CallTerms(NamedTuple):
@@ -65,12 +68,12 @@ def operation(op: Any) -> Op:
         If there is no such.
     """
     kind = getattr(op, "op", op)
-    known = _OPS.get(kind)
+    known = _OPS.get(kind.value)
     if known is not None:
         return known
     if kind == TorchOp.RedOpType.PREMUL_SUM:
         return premul_sum(float(op.__getstate__()[1]))
-    raise UnsupportedDtype(f"op is {kind}; give one of {', '.join(map(str, _OPS))} or PREMUL_SUM")
+    raise UnsupportedDtype(f"op is {kind}; give another one of torch.distributed.ReduceOp")
 
 
 def terms(given: tuple[Any, ...], named: dict[str, Any]) -> CallTerms:
@@ -84,7 +87,7 @@ def terms(given: tuple[Any, ...], named: dict[str, Any]) -> CallTerms:
             timeout = seconds(each)
         elif isinstance(each, int):
             root = each
-        elif isinstance(each, (TorchOp, TorchOp.RedOpType)):
+        elif isinstance(each, _REDUCTIONS):
             op = operation(each)
         else:
             timeout = seconds(getattr(each, "timeout", None))

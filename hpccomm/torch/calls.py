@@ -15,7 +15,6 @@ from hpccomm.communicator import Communicator
 from hpccomm.contracts.arrivals import ANY
 from hpccomm.errors import (
     CollectiveTimeout,
-    CommunicationError,
     HpccommError,
     RankMismatch,
     UsageError,
@@ -26,12 +25,12 @@ from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
 from hpccomm.torch.tensors import Staging, array, contiguous, joined
 from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import (
+    BEGINNING,
+    WAITING,
     CompletedWork,
     PendingWork,
     ReceiveWork,
     as_torchs,
-    awaited,
-    torchs_errors,
 )
 
 
@@ -121,25 +120,23 @@ class GroupCalls:
         if not calls:
             return DONE
         entered()
-        try:
-            with self._lock:
-                # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call
-                # while this one waits.
-                if len(calls) == 1:
-                    ((name, arguments, keywords),) = calls
-                    work = getattr(comm, name)(
-                        *arguments, async_op=True, timeout=how.timeout, **keywords
-                    )
-                else:
-                    with comm.batch(async_op=True, timeout=how.timeout) as batch:
-                        for name, arguments, keywords in calls:
-                            getattr(comm, name)(*arguments, **keywords)
-                    work = batch.work
-            if how.async_op:
-                return PendingWork(work, result, settles, progresses=comm.background)
-        except CommunicationError as error:
-            raise as_torchs(error) from error
-        awaited(work)
+        with BEGINNING, self._lock:
+            # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call while
+            # this one waits.
+            if len(calls) == 1:
+                ((name, arguments, keywords),) = calls
+                work = getattr(comm, name)(
+                    *arguments, async_op=True, timeout=how.timeout, **keywords
+                )
+            else:
+                with comm.batch(async_op=True, timeout=how.timeout) as batch:
+                    for name, arguments, keywords in calls:
+                        getattr(comm, name)(*arguments, **keywords)
+                work = batch.work
+        if how.async_op:
+            return PendingWork(work, result, settles, progresses=comm.background)
+        with WAITING:
+            work.wait()
         for settle in settles:
             settle()
         return DONE
@@ -348,7 +345,7 @@ class GroupCalls:
             )
         stage = Staging()
         entered()
-        with self._lock, torchs_errors():
+        with self._lock, BEGINNING:
             work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
         return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)
 
@@ -394,7 +391,7 @@ class GroupCalls:
     def group(self, ranks: Sequence[int], timeout: float | None) -> Communicator:
         """Return a communicator of some ranks, in their order. Called by its members alone; blocks."""
         others = [rank for rank in range(self._comm.size) if rank not in ranks]
-        with self._lock, torchs_errors():
+        with self._lock, BEGINNING:
             comm = self._comm.shrink(others) if others else self._comm.dup()
         if timeout is not None:
             comm.set_timeout(timeout)
@@ -406,7 +403,7 @@ class GroupCalls:
 
     def duplicate(self) -> Communicator:
         """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""
-        with self._lock, torchs_errors():
+        with self._lock, BEGINNING:
             self._duplicates.append(self._comm.dup())
         return self._duplicates[-1]
 

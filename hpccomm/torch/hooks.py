@@ -17,7 +17,7 @@ from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
 from hpccomm.torch.untraced import untraced
-from hpccomm.torch.work import torchs_errors
+from hpccomm.torch.work import WAITING
 
 
 def ddp_comm_hook(compressor: Compressor) -> Callable[[Any, Any], Any]:
@@ -75,7 +75,7 @@ class CompressedBuckets:
     def _reduce(self, bucket: Bucket, tensor: Any) -> Any:
         exchange = self._exchange
         assert exchange is not None
-        with torchs_errors():
+        with WAITING:
             channel = self._channels.get(bucket)
             if channel is None:
                 channel = self._channels[bucket] = self._compressor.channel(bucket)

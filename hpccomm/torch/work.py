@@ -1,8 +1,7 @@
 """The results of calls, as c10d expects them: work objects and futures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock
 from typing import Any
@@ -57,27 +56,28 @@ def as_torchs(error: BaseException) -> BaseException:
     return raised
 
 
-@contextmanager
-def torchs_errors() -> Iterator[None]:
-    """Raise what the block raises as c10d's users catch it."""
-    try:
-        yield
-    except BETWEEN_RANKS as error:
-        raise as_torchs(error) from error
+class TorchsErrors:
+    """Raises errors of a block as c10d's users catch them: `torch.distributed.DistBackendError`.
 
-
-def awaited(work: Any, timeout: float | None = None) -> Any:
-    """Return the result of a call.
-
-    Raises
-    ------
-    torch.distributed.DistBackendError
-        If the call failed, or the deadline passed.
+    Parameters
+    ----------
+    *kinds : type
+        Their classes.
     """
-    try:
-        return work.wait(timeout)
-    except BETWEEN_RANKS as error:
-        raise as_torchs(error) from error
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, self._kinds):
+            raise as_torchs(error) from error
+
+
+BEGINNING, WAITING = TorchsErrors(CommunicationError), TorchsErrors(*BETWEEN_RANKS)
+"""For the beginning of calls, when a tensor that does not fit is an error of an argument; and for the wait."""
 
 
 @untraced
@@ -150,7 +150,8 @@ class PendingWork(CompletedWork):
         torch.distributed.DistBackendError
             If the call failed, or its deadline has passed; or `timeout` has, and the call goes on.
         """
-        awaited(self._work, seconds(timeout))
+        with WAITING:
+            self._work.wait(seconds(timeout))
         self._settle()
         return True
 
