@@ -22,7 +22,7 @@ from hpccomm.errors import (
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms
-from hpccomm.torch.tensors import Staging, array, contiguous, joined
+from hpccomm.torch.tensors import Staging, array, contiguous, joined, keep_for_stream
 from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import (
     BEGINNING,
@@ -180,6 +180,8 @@ class GroupCalls:
             whole = torch.sparse_coo_tensor(outs[0].T, outs[1], own.shape, check_invariants=False)
             with torch.no_grad():  # a detached sparse tensor has indices of its own
                 tensor.copy_(whole.coalesce())
+            for out in outs:
+                keep_for_stream(out)
 
         stage.settles.append(settle)
         return self._issue(calls, how, [tensor], stage)

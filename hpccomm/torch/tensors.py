@@ -5,6 +5,7 @@ its elements do not lie in order one behind the other, a copy is communicated, a
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,22 @@ def check_apart(tensor: Any) -> None:
         )
 
 
+def keep_for_stream(tensor: Any) -> None:
+    """Keep the memory of a tensor, which may be dropped now, until the current stream has come so far.
+
+    PyTorch gives it to the stream on which it was made at once, and that may be another one.
+    """
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def copy_back(outputs: Sequence[Any], parts: Sequence[Any], whole: Any) -> None:
+    """Copy parts of a tensor to outputs of as many elements; it may be dropped then."""
+    for output, part in zip(outputs, parts, strict=True):
+        output.detach().copy_(part.view(output.shape))
+    keep_for_stream(whole)
+
+
 class Staging:
     """The tensors that a call writes to, as arrays.
 
@@ -119,7 +136,7 @@ class Staging:
         whole = contiguous(tensor)
         if whole is not tensor:
             check_apart(tensor)
-            self.settles.append(lambda: tensor.detach().copy_(whole))
+            self.settles.append(partial(copy_back, [tensor], [whole], whole))
         return array(whole, reduced=reduced)
 
     def parts(self, parts: Sequence[Any], like: Any) -> Any:
@@ -128,10 +145,5 @@ class Staging:
         for each in parts:
             check_apart(each)
         flat = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
-
-        def settle() -> None:
-            for part, elements in zip(parts, flat.split(sizes), strict=True):
-                part.detach().copy_(elements.view(part.shape))
-
-        self.settles.append(settle)
+        self.settles.append(partial(copy_back, parts, flat.split(sizes), flat))
         return array(flat)

@@ -141,6 +141,7 @@ class PendingWork(CompletedWork):
         self._work, self._settles, self._progresses = work, list(settles), progresses
         self._lock = Lock()
         self._future: Any = None
+        self._copied: Any = None  # on a device, when the results are where they belong
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is done; on a device, order the current stream behind it.
@@ -157,8 +158,15 @@ class PendingWork(CompletedWork):
 
     def _settle(self) -> None:
         with self._lock:  # also where nothing is left: another thread may be at the last copy
+            if not self._settles and self._copied is None:
+                return
+            device = self._device()
+            if self._copied is not None:  # maybe on another stream
+                torch.cuda.current_stream(device).wait_event(self._copied)
             while self._settles:
                 self._settles.pop(0)()
+            if device is not None:
+                self._copied = torch.cuda.current_stream(device).record_event()
 
     def synchronize(self) -> None:
         """Wait as `wait` does."""
@@ -176,32 +184,35 @@ class PendingWork(CompletedWork):
         if not self._progresses:
             self.wait()  # no thread would complete the future
             return super().get_future()
-        base: Any = Future()
+        device = self._device()
+        base: Any = Future(devices=[] if device is None else [device])
         # A future that is given an exception is taken for a completed one by C++, which crashes on it. What
         # a callback raises is an error there.
-        future = base.then(lambda _: self._settled())
+        future = base.then(lambda _: self.wait() and self._result)
         self._work.add_done_callback(lambda: _complete(base))
         return future
 
-    def _settled(self) -> list[Any]:
-        self.wait()
-        return self._result
-
     def _device_future(self) -> Any:
         """Return a completed future, whose waiters' streams are ordered behind the call."""
-        # A list of tensors, or of lists of them; empty where c10d wants none back, as off the root of gather.
-        parts = [
-            part for each in self._result for part in (each if isinstance(each, list) else [each])
-        ]
-        device = parts[0].device if parts else torch.device("cuda", torch.cuda.current_device())
+        device = self._device()
         future: Any = Future(devices=[device])
         with torch.cuda.stream(torch.cuda.Stream(device)):
             self.wait()
             future.set_result(self._result)
         return future
 
+    def _device(self) -> Any:
+        """Return where the results are; None for the host's memory."""
+        # A list of tensors, or of lists of them; empty, or None, where c10d wants none back, as off the root of gather.
+        for each in self._result:
+            for part in each if isinstance(each, list) else [each]:
+                if part is not None:
+                    return part.device if part.is_cuda else None
+        on_stream = self._work.progress is None
+        return torch.device("cuda", torch.cuda.current_device()) if on_stream else None
+
     def is_completed(self) -> bool:
-        """Return whether the call is over, for good or ill."""
+        """Return whether the call is over, for good or ill. The current stream may use the result then, as c10d has it."""
         done: bool = self._work.done()
         if done and self._work.exception() is None:
             self._settle()

@@ -5,12 +5,18 @@ A current stream of its own is what matters: it is not CuPy's.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import cupy
+from cupy.cuda.memory import MemoryPointer, PooledMemory
+from standin import control, streams
 from torch import cuda as cuda
 
 
@@ -84,6 +90,42 @@ class device:  # PyTorch's name
     __hash__ = None  # type: ignore[assignment]
 
 
+class _Memory(PooledMemory):
+    """Memory of the caching allocator, which gives a dropped tensor's to the stream that it was made on.
+
+    Others may still use it: PyTorch's documentation of `Tensor.record_stream`.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._uses: list[streams.Marker] = []
+        self._recorded: set[streams.Stream] = set()
+
+    def use(self, stream: streams.Stream) -> None:
+        """Note what a stream does with it so far."""
+        self._uses.append(stream.mark())
+
+    def record(self, stream: streams.Stream) -> None:
+        """Note that a stream uses it."""
+        self._recorded.add(stream)
+
+    def __del__(self, finalizing: Callable[[], Any] = sys.is_finalizing) -> None:
+        if self._lent is None or finalizing():
+            return
+        for use in self._uses:
+            if use.stream not in {self._lent.stream, *self._recorded} and not use.done():
+                control.violation(
+                    f"a tensor was dropped while stream {use.stream.pointer:#x} was to read it, "
+                    "without a record_stream"
+                )
+        for stream in self._recorded:
+            stream.put(partial(_keep, self._lent))
+
+
+def _keep(lent: Any) -> None:
+    """Keep memory until a stream comes to this."""
+
+
 class Tensor:
     """A tensor in device memory (or in the host's, where it says so)."""
 
@@ -98,6 +140,16 @@ class Tensor:
     @property
     def is_cuda(self) -> Any:
         return isinstance(self._array, cupy.ndarray)
+
+    @property
+    def is_cpu(self) -> Any:
+        return not self.is_cuda
+
+    is_sparse = False
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
 
     @property
     def device(self) -> device:
@@ -142,6 +194,23 @@ class Tensor:
 
     def numel(self) -> int:
         return self._array.size
+
+    def contiguous(self) -> Tensor:
+        return self if self.is_contiguous() else self.new_empty(self.shape).copy_(self)
+
+    def copy_(self, source: Tensor) -> Tensor:
+        here = cuda.current_stream(self.get_device())._itself()
+        with cuda._current(self.get_device()):
+            self._array[...] = source._array
+        source._array.data.mem.use(here)
+        return self
+
+    def record_stream(self, stream: cuda.Stream) -> None:
+        self._array.data.mem.record(stream._itself())
+
+    def split(self, sizes: list[int]) -> list[Tensor]:
+        ends = np.cumsum([0, *sizes]).tolist()
+        return [self[start:end] for start, end in pairwise(ends)]
 
     def detach(self) -> Tensor:
         return Tensor(self._array)
@@ -213,6 +282,17 @@ class Tensor:
         return self._array.__dlpack__(**keywords)
 
 
+def _debug_has_internal_overlap(tensor: Tensor) -> int:
+    return 0
+
+
+def cat(tensors: list[Tensor]) -> Tensor:
+    whole = tensors[0].new_empty(sum(each.numel() for each in tensors))
+    for place, each in zip(whole.split([t.numel() for t in tensors]), tensors, strict=True):
+        place.copy_(each)
+    return whole
+
+
 def _neg_view(tensor: Tensor) -> Tensor:
     return Tensor(tensor._array, neg=not tensor._neg)
 
@@ -244,8 +324,8 @@ def empty(
 def _device_empty(shape: Any, dtype: Any) -> Any:
     """PyTorch has dtypes that CuPy makes no arrays of."""
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
-    memory = cupy.cuda.alloc(int(np.prod(extents, dtype=np.int64)) * dtype.itemsize)
-    return cupy.ndarray(extents, dtype, memory)
+    memory = _Memory(int(np.prod(extents, dtype=np.int64)) * dtype.itemsize)
+    return cupy.ndarray(extents, dtype, MemoryPointer(memory, 0))
 
 
 def full(size: Any, fill_value: Any, **keywords: Any) -> Tensor:
@@ -273,3 +353,8 @@ def tensor(data: Any, *, dtype: dtype | None = None, device: Any = None) -> Tens
         made = Tensor(_device_empty(values.shape, values.dtype))
         made._array.set(values)
         return made
+
+
+from torch import distributed as distributed  # noqa: E402 (it takes what is above)
+from torch import futures as futures  # noqa: E402
+from torch import utils as utils  # noqa: E402

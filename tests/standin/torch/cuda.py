@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import cupy
+from standin import devices, streams
 
 _local = threading.local()
 
@@ -32,6 +33,15 @@ class Stream:
     def query(self) -> bool:
         return self._stream.done
 
+    def record_event(self) -> streams.Marker:
+        return self._itself().mark()
+
+    def wait_event(self, event: streams.Marker) -> None:
+        self._itself().after(event)
+
+    def _itself(self) -> streams.Stream:
+        return streams.find(self.cuda_stream, self.device_index)
+
 
 class ExternalStream(Stream):
     """A stream that somebody else owns."""
@@ -53,6 +63,14 @@ def _streams() -> dict[int, Stream]:
 
 def is_available() -> bool:
     return cupy.cuda.is_available()
+
+
+def is_initialized() -> bool:
+    return devices.has_current()
+
+
+def set_device(device: Any) -> None:
+    cupy.cuda.runtime.setDevice(_index(device))
 
 
 def current_device() -> int:

@@ -1,0 +1,88 @@
+"""torch.distributed's calls on tensors of a device, on the stand-in's PyTorch.
+
+Memory: PyTorch's documentation of ``Tensor.record_stream``, which the stand-in's allocator holds programs to. Results:
+its documentation of ``Work`` ("the output can be utilized on the default stream without further synchronization") and
+of ``get_future``.
+"""
+
+import threading
+import time
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+from nccl_ranks import run_ranks
+from until import until
+
+pytestmark = pytest.mark.standin
+
+COUNT = 5000
+
+
+def settled_by_wait(torch, work):
+    work.wait()
+
+
+def settled_by_a_future(torch, work):
+    work.get_future().wait()
+
+
+def settled_by_a_future_and_waited_for(torch, work):
+    """Whose own stream alone is behind the copy then."""
+    work.get_future()
+    work.wait()
+
+
+def settled_elsewhere(torch, work):
+    """On the stream that is current where somebody asks whether it is over."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        until(work.is_completed)
+    work.wait()
+
+
+def settled_by_a_question(torch, work):
+    until(work.is_completed)
+
+
+WAYS = [
+    settled_by_wait,
+    settled_by_a_future,
+    settled_by_a_future_and_waited_for,
+    settled_elsewhere,
+    settled_by_a_question,
+]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "loopback"])  # the latter by way of the host
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monkeypatch):
+    torch, control = import_module("torch"), import_module("standin.control")
+    calls = import_module("hpccomm.torch.calls")
+    own = set()
+    monkeypatch.setattr(  # all streams lag behind those on which the program goes on
+        control, "late", lambda: time.sleep(0.02 * (threading.current_thread().name not in own))
+    )
+    options = SimpleNamespace(timeout=None, asyncOp=True)
+
+    def main(comm):
+        torch.cuda.set_device(comm.rank)
+        stream = torch.cuda.Stream()
+        own.add(f"stream {stream.cuda_stream:#x}")
+        with torch.cuda.stream(stream):
+            program(comm)
+
+    def program(comm):
+        group = calls.GroupCalls()
+        group._over(comm)
+        x = torch.full((COUNT,), comm.rank + 1.0, device="cuda")
+        parts = [torch.zeros(COUNT, device="cuda") for _ in range(comm.size)]
+        turned = torch.ones((COUNT, 2), device="cuda").t()
+        works = [group.allgather([parts], [x], options), group.allreduce([turned], options)]
+        while works:
+            way(torch, works.pop())
+        other = torch.full((COUNT * comm.size,), -1.0, device="cuda")  # it goes on allocating
+        sums = [each.tolist() for each in (*parts, turned)]
+        assert sums == [[1.0] * COUNT, [2.0] * COUNT, [[2.0] * COUNT] * 2]
+        assert set(other.tolist()) == {-1.0}
+
+    run_ranks(2, main, backend=backend)

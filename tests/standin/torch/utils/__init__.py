@@ -1,0 +1,3 @@
+"""What belongs to no other part."""
+
+from torch.utils import weak as weak
