@@ -8,12 +8,14 @@ from multiprocessing import parent_process
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import torch
 import torch.distributed as dist
 
 import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.communicator import Communicator
 from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
+from hpccomm.memory.cuda.library import visible_devices
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.group import BESIDE_OTHERS, GroupFacts, HpccommGroup, served_by
 from hpccomm.torch.registration import NAME, SCHEME
@@ -33,7 +35,8 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     """Start `torch.distributed` with the backend ``"hpccomm"`` on all ranks of MPI. Collective; blocks.
 
     It is ``init_process_group("hpccomm", init_method="mpi://")``. Rank, size and store come from MPI: no address, no
-    port, no environment variable.
+    port, no environment variable. Tensors of one CUDA device are taken: that of ``device_id``; else PyTorch's current
+    one, if CUDA has begun, as after ``torch.cuda.set_device``; else that of the rank's number on its node.
 
     Parameters
     ----------
@@ -47,8 +50,10 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     LaunchError
         If the job was not started by MPI, such as by ``torch.multiprocessing.spawn``.
     """
+    given = options.get("device_id")
+    url = f"{SCHEME}://?device={getattr(given, 'index', given)}"  # c10d does not tell `rendezvous`
     dist.init_process_group(
-        options.pop("backend", NAME), init_method=f"{SCHEME}://", timeout=timeout, **options
+        options.pop("backend", NAME), init_method=url, timeout=timeout, **options
     )
 
 
@@ -63,12 +68,13 @@ def rendezvous(
         If `url` has a rank or a number of ranks that are not MPI's, or multiprocessing has started this process.
     """
     global _store, _waiting
-    given = {name: int(number) for name, number in parse_qsl(urlsplit(url).query) if number != "-1"}
+    query = parse_qsl(urlsplit(url).query)
+    given = {name: int(number) for name, number in query if number not in ("-1", "None")}
     _check_start(given)
     if _waiting is not None:  # another backend had the store
         _waiting.finalize()
         _waiting = None
-    comm = hpccomm.new_comm(name="torch", timeout=seconds(timeout))
+    comm = _new_comm(seconds(timeout), given.get("device"))
     _check_size(comm, given.get("world_size", comm.size))
     _check_rank(comm, given.get("rank", comm.rank))
     _waiting = comm
@@ -84,6 +90,15 @@ def rendezvous(
             )
         _store = JobStore(side, comm.rank, STORE_SECONDS)
         yield _store, comm.rank, comm.size
+
+
+def _new_comm(timeout: float | None, device: int | None) -> Communicator:
+    """Return the communicator of all ranks for a CUDA device, by default the one that the program has made current."""
+    if not visible_devices():  # to hpccomm: PyTorch may see some
+        device = None
+    elif device is None and torch.cuda.is_initialized():
+        device = torch.cuda.current_device()
+    return hpccomm.new_comm(name="torch", timeout=timeout, device=device)
 
 
 def _check_start(given: Mapping[str, int]) -> None:
@@ -106,8 +121,8 @@ def _check_size(comm: Communicator, size: int) -> None:
     comm.finalize()
     raise LaunchError(
         f"torch.distributed has {size} ranks and MPI has {started}: the backend {NAME!r} takes processes that MPI has "
-        f"started. Start them with 'mpiexec -n {size} python ...' (or srun) in place of torchrun, and call "
-        "hpccomm.torch.init()"
+        "started. Call hpccomm.torch.init(), which takes rank and size from MPI, and not from RANK and WORLD_SIZE as env:// "
+        f"does; where {size} are meant, start 'mpiexec -n {size} python ...' (or srun) in place of torchrun"
     )
 
 
@@ -159,7 +174,7 @@ def _kind() -> type[GroupFacts]:
 def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> Communicator:
     global _waiting
     if not ranks:  # the default group
-        comm, _waiting = _waiting or hpccomm.new_comm(name="torch", timeout=timeout), None
+        comm, _waiting = _waiting or _new_comm(timeout, None), None
         _check_size(comm, options.group_size)
         _check_rank(comm, options.group_rank)
         return comm

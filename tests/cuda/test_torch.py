@@ -86,3 +86,24 @@ def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monk
         assert set(other.tolist()) == {-1.0}
 
     run_ranks(2, main, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("given", "current", "taken"),
+    [("cuda:3", None, 3), (4, 2, 4), (None, 2, 2), ("cpu", 2, 2), (None, None, 0)],
+)
+def test_the_communicator_is_made_for_the_programs_device(given, current, taken):
+    """PyTorch's documentation of init_process_group: device_id is "a single, specific device this process will work on"."""
+    torch = import_module("torch")
+    backend = import_module("hpccomm.torch")
+
+    def main(comm):
+        if current is not None:
+            torch.cuda.set_device(current)
+        device = torch.device(given) if isinstance(given, str) else given
+        backend.init(**({} if device is None else {"device_id": device}))
+        made = backend.communicator()
+        assert made.device == taken
+        torch.distributed.group.WORLD.shutdown()
+
+    run_ranks(1, main)
