@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
     known = reading.known_runs(args.output)
     new: dict[Any, tuple[Path, ImportedRun]] = {}
     for log, content in logs:
-        for each in content.runs:
-            if (key := identity(each.info, each.rows)) not in known:
-                new.setdefault(key, (log, each))
+        for found in content.runs:
+            if (key := identity(found.info, found.rows)) not in known:
+                new.setdefault(key, (log, found))
     if not args.dry_run:
         # A run is named only when it is in the file.
         names = reading.store(args.output, [each for _, each in new.values()])

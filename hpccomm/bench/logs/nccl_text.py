@@ -222,7 +222,8 @@ def _reached(
 
 def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     """Take a line that is a row, part of one, or of no table."""
-    if not tables or tables[-1].layout is None:
+    columns = tables[-1].layout if tables else None
+    if columns is None:
         row = MODERN.read(line.number, line.text)
         if row is None:
             return
@@ -230,8 +231,8 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
             tables.append(PrintedTable(line.number, began=_FILLED))
         tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
         tables[-1].mixed |= len(tables) > 1 and not tables[-2].ended
-        tables[-1].layout = MODERN
-    table, columns = tables[-1], tables[-1].layout or MODERN
+        columns = tables[-1].layout = MODERN
+    table = tables[-1]
     cells, begun = columns.read(line.number, line.text), table.begun
     if cells is None and begun is not None and line.text[:1].isspace():
         # Others have printed between its writes.
@@ -370,12 +371,12 @@ def _split(group: list[PrintedTable], first: int) -> Iterable[list[PrintedTable]
     ):
         yield group
     else:
-        yield from ([table] for table in group if table.layout or table.notes)
+        yield from ([table] for table in group if table.layout is not None or table.notes)
 
 
 def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     rows = sum(len({row.line for row in table.rows}) + len(table.behind) for table in group)
-    programs = sum(1 for table in group if table.layout)
+    programs = sum(1 for table in group if table.layout is not None)
     number = f"{programs} programs print" if programs > 1 else "several programs print"
     return LeftOutTable(
         group[0].line,

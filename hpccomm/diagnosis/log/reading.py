@@ -152,7 +152,7 @@ class _LogReader:
         if not self._in_table or row is None:
             return
         rest = data[row.end() :]
-        said = f"{_UNFINISHED.meaning}, and the last size that it has printed is {int(row[1])} B"
+        said = f"{_UNFINISHED.meaning}; the last size that it has printed is {int(row[1])} B"
         said += "; then it was interrupted from the keyboard" if b"^C" in rest else ""
         line = self.report.lines - data.count(b"\n", row.start()) + 1
         origin, text = prefixes.split(_text(row[0]))
