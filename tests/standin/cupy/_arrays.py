@@ -61,13 +61,6 @@ class flags:  # CuPy's name
         self.fnc = f and not c
         self.forc = f or c
 
-    def __getitem__(self, name: str) -> bool:
-        return {
-            "C_CONTIGUOUS": self.c_contiguous,
-            "F_CONTIGUOUS": self.f_contiguous,
-            "OWNDATA": self.owndata,
-        }[name]
-
 
 class ndarray:  # CuPy's name
     """An array in device memory."""
@@ -188,9 +181,6 @@ class ndarray:  # CuPy's name
         target = self[key]
         run(lambda x: x, target, value)
 
-    def __iter__(self) -> Any:
-        return (self[i] for i in range(len(self)))
-
     def reshape(self, *shape: Any, order: str = "C") -> "ndarray":
         wanted = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
         try:  # as CuPy's: a view, if there is one
@@ -200,9 +190,6 @@ class ndarray:  # CuPy's name
 
     def ravel(self, order: str = "C") -> "ndarray":
         return self.reshape(-1)
-
-    def flatten(self, order: str = "C") -> "ndarray":
-        return self.copy().reshape(-1)
 
     def view(self, dtype: Any = None) -> "ndarray":
         if dtype is None:
@@ -216,17 +203,6 @@ class ndarray:  # CuPy's name
     @property
     def T(self) -> "ndarray":  # NumPy's name
         return self.transpose()
-
-    @property
-    def real(self) -> "ndarray":
-        return self._same_memory(lambda like: like.real)
-
-    @property
-    def imag(self) -> "ndarray":
-        return self._same_memory(lambda like: like.imag)
-
-    def squeeze(self, axis: Any = None) -> "ndarray":
-        return self._same_memory(lambda like: like.squeeze(axis))
 
     # Copies
 
@@ -283,23 +259,14 @@ class ndarray:  # CuPy's name
         check_kernel_dtype(self.dtype)
         run(lambda: value, self)
 
-    def item(self, *index: Any) -> Any:
-        return self.get().item(*index)
-
     def tolist(self) -> Any:
         return self.get().tolist()
 
     def __bool__(self) -> bool:
         return bool(self.get())
 
-    def __int__(self) -> int:
-        return int(self.get())
-
     def __float__(self) -> float:
         return float(self.get())
-
-    def __index__(self) -> int:
-        return self.get().__index__()
 
     # Reductions over elements
 
@@ -313,27 +280,11 @@ class ndarray:  # CuPy's name
     ) -> "ndarray":
         return self._reduced("sum", axis, dtype, out, keepdims)
 
-    def prod(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> "ndarray":
-        return self._reduced("prod", axis, dtype, out, keepdims)
-
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
         return self._reduced("max", axis, None, out, keepdims)
 
-    def min(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
-        return self._reduced("min", axis, None, out, keepdims)
-
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
         return self._reduced("all", axis, None, out, keepdims)
-
-    def any(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
-        return self._reduced("any", axis, None, out, keepdims)
-
-    def mean(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> "ndarray":
-        return self._reduced("mean", axis, dtype, out, keepdims)
 
     # NumPy's functions on it are CuPy's
 
@@ -348,12 +299,6 @@ class ndarray:  # CuPy's name
         if "out" in kwargs and isinstance(kwargs["out"], tuple):
             kwargs["out"] = kwargs["out"][0]
         return function(*inputs, **kwargs)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        import cupy
-
-        ours = getattr(cupy, function.__name__, None)
-        return NotImplemented if ours is None else ours(*args, **kwargs)
 
 
 def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:

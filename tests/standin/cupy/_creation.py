@@ -9,8 +9,8 @@ from cupy.cuda import runtime
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
 __all__ = [
-    "arange", "array", "asarray", "ascontiguousarray", "asnumpy", "empty", "empty_like", "full",
-    "full_like", "ndarray", "ones", "ones_like", "zeros", "zeros_like",
+    "arange", "array", "asarray", "asnumpy", "empty", "empty_like", "full", "ndarray", "ones", "zeros",
+    "zeros_like",
 ]  # fmt: skip
 
 
@@ -45,14 +45,6 @@ def zeros_like(a: Any, dtype: Any = None) -> ndarray:
     return zeros(a.shape, a.dtype if dtype is None else dtype)
 
 
-def ones_like(a: Any, dtype: Any = None) -> ndarray:
-    return full(a.shape, 1, a.dtype if dtype is None else dtype)
-
-
-def full_like(a: Any, fill_value: Any, dtype: Any = None) -> ndarray:
-    return full(a.shape, fill_value, a.dtype if dtype is None else dtype)
-
-
 def array(obj: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> ndarray:
     if isinstance(obj, ndarray):
         if dtype is None or np.dtype(dtype) == obj.dtype:
@@ -78,11 +70,6 @@ def _from_interface(obj: Any) -> ndarray:
 
 def asarray(a: Any, dtype: Any = None, order: Any = None) -> ndarray:
     return array(a, dtype, copy=False)
-
-
-def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
-    found = asarray(a, dtype)
-    return found if found._c_contiguous else found.copy()
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:

@@ -108,17 +108,6 @@ for _name in TYPES:
     globals()[_name] = ufunc(_name)
 
 
-def _kind(x: Any) -> Any:
-    return np.ones((1,) * x.ndim, x.dtype) if isinstance(x, ndarray) else x
-
-
-def where(condition: Any, x: Any = None, y: Any = None) -> ndarray:
-    parts = (condition, x, y)
-    made = np.where(*map(_kind, parts)).dtype
-    shapes = [p.shape if isinstance(p, ndarray) else np.shape(p) for p in parts]
-    return run(np.where, ndarray(np.broadcast_shapes(*shapes), made), *parts)
-
-
 def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None) -> None:
     if isinstance(src, np.ndarray):
         if src.size != 1:
@@ -138,13 +127,6 @@ def copyto(dst: ndarray, src: Any, casting: str = "same_kind", where: Any = None
         run(lambda x, old, mask: np.where(mask, x, old), dst, src, dst, where)
 
 
-def take(a: ndarray, indices: Any, axis: Any = None, out: Any = None) -> ndarray:
-    indices = indices if isinstance(indices, ndarray) or np.isscalar(indices) else asarray(indices)
-    shape = np.take(np.empty(a.shape, bool), np.zeros(np.shape(_shaped(indices)), int), axis).shape
-    target = ndarray(shape, a.dtype) if out is None else out
-    return run(lambda x, i: np.take(x, i, axis, mode="wrap"), target, a, indices)
-
-
 def _shaped(x: Any) -> Any:
     return np.empty(x.shape, bool) if isinstance(x, ndarray) else x
 
@@ -154,12 +136,6 @@ def concatenate(tup: Any, axis: Any = 0, out: Any = None) -> ndarray:
     like = np.concatenate([np.empty(p.shape, p.dtype) for p in parts], axis)
     target = ndarray(like.shape, like.dtype) if out is None else out
     return run(lambda *values: np.concatenate(values, axis), target, *parts)
-
-
-def stack(tup: Any, axis: int = 0) -> ndarray:
-    parts = [asarray(x) for x in tup]
-    like = np.stack([np.empty(p.shape, p.dtype) for p in parts], axis)
-    return run(lambda *values: np.stack(values, axis), ndarray(like.shape, like.dtype), *parts)
 
 
 def reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool) -> ndarray:
@@ -188,26 +164,9 @@ for _name in _REDUCTIONS:
     globals()[_name] = _reduction(_name)
 
 
-def count_nonzero(a: ndarray, axis: Any = None) -> ndarray:
-    like = np.asarray(np.count_nonzero(np.ones(a.shape, bool), axis))
-    return run(lambda x: np.count_nonzero(x, axis), ndarray(like.shape, np.int64), a)
-
-
 def matmul(x1: ndarray, x2: ndarray, out: Any = None) -> ndarray:
     like = np.matmul(np.zeros(x1.shape, x1.dtype), np.zeros(x2.shape, x2.dtype))
     return run(np.matmul, ndarray(like.shape, like.dtype) if out is None else out, x1, x2)
-
-
-def dot(a: ndarray, b: ndarray, out: Any = None) -> ndarray:
-    like = np.asarray(np.dot(np.zeros(a.shape, a.dtype), np.zeros(b.shape, b.dtype)))
-    return run(np.dot, ndarray(like.shape, like.dtype) if out is None else out, a, b)
-
-
-def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> ndarray:
-    first, second = asarray(a1), asarray(a2)
-    return run(
-        lambda x, y: np.array_equal(x, y, equal_nan=equal_nan), ndarray((), np.bool_), first, second
-    )
 
 
 _BINARY = {
@@ -240,6 +199,5 @@ def _operators() -> None:
 
 _operators()
 __all__ = [  # noqa: PLE0604  # names of the table
-    *TYPES, *_REDUCTIONS, "array_equal", "concatenate", "copyto", "count_nonzero", "dot", "matmul",
-    "stack", "take", "ufunc", "where",
+    *TYPES, *_REDUCTIONS, "concatenate", "copyto", "matmul", "ufunc",
 ]  # fmt: skip

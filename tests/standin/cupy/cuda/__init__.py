@@ -18,7 +18,6 @@ from cupy.cuda.memory import UnownedMemory as UnownedMemory
 from cupy.cuda.memory import alloc as alloc
 from cupy.cuda.pinned_memory import PinnedMemory as PinnedMemory
 from cupy.cuda.stream import Event as Event
-from cupy.cuda.stream import ExternalStream as ExternalStream
 from cupy.cuda.stream import Stream as Stream
 from cupy.cuda.stream import get_current_stream as get_current_stream
 from cupy.cuda.stream import get_elapsed_time as get_elapsed_time

@@ -25,12 +25,6 @@ class Device:
     def __exit__(self, *raised: object) -> None:
         runtime.setDevice(_stack().pop())
 
-    def __repr__(self) -> str:
-        return f"<CUDA Device {self.id}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and self.id == other.id
-
     __hash__ = None  # type: ignore[assignment]
 
     def use(self) -> "Device":
@@ -40,10 +34,6 @@ class Device:
     def synchronize(self) -> None:
         with self:
             runtime.deviceSynchronize()
-
-    @property
-    def pci_bus_id(self) -> str:
-        return runtime.deviceGetPCIBusId(self.id)
 
 
 def _stack() -> list[int]:

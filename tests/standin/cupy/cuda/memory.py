@@ -15,13 +15,6 @@ class BaseMemory:
     size = 0
     device_id = 0
 
-    def __int__(self) -> int:
-        return self.ptr
-
-    @property
-    def device(self) -> Device:
-        return Device(self.device_id)
-
 
 class PooledMemory(BaseMemory):
     """Memory from the pool."""
@@ -34,10 +27,6 @@ class PooledMemory(BaseMemory):
             stream = streams.find(get_current_stream().ptr, self.device_id)
             self._lent = heap.Lent(size, stream)
             self.ptr = self._lent.pointer
-
-    def free(self) -> None:
-        self._lent = None
-        self.ptr = 0
 
 
 class UnownedMemory(BaseMemory):
@@ -64,14 +53,8 @@ class MemoryPointer:
         self.ptr = mem.ptr + offset
         self.device_id = mem.device_id
 
-    def __int__(self) -> int:
-        return self.ptr
-
     def __add__(self, offset: int) -> "MemoryPointer":
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
-
-    def __sub__(self, offset: int) -> "MemoryPointer":
-        return self + -offset
 
     @property
     def device(self) -> Device:

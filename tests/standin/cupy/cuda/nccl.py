@@ -37,9 +37,6 @@ class NcclError(RuntimeError):
         self.status = status
         super().__init__(f"{_NAMES[status]}: {_TEXTS[status].decode()}")
 
-    def __reduce__(self) -> tuple[type, tuple[int]]:
-        return type(self), (self.status,)
-
 
 def check_status(status: int) -> None:
     if status:
@@ -122,9 +119,6 @@ class NcclCommunicator:
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
         terms = _Terms("broadcast", _size(count), datatype, 0, root)
         check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
-
-    def bcast(self, buff, count, datatype, root, stream) -> None:
-        self.broadcast(buff, buff, count, datatype, root, stream)
 
     def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
         terms = _Terms("reduce_scatter", _size(recvcount), datatype, op)

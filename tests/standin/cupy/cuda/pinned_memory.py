@@ -14,9 +14,6 @@ class PinnedMemory:
         self._block = heap.pinned(size)
         self.ptr = self._block.pointer
 
-    def __int__(self) -> int:
-        return self.ptr
-
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         block = self.__dict__.get("_block")
         if block is not None and not finalizing():

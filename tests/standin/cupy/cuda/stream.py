@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import warnings
 from typing import Any
 
 from cupy.cuda import graph, runtime
@@ -86,12 +85,6 @@ class _BaseStream:
         self.ptr = ptr
         self.device_id = device_id
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BaseStream) and self.ptr == other.ptr
-
-    def __hash__(self) -> int:
-        return self.ptr
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.ptr} (device {self.device_id})>"
 
@@ -111,11 +104,6 @@ class _BaseStream:
         device = mine.devices.pop()
         mine.stacks[device].pop()
         mine.set(mine.stacks[device][-1])
-
-    def use(self) -> "_BaseStream":
-        _matching(self.device_id)
-        _PerThread.get().set(self)
-        return self
 
     @property
     def done(self) -> bool:
@@ -207,17 +195,6 @@ class Stream(_BaseStream):
         _BaseStream.__init__(stream, pointer, -1)
         stream._foreign_stream_ref = obj
         return stream
-
-
-class ExternalStream(_BaseStream):
-    def __init__(self, ptr: int, device_id: int = -1) -> None:
-        warnings.warn(
-            "ExternalStream is deprecated. Use Stream.from_external() instead to interoperate with "
-            "external streams that implement the CUDA stream protocol.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        super().__init__(ptr, device_id)
 
 
 Stream.null = Stream(null=True)

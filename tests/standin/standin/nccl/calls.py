@@ -92,7 +92,7 @@ def shrink(handle: int, exclude: list[int], flags: int) -> tuple[int, int]:
     waiting = Communicator(
         f"{parent.name}/shrink{number}", parent.rank, parent.addresses, parent.device, None
     )
-    waiting.exchanged("shrink", None, left)
+    waiting.meet("shrink", left, lambda: False)
     return SUCCESS, _child(parent, f"shrunk{number}", left)
 
 

@@ -3,7 +3,7 @@
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -221,13 +221,8 @@ class Communicator:
         """Connect the ranks at the first call of a kind, which waits for all of them, or for an abort."""
         kind = call.terms.kind
         if control.connects() and kind not in self._connected:
-            for rank in range(self.size):
-                self._send(rank, ("connect", kind, self.rank), b"")
-            for rank in range(self.size):
-                # On the host, which looks all the time: it has left before a revocation ends.
-                self._box(self.rank).take(
-                    ("connect", kind, rank), lambda: self.aborted or self.revoked
-                )
+            # On the host, which looks all the time: it has left before a revocation ends.
+            self.meet(("connect", kind), range(self.size), lambda: self.aborted or self.revoked)
             self._connected.add(kind)
 
     def registers(self, call: Collective) -> None:
@@ -240,23 +235,14 @@ class Communicator:
         new = [place for place in there if (place, call.terms.kind) not in self._exchanged]
         if control.nvswitch() and new:
             self._exchanged.update((place, call.terms.kind) for place in new)
-            box = self._post.box((self.name, "nvls", self.rank))
-            number = len(self._exchanged)
-            for rank in range(self.size):
-                target = (self.name, "nvls", rank)
-                self._post.send(self.addresses[rank], target, (number, self.rank), b"")
-            for rank in range(self.size):
-                box.take((number, rank), lambda: False)
+            self.meet(("nvls", len(self._exchanged)), range(self.size), lambda: False)
 
-    def exchanged(self, kind: Hashable, mine: object, ranks: list[int]) -> list[object]:
-        """Return what each of some ranks has given. Blocks until they have; for creations."""
-        hub = ranks[0]
-        self._send(hub, (kind, self.rank), pickle.dumps(mine))
-        if self.rank == hub:
-            table = [pickle.loads(self._take((kind, rank))) for rank in ranks]
-            for rank in ranks:
-                self._send(rank, (kind, "all"), pickle.dumps(table))
-        return pickle.loads(self._take((kind, "all")))
+    def meet(self, what: Hashable, ranks: Iterable[int], stopped: Callable[[], bool]) -> None:
+        """Wait on the host until some ranks have come here, or raise `Stopped`."""
+        for rank in ranks:
+            self._send(rank, (what, self.rank), b"")
+        for rank in ranks:
+            self._box(self.rank).take((what, rank), stopped)
 
     # On a stream
 

@@ -6,6 +6,8 @@ back is written through ``ctypes.byref``. A function that the version lacks is n
 
 import ctypes
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from standin import control, devices, heap
@@ -24,15 +26,17 @@ _SINCE = {
     "ncclAlltoAll": 22803,
     "ncclGather": 22803,
     "ncclScatter": 22803,
-    **dict.fromkeys(
-        (
-            f"nccl{kind}Config"
-            for kind in ("AllReduce", "Reduce", "Broadcast", "ReduceScatter", "AllGather")
-        ),
-        23200,
-    ),
 }
 """Versions that the functions came with; the others were there before."""
+
+_SELECTING = {
+    "ncclAllReduceConfig": "all_reduce",
+    "ncclReduceConfig": "reduce",
+    "ncclBroadcastConfig": "broadcast",
+    "ncclReduceScatterConfig": "reduce_scatter",
+    "ncclAllGatherConfig": "all_gather",
+}
+"""Functions that take settings of a call as well, from NCCL 2.32 on."""
 
 _PIECE = 2 << 20
 
@@ -76,8 +80,9 @@ selected: list[tuple[str, str]] = []
 """Collectives that were called with settings, and the algorithms that these named."""
 
 
-def _selected(kind: str, comm: Any, config: Any) -> int:
-    """Return the status with which NCCL refuses a call's settings: names by commas, in any case."""
+def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
+    """Make a call with settings, which stand last; NCCL refuses what names no algorithm: by commas, in any case."""
+    *_, comm, _, config = arguments
     settings = config._obj
     if settings.size < 72 or settings.magic != 0xCAFEBEEF:
         return calls.INVALID_ARGUMENT
@@ -88,7 +93,7 @@ def _selected(kind: str, comm: Any, config: Any) -> int:
     left = communicator is None or communicator.algorithms.permits(kind)
     if settings.forceAlgSelection and not (allowed.valid and allowed.permits(kind) and left):
         return calls.INVALID_ARGUMENT
-    return 0
+    return plain(*arguments[:-1])
 
 
 def _given(status_and_value: tuple[int, int], reference: Any) -> int:
@@ -102,9 +107,13 @@ class Library:
     """The functions, as ctypes.CDLL has them."""
 
     def __getattribute__(self, name: str) -> Any:
-        if control.nccl_version() < _SINCE.get(name, 0):
+        since = 23200 if name in _SELECTING else _SINCE.get(name, 0)
+        if control.nccl_version() < since:
             raise AttributeError(f"libnccl.so.2: undefined symbol: {name}")
-        return object.__getattribute__(self, name)
+        plain = object.__getattribute__(
+            self, name.removesuffix("Config") if name in _SELECTING else name
+        )
+        return partial(_selecting, _SELECTING[name], plain) if name in _SELECTING else plain
 
     def ncclGetVersion(self, version: Any) -> int:
         _store(version, control.nccl_version())
@@ -271,31 +280,6 @@ class Library:
 
     def ncclAllGather(self, send, recv, count, datatype, comm, stream) -> int:
         return _call("all_gather", send, recv, count, datatype, comm, stream)
-
-    def ncclAllReduceConfig(self, send, recv, count, datatype, op, comm, stream, config) -> int:
-        return _selected("all_reduce", comm, config) or self.ncclAllReduce(
-            send, recv, count, datatype, op, comm, stream
-        )
-
-    def ncclReduceConfig(self, send, recv, count, datatype, op, root, comm, stream, config) -> int:
-        return _selected("reduce", comm, config) or self.ncclReduce(
-            send, recv, count, datatype, op, root, comm, stream
-        )
-
-    def ncclBroadcastConfig(self, send, recv, count, datatype, root, comm, stream, config) -> int:
-        return _selected("broadcast", comm, config) or self.ncclBroadcast(
-            send, recv, count, datatype, root, comm, stream
-        )
-
-    def ncclReduceScatterConfig(self, send, recv, count, datatype, op, comm, stream, config) -> int:
-        return _selected("reduce_scatter", comm, config) or self.ncclReduceScatter(
-            send, recv, count, datatype, op, comm, stream
-        )
-
-    def ncclAllGatherConfig(self, send, recv, count, datatype, comm, stream, config) -> int:
-        return _selected("all_gather", comm, config) or self.ncclAllGather(
-            send, recv, count, datatype, comm, stream
-        )
 
     def ncclAlltoAll(self, send, recv, count, datatype, comm, stream) -> int:
         return _call("all_to_all", send, recv, count, datatype, comm, stream)
