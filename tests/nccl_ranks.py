@@ -10,7 +10,6 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -143,17 +142,23 @@ def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
     return results
 
 
-def ranked(n, backend="nccl", *, current=True, **how):
+def on_devices(n, function, *args, backend="nccl", **how):
+    """As `run_ranks`, with each rank's device current in it."""
+
+    def main(comm):
+        with library.cupy().cuda.Device(comm.device):
+            return function(comm, *args)
+
+    return run_ranks(n, main, backend=backend, **how)
+
+
+def ranked(n, *, current=True, **how):
     """Make a test of what each of `n` ranks does, given its communicator and the test's fixtures.
 
     Its device is current in the rank, unless `current` is False; `how` is for `run_ranks`.
     """
-
-    def main(comm, test):
-        with library.cupy().cuda.Device(comm.device) if current else nullcontext():
-            test(comm)
-
-    return _without_first(lambda test: run_ranks(n, main, test, backend=backend, **how))
+    run = on_devices if current else run_ranks
+    return _without_first(lambda test: run(n, test, **how))
 
 
 def bare(n, **how):

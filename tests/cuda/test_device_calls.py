@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from held import Held
-from nccl_ranks import ranked, run_ranks
+from nccl_ranks import on_devices, ranked
 from until import until
 
 import hpccomm
@@ -165,23 +165,22 @@ def test_a_failure_that_no_call_has_told_is_raised_by_finalize():
     released = threading.Event()
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
-            comm.all_reduce(x)
-            cupy.cuda.get_current_stream().synchronize()
-            if comm.rank == 1:  # misses the last call
-                assert released.wait(60)
-                comm.abort()
-                comm.finalize()
-                return
-            comm.all_reduce(x, timeout=0.3)
-            cupy.cuda.get_current_stream().synchronize()  # is released, and x holds anything
-            released.set()
-            with pytest.raises(CollectiveTimeout, match="all_reduce"):
-                comm.finalize()
-            comm.finalize()  # told once
+        x = cupy.ones(4, np.float32)
+        comm.all_reduce(x)
+        cupy.cuda.get_current_stream().synchronize()
+        if comm.rank == 1:  # misses the last call
+            assert released.wait(60)
+            comm.abort()
+            comm.finalize()
+            return
+        comm.all_reduce(x, timeout=0.3)
+        cupy.cuda.get_current_stream().synchronize()  # is released, and x holds anything
+        released.set()
+        with pytest.raises(CollectiveTimeout, match="all_reduce"):
+            comm.finalize()
+        comm.finalize()  # told once
 
-    run_ranks(2, main, backend="nccl")
+    on_devices(2, main)
 
 
 @pytest.mark.standin  # which says so where NCCL might hang

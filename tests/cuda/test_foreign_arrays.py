@@ -8,7 +8,7 @@ a flag, which are ordered before the consumer's stream).
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, run_ranks
 
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import arrays
@@ -95,13 +95,12 @@ def test_trap_contents_that_come_later_are_waited_for(late, backend, apart):
 
 def test_trap_an_array_that_never_changes_is_not_written():
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = LikeJax(cupy.full(4, comm.rank + 1.0))
-            with pytest.raises(UsageError, match=r"x is read-only .*; give out, or a copy"):
-                comm.all_reduce(x)
-            with pytest.raises(UsageError, match=r"out is read-only .*; give a copy"):
-                comm.all_reduce(cupy.ones(4), out=x)
-            assert comm.all_reduce(x, out=cupy.empty(4)).get().tolist() == [3.0] * 4
-            assert x.values.get().tolist() == [comm.rank + 1.0] * 4
+        x = LikeJax(cupy.full(4, comm.rank + 1.0))
+        with pytest.raises(UsageError, match=r"x is read-only .*; give out, or a copy"):
+            comm.all_reduce(x)
+        with pytest.raises(UsageError, match=r"out is read-only .*; give a copy"):
+            comm.all_reduce(cupy.ones(4), out=x)
+        assert comm.all_reduce(x, out=cupy.empty(4)).get().tolist() == [3.0] * 4
+        assert x.values.get().tolist() == [comm.rank + 1.0] * 4
 
-    run_ranks(2, main, backend="nccl")
+    on_devices(2, main)

@@ -7,7 +7,7 @@ imports done.
 import numpy as np
 import pytest
 from forked import Forks
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, run_ranks
 from until import until
 
 from hpccomm.communicator.lanes import ending
@@ -50,17 +50,16 @@ def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(caplog, monkeypatch
     monkeypatch.setattr(ending, "GRAPH_SECONDS", GRAPH_SECONDS)
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(4, np.float32)
-            graph = captured(comm, x)
-            communicators = comm._core.lanes.device.backend._communicators
-            comm.finalize()
-            assert not communicators._over()
-            assert x.get().tolist() == [comm.size] * 4
-            del graph
-            until(communicators._over)
+        x = cupy.ones(4, np.float32)
+        graph = captured(comm, x)
+        communicators = comm._core.lanes.device.backend._communicators
+        comm.finalize()
+        assert not communicators._over()
+        assert x.get().tolist() == [comm.size] * 4
+        del graph
+        until(communicators._over)
 
-    run_ranks(2, main, backend="nccl")
+    on_devices(2, main)
     assert any("drop the graphs" in record.getMessage() for record in caplog.records)
 
 

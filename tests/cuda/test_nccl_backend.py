@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from device_trials import carried_out
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, run_ranks
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import collectives, libnccl
@@ -156,12 +156,11 @@ def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
     numbers = np.array([[top, 1, -5], [top, 1, -1], [top, 0, -1]]).astype(dtype)
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.asarray(numbers[comm.rank])
-            return comm.all_reduce(x, ReduceOp.AVG, algorithm="native").get()
+        x = cupy.asarray(numbers[comm.rank])
+        return comm.all_reduce(x, ReduceOp.AVG, algorithm="native").get()
 
     expected = reduction_of(ReduceOp.AVG, list(numbers))
-    for got in run_ranks(SIZE, main, backend="nccl"):
+    for got in on_devices(SIZE, main):
         np.testing.assert_array_equal(got, expected)
 
 

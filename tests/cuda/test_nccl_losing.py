@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
@@ -60,28 +60,27 @@ def test_nccl_begins_anew_without_the_lost_rank(monkeypatch):
     monkeypatch.setattr(NcclBackend, "shrunk", never)
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.full(4, comm.rank + 1, np.float32)
-            comm.all_reduce(x, async_op=True).wait(block=True)
-            if comm.rank == LOST:
-                done.wait(30)
-                comm.abort()
-                return None
-            x = cupy.full(4, comm.rank + 1, np.float32)
-            work = comm.all_reduce(x, async_op=True)  # the lost rank is not there
-            comm._core.backend.survival = Survivors(comm._core.backend, (LOST,), meeting, votes)
-            with pytest.raises(hpccomm.CommunicationError) as caught:
-                work.wait(block=True)
-            left = comm.shrink()
-            x = cupy.full(4, comm.rank + 1, np.float32)
-            summed = left.all_reduce(x)
-            cupy.cuda.get_current_stream().synchronize()
-            told = left.name, left.backends["cuda"], summed.get().tolist(), left.node_comm.size
+        x = cupy.full(4, comm.rank + 1, np.float32)
+        comm.all_reduce(x, async_op=True).wait(block=True)
+        if comm.rank == LOST:
             done.wait(30)
-            left.finalize()
-            return caught.value, told
+            comm.abort()
+            return None
+        x = cupy.full(4, comm.rank + 1, np.float32)
+        work = comm.all_reduce(x, async_op=True)  # the lost rank is not there
+        comm._core.backend.survival = Survivors(comm._core.backend, (LOST,), meeting, votes)
+        with pytest.raises(hpccomm.CommunicationError) as caught:
+            work.wait(block=True)
+        left = comm.shrink()
+        x = cupy.full(4, comm.rank + 1, np.float32)
+        summed = left.all_reduce(x)
+        cupy.cuda.get_current_stream().synchronize()
+        told = left.name, left.backends["cuda"], summed.get().tolist(), left.node_comm.size
+        done.wait(30)
+        left.finalize()
+        return caught.value, told
 
-    first, second, _ = run_ranks(3, main, backend="nccl")
+    first, second, _ = on_devices(3, main)
     for error, told in (first, second):
         assert isinstance(error, hpccomm.PeerLost), error
         assert error.ranks == (LOST,)

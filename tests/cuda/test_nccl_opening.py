@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from nccl_ranks import on_ranks, run_ranks, sound
+from nccl_ranks import on_devices, on_ranks, sound
 from until import until
 
 from hpccomm.backends.nccl import facts, opening
@@ -82,13 +82,12 @@ def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(monkeypatc
     monkeypatch.setattr(nccl, "NcclCommunicator", counted)
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.full(2, comm.rank + 1, np.float32)
-            assert comm.node_comm.backends["cuda"] == "nccl"
-            assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
-            return comm.node_comm.all_reduce(x).get().tolist()
+        x = cupy.full(2, comm.rank + 1, np.float32)
+        assert comm.node_comm.backends["cuda"] == "nccl"
+        assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
+        return comm.node_comm.all_reduce(x).get().tolist()
 
-    assert run_ranks(2, main, backend="nccl") == [[3, 3]] * 2
+    assert on_devices(2, main) == [[3, 3]] * 2
     assert began == [2, 2]
 
 

@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 import pytest
 from device_trials import carried_out, device_array, host_array
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, run_ranks
 
 from hpccomm import CommOptions, dtypes
 from hpccomm.backends.nccl import collectives
@@ -109,11 +109,10 @@ def test_what_nccl_lacks_goes_through_the_host_with_its_bits(dtype, how, collect
 
 def test_a_setting_for_host_arrays_sends_no_device_array_there():
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            choice = comm.explain("all_reduce", cupy.ones(4, F32))
-            assert (choice.backend, choice.algorithm) == ("nccl", "native"), choice
+        choice = comm.explain("all_reduce", cupy.ones(4, F32))
+        assert (choice.backend, choice.algorithm) == ("nccl", "native"), choice
 
-    run_ranks(2, main, backend="nccl", options=CommOptions(algorithm="shm"))
+    on_devices(2, main, options=CommOptions(algorithm="shm"))
 
 
 @pytest.mark.parametrize("async_op", [False, True])
@@ -141,7 +140,7 @@ def test_a_batch_has_what_nccl_does_and_what_goes_through_the_host(async_op):
 
 def test_trap_what_the_host_takes_part_in_is_not_captured():
     def main(comm):
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
+        with cupy.cuda.Stream(non_blocking=True) as stream:
             x, y = cupy.ones(10), cupy.ones(10)
 
             def in_a_batch():
@@ -159,7 +158,7 @@ def test_trap_what_the_host_takes_part_in_is_not_captured():
             in_a_batch()
             assert x.get(stream=stream).tolist() == [4.0] * 10
 
-    run_ranks(2, main, backend="nccl")
+    on_devices(2, main)
 
 
 def test_trap_scratch_for_a_graph_is_never_given_to_anything_else():

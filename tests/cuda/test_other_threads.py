@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from alone import alone
 from held import Held, in_thread
+from nccl_ranks import on_devices, run_ranks
 from until import until
 
 from hpccomm import CommOptions
@@ -17,7 +18,6 @@ from hpccomm.errors import CollectiveTimeout, CommunicatorAborted
 from hpccomm.memory.cuda import streams
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime import pending
-from hpccomm.testing import run_ranks
 
 pytestmark = pytest.mark.standin
 
@@ -79,7 +79,6 @@ CONTEXTS = """
 import threading
 import hpccomm
 from standin import devices
-from hpccomm.testing import run_ranks
 cupy.cuda.runtime.setDevice(1)
 
 def main(comm):
@@ -267,18 +266,17 @@ def test_an_event_that_a_graph_has_taken_is_recorded_again(how, monkeypatch):
     before = {*there}
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(1000)
-            stream = cupy.cuda.Stream(non_blocking=True)
-            cupy.cuda.Device().synchronize()
-            comm.all_reduce(x[:10], stream=stream)
-            comm.all_reduce(x[:10], stream=stream)  # has no event yet
-            how(comm, stream, x, *more).end_capture()
-            made = comm._core.lanes.device.issuer.pending
-            until(made.idle)
-            assert there.keys() - before <= {*made._events}, "one was not given back"
+        x = cupy.ones(1000)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        comm.all_reduce(x[:10], stream=stream)
+        comm.all_reduce(x[:10], stream=stream)  # has no event yet
+        how(comm, stream, x, *more).end_capture()
+        made = comm._core.lanes.device.issuer.pending
+        until(made.idle)
+        assert there.keys() - before <= {*made._events}, "one was not given back"
 
-    run_ranks(1, main, backend="nccl")
+    on_devices(1, main)
 
 
 # A stream with no room left.
@@ -306,32 +304,31 @@ def left_alone(calls, monkeypatch, options=None, alone=0, **variables):
     noticed = threading.Event()
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(1 << 18, np.float32)
-            if options is None:  # these are no first calls
-                comm.all_reduce(x[:10])
+        x = cupy.ones(1 << 18, np.float32)
+        if options is None:  # these are no first calls
+            comm.all_reduce(x[:10])
+            comm.all_reduce(x)
+            made = comm._core.lanes.device.issuer.pending
+            until(lambda: not made._all())  # the thread that looks has seen their end
+        cupy.cuda.Device().synchronize()
+        comm.barrier()
+        if comm.rank != alone:
+            until(noticed.is_set)
+            comm.abort()
+            return None
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        comm.set_timeout(0.3)
+        try:
+            with pytest.raises((CollectiveTimeout, CommunicatorAborted)) as caught:
+                calls(comm, x)
+            with pytest.raises(CommunicatorAborted):
                 comm.all_reduce(x)
-                made = comm._core.lanes.device.issuer.pending
-                until(lambda: not made._all())  # the thread that looks has seen their end
-            cupy.cuda.Device().synchronize()
-            comm.barrier()
-            if comm.rank != alone:
-                until(noticed.is_set)
-                comm.abort()
-                return None
-            for name, value in variables.items():
-                monkeypatch.setenv(name, value)
-            comm.set_timeout(0.3)
-            try:
-                with pytest.raises((CollectiveTimeout, CommunicatorAborted)) as caught:
-                    calls(comm, x)
-                with pytest.raises(CommunicatorAborted):
-                    comm.all_reduce(x)
-            finally:
-                noticed.set()
-            return caught.value
+        finally:
+            noticed.set()
+        return caught.value
 
-    return run_ranks(2, main, backend="nccl", timeout=30.0, options=options)[alone]
+    return on_devices(2, main, timeout=30.0, options=options)[alone]
 
 
 @pytest.mark.parametrize("alone", [0, 1])  # device 0 is current in each thread, device 1 is not
@@ -427,22 +424,21 @@ def test_the_first_call_that_folds_may_be_captured(mode, dtype, op):
     import cupy._arrays
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.asarray(np.ones(100, dtype))
-            stream = cupy.cuda.Stream(non_blocking=True)
-            plan = comm.plan("all_reduce", x, op, algorithm="ring")
-            cupy.cuda.Device().synchronize()
+        x = cupy.asarray(np.ones(100, dtype))
+        stream = cupy.cuda.Stream(non_blocking=True)
+        plan = comm.plan("all_reduce", x, op, algorithm="ring")
+        cupy.cuda.Device().synchronize()
+        comm.barrier()
+        if not comm.rank:
+            cupy._arrays._loaded.clear()
+        comm.barrier()
+        with stream:
+            stream.begin_capture(mode)
             comm.barrier()
-            if not comm.rank:
-                cupy._arrays._loaded.clear()
-            comm.barrier()
-            with stream:
-                stream.begin_capture(mode)
-                comm.barrier()
-                plan()
-                graph = stream.end_capture()
-            comm.barrier()  # a capture in global mode forbids the other ranks' threads what follows
-            graph.launch(stream)
-            return x.get(stream=stream)[0] == 1
+            plan()
+            graph = stream.end_capture()
+        comm.barrier()  # a capture in global mode forbids the other ranks' threads what follows
+        graph.launch(stream)
+        return x.get(stream=stream)[0] == 1
 
-    assert all(run_ranks(2, main, backend="nccl"))
+    assert all(on_devices(2, main))

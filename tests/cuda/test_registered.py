@@ -9,7 +9,7 @@ transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllga
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import ranked, run_ranks
+from nccl_ranks import on_devices, ranked
 from until import until
 
 from hpccomm.errors import RankMismatch
@@ -81,39 +81,38 @@ def test_what_all_ranks_have_alike_is_registered_once():
     from standin.nccl import calls
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
-            x = comm.empty(COUNT, np.float32, device=comm.device)
-            plans = [
-                comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
-                comm.plan("reduce_scatter", whole, out=x),
-                comm.plan("all_reduce", x, async_op=True),
-                comm.plan("broadcast", x[10:20]),
-                comm.plan("reduce", x, comm.size - 1),
-            ]
-            assert all(plan.choice.registered for plan in plans), plans
-            backend = comm._core.lanes.device.backend
-            made = backend._communicators.made
-            assert len(calls.find(made["registered"].comm).registered) == 2
-            for _ in range(2):
-                whole[comm.rank].fill(comm.rank)
-                plans[0]()
-                assert (whole.get() == np.arange(comm.size)[:, None]).all()
-                plans[1]()
-                assert (x.get() == comm.size * comm.rank).all()
-                plans[2]().wait()
-                assert (x.get() == comm.size * sum(range(comm.size))).all()
-                plans[3]()
-            # The memory of one rank is gone, and made anew: what the others have is no match for it.
-            del plans, whole
-            y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
-            plan = comm.plan("all_reduce", y)
-            assert not plan.choice.registered
-            y.fill(1)
-            plan()
-            assert (y.get() == comm.size).all()
+        whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
+        x = comm.empty(COUNT, np.float32, device=comm.device)
+        plans = [
+            comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
+            comm.plan("reduce_scatter", whole, out=x),
+            comm.plan("all_reduce", x, async_op=True),
+            comm.plan("broadcast", x[10:20]),
+            comm.plan("reduce", x, comm.size - 1),
+        ]
+        assert all(plan.choice.registered for plan in plans), plans
+        backend = comm._core.lanes.device.backend
+        made = backend._communicators.made
+        assert len(calls.find(made["registered"].comm).registered) == 2
+        for _ in range(2):
+            whole[comm.rank].fill(comm.rank)
+            plans[0]()
+            assert (whole.get() == np.arange(comm.size)[:, None]).all()
+            plans[1]()
+            assert (x.get() == comm.size * comm.rank).all()
+            plans[2]().wait()
+            assert (x.get() == comm.size * sum(range(comm.size))).all()
+            plans[3]()
+        # The memory of one rank is gone, and made anew: what the others have is no match for it.
+        del plans, whole
+        y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
+        plan = comm.plan("all_reduce", y)
+        assert not plan.choice.registered
+        y.fill(1)
+        plan()
+        assert (y.get() == comm.size).all()
 
-    run_ranks(3, main, backend="nccl", timeout=30.0)
+    on_devices(3, main, timeout=30.0)
 
 
 # Calls that are captured.

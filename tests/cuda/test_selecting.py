@@ -8,7 +8,7 @@ from importlib import import_module
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, run_ranks
 
 import hpccomm
 
@@ -77,7 +77,7 @@ def test_else_a_communicator_is_pinned(selected, variables, monkeypatch):
 
 def test_a_captured_call_needs_no_communicator_that_was_made_before(selected):
     def main(comm):
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as own:
+        with cupy.cuda.Stream(non_blocking=True) as own:
             x, out = cupy.ones(4), cupy.zeros(4)
             comm.all_reduce(x, out=out)
             own.synchronize()
@@ -88,5 +88,5 @@ def test_a_captured_call_needs_no_communicator_that_was_made_before(selected):
             graph.launch(own)
             assert out.get(own).tolist() == [comm.size] * 4
 
-    run_ranks(2, main, backend="nccl")
+    on_devices(2, main)
     assert set(selected) == {("all_reduce", "Ring")}
