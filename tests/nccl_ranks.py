@@ -162,8 +162,16 @@ def ranked(n, *, current=True, **how):
 
 
 def bare(n, **how):
-    """Make a test of what each of `n` ranks does, given its `Rank` and the test's fixtures, as `on_ranks` has it."""
-    return _without_first(lambda test: sound(on_ranks(n, test, **how)))
+    """Make a test of what each of `n` ranks does, given its `Rank` and the test's fixtures.
+
+    Its device is current; `how` is for `on_ranks`.
+    """
+
+    def main(rank, test):
+        with library.cupy().cuda.Device(rank.device):
+            test(rank)
+
+    return _without_first(lambda test: sound(on_ranks(n, partial(main, test=test), **how)))
 
 
 def _without_first(run: Callable[[Callable[[Any], None]], object]):

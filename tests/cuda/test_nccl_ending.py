@@ -2,21 +2,21 @@
 
 import gc
 import os
-import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import cupy
 import numpy as np
 import pytest
+from held import in_thread
 from nccl_ranks import bare, on_ranks, sound
 
 from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
-from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.memory.cuda import streams, users
+from hpccomm.errors import CommunicationError, PeerLost, UsageError
+from hpccomm.memory.cuda import users
 from hpccomm.reductions import ReduceOp
 
-cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
@@ -24,134 +24,76 @@ COUNT = 1000
 SUM = Signature("all_reduce", FLOAT32, (COUNT,), op=ReduceOp.SUM, in_place=True)
 
 
-def opened(rank, **keywords):
-    """Return the rank's NCCL side, with its device current in this thread."""
-    cupy.cuda.runtime.setDevice(rank.device)
-    return rank.opened(**keywords)
-
-
-def summed(backend, x, stream=None):
+def summed(backend, value=1):
     """Sum an array over the ranks and return its first element."""
-    stream = stream or cupy.cuda.get_current_stream()
+    x, stream = cupy.full(COUNT, value, np.float32), cupy.cuda.get_current_stream()
     backend.native(SUM, "native").launch(x.data.ptr, x.data.ptr, stream.ptr)
-    stream.synchronize()
     return float(x.get()[0])
 
 
-def test_trap_abort_by_another_thread_releases_a_stream_that_waits_for_a_peer():
-    released = threading.Event()
-
-    def main(rank):
-        backend = opened(rank)
-        summed(backend, cupy.ones(COUNT, np.float32))
-        rank.control.all_gather(b"")
-        if rank.rank == 1:  # never makes the second call
-            assert released.wait(20)
-            backend.abort()
-            return
+@bare(2)
+def test_trap_abort_by_another_thread_releases_a_stream_that_waits_for_a_peer(rank):
+    backend, x = rank.opened(), cupy.ones(COUNT, np.float32)
+    summed(backend)
+    rank.control.all_gather(b"")
+    if rank.rank == 0:  # rank 1 never makes the second call
         stream = cupy.cuda.Stream(non_blocking=True)
-        x = cupy.ones(COUNT, np.float32)
-        cupy.cuda.get_current_stream().synchronize()
         launch = backend.native(SUM, "native").launch
         launch(x.data.ptr, x.data.ptr, stream.ptr)
-        event = streams.make_event()
-        streams.record(event, stream.ptr)
         time.sleep(0.05)  # nothing comes, however long
-        assert not streams.ready(event)
-        watchdog = threading.Thread(target=backend.abort)
-        watchdog.start()
+        assert not stream.done
+        in_thread(backend.abort)
         stream.synchronize()
-        released.set()
-        watchdog.join()
-        assert streams.ready(event)
-        streams.drop_event(event)
         backend.abort()  # idempotent
         backend.check()  # and looks at nothing that is gone
         with pytest.raises(nccl.NcclError) as told:
             launch(x.data.ptr, x.data.ptr, stream.ptr)
         assert isinstance(backend.translate(told.value), CommunicationError)
         backend.close()
-
-    sound(on_ranks(2, main))
+    rank.control.all_gather(b"")
+    backend.abort()
 
 
 @pytest.mark.standin
-def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread():
+@bare(1)
+def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread(rank):
     from standin.nccl import calls
 
-    def main(rank):
-        backend = opened(rank)
-        backend.check()
-        made = calls.find(backend._communicators.native.comm)
-        made.notice(6)
-        told = []
-
-        def look():
-            try:
-                backend.check()
-            except CommunicationError as error:
-                told.append(error)
-
-        watchdog = threading.Thread(target=look)
-        watchdog.start()
-        watchdog.join()
-        backend.abort()
-        assert not made.revoked, "no thread was inside, and an abort waits for the device"
-        return told
-
-    (told,) = sound(on_ranks(1, main))
-    assert [type(each).__name__ for each in told] == ["PeerLost"]
+    backend = rank.opened()
+    backend.check()
+    made = calls.find(backend._communicators.native.comm)
+    made.notice(6)
+    with ThreadPoolExecutor(1) as threads:
+        assert isinstance(threads.submit(backend.check).exception(), PeerLost)
+    backend.abort()
+    assert not made.revoked, "no thread was inside, and an abort waits for the device"
 
 
-def test_trap_no_destructor_destroys_a_communicator(monkeypatch):
+@pytest.mark.standin
+def test_trap_no_destructor_destroys_a_communicator():
     """It would block until the other ranks came, whenever the garbage collector came by."""
-    from hpccomm.backends.nccl import communicators
+    from standin.nccl import calls
 
-    kept = []
-    keep = communicators.kept
-    monkeypatch.setattr(communicators, "kept", lambda made: kept.append(made) or keep(made))
-
-    def main(rank):
-        backend = opened(rank)
-        del backend
-        return True
-
-    sound(on_ranks(2, main))
+    before = {*calls.all_communicators()}
+    sound(on_ranks(2, lambda rank: bool(rank.opened())))
     gc.collect()
-    # One more than what only a list holds: the one that is never given back.
-    alone = [object(), object()]
-    held, only_listed = ([sys.getrefcount(each) for each in some] for some in (kept, alone))
-    assert held == [count + 1 for count in only_listed]
-    for device, each in enumerate(kept):
-        each.abort()
-        communicators.let_go(each)
+    assert len({*calls.all_communicators()} - before) == 2
+    for device in range(2):
         users.release(device, users.NCCL)
 
 
-def test_trap_after_a_fork_nothing_of_nccl_is_touched(monkeypatch):
-    def main(rank):
-        backend = opened(rank)
-        communicator = backend._communicators.native
-        number = communicator.comm
-        parent = os.getpid()
-        with monkeypatch.context() as forked:
-            forked.setattr(os, "getpid", lambda: parent + 1)
-            backend._communicators.abort()
-            backend._communicators.destroy()
-            backend.check()
-        assert communicator.comm == number
-        result = summed(backend, cupy.ones(COUNT, np.float32))
-        backend.close()
-        assert communicator.comm == 0
-        return result
-
-    assert sound(on_ranks(1, main)) == [1.0]
-
-
-def array_over(memory, device):
-    """Return a CuPy array over memory of NCCL's allocator."""
-    owned = cupy.cuda.UnownedMemory(memory.pointer, memory.nbytes, memory, device)
-    return cupy.ndarray((memory.nbytes // 4,), np.float32, cupy.cuda.MemoryPointer(owned, 0))
+@bare(1)
+def test_trap_after_a_fork_nothing_of_nccl_is_touched(rank, monkeypatch):
+    backend = rank.opened()
+    communicator, parent = backend._communicators.native, os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: parent + 1)
+        backend._communicators.abort()
+        backend._communicators.destroy()
+        backend.check()
+    assert communicator.comm
+    backend.close()
+    assert communicator.comm == 0
 
 
 def registered(backend, algorithm="native"):
@@ -162,196 +104,111 @@ def registered(backend, algorithm="native"):
 
 
 @pytest.mark.standin
-def test_memory_is_registered_on_all_ranks_or_on_none(monkeypatch):
-    fails = threading.local()
-    register = libnccl.functions().ncclCommRegister
-
-    class Library:
-        """NCCL, that refuses to register memory on one rank."""
-
-        def __getattr__(self, name):
-            if name == "ncclCommRegister" and getattr(fails, "here", False):
-                return lambda *_: 3
-            return register if name == "ncclCommRegister" else getattr(library, name)
-
-    library, changed = libnccl.functions(), Library()
-    monkeypatch.setattr(libnccl, "functions", lambda: changed)
-
-    def main(rank):
-        backend = opened(rank)
-        memory = backend.empty(4 * COUNT)
-        assert backend.place(memory.pointer, 4 * COUNT) == (0, 0, 4 * COUNT)
-        assert backend.place(memory.pointer + 400, 40) == (0, 400, 4 * COUNT)  # views count
-        assert backend.place(memory.pointer, 4 * COUNT + 1) is None
-        fails.here = rank.rank == 1
-        assert not backend.register([memory.pointer])
-        assert registered(backend, "registered") == 0
-        fails.here = False
-        assert backend.register([memory.pointer])
-        assert backend.register([memory.pointer])  # once
-        assert backend.place(memory.pointer, 4) == (1, 0, 4 * COUNT)
-        assert registered(backend, "registered") == 1
-        assert registered(backend) == 0, "what carries other calls knows no memory"
-        # Released, and freed when memory is next asked for.
-        pointer = memory.pointer
-        del memory
-        gc.collect()
-        assert backend.place(pointer, 4) is None
-        third = backend.empty(16)
-        assert registered(backend, "registered") == 0
-        backend.close()
-        # What is held outlives the communicator, and goes in any order.
-        assert backend.place(third.pointer, 16) is None
-        y = array_over(third, rank.device)
-        y.fill(3)
-        assert float(y.get()[0]) == 3
-        del third, y
-        return True
-
-    assert sound(on_ranks(2, main)) == [True] * 2
+@bare(2)
+def test_memory_is_registered_on_all_ranks_or_on_none(rank, monkeypatch):
+    monkeypatch.setenv("STANDIN_FAIL_REGISTER", "1")
+    backend = rank.opened()
+    memory = backend.empty(4 * COUNT)
+    pointer = memory.pointer
+    assert backend.place(pointer, 4 * COUNT) == (0, 0, 4 * COUNT)
+    assert backend.place(pointer + 400, 40) == (0, 400, 4 * COUNT)  # views count
+    assert backend.place(pointer, 4 * COUNT + 1) is None
+    assert not backend.register([pointer])
+    assert registered(backend, "registered") == 0
+    rank.control.all_gather(b"")
+    monkeypatch.delenv("STANDIN_FAIL_REGISTER", raising=False)
+    rank.control.all_gather(b"")
+    for _ in range(2):  # once
+        assert backend.register([pointer])
+    assert backend.place(pointer, 4) == (1, 0, 4 * COUNT)
+    assert registered(backend, "registered") == 1
+    assert registered(backend) == 0, "what carries other calls knows no memory"
+    # Released, and freed when memory is next asked for.
+    del memory
+    gc.collect()
+    assert backend.place(pointer, 4) is None
+    another = backend.empty(16)
+    assert registered(backend, "registered") == 0
+    backend.close()
+    assert backend.place(another.pointer, 16) is None
 
 
 @pytest.mark.standin
-def test_memory_is_not_registered_where_that_is_switched_off(monkeypatch):
+@bare(2)
+def test_memory_is_not_registered_where_that_is_switched_off(rank, monkeypatch):
     monkeypatch.setenv("NCCL_LOCAL_REGISTER", "0")
-
-    def main(rank):
-        backend = opened(rank)
-        memory = backend.empty(64)
-        told = backend.register([memory.pointer])
-        backend.close()
-        del memory
-        return told
-
-    assert sound(on_ranks(2, main)) == [False] * 2
-
-
-@pytest.mark.standin
-def test_trap_to_free_memory_or_make_it_would_end_a_capture():
-    from standin import heap
-
-    def main(rank):
-        backend = opened(rank)
-        memory = backend.empty(4 * COUNT)
-        pointer = memory.pointer
-        del memory
-        gc.collect()
-        stream = cupy.cuda.Stream(non_blocking=True)
-        mode = cupy.cuda.runtime.streamCaptureModeThreadLocal
-        with stream:
-            stream.begin_capture(mode)
-            with pytest.raises(UsageError, match="make arrays before"):
-                backend.empty(16)
-            stream.end_capture()
-        assert heap.find(pointer) is not None
-        second = backend.empty(16)
-        assert second.pointer == pointer or heap.find(pointer) is None
-        backend.close()
-        del second
-
-    sound(on_ranks(1, main))
-
-
-@pytest.mark.standin
-def test_memory_that_outlived_its_communicator_is_freed_by_the_next():
-    from standin import heap
-
-    def main(rank):
-        first = opened(rank)
-        memory = first.empty(4000)
-        pointer = memory.pointer
-        first.close()
-        del memory
-        gc.collect()
-        second = opened(rank)
-        other = second.empty(64)
-        freed = other.pointer == pointer or heap.find(pointer) is None
-        del other
-        second.close()
-        return freed
-
-    assert sound(on_ranks(1, main)) == [True]
-
-
-def test_no_registered_memory_where_the_library_has_none(monkeypatch):
-    monkeypatch.setattr(libnccl, "functions", lambda: None)
-
-    def main(rank):
-        backend = opened(rank)
-        told = backend.empty(64), backend.place(4096, 1)
-        result = summed(backend, cupy.ones(COUNT, np.float32))
-        backend.close()
-        return (*told, result)
-
-    assert sound(on_ranks(1, main)) == [(None, None, 1.0)]
+    backend = rank.opened()
+    memory = backend.empty(64)
+    assert not backend.register([memory.pointer])
+    backend.close()
 
 
 @pytest.mark.standin
 @bare(1)
-def test_a_full_device_is_a_memory_error(rank, monkeypatch):
-    backend = opened(rank)
+def test_trap_dropped_memory_is_freed_when_some_is_made_and_never_in_a_capture(rank):
+    """Also what has outlived its communicator."""
+    from standin import heap
+
+    def freed(new):
+        return new.pointer == dropped or heap.find(dropped) is None
+
+    backend, stream = rank.opened(), cupy.cuda.Stream(non_blocking=True)
+    dropped = backend.empty(4 * COUNT).pointer
+    gc.collect()
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        with pytest.raises(UsageError, match="make arrays before"):
+            backend.empty(16)
+        stream.end_capture()
+    assert heap.find(dropped) is not None
+    memory = backend.empty(16)
+    assert freed(memory)
+    backend.close()
+    dropped = memory.pointer
+    del memory
+    gc.collect()
+    backend = rank.opened()
+    assert freed(backend.empty(64))
+    backend.close()
+
+
+@bare(1)
+def test_no_registered_memory_where_the_library_has_none(rank, monkeypatch):
+    monkeypatch.setattr(libnccl, "functions", lambda: None)
+    backend = rank.opened()
+    assert (backend.empty(64), backend.place(4096, 1)) == (None, None)
+    assert summed(backend) == 1.0
+    backend.close()
+
+
+@pytest.mark.standin
+@bare(1)
+def test_a_full_device_is_a_memory_error(rank):
+    backend = rank.opened()
     with pytest.raises(MemoryError, match="free_all_blocks"):
         backend.empty(1 << 50)
     backend.close()
 
 
-def test_trap_what_nccl_shrinks_itself_has_one_owner():
-    """Through the raw pointer: a communicator that CuPy does not own, with all calls."""
+@pytest.mark.parametrize("failed", [False, True])
+def test_trap_what_nccl_shrinks_itself_has_one_owner_and_what_failed_is_made_anew(failed):
+    """Through the raw pointer: a communicator that CuPy does not own."""
     if "ncclCommShrink" not in libnccl.present():
         pytest.skip("NCCL shrinks from 2.27")
 
     def main(rank):
-        whole = opened(rank)
-        if rank.rank == 1:
-            whole.close()
-            return None
-        left = rank.group([0, 2], 3)
-        backend = left.opened(parent=whole, left_out=(1,))
-        made = type(backend._communicators.native).__name__
-        x = cupy.full(COUNT, rank.rank + 1, np.float32)
-        told = [made, summed(backend, x), *others(backend)]
-        backend.check()
-        backend.close()
-        whole.abort()
-        return told
-
-    results = sound(on_ranks(3, main))
-    assert results[0] == results[2] == ["RawCommunicator", 4.0, [0.0, 2.0], [2.0], [0.0]]
-
-
-def others(backend):
-    """Return what an all-gather, a reduce-scatter and a message give."""
-    mine = cupy.full(1, 2 * backend.rank, np.float32)
-    both = cupy.zeros(2, np.float32)
-    stream = cupy.cuda.get_current_stream()
-    gather = Signature("all_gather", FLOAT32, (1, 1))
-    backend.native(gather, "native").launch(mine.data.ptr, both.data.ptr, stream.ptr)
-    told = [both.get().tolist()]
-    scatter = Signature("reduce_scatter", FLOAT32, (1, 1), op=ReduceOp.MAX)
-    ones = cupy.full(2, 1 + (backend.rank == 0), np.float32)
-    backend.native(scatter, "native").launch(ones.data.ptr, both.data.ptr, stream.ptr)
-    told.append(both.get()[:1].tolist())
-    spread = Signature("broadcast", FLOAT32, (1,), root=0)
-    backend.native(spread, "native").launch(0, mine.data.ptr, stream.ptr)
-    told.append(mine.get().tolist())
-    return told
-
-
-def test_a_parent_that_failed_is_not_shrunk_but_made_anew():
-    def main(rank):
-        whole = opened(rank)
-        if rank.rank == 1:
+        with cupy.cuda.Device(rank.device):
+            whole = rank.opened()
+            if failed:
+                whole.abort()
+            if rank.rank == 1:
+                return whole.close()
+            backend = rank.group([0, 2], 3).opened(parent=whole, left_out=(1,))
+            told = type(backend._communicators.native).__name__, summed(backend, rank.rank + 1)
+            backend.check()
+            backend.close()
             whole.abort()
-            return None
-        if rank.rank == 0:
-            whole.abort()
-        left = rank.group([0, 2], 3)
-        backend = left.opened(parent=whole, left_out=(1,))
-        made = type(backend._communicators.native).__name__
-        result = summed(backend, cupy.ones(COUNT, np.float32))
-        backend.close()
-        whole.abort()
-        return made, result
+            return told
 
-    results = sound(on_ranks(3, main))
-    assert results == [("NcclCommunicator", 2.0), None, ("NcclCommunicator", 2.0)]
+    told = ("NcclCommunicator" if failed else "RawCommunicator"), 4.0
+    assert sound(on_ranks(3, main)) == [told, None, told]

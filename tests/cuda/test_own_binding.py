@@ -40,6 +40,11 @@ def every_kind(comm):
         made = comm._core.lanes.device.backend._communicators.native
         assert comm.all_reduce(x).get().tolist() == [size * (size + 1) / 2] * 4
         assert comm.all_gather(cupy.full(1, rank)).ravel().get().tolist() == list(range(size))
+        x = cupy.full(size, rank + 1, np.float32)
+        assert comm.reduce_scatter(x, op=hpccomm.ReduceOp.MAX).get().tolist() == [size]
+        assert (
+            comm.reduce(x, 0, op=hpccomm.ReduceOp.MAX) is None or x.get().tolist() == [size] * size
+        )
         average = comm.all_reduce(cupy.full(2, rank, np.float32), op=hpccomm.premul_sum(0.5))
         assert average.get().tolist() == [sum(range(size)) / 2] * 2
         ring = comm.all_reduce(cupy.ones(4), algorithm="ring")

@@ -7,6 +7,7 @@ STANDIN_NCCL_VERSION     version of the library that is loaded (23203)
 STANDIN_DELAY            longest time in seconds by which work on a stream is late, at random (0)
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
+STANDIN_FAIL_REGISTER    a rank on which memory cannot be registered
 STANDIN_CONNECT          ``1``: the first call of a kind waits for all ranks before it returns
 STANDIN_MIG              ``1``: the devices are instances of one GPU, with one address on the bus
 STANDIN_NVSWITCH         ``1``: ranks exchange registered memory at its first use, deaf to abort

@@ -159,6 +159,8 @@ class Library:
         end = _number(pointer) + _number(size)
         if block is None or block.device < 0 or end > block.pointer + block.size:
             return calls.INVALID_ARGUMENT
+        if control.rank_is("STANDIN_FAIL_REGISTER", communicator.rank):
+            return calls.INTERNAL_ERROR
         if os.environ.get("NCCL_LOCAL_REGISTER") == "0":
             _store(handle, 0)
             return 0
