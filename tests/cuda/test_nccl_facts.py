@@ -106,6 +106,11 @@ def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
     assert shared_gpus(shared[:2]) == ""
 
 
+def test_trap_versions_of_nccl_that_differ_are_told():
+    two = ranks(2)
+    assert "different versions of NCCL" in unfit([two[0], replace(two[1], nccl=23202)])
+
+
 def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
     lacking = ranks(4)
     for rank in (1, 2):

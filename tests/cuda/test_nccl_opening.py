@@ -1,14 +1,14 @@
 """Making NCCL's communicators: one outcome for all ranks, under a deadline, and nothing hangs."""
 
 import os
-from dataclasses import replace
 
+import cupy
 import numpy as np
 import pytest
-from nccl_ranks import on_devices, on_ranks, sound
+from nccl_ranks import bare, on_ranks, ranked, sound
 from until import until
 
-from hpccomm.backends.nccl import facts, opening
+from hpccomm.backends.nccl import communicators
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -19,7 +19,6 @@ from hpccomm.errors import (
 from hpccomm.memory.cuda import users
 from hpccomm.reductions import ReduceOp
 
-cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
@@ -70,25 +69,19 @@ def never_asked(monkeypatch):
 
 
 @pytest.mark.standin
-def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(monkeypatch):
+@ranked(2)
+def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(comm):
     """Each takes NCCL's setup and buffers once more."""
-    began = []
-    make = nccl.NcclCommunicator
+    from standin.nccl import calls
 
-    def counted(size, *of, **keywords):
-        began.append(size)
-        return make(size, *of, **keywords)
-
-    monkeypatch.setattr(nccl, "NcclCommunicator", counted)
-
-    def main(comm):
-        x = cupy.full(2, comm.rank + 1, np.float32)
-        assert comm.node_comm.backends["cuda"] == "nccl"
-        assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
-        return comm.node_comm.all_reduce(x).get().tolist()
-
-    assert on_devices(2, main) == [[3, 3]] * 2
-    assert began == [2, 2]
+    before = len(calls.all_communicators())
+    comm.barrier()
+    x = cupy.full(2, comm.rank + 1, np.float32)
+    assert comm.node_comm.backends["cuda"] == "nccl"
+    assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
+    assert comm.node_comm.all_reduce(x).get().tolist() == [3, 3]
+    assert len(calls.all_communicators()) == before
+    comm.barrier()
 
 
 def test_trap_ranks_on_one_gpu_are_told_before_nccl_is_called(never_asked, monkeypatch):
@@ -100,8 +93,6 @@ def test_trap_ranks_on_one_gpu_are_told_before_nccl_is_called(never_asked, monke
 
 @pytest.mark.standin
 def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
-    if nccl.get_version() < facts.SEVERAL_RANKS_SINCE:
-        pytest.skip("NCCL has several ranks on a GPU from 2.30")
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 
     def main(rank):
@@ -111,16 +102,6 @@ def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
         return result
 
     assert sound(on_ranks(2, main, devices=[0, 0])) == [3.0, 3.0]
-
-
-def test_trap_mixed_versions_are_told_before_nccl_is_called(never_asked, monkeypatch):
-    def mine(rank, device):
-        found = facts.mine(rank, device)
-        return replace(found, nccl=found.nccl - 1) if rank == 1 else found
-
-    monkeypatch.setattr(opening, "mine", mine)
-    why = the_same(on_ranks(2, refused, timeout=LONG))
-    assert "different versions of NCCL" in why
 
 
 def test_a_rank_without_a_device_is_told_on_all(never_asked):
@@ -180,32 +161,15 @@ def test_trap_a_rank_that_does_not_come_ends_in_a_timeout(monkeypatch):
     users.release(0, users.MPI)
 
 
-def test_trap_the_thread_that_creates_sets_its_own_device():
-    """The current device is a thread's; the creator's would be device 0."""
-
-    def main(rank):
-        backend = rank.opened()
-        device = backend._communicators.native.device_id()
-        backend.close()
-        return device
-
-    assert sound(on_ranks(2, main, devices=[1, 0])) == [1, 0]
-
-
-def test_groups_and_several_communicators_of_the_same_ranks():
-    def main(rank):
-        whole = rank.opened()
-        members = [0, 2] if rank.rank in (0, 2) else [1]
-        part = rank.group(members, 7).opened()
-        told = summed(whole), summed(part), summed(whole)
-        part.close()
-        assert users.claim(rank.device, users.MPI) != ""
-        told = (*told, summed(whole))
-        whole.close()
-        return told
-
-    told = sound(on_ranks(3, main))
-    assert told == [(6.0, 3.0, 6.0, 6.0), (6.0, 1.0, 6.0, 6.0), (6.0, 3.0, 6.0, 6.0)]
+@bare(3)
+def test_groups_and_several_communicators_of_the_same_ranks(rank):
+    whole = rank.opened()
+    part = rank.group([0, 2] if rank.rank in (0, 2) else [1], 7).opened()
+    assert (summed(whole), summed(part), summed(whole)) == (6, 1 if rank.rank == 1 else 3, 6)
+    part.close()
+    assert users.claim(rank.device, users.MPI) != ""
+    assert summed(whole) == 6
+    whole.close()
 
 
 def pinned(backend):
@@ -247,57 +211,41 @@ def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypat
 
 @pytest.mark.usefixtures("pinned")
 @pytest.mark.standin
-def test_a_pinned_communicator_that_fails_is_told_on_all(monkeypatch):
-    def main(rank):
-        backend = rank.opened()
-        rank.control.all_gather(b"")
-        if rank.rank == 0:
-            monkeypatch.setenv("STANDIN_FAIL_INIT", "1")
-        rank.control.all_gather(b"")
-        with pytest.raises(CommunicationError, match="rank 1: NcclError"):
-            backend.native(SUM, "tree").needs.make()
-        result = summed(backend)  # the others go on
-        backend.close()
-        return result
-
-    assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]
+@bare(2, timeout=LONG)
+def test_a_pinned_communicator_that_fails_is_told_on_all(rank, monkeypatch):
+    backend = rank.opened()
+    rank.control.all_gather(b"")
+    monkeypatch.setenv("STANDIN_FAIL_INIT", "1")
+    with pytest.raises(CommunicationError, match="rank 1: NcclError"):
+        backend.native(SUM, "tree").needs.make()
+    assert summed(backend) == 3  # the others go on
+    backend.close()
 
 
 @pytest.mark.usefixtures("pinned")
-def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called():
+@bare(2, timeout=LONG)
+def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called(rank):
     """NCCL connects them as if they were of one mind."""
-
-    def main(rank):
-        backend = rank.opened()
-        needs = backend.native(SUM, "tree" if rank.rank else "ring").needs
-        with pytest.raises(RankMismatch, match="rank 0: 'ring', rank 1: 'tree'"):
-            needs.make()
-        assert not needs.done()
-        result = summed(backend, "ring")  # nothing was begun
-        backend.close()
-        return result
-
-    assert sound(on_ranks(2, main, timeout=LONG)) == [3.0, 3.0]
+    backend = rank.opened()
+    needs = backend.native(SUM, "tree" if rank.rank else "ring").needs
+    with pytest.raises(RankMismatch, match="rank 0: 'ring', rank 1: 'tree'"):
+        needs.make()
+    assert not needs.done()
+    assert summed(backend, "ring") == 3  # nothing was begun
+    backend.close()
 
 
-def test_what_is_made_while_another_thread_aborts_is_not_there(monkeypatch):
-    from hpccomm.backends.nccl import communicators
+@bare(1, timeout=LONG)
+def test_what_is_made_while_another_thread_aborts_is_not_there(rank, monkeypatch):
+    backend, made = rank.opened(), []
+    genuine = communicators.new_communicator
 
-    def main(rank):
-        backend = rank.opened()
+    def found(*arguments):
+        made.append(genuine(*arguments))
+        backend.abort()
+        return made[0]
 
-        pinned = []
-
-        def found(*arguments):
-            made = genuine(*arguments)
-            backend.abort()
-            pinned.append(made[0])
-            return made
-
-        genuine = communicators.new_communicator
-        monkeypatch.setattr(communicators, "new_communicator", found)
-        with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
-            backend._communicators.make("ring")
-        until(lambda: pinned[0].comm == 0)  # aborted as well
-
-    sound(on_ranks(1, main, timeout=LONG))
+    monkeypatch.setattr(communicators, "new_communicator", found)
+    with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
+        backend._communicators.make("ring")
+    until(lambda: made[0][0].comm == 0)  # aborted as well
