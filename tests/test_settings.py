@@ -170,7 +170,7 @@ def test_every_variable_says_what_it_is() -> None:
         ({"commName": "a"}, "new_comm(name=)"),
         # NCCL 2.30 init.cc, parseCommConfig: minCTAs > maxCTAs is refused, and what is not set is INT_MIN.
         ({"minCTAs": 8}, "give maxCTAs, of at least 8"),
-        ({"minCTAs": 8, "maxCTAs": 4}, "maxCTAs 4; give"),
+        ({"minCTAs": 8, "maxCTAs": 4}, "give maxCTAs, of at least 8"),
         ("maxCTAs=8", "give a mapping"),
     ],
 )

@@ -159,10 +159,7 @@ def checked(name: str, value: object) -> Mapping[str, int | str]:
     if (
         fewest > most
     ):  # which NCCL refuses, also where there is no maxCTAs (2.30 init.cc, parseCommConfig)
-        raise UsageError(
-            f"{name} has minCTAs {fewest} and {f'maxCTAs {most}' if most else 'no maxCTAs'}; "
-            f"give maxCTAs, of at least {fewest}"
-        )
+        raise UsageError(f"{name}['minCTAs'] is {fewest}; give maxCTAs, of at least {fewest}")
     return fields
 
 

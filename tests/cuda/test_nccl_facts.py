@@ -25,6 +25,9 @@ def pinned(value):
         pin.leave()
 
 
+SEVERAL = variables.SEVERAL_RANKS_A_GPU
+
+
 def ranks(n, **common):
     """Return the facts of `n` sound ranks on one host with a GPU each."""
     sound = {"host": "node1", "visible": n, "name": "H100", "capability": 90, "nccl": 23203}
@@ -66,10 +69,14 @@ def test_instances_of_a_gpu_are_one_gpu_for_nccl_before_2_30():
 def test_trap_several_ranks_a_gpu_from_nccl_2_30():
     shared = ranks(2, uuid="GPU-0", device=0, visible=1)
     assert "at most as many ranks on a host as it has GPUs" in unfit(shared)
-    assert unfit([replace(each, several=True) for each in shared]) == ""
-    old = [replace(each, several=True, nccl=22907) for each in shared]
+    for text, told in (("1", ""), ("0", unfit(shared))):
+        allowed = [replace(each, variables={SEVERAL: text}) for each in shared]
+        assert unfit(allowed) == told
+    old = [replace(each, variables={SEVERAL: "1"}, nccl=22907) for each in shared]
     assert "install NCCL 2.30" in unfit(old)
-    assert unfit([replace(shared[0], several=True), shared[1]]) != ""  # on one rank alone
+    assert SEVERAL in unfit(
+        [replace(shared[0], variables={SEVERAL: "1"}), shared[1]]
+    )  # on one rank alone
 
 
 def test_trap_ranks_with_different_host_ids_may_share_a_gpu():
@@ -99,10 +106,11 @@ def test_variables_that_ranks_decide_by_must_be_alike(name):
 
 
 def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
-    shared = ranks(3, uuid="GPU-0", several=True)
+    shared = ranks(3, uuid="GPU-0", variables={SEVERAL: "1"})
     assert unfit(shared) == ""
     assert "ranks 0-2 share a GPU" in shared_gpus(shared)
-    assert shared_gpus([replace(each, ctas=True) for each in shared]) == ""
+    few = {SEVERAL: "1", variables.MAX_CTAS: "2"}
+    assert shared_gpus([replace(each, variables=few) for each in shared]) == ""
     assert shared_gpus(shared[:2]) == ""
 
 

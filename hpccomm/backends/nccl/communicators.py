@@ -249,12 +249,8 @@ class Communicators:
 
     def _within(self, seconds: float) -> bool:
         """Wait at most so long until all have ended; return whether they have."""
-        until = time.perf_counter() + seconds
-        while not self._over():
-            if time.perf_counter() > until:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
+        _wait_while(lambda: not self._over(), seconds)
+        return self._over()
 
     def abort(self, seconds: float = ABORT_SECONDS, inside: Callable[[], bool] = _nobody) -> None:
         """Abort all of them, with the calls under way. Local, from any thread; idempotent.
@@ -304,6 +300,13 @@ class Communicators:
         return not self._end(_destroy) or self._within(seconds)
 
 
+def _wait_while(true: Callable[[], bool], seconds: float) -> None:
+    """Wait as long as it is true, at most so many seconds."""
+    until = time.perf_counter() + seconds
+    while true() and time.perf_counter() < until:
+        time.sleep(POLL_SECONDS)
+
+
 def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
     """Abort a communicator once no thread is in a call of NCCL, whose memory that frees.
 
@@ -322,9 +325,7 @@ def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
                 "a thread is in a call of NCCL, which cannot stop it before it frees what the thread uses: "
                 "NCCL 2.28.7 and later can"
             )
-        until = time.perf_counter() + LEAVE_SECONDS
-        while inside() and time.perf_counter() < until:
-            time.sleep(POLL_SECONDS)
+        _wait_while(inside, LEAVE_SECONDS)
         time.sleep(BEHIND_SECONDS if revoked else 0.0)
     communicator.abort()
     let_go(communicator)

@@ -52,10 +52,6 @@ class Facts:
         The functions of `libnccl.FUNCTIONS` that the library has.
     host_id : str
         The user's ``NCCL_HOSTID``.
-    several : bool
-        Whether the user allows several ranks on one GPU.
-    ctas : bool
-        Whether the user limits NCCL's share of a GPU by ``NCCL_MAX_CTAS``.
     variables : dict
         The variables that are set and must be equal on all ranks.
     why_not : str
@@ -76,8 +72,6 @@ class Facts:
     runtime: str = ""
     functions: tuple[str, ...] = ()
     host_id: str = ""
-    several: bool = False
-    ctas: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
     why_not: str = ""
 
@@ -127,8 +121,6 @@ def mine(rank: int, device: int | None) -> Facts:
             runtime=identity.runtime,
             functions=libnccl.present(),
             host_id=variables.host_id(),
-            several=variables.several_ranks_a_gpu(),
-            ctas=variables.ctas_limited(),
         )
     except (runtime.CUDARuntimeError, nccl.NcclError) as error:
         why_not = (
@@ -185,16 +177,18 @@ def _unequal(ranks: Sequence[Facts], key: Callable[[Facts], str]) -> str:
 def _doubled(ranks: Sequence[Facts]) -> str:
     """Look for a GPU that ranks would share. NCCL refuses that unless the user allows it."""
     shared = []
+    # All ranks have the same version, and the same variables.
+    new = ranks[0].nccl >= SEVERAL_RANKS_SINCE
+    allowed = ranks[0].variables.get(variables.SEVERAL_RANKS_A_GPU, "0").strip() != "0"
 
     # Ranks on one GPU are on one host, unless NCCL_HOSTID makes NCCL see several hosts.
     # Before 2.30 NCCL knows a GPU by its address, which all of its instances (MIG) have.
     def gpu(each: Facts) -> tuple[str, str]:
-        by_address = each.nccl < SEVERAL_RANKS_SINCE and " MIG " in each.name
+        by_address = not new and " MIG " in each.name
         return each.pci if by_address else each.uuid, each.host_id or each.host
 
     for _, alike in _grouped(ranks, gpu):
-        allowed = all(each.several and each.nccl >= SEVERAL_RANKS_SINCE for each in alike)
-        if len(alike) > 1 and not allowed:
+        if len(alike) > 1 and not (new and allowed):
             one = alike[0]
             mig = len({each.uuid for each in alike}) > 1
             shared.append(
@@ -204,7 +198,6 @@ def _doubled(ranks: Sequence[Facts]) -> str:
             )
     if not shared:
         return ""
-    new = ranks[0].nccl >= SEVERAL_RANKS_SINCE
     several = (
         f"or set {variables.SEVERAL_RANKS_A_GPU}=1 on all ranks, for about two ranks per GPU"
         if new
@@ -220,7 +213,7 @@ def _doubled(ranks: Sequence[Facts]) -> str:
 def shared_gpus(ranks: Sequence[Facts]) -> str:
     """Return a warning if more ranks share a GPU than it has room for; else ''."""
     for _, alike in _grouped(ranks, lambda each: each.uuid):
-        if len(alike) > RANKS_A_GPU and not all(each.ctas for each in alike):
+        if len(alike) > RANKS_A_GPU and variables.MAX_CTAS not in ranks[0].variables:
             return (
                 f"{ranks_named(each.rank for each in alike)} share a GPU, which has room for about "
                 f"{RANKS_A_GPU} by default: NCCL may hang; set {variables.MAX_CTAS}, such as to 2"

@@ -59,16 +59,6 @@ def host_id() -> str:
     return value(HOST_ID) or ""
 
 
-def several_ranks_a_gpu() -> bool:
-    """Return whether the user allows several ranks on one GPU."""
-    return (value(SEVERAL_RANKS_A_GPU) or "").strip() not in ("", "0")
-
-
-def ctas_limited() -> bool:
-    """Return whether the user limits NCCL's share of a GPU."""
-    return bool(value(MAX_CTAS))
-
-
 def equal_on_all() -> dict[str, str]:
     """Return the variables that are set and must be equal on all ranks.
 

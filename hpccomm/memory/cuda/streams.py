@@ -140,11 +140,6 @@ def used_for(x: Any, stream: int, device: int) -> Iterator[None]:
         yield
 
 
-def capturing(stream: int) -> bool:
-    """Return whether a graph is captured from the stream."""
-    return bool(cupy().cuda.runtime.streamIsCapturing(stream))
-
-
 def undisturbed(stream: int) -> bool:
     """Return whether another thread may record an event on the stream without ending a capture.
 
