@@ -9,8 +9,8 @@ from importlib import import_module
 from types import SimpleNamespace
 
 import cupy
-import numpy as np
 import pytest
+from device_trials import every_kind
 from nccl_ranks import run_ranks
 from raw_ranks import status_of
 
@@ -32,34 +32,12 @@ def no_binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(nccl, "available", False)
 
 
-def every_kind(comm):
-    """Make calls of each kind, and communicators of each."""
-    size, rank = comm.size, comm.rank
-    with cupy.cuda.Device(comm.device):
-        x = cupy.full(4, rank + 1, np.float32)
-        made = comm._core.lanes.device.backend._communicators.native
-        assert comm.all_reduce(x).get().tolist() == [size * (size + 1) / 2] * 4
-        assert comm.all_gather(cupy.full(1, rank)).ravel().get().tolist() == list(range(size))
-        x = cupy.full(size, rank + 1, np.float32)
-        assert comm.reduce_scatter(x, op=hpccomm.ReduceOp.MAX).get().tolist() == [size]
-        assert (
-            comm.reduce(x, 0, op=hpccomm.ReduceOp.MAX) is None or x.get().tolist() == [size] * size
-        )
-        average = comm.all_reduce(cupy.full(2, rank, np.float32), op=hpccomm.premul_sum(0.5))
-        assert average.get().tolist() == [sum(range(size)) / 2] * 2
-        ring = comm.all_reduce(cupy.ones(4), algorithm="ring")
-        assert ring.get().tolist() == [size] * 4
-        y = cupy.zeros(1, int)
-        comm.send_recv(cupy.full(1, rank), (rank + 1) % size, y, (rank - 1) % size)
-        assert y.get().tolist() == [(rank - 1) % size]
-        with comm.batch():
-            a, b = comm.all_reduce(cupy.ones(1)), comm.broadcast(cupy.full(1, rank), root=1)
-        assert [a.get().tolist(), b.get().tolist()] == [[size], [1]]
-        with comm.split(0, name="half") as half:
-            assert half.all_reduce(cupy.ones(1)).get().tolist() == [size]
-        with pytest.raises(hpccomm.UsageError):
-            comm.all_reduce(cupy.ones(4), algorithm="nothing")
-    return type(made)
+@pytest.fixture
+def configs():
+    """Return what settings say that communicators of the stand-in's NCCL are made with."""
+    found = import_module("standin.nccl.library").configs
+    del found[:]
+    return found
 
 
 def test_calls_of_each_kind_without_cupys_binding(no_binding):
@@ -68,31 +46,22 @@ def test_calls_of_each_kind_without_cupys_binding(no_binding):
 
 
 @pytest.mark.standin
-def test_nccl_knows_a_communicator_by_its_name(no_binding, monkeypatch):
-    library = import_module("standin.nccl.library")
-    del library.names[:]
-    run_ranks(2, every_kind, backend="nccl")
-    assert {"world", "half"} <= set(library.names)
-    del library.names[:]
-    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22703")  # whose settings have another length
-    run_ranks(2, every_kind, backend="nccl")
-    assert library.names == []
-
-
-@pytest.mark.standin
-def test_order_of_launches_is_the_communicators_own_where_nccl_has_that(no_binding, monkeypatch):
-    """Else it is a variable, which other users of NCCL in the process read as well."""
-    library = import_module("standin.nccl.library")
+@pytest.mark.parametrize(
+    ("version", "named", "ordered"),
+    [("23203", True, True), ("22809", True, False), ("22703", False, False)],
+)
+def test_settings_that_nccl_has_are_each_communicators(
+    no_binding, configs, version, named, ordered, monkeypatch
+):
+    """Else the order of launches is a variable, which other users of NCCL in the process read as well."""
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
     monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
-    del library.orders[:]
     run_ranks(2, every_kind, backend="nccl")
-    assert set(library.orders) == {1}
-    assert variables.LAUNCH_ORDER not in os.environ
-    del library.orders[:]
-    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22809")
-    run_ranks(2, every_kind, backend="nccl")
-    assert library.orders == []
-    assert os.environ.pop(variables.LAUNCH_ORDER) == "1"
+    assert {each["commName"] for each in configs} >= ({b"world", b"half"} if named else set())
+    assert all(("launchOrderImplicit", 1) in each.items() for each in configs) == (
+        ordered or not named
+    )
+    assert (os.environ.pop(variables.LAUNCH_ORDER, None) is None) == ordered
 
 
 @pytest.mark.standin
@@ -120,16 +89,14 @@ def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
 
 
 @pytest.mark.standin
-def test_settings_of_the_program_reach_each_communicator(monkeypatch):
+def test_settings_of_the_program_reach_each_communicator(configs):
     """CuPy's binding takes none of them: NcclConfig has split_share alone (cupy_backends/cuda/libs/nccl.pyx)."""
-    library = import_module("standin.nccl.library")
-    del library.configs[:]
     options = hpccomm.CommOptions(
         nccl_config={"maxCTAs": 8, "netName": "Socket", "CTAPolicy": True}
     )
     assert run_ranks(2, every_kind, backend="nccl", options=options) == [RawCommunicator] * 2
-    assert {config["commName"] for config in library.configs} >= {b"world", b"half"}
-    for config in library.configs:
+    assert {config["commName"] for config in configs} >= {b"world", b"half"}
+    for config in configs:
         assert {"maxCTAs": 8, "netName": b"Socket", "CTAPolicy": 1}.items() <= config.items()
     assert options.nccl_config["maxCTAs"] == 8
 

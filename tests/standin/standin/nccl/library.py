@@ -42,14 +42,8 @@ _PIECE = 2 << 20
 
 _allocated: dict[int, heap.Block] = {}
 
-names: list[str] = []
-"""commName of the communicators that were made with settings."""
-
 configs: list[dict[str, Any]] = []
-"""What the program set in these settings, by the members' names."""
-
-orders: list[int] = []
-"""launchOrderImplicit of them, where it is theirs."""
+"""What the settings of communicators that were made with some say, by the members' names."""
 
 TEXTS = {
     0: b"no error",
@@ -217,7 +211,6 @@ class Library:
                 return calls.INVALID_ARGUMENT
             if settings.minCTAs > settings.maxCTAs:  # what is not set is INT_MIN
                 return calls.INVALID_ARGUMENT
-            names.append((settings.commName or b"").decode())
             own = [
                 name
                 for name, _ in settings._fields_
@@ -227,8 +220,6 @@ class Library:
             configs.append(
                 {n: value for n, value in values.items() if value not in (None, -(2**31))}
             )
-            if settings.size >= 104:
-                orders.append(settings.launchOrderImplicit)
         return _given(calls.init(_number(size), bytes(unique), _number(rank)), made)
 
     def ncclCommShrink(
