@@ -151,7 +151,6 @@ class CudaAwareDispatch(OnDevice):
     """
 
     name = "mpi"
-    reduces = True
 
     def __init__(
         self,

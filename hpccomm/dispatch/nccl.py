@@ -38,7 +38,6 @@ class NcclDispatch(OnDevice):
     """
 
     over = "over its messages"
-    reduces = False
 
     def __init__(
         self,

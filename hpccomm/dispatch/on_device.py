@@ -45,6 +45,9 @@ DEFAULT_SEGMENT = 32 << 20
 MOST_SEGMENTS = 1 << 10
 """The most segments of an array: their number is the length of a program."""
 
+LINEAR = "linear"
+"""All messages at the same time: one group, for a library that moves what it lacks on a stream."""
+
 Addresses = tuple[int, int, int]
 """Of this rank's buffers, by number."""
 
@@ -73,15 +76,12 @@ class OnDevice(ABC):
         As in ``comm.backends["cuda"]``.
     over : str
         What moves the data of hpccomm's algorithms, in words.
-    reduces : bool
-        Whether hpccomm's algorithms also reduce here where they are not asked for.
     scratch : Scratch
         The source of intermediate memory.
     """
 
     name: str
     over: str
-    reduces: bool
 
     def __init__(
         self,
@@ -117,12 +117,14 @@ class OnDevice(ABC):
         if algorithm is not None:  # the communicator's setting sends nothing through the host
             names = tuple(dict.fromkeys((*names, *self._staged.applicable(call))))
         name, other = policy.asked_for(algorithm, self._setting, names, call, self.name)
-        auto, moves = name == policy.AUTO, call.op is None or self.reduces
+        auto = name == policy.AUTO
         if own and (auto or name in own):
             why = "NCCL has its own" if auto else "as asked, NCCL's own"
             return self._natively(call, self._choice(call, own[0] if auto else name, why))
-        if scheduled and auto and moves:
-            name = policy.fastest(call, scheduled, self._network).algorithm
+        if scheduled and auto and (self._library is None or call.op is None):
+            name = LINEAR
+            if self._library is None or LINEAR not in scheduled:
+                name = policy.fastest(call, scheduled, self._network).algorithm
             return self._by_schedule(call, self._choice(call, name, "hpccomm's own"))
         if name in scheduled or (scheduled and other is not None):
             why = "as asked, hpccomm's own"

@@ -9,7 +9,7 @@ from nccl_ranks import on_devices, run_ranks
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import collectives, libnccl
-from hpccomm.backends.nccl.reductions import Ability, reduction
+from hpccomm.backends.nccl.collectives import Ability, reduction
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
 from hpccomm.reductions import ReduceOp, premul_sum
@@ -97,6 +97,7 @@ def test_trap_tree_exists_for_all_reduce_alone():
         assert names(collective) == ("native", "ring")
     for collective in ("all_to_all", "gather", "scatter"):
         assert names(collective) == ("native",)
+        assert names(collective, uniform=False) == ()  # messages of hpccomm's, in one group
     assert names("all_gather", uniform=False) == ("native",)
     assert names("scan", ReduceOp.SUM) == names("barrier") == ()
     assert names("all_reduce", np.add) == ()
@@ -123,7 +124,7 @@ def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own, monkeypa
         for name in sorted(SEMANTICS.keys() - {"scan", "neighbor_all_to_all"}):
             for count in (4, UNEVEN) if name in BLOCKWISE else (12,):
                 both = name in collectives.PINNABLE and count != UNEVEN
-                for algorithm in ("native", "ring") if both else ("native",):
+                for algorithm in (None, "ring") if both else (None,):
                     for results in OUT, IN_PLACE:
                         spec = Spec(name, count, root=ROOT, results=(results,))
                         carried_out(comm, spec, algorithm=algorithm)

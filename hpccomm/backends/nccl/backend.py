@@ -13,6 +13,7 @@ from typing import Any
 
 from hpccomm.backends.nccl import collectives, libnccl, variables
 from hpccomm.backends.nccl.agreed_setup import SetupRanks
+from hpccomm.backends.nccl.collectives import INT8, Ability
 from hpccomm.backends.nccl.communicators import (
     ABORT_SECONDS,
     NATIVE,
@@ -23,7 +24,6 @@ from hpccomm.backends.nccl.communicators import (
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.libnccl import NcclGroup
 from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, shrunk
-from hpccomm.backends.nccl.reductions import INT8, Ability
 from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, UsageError
