@@ -98,7 +98,7 @@ class HostDispatch:
         asked = self._setting if algorithm is None else algorithm
         own = choice.algorithm != policy.NATIVE and not choice.registered
         if own and asked == policy.AUTO and _gathers(self._backend, inner):
-            way = MOVES[call.collective]
+            way = _way(call)
             reason = (
                 f"small contributions are moved by the library's {way}, and folded in rank order"
             )
@@ -285,17 +285,17 @@ GATHERED_BYTES = 32 << 10
 GATHERED_RANKS = 16
 """The most ranks: each contribution takes a call of NumPy."""
 
-MOVES = {
-    "all_reduce": "all_gather",
-    "scan": "all_gather",
-    "reduce": "gather",
-    "reduce_scatter": "all_to_all",
-}
+
+def _way(call: Signature) -> str:
+    """Return the collective that moves the contributions of a reduction to those who fold them."""
+    if call.description.blockwise:
+        return "all_to_all"
+    return "gather" if call.description.root_receives else "all_gather"
 
 
 def _moved(backend: Backend, call: Signature) -> Implementation | None:
-    """Return the library's call that moves the contributions of a reduction to those who fold them."""
-    way, counts = MOVES[call.collective], (call.counts[0],) * backend.size
+    """Return the library's call of that collective; None if it lacks it."""
+    way, counts = _way(call), (call.counts[0],) * backend.size
     coming = counts if way == "all_to_all" else ()
     return backend.native(Signature(way, call.dtype, counts, coming, root=call.root))
 
@@ -304,7 +304,7 @@ def _gathers(backend: Backend, call: Signature) -> bool:
     """Tell whether a reduction is so small that `gathered` carries it out; the same for all sizes of a class."""
     if not isinstance(call.op, ReduceOp) or not call.uniform or backend.size > GATHERED_RANKS:
         return False
-    many = 1 if call.collective == "reduce_scatter" else backend.size
+    many = 1 if call.description.blockwise else backend.size
     most = policy.rounded_up(call.nbytes) * many
     return 0 < most <= GATHERED_BYTES and _moved(backend, call) is not None
 
@@ -322,11 +322,11 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
     begin, move, arguments = moved.start, moved.run, moved.arguments
     fold = Folder(op, dtype, size if op is ReduceOp.AVG else 0)
     # A scan folds the contributions up to this rank, and an exclusive one those before it.
-    last = size if call.collective != "scan" else rank + (not call.exclusive)
-    if call.collective == "reduce" and rank != call.root:
+    last = rank + (not call.exclusive) if call.description.prefix else size
+    if call.description.root_receives and rank != call.root:
         last = 0
     # How many times the table is as large as what is sent.
-    copies = 1 if call.collective == "reduce_scatter" else size
+    copies = 1 if call.description.blockwise else size
 
     def new_table(elements: int) -> tuple[Any, list[Any]]:
         """Return room for the contributions, and its rows that are folded."""

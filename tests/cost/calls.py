@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from hpccomm.contracts.collectives import DESCRIPTIONS
+from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS, REDUCTIONS, ROOTED
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -16,10 +16,6 @@ REGISTERED = [
     for name in named
 ]
 """Algorithms of collectives in which one rank's call stands for all of them."""
-
-WHOLE = ("all_reduce", "broadcast", "reduce", "scan")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter", "scan")
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def in_turn(networks, sizes, algorithm, *, everything):
@@ -35,7 +31,7 @@ def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):
     elements = max(nbytes // 4, 1)
     if collective == "barrier":
         counts = (0,)
-    elif collective in WHOLE:
+    elif collective not in BLOCKWISE:
         counts = (elements,)
     else:
         counts = (max(elements // ranks, 1),) * ranks
@@ -44,7 +40,7 @@ def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):
         np.dtype(np.float32),
         counts,
         counts if collective == "all_to_all" else (),
-        op=ReduceOp.SUM if collective in REDUCING else None,
+        op=ReduceOp.SUM if collective in REDUCTIONS else None,
         root=root if collective in ROOTED else -1,
         exclusive=exclusive,
     )

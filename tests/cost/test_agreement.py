@@ -3,8 +3,9 @@
 import math
 
 import pytest
-from cost.calls import REGISTERED, ROOTED, call_of, in_turn
+from cost.calls import REGISTERED, call_of, in_turn
 
+from hpccomm.contracts.collectives import ROOTED
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.model import price
