@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hpccomm.backends import refuse_hints, seat
-from hpccomm.backends.loopback import Context, LoopbackBackend, World
+from hpccomm.backends.loopback import Context, LoopbackBackend, World, make_world
 from hpccomm.errors import UsageError
 
 
@@ -41,3 +41,8 @@ def open_wrong(mpi_comm: object, hints: Mapping[str, str]) -> BareBackend:
     made = open_backend(mpi_comm, hints)
     made.uid += str(made.rank)
     return made
+
+
+def open_alone(_mpi_comm: object, _hints: Mapping[str, str]) -> BareBackend:
+    """Open one on the ranks of a job, which is one process without a launcher, as over mpi4py."""
+    return BareBackend(make_world(1), ("alone",), range(1), 0)

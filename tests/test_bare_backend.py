@@ -21,6 +21,7 @@ RANKS = 2
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     entries = {"bare": "bare_backend:open_backend", "wrong": "bare_backend:open_wrong"}
+    entries["alone"] = "bare_backend:open_alone"
     entries["absent"] = "bare_backend:open_nothing"
     announce(tmp_path, "bare", "hpccomm.backends", entries)
     monkeypatch.syspath_prepend(tmp_path)
@@ -94,6 +95,9 @@ def test_its_author_runs_the_suite(
     assert status == 1
     assert "survival.ranks_answer_while_others_wait FAILED" in wrong
     assert "AssertionError: uid is equal on all ranks" in traceback
+    status, told_nothing, refused = told("alone", "--ranks=2")
+    assert (status, told_nothing) == (2, "")
+    assert "threads are no ranks of backend 'alone'; leave --ranks out" in refused
     for words, why in (("--hint=a=1", "'a'"), ("--ranks=0", "n is 0")):
         status, _, refused = told(bare, "--ranks=2", words)
         assert (status, why in refused) == (2, True), refused

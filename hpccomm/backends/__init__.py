@@ -93,7 +93,9 @@ def opener(name: str) -> Opener:
             ) from error
         return loaded
     known = ", ".join(repr(each) for each in choices())
-    advice = did_you_mean(name, choices(), f"give one of {known}")
+    advice = did_you_mean(
+        name, choices(), f"give one of {known}, or install the package that has it"
+    )
     raise UsageError(f"backend is {name!r}; {advice}")
 
 

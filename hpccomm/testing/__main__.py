@@ -44,9 +44,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return run_ranks(args.ranks, function, *its, **how)[0]
 
     try:
-        where = on_ranks(lambda comm: f"rank {comm.rank} of {comm.size}: ")
+        rank, size = on_ranks(lambda comm: (comm.rank, comm.size))
     except HpccommError as error:
         parser.error(str(error))
+    if args.ranks is not None and size != args.ranks:
+        parser.error(
+            f"--ranks is {args.ranks}, and the communicator has {size} ranks: threads are no ranks of "
+            f"backend {args.backend!r}; leave --ranks out, and start it by mpiexec -n {args.ranks}"
+        )
+    where = f"rank {rank} of {size}: "
     outcomes = []
     for case in (each for each in conformance.cases() if each.name.startswith(args.case)):
         try:
