@@ -308,8 +308,9 @@ class Persistent(Protocol):
 class Transport(Protocol):
     """Messages between the ranks of one communicator.
 
-    Messages of one sender, receiver and tag arrive in order. Neither call blocks; the memory
-    belongs to the transfer until it is complete.
+    Messages of one sender, receiver and tag arrive in order: they go to receives in the order in which these
+    are begun, whichever is tested first. Neither call blocks; the memory belongs to the transfer until it
+    is complete.
 
     Attributes
     ----------
