@@ -158,7 +158,7 @@ def ranked(n, *, current=True, **how):
     Its device is current in the rank, unless `current` is False; `how` is for `run_ranks`.
     """
     run = on_devices if current else run_ranks
-    return _without_first(lambda test: run(n, test, **how))
+    return each_rank(lambda test: run(n, test, **how))
 
 
 def bare(n, **how):
@@ -171,11 +171,14 @@ def bare(n, **how):
         with library.cupy().cuda.Device(rank.device):
             test(rank)
 
-    return _without_first(lambda test: sound(on_ranks(n, partial(main, test=test), **how)))
+    return each_rank(lambda test: sound(on_ranks(n, partial(main, test=test), **how)))
 
 
-def _without_first(run: Callable[[Callable[[Any], None]], object]):
-    """Return a decorator of functions of a rank and fixtures: ``run(function of a rank)`` carries one out."""
+def each_rank(run: Callable[[Callable[..., None]], object], given=1):
+    """Return a decorator of tests that ranks carry out: ``run(what a rank does)`` has them do it.
+
+    A rank gives the test its first arguments, which are so many, and pytest the others.
+    """
 
     def decorated(test):
         def fixed(**fixtures):
@@ -188,7 +191,7 @@ def _without_first(run: Callable[[Callable[[Any], None]], object]):
         )
         fixed.__dict__.update(test.__dict__)  # pytest's marks
         found = inspect.signature(test)
-        fixed.__signature__ = found.replace(parameters=[*found.parameters.values()][1:])
+        fixed.__signature__ = found.replace(parameters=[*found.parameters.values()][given:])
         return fixed
 
     return decorated

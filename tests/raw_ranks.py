@@ -4,6 +4,7 @@ import threading
 
 import cupy
 from cupy.cuda import nccl
+from nccl_ranks import each_rank
 
 
 def on_ranks(function, size=3, devices=None):
@@ -29,6 +30,19 @@ def on_ranks(function, size=3, devices=None):
         thread.join(60)
         assert not thread.is_alive()
     return results
+
+
+def raw(size=3, **how):
+    """Make a test of what each rank does, given its number, its communicator, a stream and fixtures."""
+    return each_rank(lambda test: sound(on_ranks(test, size, **how)), given=3)
+
+
+def broken(words, times=1):
+    """Check that rules of the stand-in were broken so often, by what it says of it; and forget that."""
+    from standin import control
+
+    told, control.violations[:] = list(control.violations), []
+    assert [words in each for each in told] == [True] * times, told
 
 
 def sound(results):

@@ -2,13 +2,14 @@
 
 import gc
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cupy
 import numpy as np
 import pytest
-from held import in_thread
+from held import Held, in_thread
 from nccl_ranks import bare, on_ranks, sound
 
 from hpccomm.backends.nccl import libnccl
@@ -19,6 +20,7 @@ from hpccomm.reductions import ReduceOp
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
+runtime = cupy.cuda.runtime
 FLOAT32 = np.dtype(np.float32)
 COUNT = 1000
 SUM = Signature("all_reduce", FLOAT32, (COUNT,), op=ReduceOp.SUM, in_place=True)
@@ -149,26 +151,30 @@ def test_trap_dropped_memory_is_freed_when_some_is_made_and_never_in_a_capture(r
     """Also what has outlived its communicator."""
     from standin import heap
 
-    def freed(new):
-        return new.pointer == dropped or heap.find(dropped) is None
+    def there(block):
+        return heap.find(block.pointer) is block
 
     backend, stream = rank.opened(), cupy.cuda.Stream(non_blocking=True)
-    dropped = backend.empty(4 * COUNT).pointer
+    dropped = heap.find(backend.empty(4 * COUNT).pointer)
     gc.collect()
     with stream:
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        stream.begin_capture(runtime.streamCaptureModeThreadLocal)
         with pytest.raises(UsageError, match="make arrays before"):
             backend.empty(16)
         stream.end_capture()
-    assert heap.find(dropped) is not None
+    assert there(dropped)
     memory = backend.empty(16)
-    assert freed(memory)
+    assert not there(dropped)
     backend.close()
-    dropped = memory.pointer
+    dropped = heap.find(memory.pointer)
     del memory
     gc.collect()
-    backend = rank.opened()
-    assert freed(backend.empty(64))
+    backend, held = rank.opened(), Held(stream)
+    runtime.memsetAsync(dropped.pointer, 0, 16, stream.ptr)  # it is freed when that is done
+    threading.Timer(0.1, held.let_go).start()
+    backend.empty(64)
+    assert not there(dropped)
+    stream.synchronize()
     backend.close()
 
 

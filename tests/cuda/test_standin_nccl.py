@@ -1,6 +1,6 @@
 """The stand-in's NCCL refuses what NCCL refuses, and sees code that breaks its rules.
 
-The rules are those of NCCL's user guide; where its source has one, its test names it. No GPU has shown them.
+``tests/standin/README.md`` has the rules and their sources. No GPU has shown them.
 """
 
 import ctypes
@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from raw_ranks import on_ranks, sound, status_of
+from held import in_thread
+from raw_ranks import broken, on_ranks, raw, sound, status_of
 from until import until
 
 control = pytest.importorskip("standin.control")
@@ -28,65 +29,63 @@ FLOAT32 = nccl.NCCL_FLOAT32
 SUM, AVG = nccl.NCCL_SUM, nccl.NCCL_AVG
 
 
-def test_what_nccl_has_no_number_for_is_refused(monkeypatch):
+def summed(c, x, stream, **how):
+    """Return the status of a sum of float32 in place; by default of one element."""
+    given = {"count": 1, "datatype": FLOAT32, "op": SUM, **how}
+    return status_of(c.allReduce, x, x, *given.values(), stream.ptr)
+
+
+@pytest.mark.parametrize(("version", "float8"), [("22304", 4), ("22400", 0)])
+def test_what_nccl_has_no_number_for_is_refused(version, float8, monkeypatch):
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
+
     def main(rank, c, stream):
         x = cupy.zeros(4).data.ptr
-        told = [status_of(c.allReduce, x, x, 1, datatype, SUM, stream.ptr) for datatype in (10, 12)]
-        told.append(status_of(c.allReduce, x, x, 1, FLOAT32, 5, stream.ptr))
+        wrong = ({"datatype": 10}, {"datatype": 12}, {"op": 5})
+        told = [summed(c, x, stream, **how) for how in wrong]
         told.append(status_of(c.broadcast, x, x, 1, FLOAT32, SIZE, stream.ptr))
         told.append(status_of(c.send, x, 1, FLOAT32, -1, stream.ptr))
-        told.append(status_of(c.allReduce, 0, x, 1, FLOAT32, SUM, stream.ptr))
-        return told
+        return [*told, summed(c, 0, stream)]
 
-    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22304")
-    assert sound(on_ranks(main)) == [[4] * 6] * SIZE
-    monkeypatch.setenv("STANDIN_NCCL_VERSION", "22400")
-    assert sound(on_ranks(main)) == [[0] + [4] * 5] * SIZE
+    assert sound(on_ranks(main)) == [[float8] + [4] * 5] * SIZE
 
 
-def test_two_sends_without_a_group_block_their_streams_until_an_abort():
-    barrier = threading.Barrier(2)
-
-    def main(rank, c, stream):
-        x, y = cupy.zeros(1), cupy.zeros(1)
-        stream.synchronize()
-        c.send(x.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
-        c.recv(y.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
-        barrier.wait(20)
-        stuck = runtime.streamQuery(stream.ptr)
-        c.abort()
-        stream.synchronize()
-        return stuck, c.comm, status_of(c.size)
-
-    assert sound(on_ranks(main, 2)) == [(600, 0, 4)] * 2
+BARRIER = threading.Barrier(2)
 
 
-def test_an_error_in_a_group_has_nothing_of_it_done():
-    def main(rank, c, stream):
-        x = cupy.ones(1, np.float32)
-        nccl.groupStart()
-        c.allReduce(x.data.ptr, x.data.ptr, 1, FLOAT32, SUM, stream.ptr)
-        inside = status_of(c.allReduce, x.data.ptr, x.data.ptr, 1, 99, SUM, stream.ptr)
-        ended = status_of(nccl.groupEnd)
-        return inside, ended, float(x.get()[0]), status_of(nccl.groupEnd)
+@raw(2)
+def test_two_sends_without_a_group_block_their_streams_until_an_abort(rank, c, stream):
+    x, y = cupy.zeros(1), cupy.zeros(1)
+    stream.synchronize()
+    c.send(x.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
+    c.recv(y.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
+    BARRIER.wait(20)
+    assert not stream.done
+    c.abort()
+    stream.synchronize()
+    assert (c.comm, status_of(c.size)) == (0, 4)
 
-    assert sound(on_ranks(main)) == [(4, 4, 1.0, 5)] * SIZE
+
+@raw()
+def test_an_error_in_a_group_has_nothing_of_it_done(rank, c, stream):
+    x = cupy.ones(1, np.float32)
+    nccl.groupStart()
+    summed(c, x.data.ptr, stream)
+    assert summed(c, x.data.ptr, stream, datatype=99) == 4
+    assert (status_of(nccl.groupEnd), status_of(nccl.groupEnd)) == (4, 5)
+    assert x.get() == 1
 
 
 def test_calls_that_differ_are_an_error_that_nccl_notices():
     def main(rank, c, stream):
-        x = cupy.ones(4, np.float32)
-        c.allReduce(x.data.ptr, x.data.ptr, 1 + (rank == 1), FLOAT32, SUM, stream.ptr)
-        while not status_of(c.check_async_error):
-            pass
-        again = status_of(c.allReduce, x.data.ptr, x.data.ptr, 1, FLOAT32, SUM, stream.ptr)
-        stuck = runtime.streamQuery(stream.ptr)
+        x = cupy.ones(4, np.float32).data.ptr
+        summed(c, x, stream, count=1 + (rank == 1))
+        until(lambda: status_of(c.check_async_error))
+        assert (summed(c, x, stream), stream.done) == (5, False)
         c.abort()
-        return again, stuck
 
-    assert sound(on_ranks(main)) == [(5, 600)] * SIZE
-    assert "differs between the ranks" in control.violations[0]
-    control.violations.clear()
+    sound(on_ranks(main))
+    broken("differs between the ranks", SIZE)
 
 
 def test_memory_of_one_group_overlaps_nowhere():
@@ -107,36 +106,22 @@ def test_memory_of_one_group_overlaps_nowhere():
         stream.synchronize()
 
     sound(on_ranks(main))
-    assert ["overlaps" in what for what in control.violations] == [True] * 3 * SIZE
-    control.violations.clear()
+    broken("overlaps", 3 * SIZE)
 
 
-def test_one_thread_at_a_time_uses_a_communicator():
-    def main(rank, c, stream):
-        x = cupy.ones(1, np.float32)
-        communicator = calls.find(c.comm)
-        with communicator.using:  # as another thread inside a call has it
-            return status_of(c.allReduce, x.data.ptr, x.data.ptr, 1, FLOAT32, SUM, stream.ptr)
-
-    assert sound(on_ranks(main, 1)) == [5]
-    assert "two threads" in control.violations[0]
-    control.violations.clear()
-
-
-def test_a_communicator_ends_once():
-    def main(rank, c, stream):
-        handle = c.comm
+@raw(1)
+def test_one_thread_at_a_time_uses_a_communicator_which_ends_once(rank, c, stream):
+    x, handle = cupy.ones(1, np.float32).data.ptr, c.comm
+    with calls.find(handle).using:  # as another thread inside a call has it
+        assert summed(c, x, stream) == 5
+    broken("two threads")
+    for _ in range(2):
         c.destroy()
-        c.destroy()
-        x = cupy.ones(1).data.ptr
-        assert status_of(c.allReduce, x, x, 1, FLOAT32, SUM, stream.ptr) == 4
-        return handle
-
-    (handle,) = sound(on_ranks(main, 1))
+    assert summed(c, x, stream) == 4
     assert control.violations == []
-    assert calls.destroy(handle) == 4  # through the raw pointer
-    assert "had ended" in control.violations[0]
-    control.violations.clear()
+    for end in (calls.destroy, calls.async_error):  # through the raw pointer
+        assert end(handle) in (4, (4, 0))
+        broken("had ended")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +135,6 @@ def test_a_communicator_ends_once():
     ],
 )
 def test_ranks_share_a_gpu_only_where_nccl_lets_them(variables, devices, status, monkeypatch):
-    """NCCL 2.28 init.cc:904 goes by its address, 2.30 init.cc:1052 by its UUID, of instances as well."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     results = on_ranks(lambda *_: SimpleNamespace(status=0), 2, devices=devices)
@@ -164,71 +148,67 @@ def test_a_unique_id_serves_one_communicator():
     first.destroy()
 
 
-def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8():
-    """Read in src/enqueue.cc (2.30: taskAppend) and src/device/onerank.cu; never run on a GPU."""
-
-    def main(rank, c, stream):
-        x = cupy.asarray(np.arange(4, dtype=np.float32))
-        y = cupy.zeros(4, np.float32)
-        assert c.allReduce(x.data.ptr, x.data.ptr, 4, FLOAT32, SUM, 12345) is None, "nothing to do"
-        told = [
-            status_of(c.allReduce, x.data.ptr, y.data.ptr, 4, datatype, op, stream.ptr)
-            for datatype in (10, 11)
-            for op in (SUM, AVG)
-        ]
-        assert told == [0, 4, 0, 4]
-        c.allReduce(x.data.ptr, y.data.ptr, 4, FLOAT32, AVG, stream.ptr)
-        assert y.get().tolist() == x.get().tolist()
-        assert not control.violations
-        with cupy.cuda.Device(1):
-            c.allReduce(x.data.ptr, y.data.ptr, 4, FLOAT32, SUM, 0)
-        assert "NCCL copies on the current device, 1, and not on that" in control.violations.pop()
-
-    sound(on_ranks(main, size=1))
+@raw(1)
+def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank, c, stream):
+    x, y = cupy.asarray(np.arange(4, dtype=np.float32)), cupy.zeros(4, np.float32)
+    given = x.data.ptr, y.data.ptr, 4
+    assert c.allReduce(x.data.ptr, x.data.ptr, 4, FLOAT32, SUM, 12345) is None, "nothing to do"
+    for datatype in (10, 11):
+        told = [status_of(c.allReduce, *given, datatype, op, stream.ptr) for op in (SUM, AVG)]
+        assert told == [0, 4]
+    c.allReduce(*given, FLOAT32, AVG, stream.ptr)
+    assert y.get().tolist() == x.get().tolist()
+    assert not control.violations
+    with cupy.cuda.Device(1):
+        c.allReduce(*given, FLOAT32, SUM, 0)
+    broken("NCCL copies on the current device, 1, and not on that")
 
 
-def test_collectives_of_a_group_run_by_size_and_not_in_the_order_of_the_calls():
-    """NCCL 2.30 enqueue.cc: ncclTaskCollSorter."""
+@raw(2)
+def test_collectives_of_a_group_run_by_size_and_not_in_the_order_of_the_calls(rank, c, stream):
+    arrays = [cupy.ones(n, np.float32) for n in (1, SIZE)]
+    cupy.cuda.Device().synchronize()
+    nccl.groupStart()
+    for x in arrays if rank else arrays[::-1]:
+        summed(c, x.data.ptr, stream, count=x.size)
+    nccl.groupEnd()
+    stream.synchronize()
 
-    def main(rank, c, stream):
-        arrays = [cupy.ones(n, np.float32) for n in (1, SIZE)]
-        small, large = (x.data.ptr for x in arrays)
-        cupy.cuda.Device().synchronize()
-        nccl.groupStart()
-        if rank:
-            c.allReduce(small, small, 1, FLOAT32, SUM, stream.ptr)
-        c.allReduce(large, large, SIZE, FLOAT32, SUM, stream.ptr)
-        if not rank:
-            c.allReduce(small, small, 1, FLOAT32, SUM, stream.ptr)
-        nccl.groupEnd()
-        stream.synchronize()
-        return True
 
-    assert sound(on_ranks(main, 2)) == [True, True]
+def allocated(nbytes):
+    """Return memory of ncclMemAlloc."""
+    pointer = ctypes.c_void_p()
+    assert library.ncclMemAlloc(ctypes.byref(pointer), nbytes) == 0
+    return pointer
+
+
+@raw(1)
+def test_memory_of_nccl_is_freed_once_when_it_is_registered_no_more(rank, c, stream):
+    pointer, handle = allocated(4), ctypes.c_void_p()
+    library.ncclCommRegister(c.comm, pointer, 4, ctypes.byref(handle))
+    for status, words in ((0, "memory that is registered"), (4, "ncclMemAlloc has not given")):
+        assert library.ncclMemFree(pointer) == status
+        broken(words)
+    assert library.ncclCommDeregister(c.comm, handle) == 0
+    assert library.ncclCommDeregister(c.comm, handle) == 4
+    broken("what is not registered")
 
 
 def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset():
-    """NCCL user guide, User Buffer Registration."""
-
     def main(rank, c, stream):
-        pointer, handle = ctypes.c_void_p(), ctypes.c_void_p()
-        assert library.ncclMemAlloc(ctypes.byref(pointer), 4 * SIZE) == 0
+        pointer, handle = allocated(4 * SIZE), ctypes.c_void_p()
         for registered in ((0, 1), (1,), (0,)):
             if rank in registered:
                 library.ncclCommRegister(c.comm, pointer, 4 * SIZE, ctypes.byref(handle))
-            c.allReduce(pointer.value, pointer.value, 1, FLOAT32, SUM, stream.ptr)
-            moved = pointer.value + 4 * rank
+            summed(c, pointer.value, stream)
             if registered == (0, 1):
-                c.allReduce(moved, moved, 1, FLOAT32, SUM, stream.ptr)
+                summed(c, pointer.value + 4 * rank, stream)
             stream.synchronize()
             if rank in registered:
                 assert library.ncclCommDeregister(c.comm, handle) == 0
-        return True
 
-    assert sound(on_ranks(main, 2)) == [True, True]
-    assert len(control.violations) == 3, control.violations
-    assert all("registered on some ranks" in each for each in control.violations)
-    control.violations.clear()
+    sound(on_ranks(main, 2))
+    broken("registered on some ranks", 3)
 
 
 @pytest.mark.parametrize("message", [False, True])
@@ -236,62 +216,49 @@ def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset():
 def test_a_captured_call_needs_memory_of_one_kind_where_nccl_registers_it(
     message, on, mixed, monkeypatch
 ):
-    """NCCL 2.30 transport/p2p.cc, ncclIpcGraphRegisterBuffer: memory of cudaMalloc is not registered.
-
-    A registered sender waits for an address that no other kind of receiver gives (device/prims_simple.h).
-    """
     monkeypatch.setenv("NCCL_GRAPH_REGISTER", on)
 
     def main(rank, c, stream):
-        pointer, x = ctypes.c_void_p(), cupy.zeros(1, np.float32)
-        assert library.ncclMemAlloc(ctypes.byref(pointer), 4) == 0
+        pointer, x = allocated(4), cupy.zeros(1, np.float32)
         at = x.data.ptr if rank and mixed else pointer.value
         stream.begin_capture()
         if message:
             (c.recv if rank else c.send)(at, 1, FLOAT32, 1 - rank, stream.ptr)
         else:
-            c.allReduce(at, at, 1, FLOAT32, SUM, stream.ptr)
+            summed(c, at, stream)
         graph = stream.end_capture()
         graph.launch(stream)
-        if on == "0" or not mixed:
+        if on == "1" and mixed:
+            until(lambda: control.violations)
+            assert not stream.done
+            assert not status_of(c.check_async_error)
+            aborting = threading.Thread(target=c.abort)
+            aborting.start()
             stream.synchronize()
-            return True
-        until(lambda: control.violations)
-        hangs = runtime.streamQuery(stream.ptr) == 600 and not status_of(c.check_async_error)
-        aborting = threading.Thread(target=c.abort)
-        aborting.start()
+            del graph  # NCCL's abort waits for it
+            aborting.join()
         stream.synchronize()
-        del graph  # NCCL's abort waits for it
-        aborting.join()
-        return hangs
 
-    assert sound(on_ranks(main, 2)) == [True, True]
-    told, control.violations[:] = list(control.violations), []
-    assert len(told) == (on == "1" and mixed), told
-    assert all("NCCL_GRAPH_REGISTER" in each for each in told)
+    sound(on_ranks(main, 2))
+    broken("NCCL_GRAPH_REGISTER", on == "1" and mixed)
 
 
-def test_an_abort_while_a_thread_is_in_a_call_is_seen(monkeypatch):
-    """It frees what the thread uses; a revocation frees nothing (NCCL 2.30 init.cc: commReclaim, ncclCommRevoke)."""
+@pytest.mark.parametrize("revoked", [True, False])
+def test_an_abort_while_a_thread_is_in_a_call_is_seen(revoked, monkeypatch):
+    """A revocation frees nothing."""
     monkeypatch.setenv("STANDIN_CONNECT", "1")
 
     def main(rank, c, stream):
-        if rank:
-            return
-        x = cupy.ones(1, np.float32).data.ptr
-        inside = threading.Thread(
-            target=lambda: statuses.append(
-                status_of(c.allReduce, x, x, 1, FLOAT32, SUM, stream.ptr)
-            )
-        )
-        inside.start()
-        until(lambda: calls.find(c.comm).inside)
-        calls.revoke(c.comm) if revoked else c.abort()
-        inside.join()
+        def leave():
+            until(lambda: calls.find(c.comm).inside)
+            calls.revoke(c.comm) if revoked else c.abort()
 
-    for revoked in (True, False):
-        statuses: list[int] = []
-        sound(on_ranks(main, 2))
-        assert statuses == [3]
-        assert len(control.violations) == (not revoked), control.violations
-    control.violations.clear()
+        if not rank:
+            ends = threading.Thread(target=leave)
+            ends.start()
+            x = cupy.ones(1, np.float32).data.ptr
+            assert in_thread(lambda: summed(c, x, stream)) == 3
+            ends.join()
+
+    sound(on_ranks(main, 2))
+    broken("aborted while a thread was in a call", not revoked)

@@ -120,16 +120,19 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, 
 # Memory.
 
 
-@pytest.mark.parametrize("kind", ["device", "host"])
-def test_to_free_memory_waits_for_the_device(kind):
-    """CUDA Runtime API, cudaFree; CUDA Programming Guide, Implicit Synchronization."""
-    held = Held(cupy.cuda.Stream(non_blocking=True))
-    pointer = runtime.malloc(8) if kind == "device" else runtime.hostAlloc(8, 0)
-    free = runtime.free if kind == "device" else runtime.freeHost
+@pytest.mark.parametrize("kind", ["device", "host", "nccl"])
+def test_to_free_memory_waits_for_the_device_but_for_nccls(kind):
+    made = import_module("standin.nccl.library").library
+    held, pointer = Held(cupy.cuda.Stream(non_blocking=True)), ctypes.c_void_p()
+    if kind == "nccl":
+        made.ncclMemAlloc(ctypes.byref(pointer), 8)
+    else:
+        pointer = runtime.malloc(8) if kind == "device" else runtime.hostAlloc(8, 0)
+    free = {"device": runtime.free, "host": runtime.freeHost, "nccl": made.ncclMemFree}[kind]
     thread = threading.Thread(target=free, args=(pointer,))
     thread.start()
     thread.join(0.05)
-    assert thread.is_alive()
+    assert thread.is_alive() == (kind != "nccl")
     held.let_go()
     thread.join()
 
