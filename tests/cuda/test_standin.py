@@ -3,9 +3,11 @@
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -93,6 +95,17 @@ OF_THE_RULES = (
 
 def test_nccl_has_what_the_rules_are_of(real):
     assert [name for name in OF_THE_RULES if not real["nccl"][name]] == []
+
+
+def test_each_rule_that_is_listed_has_its_test():
+    here = Path(__file__).parent
+    table = (here.parent / "standin/README.md").read_text()
+    rows = re.findall(r"\| `(?:test_)?(\w+)`(?:: ([\w, ]+))? \|$", table, re.MULTILINE)
+    assert len(rows) == table.count("\n| ") - table.count("| Rule |")
+    for file, names in rows:
+        tests = re.findall(r"def test_(\w+)", (here / f"test_{file}.py").read_text())
+        for name in names.split(", "):
+            assert any(name in each for each in tests), (file, name)
 
 
 # Arrays.

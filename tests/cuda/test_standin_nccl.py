@@ -164,6 +164,15 @@ def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank,
     broken("NCCL copies on the current device, 1, and not on that")
 
 
+@raw(1)
+def test_a_factor_is_as_wide_as_its_dtype(rank, c, stream):
+    op = ctypes.c_int()
+    for scalar, status in ((ctypes.c_float(2), 0), (ctypes.c_double(2), 4)):
+        given = ctypes.byref(op), ctypes.byref(scalar), FLOAT32, 1, c.comm
+        assert library.ncclRedOpCreatePreMulSum(*given) == status
+    broken("a premul-sum scalar of 8 bytes, not 4")
+
+
 @raw(2)
 def test_collectives_of_a_group_run_by_size_and_not_in_the_order_of_the_calls(rank, c, stream):
     arrays = [cupy.ones(n, np.float32) for n in (1, SIZE)]

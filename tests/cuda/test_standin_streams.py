@@ -1,6 +1,6 @@
 """The stand-in's streams, events, memory and graphs keep CUDA's rules, and see code that breaks them.
 
-The rules are those of the CUDA Runtime API; where another text has one, its test names it. No GPU has shown them.
+``tests/standin/README.md`` has the rules and their sources. No GPU has shown them.
 """
 
 import ctypes
