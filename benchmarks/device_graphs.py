@@ -9,13 +9,9 @@ A verdict stands in a line of its own; the exit status is 1 if one fails.
 
 import time
 
-import numpy as np
-
 import hpccomm
-from contest.device import captured, check, on_stream, one_rank, to_device, to_host
+from contest.device import captured, check, on_stream, one_rank
 from contest.verdicts import Verdicts
-from hpccomm import dtypes
-from hpccomm.reductions import premul_sum
 
 MODES = ("Global", "ThreadLocal", "Relaxed")
 CAPTURED_SECONDS = 0.5
@@ -24,21 +20,16 @@ END_SECONDS = 10.0
 """The most that finalize may take while a graph is there, which keeps NCCL from its end."""
 
 
-def first_kernels(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
-    """Capture a call that has kernels of hpccomm's, which nothing has run before."""
+def first_message(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Capture a message before which nothing was sent: NCCL connects inside the capture."""
     import cupy
 
     with on_stream(comm) as stream:
-        one = np.ones(1000, dtypes.BFLOAT16)
-        x, y = to_device(one), to_device(np.zeros_like(one))
-        # The pool has the call's scratch on this stream: it asks CUDA for none inside the capture.
-        memory = [cupy.empty(nbytes, np.uint8) for nbytes in 4 * [2000, 4000, 8000]]
-        del memory
-        graph = captured(stream, lambda: comm.all_reduce(x, op=premul_sum(3), out=y))
+        x, y = cupy.full(1000, 3.0), cupy.zeros(1000)
+        graph = captured(stream, lambda: comm.send_recv(x, 0, y, 0))
         graph.launch(stream)
-        stream.synchronize()
-        right = bool((to_host(y) == 3).all())
-    verdicts.limit(right, "the first kernels of a fold of bfloat16 inside a capture")
+        right = bool((y.get(stream) == 3).all())
+    verdicts.limit(right, "the first message of a communicator inside a capture")
 
 
 def replays(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -109,8 +100,7 @@ if __name__ == "__main__":
     check(
         "one process, one rank",
         {
-            # Before anything else has run them.
-            "the first kernels inside a capture": one_rank(first_kernels),
+            "the first message inside a capture": one_rank(first_message),
             "replays": one_rank(replays),
             "the watchdog beside a capture": one_rank(watched),
             "finalize with a graph alive": one_rank(ended),

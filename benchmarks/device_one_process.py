@@ -25,8 +25,17 @@ from hpccomm.memory.cuda.folding import folds as on_device
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import ReduceOp, meaningful, premul_sum
 
-SIZES = (1 << 10, 1 << 20, 16 << 20)
+SIZES = (1 << 10, 1 << 20, 16 << 20, 64 << 20)
 """Bytes of registered memory."""
+
+
+def first_kernel(verdicts: Verdicts) -> None:
+    """Take the time of a first kernel: it makes the context, and loads or compiles."""
+    import cupy
+
+    begin = time.perf_counter()
+    float(cupy.ones(4).sum())
+    verdicts.note(f"the first kernel of this process took {time.perf_counter() - begin:.2f} s")
 
 
 def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -135,5 +144,9 @@ def named(wrong: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    parts = {"a communicator of one rank": one_rank(calls), "folds": folds}
+    parts = {
+        "the first kernel": first_kernel,
+        "a communicator of one rank": one_rank(calls),
+        "folds": folds,
+    }
     check("one process, one rank", parts)

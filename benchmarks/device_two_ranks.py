@@ -5,11 +5,14 @@ Run it on two ranks::
     mpiexec -n 2 python benchmarks/device_two_ranks.py
     mpiexec -n 2 python benchmarks/device_two_ranks.py --lose stop
     mpiexec --with-ft ulfm -n 2 python benchmarks/device_two_ranks.py --lose kill
+    mpiexec -n 2 python benchmarks/device_two_ranks.py --mixed
 
 With ``--lose`` rank 1 is stopped, or killed, while rank 0 puts call after call on its stream. NCCL's
 kernels wait for ever then, and a launch blocks when the driver's queue is full. Rank 0 must raise within
 its deadline all the same. Then the job ends. A launcher kills rank 0 as well when a rank is killed, unless
-it tolerates that. A verdict stands in a line of its own; the exit status is 1 if one fails.
+it tolerates that. With ``--mixed``, which takes a GPU for each rank, a call is captured whose array comes
+from ``comm.empty`` on rank 0 and from CuPy on the others. NCCL registers the first kind alone, and a
+replay could wait for ever. It must be right, or refused on all ranks. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
 import os
@@ -23,7 +26,7 @@ import numpy as np
 
 import hpccomm
 from contest import program
-from contest.device import shares_a_device, to_device, to_host, versions
+from contest.device import captured, on_stream, shares_a_device, to_device, to_host, versions
 from contest.program import Option
 from contest.verdicts import Verdicts
 from hpccomm import dtypes
@@ -34,6 +37,8 @@ BEFORE = 100
 """Calls that rank 1 makes before it is lost."""
 MARGIN = 10.0
 """Seconds after it within which the error must have come."""
+REPLAY_SECONDS = 20.0
+"""Most that a replay is waited for: it has no deadline."""
 
 
 def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -84,6 +89,38 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
 def agreed(comm: hpccomm.Communicator, verdicts: Verdicts, right: bool, text: str) -> None:
     """Say whether all ranks are right. Collective."""
     verdicts.limit(all(comm.all_gather_object(right)), text)
+
+
+def mixed(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Replay a call that was captured on both kinds of device memory; ends the process if it hangs."""
+    import cupy
+
+    name, count = "a captured all_reduce of 64 MiB on both kinds of device memory", 16 << 20
+    with on_stream(comm) as stream, verdicts.part(name):
+        x = cupy.empty(count, np.float32)
+        if comm.rank == 0:
+            x = comm.empty(count, np.float32, device=comm.device)
+        x.fill(1)
+        comm.all_reduce(x)  # what is made once
+        x.fill(1)
+        told = ""
+        try:
+            graph = captured(stream, lambda: comm.all_reduce(x))
+        except hpccomm.HpccommError as error:
+            told = type(error).__name__
+        every = comm.all_gather_object(told)
+        if any(every):
+            verdicts.limit(all(every), f"{name}: refused by {every}")
+            return
+        graph.launch(stream)
+        ends = time.perf_counter() + REPLAY_SECONDS
+        while not stream.done and time.perf_counter() < ends:
+            time.sleep(0.01)
+        if not stream.done:
+            verdicts.limit(False, f"{name}: the replay hangs for {REPLAY_SECONDS:g} s")
+            sys.stdout.flush()
+            os._exit(1)
+        agreed(comm, verdicts, bool((x == comm.size).all()), name)
 
 
 def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: float) -> None:
@@ -140,6 +177,7 @@ def main() -> None:
     """Check and print."""
     options = {
         "lose": Option("", "lose rank 1 in this way: stop or kill"),
+        "mixed": Option(False, "capture a call on both kinds of device memory"),
         "timeout": Option(10.0, "seconds of its calls' deadline"),
     }
     request = program.parser(__doc__, options).parse_args()
@@ -150,7 +188,7 @@ def main() -> None:
         shared = shares_a_device(comm)
         if request.lose:
             lost(comm, verdicts, request.lose, request.timeout)
-        calls(comm, verdicts)
+        (mixed if request.mixed else calls)(comm, verdicts)
         if shared:
             verdicts.note("the ranks share a GPU")
     sys.exit(verdicts.failed)

@@ -1,0 +1,85 @@
+"""hpccomm.torch in one process, on the last GPU: results that are copied late, contexts.
+
+Run it where PyTorch, an MPI library and a GPU are::
+
+    python benchmarks/device_torch.py
+    python benchmarks/device_torch.py --device cpu      to try the program itself
+
+The program calls no ``torch.cuda.set_device``. A verdict stands in a line of its own; the exit status
+is 1 if one fails.
+"""
+
+import ctypes
+import sys
+from typing import Any
+
+from contest import program
+from contest.program import Option
+from contest.verdicts import Verdicts
+
+COUNT, TIMES = 64 << 20, 20
+"""Elements of a tensor, and how often it is gathered."""
+
+
+def copied_late(verdicts: Verdicts, device: Any, count: int) -> None:
+    """Gather into a list, which is copied when the future is asked for, and go on allocating.
+
+    PyTorch's allocator gives memory that was dropped to the stream that it is of, at once: a copy on
+    another stream must hold it (``Tensor.record_stream``).
+    """
+    import torch
+    import torch.distributed as dist
+
+    wrong = 0
+    for number in range(TIMES):
+        given = torch.full((count,), float(number), device=device)
+        got = [torch.empty_like(given)]
+        future = dist.all_gather(got, given, async_op=True).get_future()
+        for _ in range(4):
+            torch.empty_like(given).fill_(-1)
+        future.wait()
+        wrong += int((got[0] != number).any())
+    text = f"{wrong} of {TIMES} wrong" if wrong else "right"
+    verdicts.limit(not wrong, f"all_gather into a list, get_future, tensors made meanwhile: {text}")
+
+
+def contexts(verdicts: Verdicts, own: int) -> None:
+    """Tell on which devices this process has a context: each takes hundreds of MiB."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    found = []
+    for device in range(count.value):
+        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        found += [device] if active.value else []
+    verdicts.limit(found == [own], f"contexts on devices {found}; tensors are on {own} alone")
+
+
+def main() -> None:
+    """Check and print."""
+    options = {"device": Option("cuda", "cuda or cpu"), "count": Option(COUNT, "elements")}
+    request = program.parser(__doc__, options).parse_args()
+    verdicts = Verdicts(shown=True)
+    try:
+        import torch
+        import torch.distributed as dist
+
+        import hpccomm.torch
+    except ImportError as error:
+        verdicts.note(f"not tried: {error}")
+        return
+    own = torch.cuda.device_count() - 1 if request.device == "cuda" else 0
+    device = torch.device(request.device, own)
+    print(f"# PyTorch {torch.__version__}, device {device}")
+    with verdicts.part("hpccomm.torch in one process"):
+        hpccomm.torch.init(**({"device_id": device} if request.device == "cuda" else {}))
+        with verdicts.part("all_gather into a list"):
+            copied_late(verdicts, device, request.count)
+        if request.device == "cuda":
+            contexts(verdicts, own)
+        dist.destroy_process_group()
+    sys.exit(verdicts.failed)
+
+
+if __name__ == "__main__":
+    main()
