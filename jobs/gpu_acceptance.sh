@@ -1,40 +1,51 @@
 #!/usr/bin/env bash
-# Whether hpccomm does on this machine's GPUs what it must, in stages. Each takes at most 9 minutes and
-# writes its verdicts when it ends. A second run with the same --output goes on with the remaining ones.
+# Whether hpccomm does on this machine's GPUs what it must: stages, each with verdicts and a time limit.
+# On one GPU, what tells most takes two commands, at most 15 minutes in all, with 469 MB to download on a machine that
+# has only a driver of CUDA 13 and Python (615 MB for CUDA 12); beforehand, where time on the GPU is short:
 #
-#   bash jobs/gpu_acceptance.sh --preflight                        in some seconds: what is here, what is missing
-#   bash jobs/gpu_acceptance.sh --stages one,threads,graphs        without MPI
-#   bash jobs/gpu_acceptance.sh --seconds 580                      as much as fits; repeat until exit status 0
+#   bash jobs/gpu_acceptance.sh --preflight      in some seconds: what is here, what is missing, how many MB
+#   bash jobs/gpu_acceptance.sh --seconds 400    7 minutes at most: one, graphs, threads, torch
+#   bash jobs/gpu_acceptance.sh --seconds 450    8 minutes at most: sharing, two, stop, kill, perf-2, overhead-2
 #
-#   one, threads, graphs   in one process: reductions, folds, memory; contexts, captures beside calls; graphs
-#   two                    two ranks: calls of each kind, and a rank that is lost with 2000 calls queued
-#   overhead               what a call costs the host over CuPy's bare NCCL call
-#   perf-N                 hpccomm perf, verified, on N ranks
-#   tests, tests-N         the device tests in one process, and on N ranks
-#   torch                  PyTorch's tensors
+# The second goes on where the first ended; once more, without --seconds, goes on for an hour or two. What had to be
+# downloaded counts: with a network run --seconds 0 first, which installs and begins no stage. With two GPUs
+# the stage mixed comes before all others: give the first command 440.
+#
+#   one, graphs, threads   in one process: reductions, folds, memory; graphs; contexts, captures beside calls
+#   torch                  PyTorch's tensors in one process. PyTorch is not installed by this script
+#   sharing                how two ranks share a GPU; two: calls of each kind on two ranks
+#   stop, kill             a rank that is lost with 2000 calls queued
+#   perf-N, sweeps         hpccomm perf, verified, on N ranks
+#   overhead-N             what a call costs the host over CuPy's bare NCCL call
+#   front, tests-N         the tests of device arrays over NCCL in one process; all of them, on N ranks
 #   bandwidth, overlap     beside a bare loop of CuPy's calls, and beside a matrix product
+#   mixed                  two GPUs: a captured call on both kinds of device memory
 #
-#   --preflight            only look: installs nothing, needs no network, takes less than 20 seconds
+#   --preflight            only look: installs nothing, takes less than 30 seconds
 #   --stages NAME[,...]    some of these; perf means all of its own. Default: all
-#   --ranks N[,N...]       numbers of ranks (default 1,2,4); where there are fewer GPUs they share them, by
-#                          MPS where it may be started
-#   --seconds S            end by then. A stage that is not done is repeated by the next run; none begins with
-#                          less than half of its time
-#   --output FOLDER        for the log, the summary and the results (default results/gpu-acceptance-COMMIT)
-#   --again                forget what the folder has
+#   --seconds S            begin no stage that may take longer than is left of them
+#   --output FOLDER        for logs and summary (default results/gpu-acceptance-COMMIT-DEVICE)
+#   --copy-to FOLDER       copy them there after each stage (default: the variable OUT, if it is set)
+#   --again                repeat stages that are done
 #   --no-install           use only what is here
-#   --no-mps               start no MPS. Where ranks share GPUs, a verdict says whether by MPS
 #   --stand-in             try this script without a GPU, on the stand-in for CuPy of the tests: what it
-#                          then says is about the script alone, and no figure has a limit
+#                          then says is about the script alone
 #
 # Packages that the Python at hand has (HPCCOMM_PYTHON, else python3) are used as they are. What chosen
 # stages lack is installed beside them, in an environment of this script's own (HPCCOMM_VENV, else .venv-gpu
-# in the checkout). Without a way to PyPI: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER with wheels; --preflight
+# in the checkout). Without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER with wheels; --preflight
 # prints the command that fetches them. What cannot be had drops the stages that need it, and no others.
 #
 # A verdict is a line: PASS, FAIL, INFO where no limit holds, SKIP for a stage that cannot run here. Exit
 # status 0: none failed; 1: some did, or a stage that --stages names cannot run; 2: nothing could be done;
-# 3: none failed, and --seconds left some for another run.
+# 3: none failed, and none ran on a GPU, or --seconds left some. With --preflight 0: nothing is to be installed;
+# 1: something is; 2: no GPU.
+#
+# When a stage fails: read STAGE.log in the folder of results, from its end. Repeat the stage alone, once:
+#   NCCL_DEBUG=INFO HPCCOMM_DEBUG=1 bash jobs/gpu_acceptance.sh --stages STAGE --again
+# If it fails again, report it with summary.md, STAGE.log and the folder dumps, which `python -m hpccomm explain
+# FOLDER/dumps` reads. The other stages go on in the meantime: none needs that another has passed, but for
+# ranks that share a GPU, which need sharing.
 
 set -euo pipefail
 

