@@ -34,7 +34,7 @@ from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.prices import on_network
 from hpccomm.recordings.program import ProgramModel, model
 from hpccomm.recordings.steps import steps
-from hpccomm.results.matching import collectives
+from hpccomm.results.lateness import collectives
 from hpccomm.results.recording import Recording
 from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network_files import load

@@ -25,14 +25,17 @@ from hpccomm.doctor.rules import RULES
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.foreign_names import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
+from hpccomm.results.bounds import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.csv_text import stored_columns
-from hpccomm.results.links import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.recording import (
     BLOCKS,
     CALL_COLUMNS,
+    STEPS,
     CallSignature,
     RecordedGroup,
     RecordingFacts,
+    TrainingBucket,
+    TrainingNote,
 )
 from hpccomm.results.schema import (
     ROWS,
@@ -45,7 +48,6 @@ from hpccomm.results.schema import (
     Timing,
     columns,
 )
-from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
 from hpccomm.variables.tables import config_fields, known

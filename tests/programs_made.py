@@ -5,13 +5,13 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 from hpccomm.recordings import steps
 from hpccomm.recordings.prediction import predict
 from hpccomm.recordings.program import ProgramModel, model
-from hpccomm.results import matching
+from hpccomm.results import lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
 
 
 def of(recording: Recording) -> ProgramModel:
     """Return the model of a recording."""
-    found = steps.steps(recording, matching.collectives(recording))
+    found = steps.steps(recording, lateness.collectives(recording))
     return model(recording, found)
 
 

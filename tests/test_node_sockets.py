@@ -11,14 +11,13 @@ from conftest import Mpiexec
 
 from hpccomm.backends.bootstrap import node_sockets
 from hpccomm.backends.bootstrap.launch import job_key, job_name
-from hpccomm.backends.bootstrap.node_asking import ask
-from hpccomm.backends.bootstrap.node_sockets import Address, present, serve
+from hpccomm.backends.bootstrap.node_sockets import Address, ask, present, serve
 from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
 
 LARGE = 2_000_000
 SERVES = f"""
 import ctypes, os, signal, sys
-from hpccomm.backends.bootstrap.node_asking import ask
+from hpccomm.backends.bootstrap.node_sockets import ask
 from hpccomm.backends.bootstrap.node_sockets import Address, network, refuse, serve
 from hpccomm.runtime.answering import register
 from hpccomm.runtime.service import on_signal, service

@@ -193,7 +193,7 @@ def leaves_nothing() -> Iterator[None]:
 def test_many_communicators_share_the_room(mpiexec: Mpiexec) -> None:
     program = f"""
 {PRELUDE}
-from hpccomm.memory.shared.process import process_memory
+from hpccomm.memory.shared.heap import process_memory
 options = CommOptions(shared_memory="staging", shared_memory_room=1 << 20, self_check=False)
 comms = [hpccomm.new_comm(options=options)]
 for _ in range(9):

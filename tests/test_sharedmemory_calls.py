@@ -21,7 +21,7 @@ from hpccomm.dispatch.execution.program import compiled, compiled_in_memory
 from hpccomm.dispatch.execution.runner import Runner
 from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.memory.folding import Folder
-from hpccomm.memory.shared import NodeMemory, process
+from hpccomm.memory.shared import NodeMemory, heap
 from hpccomm.memory.shared.node import NodeExposure
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.schedule import Tuning, world
@@ -92,7 +92,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def _own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_of_process", {})
+    monkeypatch.setattr(heap, "_of_process", {})
 
 
 def all_reduce() -> Signature:

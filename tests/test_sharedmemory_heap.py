@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from hpccomm.memory.shared import heap as heaps
 from hpccomm.memory.shared import libc
-from hpccomm.memory.shared.heap import LINE, SEGMENT, Heap
+from hpccomm.memory.shared.heap import LINE, SEGMENT, Heap, process_memory
 from hpccomm.memory.shared.libc import PAGE
-from hpccomm.memory.shared.process import process_memory
 
 MIB = 1 << 20
 
@@ -155,7 +154,7 @@ def test_more_than_the_machine_has_is_refused() -> None:
 def test_limits_of_the_process_are_errors(limit: str, reason: str) -> None:
     script = f"""
         import resource, os
-        from hpccomm.memory.shared.process import process_memory
+        from hpccomm.memory.shared.heap import process_memory
         heap = process_memory().heap
         if "{limit}" == "RLIMIT_AS":
             used = int(open("/proc/self/statm").read().split()[0]) * {PAGE}

@@ -9,7 +9,7 @@ import pytest
 
 from hpccomm.contracts.transport import Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
-from hpccomm.memory.shared import NodeMemory, process
+from hpccomm.memory.shared import NodeMemory, heap
 from hpccomm.memory.shared.heap import FreeRanges, HeapSegment, IdlePages
 from hpccomm.memory.shared.node import NodeExposure
 
@@ -21,7 +21,7 @@ Ranks = Sequence[NodeMemory]
 
 @pytest.fixture
 def ranks(monkeypatch) -> Ranks:
-    monkeypatch.setattr(process, "_of_process", {})  # leases and segments of this test's own
+    monkeypatch.setattr(heap, "_of_process", {})  # leases and segments of this test's own
     return _ranks()
 
 

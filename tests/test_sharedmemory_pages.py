@@ -14,9 +14,9 @@ import pytest
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import libc
+from hpccomm.memory.shared.heap import PeerSegments
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
 from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried
-from hpccomm.memory.shared.process import PeerSegments
 
 ELEMENTS = 300_000
 
@@ -24,7 +24,7 @@ CHILD = f"""
 import json, os, sys
 import numpy as np
 from hpccomm.memory.shared.probe import offer
-from hpccomm.memory.shared.process import process_memory
+from hpccomm.memory.shared.heap import process_memory
 
 heap = process_memory().heap
 plain = np.arange({ELEMENTS}, dtype=np.float32)

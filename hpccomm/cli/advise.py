@@ -28,7 +28,7 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON, refuse
+from hpccomm.cli.parser import JSON, refuse
 from hpccomm.errors import UsageError
 from hpccomm.units import counted, rounded_size, seconds, size
 

@@ -23,7 +23,7 @@ import argparse
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ANY_MACHINE
+from hpccomm.cli.parser import ANY_MACHINE
 from hpccomm.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
 from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError

@@ -17,7 +17,7 @@ from statistics import median
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ADD_RUN
+from hpccomm.cli.parser import ADD_RUN
 from hpccomm.memory.cuda.library import cupy
 
 FLAGS = (

@@ -32,7 +32,7 @@ from hpccomm.backends.nccl.facts import version_text
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
+from hpccomm.cli.parser import JSON
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.units import ranges
 from hpccomm.variables import judging, machine, presets
@@ -189,10 +189,10 @@ def _explained(names: Sequence[str]) -> Iterator[str]:
 def _facts() -> dict[str, Any]:
     """Return the facts that presets use: active ports, the fastest interface, GPUs, the mode of the IOMMU."""
     from hpccomm.doctor.reading import read
-    from hpccomm.doctor.sources import infiniband, network
+    from hpccomm.doctor.sources import network
 
     facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them
-    ports = read(infiniband.gather, wait=lambda: None).get("ports", ())
+    ports = read(network.rdma, wait=lambda: None).get("ports", ())
     for port in sorted(ports, key=lambda port: str(port["device"])):
         kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer"))
         if kind and port.get("state") == "ACTIVE" and port.get("rate"):

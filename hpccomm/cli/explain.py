@@ -33,7 +33,7 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
+from hpccomm.cli.parser import JSON
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
@@ -127,12 +127,12 @@ def _lines(
     read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
     """Return the lines that are printed: verdict, timeline, files left out."""
-    from hpccomm.diagnosis import timeline, words
+    from hpccomm.diagnosis import words
 
     lines = []
     for sentence in words.verdict(job, faults):
         lines += [*words.wrapped(sentence), ""]
-    lines += [*timeline.lines(job, faults, args.last), ""]
+    lines += [*words.lines(job, faults, args.last), ""]
     without = [rank for rank in range(job.size) if rank not in job.dumps]
     lines += words.wrapped(
         f"{read.path}: {len(read.dumps)} dumps of {job.size} ranks, the last of {words.clock(job)}"

@@ -20,7 +20,7 @@ from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import RUN
+from hpccomm.cli.parser import RUN
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run, WholeSamples, choose

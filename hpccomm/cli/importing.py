@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what else is known of it."""
-    from hpccomm.files.refusals import os_errors_as
+    from hpccomm.files.regular import os_errors_as
     from hpccomm.results import origin
 
     asked = {"collective": args.collective, "ranks": args.ranks}

@@ -16,7 +16,7 @@ from functools import partial
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ADD_RUN
+from hpccomm.cli.parser import ADD_RUN
 
 FLAGS = (
     Flag(

@@ -45,8 +45,8 @@ from hpccomm.comparison.statistics import require_scipy
 from hpccomm.errors import UsageError
 
 if TYPE_CHECKING:
+    from hpccomm.bench.perf.options import Variant
     from hpccomm.bench.perf.sweep import CommSource
-    from hpccomm.bench.perf.variants import Variant
     from hpccomm.communicator import Communicator
 
 

@@ -29,7 +29,7 @@ from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import CASE, case, refuse
+from hpccomm.cli.parser import CASE, case, refuse
 from hpccomm.drawing import files, vega
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run, choose

@@ -120,7 +120,7 @@ def _planned(args: argparse.Namespace, ranks: int) -> _Planned:
     """Choose what is replayed, and print it."""
     from hpccomm.recordings.replaying import score
     from hpccomm.recordings.steps import steps
-    from hpccomm.results.matching import collectives
+    from hpccomm.results.lateness import collectives
 
     chosen, status = output.read_recording(args.file, args.run)
     if ranks > chosen.ranks:

@@ -19,7 +19,7 @@ from pathlib import Path
 from hpccomm.bench.flag import Flag
 from hpccomm.bench.perf import readers
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import ANY_MACHINE, LOOKED_FOR, query
+from hpccomm.cli.parser import ANY_MACHINE, LOOKED_FOR, query
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted_all
 

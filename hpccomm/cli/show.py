@@ -25,7 +25,7 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON, LOOKED_FOR, RUN, query, refuse
+from hpccomm.cli.parser import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
 from hpccomm.results.run import Run, WholeSamples, choose
 from hpccomm.runtime.lifetime import Status
@@ -147,8 +147,7 @@ def _how_to_compare(run: Run) -> str:
 
 def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     """Return a text on whether a run meets expectations, and the exit status."""
-    from hpccomm.results.expectations import expectation
-    from hpccomm.results.judge import Judge
+    from hpccomm.results.expectations import Judge, expectation
     from hpccomm.results.repetitions import typical
 
     if args.expected is None:

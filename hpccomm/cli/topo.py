@@ -28,7 +28,7 @@ from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
-from hpccomm.cli.shared_flags import JSON
+from hpccomm.cli.parser import JSON
 from hpccomm.drawing import files
 from hpccomm.errors import UsageError
 from hpccomm.hardware import binding, cluster, picture, words

@@ -17,7 +17,7 @@ import sys
 
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
-from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.options import Sizes
 from hpccomm.cli import output
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import UsageError

@@ -23,7 +23,7 @@ from hpccomm.clocks import ClockRanks, CommonClock
 from hpccomm.communicator.core import HasCore
 from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
-from hpccomm.files.refusals import os_errors_as
+from hpccomm.files.regular import os_errors_as
 from hpccomm.foreign_names import Hinting
 from hpccomm.results import origin
 from hpccomm.results.lateness import Lateness, lateness

@@ -1,8 +1,7 @@
 """Finds what went wrong in a job, from its log or from the flight dumps of its ranks.
 
 - `folder` and `dumps` read the dumps. `history` joins them by communicator and collective number.
-- `answers` asks `hpccomm.runtime.verdict` about a call; `faults` finds the cause; `words` says it.
-- `timeline` draws it in text.
+- `faults` asks `hpccomm.runtime.verdict` about a call, and finds the cause; `words` says it, and draws it in text.
 - `meanings` explains messages, and `log` finds them in a log.
 
 `hpccomm.cli.explain` calls this package.

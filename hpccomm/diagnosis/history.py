@@ -1,6 +1,6 @@
 """The dumps of a job, joined: each rank's call in each collective of each communicator.
 
-`faults` looks for causes in it; `timeline` shows it.
+`faults` looks for causes in it; `words` shows it.
 """
 
 import statistics

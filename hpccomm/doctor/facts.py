@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading, read, why
-from hpccomm.doctor.sources import (
-    cpu,
-    gpus,
-    host,
-    infiniband,
-    kernel_log,
-    limits,
-    network,
-    pci,
-    slurm,
-)
+from hpccomm.doctor.sources import cpu, gpus, host, kernel_log, limits, network, pci, slurm
 
 Tree = dict[str, Any]
 
@@ -33,7 +23,7 @@ SOURCES: dict[str, Callable[[Reading], None]] = {
     "cpu": cpu.gather,
     "pci": pci.gather,
     "network": network.gather,
-    "infiniband": infiniband.gather,
+    "infiniband": network.rdma,
     "nvlink": gpus.nvlink,
 }
 """The source of the facts below each name of a node's tree."""

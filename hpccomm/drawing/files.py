@@ -5,8 +5,7 @@ from pathlib import Path
 
 from hpccomm.drawing import vega
 from hpccomm.errors import UsageError
-from hpccomm.files.refusals import no_folder
-from hpccomm.files.regular import check_output
+from hpccomm.files.regular import check_output, no_folder
 
 FORMATS = ("svg", "png")
 

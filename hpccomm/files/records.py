@@ -20,8 +20,7 @@ from zlib import crc32
 import numpy as np
 
 from hpccomm.errors import SchemaMismatch
-from hpccomm.files.refusals import ForeignFile, damaged, os_errors_as
-from hpccomm.files.regular import open_regular
+from hpccomm.files.regular import ForeignFile, damaged, open_regular, os_errors_as
 
 FORMAT = "hpccomm results"
 """Value of the root attribute ``format``, which identifies a results file among HDF5 files."""

@@ -4,16 +4,16 @@
 >>> for batch in batches:                                        # doctest: +SKIP
 ...     sync.sync(gradients_of(batch))
 
-- `parameters`: the model as data. `settings`: what a reduction does. `layout`: which gradient lies in which bucket.
-- `agreement`: whether all ranks have the same model, settings and arrays.
-- `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit. `flat`: arrays one behind the other in one array.
-- `buckets`: the gradients of one layout. `written`: whether they were written to.
+- `parameters`: the model as data. `settings`: what a reduction does, and the factor of the loss. `layout`: which gradient lies
+  in which bucket, and the memory of one.
+- `agreement`: whether all ranks have the same model, settings and arrays; what they agreed on.
+- `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit.
+- `buckets`: the gradients of one layout, and whether they were written to.
 - `reducer`: how a bucket is reduced, and in which order. `worker`: in which thread.
-- `compression`: how to send less. `loss_scale`: a factor for the loss.
-- `model`: parameters and settings that all ranks agreed on. `steps`: the course of a step. `outcome`: missing gradients, NaN
-  and infinities. `sync`: what users call.
+- `compression`: how to send less.
+- `steps`: the course of a step, and missing gradients, NaN and infinities. `sync`: what users call.
 - `adaptive`: which size of buckets would end a step soonest, and what is measured for it.
-- `record`: what it cost. `log`: how that is written down.
+- `record`: what it cost, and how that is written down.
 - `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
 - `local_steps`: ranks that train on their own, and average now and then.
 """
@@ -29,10 +29,9 @@ from hpccomm.gradients.compression import (
 )
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
-from hpccomm.gradients.loss_scale import LossScale
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import BucketStatistics, Statistics
-from hpccomm.gradients.settings import ReductionSettings
+from hpccomm.gradients.settings import LossScale, ReductionSettings
 from hpccomm.gradients.sharded import ShardedOptimizer
 from hpccomm.gradients.sync import GradientSync
 from hpccomm.gradients.updates import Update, adam, sgd

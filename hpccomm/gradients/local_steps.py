@@ -11,9 +11,8 @@ import numpy as np
 from hpccomm.gradients.agreement import agree, check_same, texts
 from hpccomm.gradients.arrays import Array, wide
 from hpccomm.gradients.checks import check_least, check_number
-from hpccomm.gradients.flat import FlatMemory, registered, views_of
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import layout
+from hpccomm.gradients.layout import FlatMemory, layout, registered, views_of
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.updates import Update, sgd

@@ -10,15 +10,13 @@ import numpy as np
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import agree, check_initial, texts
 from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.buckets import fitting, gradient_of
-from hpccomm.gradients.flat import views_of
+from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import layout
+from hpccomm.gradients.layout import layout, views_of
 from hpccomm.gradients.parameters import Arrays, Bucket, Named, check_writable, read
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
 from hpccomm.gradients.shards import Shard, StateOf, UpdateRule
 from hpccomm.gradients.updates import Update
-from hpccomm.gradients.written import elsewhere
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.arrays import wide
-from hpccomm.gradients.flat import registered
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import ALIGNMENT
+from hpccomm.gradients.layout import ALIGNMENT, registered
 from hpccomm.gradients.parameters import Bucket, padding
 from hpccomm.reductions import ReduceOp
 

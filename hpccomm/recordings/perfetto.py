@@ -17,10 +17,9 @@ from typing import TextIO
 
 import numpy as np
 
-from hpccomm.files.refusals import os_errors_as
+from hpccomm.files.regular import os_errors_as
 from hpccomm.recordings.steps import steps
-from hpccomm.results.lateness import CallWaits, span, waits
-from hpccomm.results.matching import Indices, messages
+from hpccomm.results.lateness import CallWaits, Indices, messages, span, waits
 from hpccomm.results.recording import DEVICE, CallSignature, Recording
 
 STEPS, CALLS, ASYNCHRONOUS, STREAMS = 1, 1 << 20, 2 << 20, 3 << 20

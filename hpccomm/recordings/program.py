@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.recordings.steps import ProgramSteps
-from hpccomm.results.lateness import CallWaits, roots, waits
-from hpccomm.results.matching import messages
+from hpccomm.results.lateness import CallWaits, messages, roots, waits
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     Calls,

@@ -16,7 +16,7 @@ from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import ResultsError
 from hpccomm.recordings.steps import ProgramSteps
 from hpccomm.reductions import Op, ReduceOp, premul_sum
-from hpccomm.results import matching
+from hpccomm.results import lateness
 from hpccomm.results.recording import DEVICE, CallSignature, RecordedGroup, Recording
 
 MOST_BUFFERS = 256
@@ -132,7 +132,7 @@ def _complete(
     recording: Recording, fits: NDArray[np.bool_], group: NDArray[Any], ranks: int
 ) -> None:
     """Take out the collectives and messages that are not whole."""
-    matched, pairs = matching.collectives(recording), matching.messages(recording)
+    matched, pairs = lateness.collectives(recording), lateness.messages(recording)
     present = np.array([sum(0 <= one < ranks for one in each.ranks) for each in recording.groups])
     sends, receives, rank = pairs.sends, pairs.receives, recording.calls.ranks()
     ends = np.bincount(np.concatenate([sends, receives]), minlength=len(fits))

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.lateness import CallWaits, span
-from hpccomm.results.matching import Indices, MatchedCollectives
+from hpccomm.results.lateness import CallWaits, Indices, MatchedCollectives, span
 from hpccomm.results.recording import STEP, Calls, Recording
 from hpccomm.units import counted
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
-from hpccomm.files.refusals import ForeignFile
+from hpccomm.files.regular import ForeignFile
 from hpccomm.results import reader
 from hpccomm.results.recording import Recording, RecordingFacts
 from hpccomm.results.recording_text import contents

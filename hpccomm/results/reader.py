@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import DIFFERS
-from hpccomm.files.refusals import DamagedFile, damaged, os_errors_as
+from hpccomm.files.regular import DamagedFile, damaged, os_errors_as
 from hpccomm.results import facts, layout, lines, liveness
 from hpccomm.results.blocks import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
@@ -33,15 +33,17 @@ from hpccomm.results.recording import (
     PART,
     POLLED,
     RECORDING,
+    STEPS,
     Calls,
     CallSignature,
     RecordedGroup,
     Recording,
     RecordingFacts,
+    TrainingBucket,
+    TrainingNote,
 )
 from hpccomm.results.run import Run
 from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
-from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote
 from hpccomm.units import few
 
 _Stored = TypeVar("_Stored", Run, Recording)

@@ -6,7 +6,7 @@ capacity ends, a thread builds the next version, and lines stay in memory until 
 
 The ranks of a program write at the same time, each to a file beside the named one: a part.
 
-`hpccomm.gradients.log` calls it on rank 0, and `hpccomm.communicator.recording` on all ranks.
+`hpccomm.gradients.record` calls it on rank 0, and `hpccomm.communicator.recording` on all ranks.
 """
 
 import json
@@ -30,13 +30,16 @@ from hpccomm.results.recording import (
     EVENTS,
     PART,
     RECORDING,
+    STEPS,
     CallSignature,
     RecordedGroup,
     Recording,
     RecordingFacts,
+    TrainingBucket,
+    TrainingNote,
+    TrainingStep,
 )
 from hpccomm.results.store import Section
-from hpccomm.results.training import STEPS, TrainingBucket, TrainingNote, TrainingStep
 from hpccomm.units import few
 
 EVERY_SECONDS = 5.0

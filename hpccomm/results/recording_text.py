@@ -12,10 +12,9 @@ from itertools import groupby, repeat
 import numpy as np
 
 from hpccomm.results.liveness import in_words
-from hpccomm.results.recording import Recording
+from hpccomm.results.recording import Recording, TrainingStep
 from hpccomm.results.schema import columns
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.results.training import TrainingStep
 from hpccomm.units import counted, counted_all, few
 
 MOST_SPANS = 20

@@ -29,8 +29,7 @@ import numpy as np
 from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
-from hpccomm.files.refusals import damaged, no_folder
-from hpccomm.files.regular import open_regular
+from hpccomm.files.regular import damaged, no_folder, open_regular
 from hpccomm.results import layout, liveness
 from hpccomm.results.layout import ByteCopy
 

@@ -30,8 +30,7 @@ import h5py
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files import records
-from hpccomm.files.refusals import os_errors_as
-from hpccomm.files.regular import as_utf8
+from hpccomm.files.regular import as_utf8, os_errors_as
 from hpccomm.results import layout, lines, liveness, reader, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line

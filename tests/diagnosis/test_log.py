@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from hpccomm.cli.main import main
 from hpccomm.diagnosis import meanings
-from hpccomm.diagnosis.log import prefixes, reading, words
+from hpccomm.diagnosis.log import reading, report, words
 from hpccomm.diagnosis.log.reading import WordScanner
 from hpccomm.diagnosis.log.report import LogReport
 
@@ -295,13 +295,13 @@ PREFIXES = [
 
 @pytest.mark.parametrize(("prefix", "rank", "host"), PREFIXES)
 def test_prefixes_say_whose_a_line_is(prefix: str, rank: int | None, host: str) -> None:
-    origin, rest = prefixes.split(f"{prefix}MemoryError here")
+    origin, rest = report.split(f"{prefix}MemoryError here")
     assert (origin.rank, origin.host, rest) == (rank, host, "MemoryError here")
 
 
 @pytest.mark.parametrize("line", ["loss: 3: 4", "[warn] x", "step 3: done", "a:b c", "", "  File"])
 def test_other_lines_stay_as_they_are(line: str) -> None:
-    assert prefixes.split(line) == (prefixes.LineOrigin(), line)
+    assert report.split(line) == (report.LineOrigin(), line)
 
 
 # The table.

@@ -10,7 +10,7 @@ import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
 from hpccomm.doctor.reading import read
-from hpccomm.doctor.sources import cpu, gpus, infiniband, network
+from hpccomm.doctor.sources import cpu, gpus, network
 from hpccomm.doctor.sources import pci as pci_source
 
 
@@ -33,7 +33,7 @@ def test_what_is_hidden_is_named(tmp_path):
     facts = read(cpu.gather, tmp_path)
     assert set(facts) == {"unread"}
     assert "No such file" in facts["unread"]["nodes"]
-    for source in (pci_source, network, infiniband):
+    for source in (pci_source, network, network):
         assert read(source.gather, tmp_path)["unread"]
 
 
@@ -120,7 +120,7 @@ def test_adapters_for_rdma(tmp_path):
         "/proc/sys/kernel/osrelease": "5.15.0-105-generic",
     })  # fmt: skip
     error = tmp_path / f"{device}/infiniband/mlx5_0/ports/1/counters/symbol_error".lstrip("/")
-    facts = read(infiniband.gather, tmp_path, wait=lambda: error.write_text("2\n"))
+    facts = read(network.rdma, tmp_path, wait=lambda: error.write_text("2\n"))
     (port,) = facts["ports"]
     assert (port["device"], port["port"], port["pci"]) == ("mlx5_0", 1, "0000:9c:00.0")
     assert (port["state"], port["phys_state"], port["link_layer"]) == (
@@ -151,7 +151,7 @@ def test_adapters_for_rdma(tmp_path):
 def test_rates_with_their_lanes(tmp_path, text, rate):
     # rate_show in drivers/infiniband/core/sysfs.c of Linux prints these.
     rdma(tmp_path, pci(tmp_path, "0000:00/00:03.0", "0x020700"), "mlx5_0", rate=text)
-    (port,) = read(infiniband.gather, tmp_path, wait=lambda: None)["ports"]
+    (port,) = read(network.rdma, tmp_path, wait=lambda: None)["ports"]
     assert (port["rate"], port["width"], port["generation"]) == rate
 
 

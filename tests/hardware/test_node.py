@@ -21,7 +21,7 @@ from published_nodes import (
 
 from hpccomm.cli import topo
 from hpccomm.doctor import facts
-from hpccomm.doctor.sources import twice
+from hpccomm.doctor.sources import network
 from hpccomm.hardware import binding, cluster, picture, words
 from hpccomm.hardware.facts import SOURCES, hardware
 from hpccomm.hardware.node import NodeHardware, NumaDomain
@@ -44,7 +44,7 @@ NVLINK = {
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(twice.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(network.time, "sleep", lambda seconds: None)
 
 
 def dgx_a100(root):

@@ -10,7 +10,7 @@ from hpccomm import ReduceOp
 from hpccomm.recordings.prediction import five_numbers, predict
 from hpccomm.recordings.program import model
 from hpccomm.recordings.steps import steps
-from hpccomm.results.matching import collectives
+from hpccomm.results.lateness import collectives
 
 
 def step(comm: Any, half: Any) -> None:

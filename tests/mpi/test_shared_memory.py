@@ -48,7 +48,7 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(
 
 
 def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") -> None:
-    from hpccomm.memory.shared.process import process_memory
+    from hpccomm.memory.shared.heap import process_memory
 
     arrays = [comm.empty(1000, np.float32) for _ in range(2)]
     reduced(comm, *arrays)

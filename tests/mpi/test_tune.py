@@ -8,7 +8,7 @@ import pytest
 from one_size import by_default_on
 
 import hpccomm
-from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.options import Sizes
 from hpccomm.bench.tune.calls import TuneRequest, policy_of
 from hpccomm.bench.tune.table import tune
 from hpccomm.dispatch.policy import stored

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hpccomm.bench.flag import add_flags
 from hpccomm.bench.perf import flags, memory_use
 from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.options import Sizes
 from hpccomm.errors import UsageError
 
 # nccl-tests 2.19.6, src/common.cu: long names, short names and defaults.

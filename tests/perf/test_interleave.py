@@ -7,7 +7,7 @@ import shlex
 import pytest
 from damage import called
 
-from hpccomm.bench.perf.variants import Variant, variant
+from hpccomm.bench.perf.options import Variant, variant
 from hpccomm.results import reader
 
 from .test_run import options

@@ -15,7 +15,7 @@ from until import until
 
 from hpccomm.bench.perf import launches
 from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedTimer
-from hpccomm.bench.perf.variants import variant
+from hpccomm.bench.perf.options import variant
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.repetitions import isolated_times

@@ -7,7 +7,7 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
 from hpccomm.recordings.replaying import score
 from hpccomm.recordings.steps import steps
-from hpccomm.results.matching import collectives
+from hpccomm.results.lateness import collectives
 from hpccomm.results.recording import ASYNC, RecordedGroup, Recording
 
 OTHER = replace(all_reduce(4096), group=1)

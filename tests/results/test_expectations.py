@@ -13,9 +13,8 @@ from damage import called
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
-from hpccomm.results.expectations import Expectation, entries, expectation, written
-from hpccomm.results.judge import Judge
-from hpccomm.results.links import links
+from hpccomm.results.bounds import links
+from hpccomm.results.expectations import Expectation, Judge, entries, expectation, written
 from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer

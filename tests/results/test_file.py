@@ -16,7 +16,7 @@ import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.files.records import SCHEMA_VERSION
-from hpccomm.files.refusals import ForeignFile
+from hpccomm.files.regular import ForeignFile
 from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose

@@ -29,6 +29,7 @@ from hpccomm.results.recording import (
     CallSignature,
     RecordedGroup,
     Recording,
+    TrainingNote,
 )
 from hpccomm.results.recording_file import (
     RecordingWriter,
@@ -37,7 +38,6 @@ from hpccomm.results.recording_file import (
     read_recordings,
     write,
 )
-from hpccomm.results.training import TrainingNote
 
 from .test_trainings import call, step
 

@@ -20,10 +20,9 @@ from hpccomm.cli import export, plot, show
 from hpccomm.drawing import vega
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader, recording_file, storage
-from hpccomm.results.recording import RecordingFacts
+from hpccomm.results.recording import RecordingFacts, TrainingBucket, TrainingNote, TrainingStep
 from hpccomm.results.recording_file import RecordingWriter
 from hpccomm.results.schema import columns
-from hpccomm.results.training import TrainingBucket, TrainingNote, TrainingStep
 
 FACTS = RecordingFacts(
     started=datetime.fromisoformat("2026-11-24T10:00:00+01:00"),

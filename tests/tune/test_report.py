@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.options import Sizes
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import table
 from hpccomm.bench.tune.calls import TunedCall, TuneRequest

@@ -1,7 +1,7 @@
 """How a process joins its job and leaves it: launcher, MPI, devices, exits.
 
 - `launch` reads the launcher's variables. `mpi` starts MPI, over `libmpi`.
-- `node_sockets` and `node_asking` let the processes of a node ask each other.
+- `node_sockets` lets the processes of a node ask each other.
 - `shutdown` and `presence` end the process, and the job if needed.
 
 The MPI backend and `hpccomm.communicator.creation` use it.

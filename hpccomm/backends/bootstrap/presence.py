@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.backends.bootstrap.node_asking import ask, process_state
-from hpccomm.backends.bootstrap.node_sockets import Address, present, serve
+from hpccomm.backends.bootstrap.node_sockets import Address, ask, present, process_state, serve
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime import answering

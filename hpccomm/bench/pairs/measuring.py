@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.bench.perf import facts
-from hpccomm.bench.perf.timing import one_by_one
+from hpccomm.bench.perf.isolated import one_by_one
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import origin
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow

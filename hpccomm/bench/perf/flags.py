@@ -21,15 +21,13 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.isolated import ROUND_TIME, SYNCS
 from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, OPS, TYPES
-from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.options import Options, Sizes, name_of_variant, variant
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.split import split
-from hpccomm.bench.perf.variants import name_of_variant, variant
 from hpccomm.contracts.collectives import ALIASES
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError
-from hpccomm.results.links import links
+from hpccomm.results.bounds import links
 from hpccomm.results.schema import REQUIRED_FRACTION, Config
 from hpccomm.units import size
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hpccomm.bench.perf.variants import ONLY, Variant
+from hpccomm.bench.perf.options import ONLY, Variant
 from hpccomm.comparison.launches import side
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import compare

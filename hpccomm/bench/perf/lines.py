@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf.isolated import RankTimes
 from hpccomm.bench.perf.tables import PerfCase, TableNames
-from hpccomm.bench.perf.timing import RankTimes
 from hpccomm.results import repetitions
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
 from hpccomm.units import grouped, ranges

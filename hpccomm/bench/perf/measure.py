@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 from hpccomm.bench.perf import verification
 from hpccomm.bench.perf.collectives import Call, Operands, bind
-from hpccomm.bench.perf.isolated import IsolatedTimer
+from hpccomm.bench.perf.isolated import IsolatedTimer, RankTimes, repetitions
 from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory import Array, MemoryKind
 from hpccomm.bench.perf.names import DEVICE
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.tables import PerfCase
-from hpccomm.bench.perf.timing import RankTimes, repetitions
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from hpccomm import settings
 from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.bench.perf import memory_use, timing, verification
+from hpccomm.bench.perf import isolated, memory_use, verification
 from hpccomm.bench.perf.facts import ON_HOST, DeviceDescription
+from hpccomm.bench.perf.isolated import Call, RankTimes
 from hpccomm.bench.perf.names import DEVICE, HOST, NCCL
 from hpccomm.bench.perf.options import Options
-from hpccomm.bench.perf.timing import Call, RankTimes
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout
 from hpccomm.memory.cuda import library, nvml, streams
 from hpccomm.memory.cuda.identity import identify
@@ -133,9 +133,9 @@ class HostMemory:
         recorded to be replayed.
         """
         if self._config.blocking_collectives == 3:
-            _, seconds = timing.one_by_one(calls, after=self.barrier)
+            _, seconds = isolated.one_by_one(calls, after=self.barrier)
         else:
-            seconds = timing.back_to_back(calls)
+            seconds = isolated.back_to_back(calls)
         mean = float(seconds.mean())
         return RankTimes(mean, mean, seconds), None
 
@@ -303,7 +303,7 @@ class DeviceMemory:
         if self._config.graph:
             return self._replayed(calls, samples)
         if self._config.blocking_collectives == 3:
-            issued, seconds = timing.one_by_one(calls, settle=self.settle, after=self.barrier)
+            issued, seconds = isolated.one_by_one(calls, settle=self.settle, after=self.barrier)
             return RankTimes(float(seconds.mean()), float(issued.mean()), seconds), None
         return self._back_to_back(calls, samples), None
 

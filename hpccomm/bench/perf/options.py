@@ -1,23 +1,195 @@
-"""The options of a run of perf.
+"""The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
 
 Made from the flags by `hpccomm.cli.perf` and `hpccomm.cli.simulate`; read by all of perf.
 """
 
 import math
-from collections.abc import Mapping
+import os
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
+from hpccomm import backends
 from hpccomm.bench.perf.collectives import Benchmark
 from hpccomm.bench.perf.names import AUTO, NO_OP, OPS, TYPES
 from hpccomm.bench.perf.readers import ALL, ALL_ROOTS
-from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.perf.split import RankSplit
-from hpccomm.bench.perf.variants import Variant
-from hpccomm.errors import UsageError
+from hpccomm.dispatch import policy
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.files.regular import as_utf8
 from hpccomm.reductions import meaningful
-from hpccomm.results.schema import REQUIRED_FRACTION, Config
+from hpccomm.results.schema import REQUIRED_FRACTION, Config, Timing, columns
+from hpccomm.settings import VARIABLES
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes in bytes, as ``-b``, ``-e``, ``-f`` and ``-i`` give them.
+
+    Attributes
+    ----------
+    smallest, largest : int
+        Bytes.
+    factor : int
+        Factor between a size and the next; 0 if they grow by `step`.
+    step : int
+        Bytes between a size and the next; 0 if they grow by `factor`.
+    """
+
+    smallest: int
+    largest: int
+    factor: int
+    step: int
+
+    def measured(self, itemsize: int) -> Iterator[int]:
+        """Yield the sizes to measure, ascending.
+
+        A size of 0 is followed by one element of `itemsize` bytes, and that by the factor or step.
+        """
+        size = self.smallest
+        while size <= self.largest:
+            yield size
+            if size == 0:
+                size = itemsize
+            else:
+                size = size * self.factor if self.factor else size + self.step
+
+    def number(self, itemsize: int) -> int:
+        """Return how many sizes there are to measure."""
+        if self.factor:
+            return sum(1 for _ in self.measured(itemsize))
+        # By a step there can be billions.
+        first = self.smallest or itemsize
+        zero = 0 if self.smallest else 1
+        return zero + max(0, 1 + (self.largest - first) // self.step)
+
+    def warmups(self, itemsize: int) -> Iterator[int]:
+        """Return the sizes to warm up with, as nccl-tests does: doubling."""
+        return replace(self, factor=2).measured(itemsize)
+
+
+_LONGEST = next(int(each.kind[1:]) for each in columns(Timing) if each.name == "variant")
+
+_SETTINGS = tuple(each.name for each in VARIABLES)
+
+_PER_COMMUNICATOR = re.compile(r"HPCCOMM_\w+|NCCL_ALGO|NCCL_PROTO")
+"""Variables that are read when a communicator is made, and not once in each process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of two variants that are measured in turns.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    backend, algorithm : str or None
+        Its values of ``--backend`` and ``--algorithm``.
+    environment : mapping of str to str
+        Environment variables that it sets.
+    """
+
+    name: str
+    backend: str | None = None
+    algorithm: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """Return the flags of perf that it sets, and its name."""
+        flags = {"--backend": self.backend, "--algorithm": self.algorithm, "--variant": self.name}
+        return [word for flag, value in flags.items() if value for word in (flag, value)]
+
+    def same(self, other: "Variant") -> bool:
+        """Whether both set the same, however they are spelled."""
+        return self.algorithm == other.algorithm and self.same_communicator(other)
+
+    def same_communicator(self, other: "Variant") -> bool:
+        """Whether one communicator serves both."""
+        return (self.backend, self.environment) == (other.backend, other.environment)
+
+    def refuse_process_variables(self) -> None:
+        """Raise if it sets a variable that a process reads only once, as it starts.
+
+        Raises
+        ------
+        UsageError
+            If it does; whole launches can differ in it.
+        """
+        for name in self.environment:
+            if not _PER_COMMUNICATOR.fullmatch(name):
+                raise UsageError(
+                    f"--interleave {self.name}: a process reads {name} only once, so one launch cannot alternate "
+                    "between its values; add --launches 10, which alternates whole launches"
+                )
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Return a context with its environment variables."""
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)  # what ran within may have removed it
+                else:
+                    os.environ[name] = value
+
+
+ONLY = Variant("")
+"""The single variant of a run without ``--interleave``."""
+
+
+def name_of_variant(text: str) -> str:
+    """Read the name of a variant, as results files hold it."""
+    if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is not a name; give one of 1 to {_LONGEST} bytes")
+    return text
+
+
+def variant(text: str) -> Variant:
+    """Read a variant: words with blanks between them, as `Variant` has them.
+
+    A word is ``algorithm=NAME``, ``backend=NAME``, a variable ``NAME=VALUE``, or the name of an algorithm or a
+    backend alone.
+    """
+    words = text.split()
+    if not words or len(as_utf8(text).encode()) > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is not a variant; {_FITS}, in at most {_LONGEST} bytes")
+    algorithms = policy.names()
+    known = {"algorithm": algorithms, "backend": backends.choices()}
+    settings: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            kinds = [kind for kind, names in known.items() if word in names]
+            name, value = (kinds[0] if kinds else "algorithm"), word
+        if name in known and value not in known[name]:
+            every = known[name] if equals else (*algorithms, *known["backend"])
+            advice = did_you_mean(value, every, _FITS)
+            raise ArgumentTypeError(f"{value!r} is not a known {name}; {advice}")
+        if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
+        if name.startswith("HPCCOMM_") and name not in _SETTINGS:
+            advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
+            raise ArgumentTypeError(f"{name} is not a setting of hpccomm; {advice}")
+        if name in settings:
+            raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
+        settings[name] = value
+    return Variant(text, settings.pop("backend", None), settings.pop("algorithm", None), settings)
+
+
+_FITS = (
+    "give words such as ring, algorithm=ring, backend=nccl or a variable like HPCCOMM_SEGMENT=65536, "
+    "with blanks between them"
+)
+
 
 Pair = tuple[str, str]
 """Names of a type and a reduction."""
@@ -25,7 +197,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a run of perf.
+    """The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
 
     Attributes
     ----------

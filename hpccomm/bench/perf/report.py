@@ -25,7 +25,7 @@ from hpccomm.bench.perf.tables import TableNames
 from hpccomm.bench.progress import Progress
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files.regular import check_output
-from hpccomm.results import csv_text, expectations, judge, nccl_json, repetitions, table
+from hpccomm.results import csv_text, expectations, nccl_json, repetitions, table
 from hpccomm.results.bounds import bound
 from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import Row, RunInfo, Timing
@@ -93,7 +93,7 @@ class Report:
         self._judge = None
         if options.expected is not None:
             expected = expectations.expectation(options.expected, info)
-            self._judge = judge.Judge(expected, info, options.near)
+            self._judge = expectations.Judge(expected, info, options.near)
         self._isolated: list[tuple[Row, Timing]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)

@@ -33,12 +33,11 @@ from hpccomm.bench.perf.memory import (
     settings_in_effect,
 )
 from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, NCCL
-from hpccomm.bench.perf.options import Options
+from hpccomm.bench.perf.options import ONLY, Options, Variant
 from hpccomm.bench.perf.report import Report
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
-from hpccomm.bench.perf.variants import ONLY, Variant
 from hpccomm.bench.progress import Progress
 from hpccomm.comparison import text
 from hpccomm.comparison.launches import LaunchRow
@@ -51,7 +50,7 @@ from hpccomm.results.schema import RunInfo
 from hpccomm.runtime.lifetime import Status
 
 if TYPE_CHECKING:
-    from hpccomm.bench.perf.timing import RankTimes
+    from hpccomm.bench.perf.isolated import RankTimes
     from hpccomm.communicator import Communicator
 
 

@@ -13,9 +13,8 @@ from hpccomm.bench.perf.collectives import Benchmark, Operands
 from hpccomm.bench.perf.layouts import Layout, Member
 from hpccomm.bench.perf.memory import MemoryKind
 from hpccomm.bench.perf.names import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
-from hpccomm.bench.perf.options import Options, Pair
+from hpccomm.bench.perf.options import Options, Pair, Sizes
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.sizes import Sizes
 from hpccomm.bench.rows import figures
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.bench.perf.sizes import Sizes
+from hpccomm.bench.perf.options import Sizes
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS, REDUCTIONS, Collective
 from hpccomm.dispatch.policy import Policy

@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf.isolated import back_to_back
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
-from hpccomm.bench.perf.timing import back_to_back
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.rows import figures
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, TuneRequest, policy_of

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm.diagnosis import meanings
-from hpccomm.diagnosis.log import prefixes, survival
-from hpccomm.diagnosis.log.prefixes import LineOrigin
-from hpccomm.diagnosis.log.report import LogReport, Sighting
+from hpccomm.diagnosis.log import report
+from hpccomm.diagnosis.log.report import LineOrigin, LogReport, Sighting
 from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.errors import ResultsError
 
@@ -168,7 +167,7 @@ class _LogReader:
             return
         rows = sorted({row for word in words for row in self._rows.get(word, ())})
         size = LONGEST if any(TABLE[row].spans for row in rows) else end - start
-        origin, text = prefixes.split(_text(data[start : start + size]))
+        origin, text = report.split(_text(data[start : start + size]))
         if _NCCL_RANK in words and (match := _RANK.search(text)):
             self.report.ranks[origin.process] = int(match[1])
         raised = self._raised.get(origin.tag, 0)
@@ -200,7 +199,7 @@ class _LogReader:
                 self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in match.groupdict().items() if value}
             # A crash is no exception.
-            went_on = partial(survival.went_on, "" if FATAL in said else message.component, *near)
+            went_on = partial(report.went_on, "" if FATAL in said else message.component, *near)
             return self.report.add(message, number, said, origin, details, place, went_on)
         return None
 
@@ -222,7 +221,7 @@ class _LogReader:
         near = (before, "", iter(()) if re.search(r"\[rank\d+\]: $", origin.tag) else after)
         if self._take_message(rows, last, said, origin, near, place) is None:
             text = said.partition("\n")[0]
-            went_on = partial(survival.went_on, "Python", *near)
+            went_on = partial(report.went_on, "Python", *near)
             self.report.add(_EXCEPTION, last, text, origin, {"what": text}, place, went_on)
 
 
@@ -250,7 +249,7 @@ def _lines(data: bytes, start: int) -> Iterator[tuple[LineOrigin, str]]:
     last = min(start + AHEAD, len(data))
     while start < last:
         end = data.find(b"\n", start, last) % (last + 1)
-        yield prefixes.split(_text(data[start:end]))
+        yield report.split(_text(data[start:end]))
         start = end + 1
 
 

@@ -1,16 +1,118 @@
 """The messages of a log: causes before consequences, and repetitions as one.
 
+The origin of a line, rank and host, is found from the prefixes of launchers and libraries. Programs log what they catch:
+a package that is missing, a server that does not answer, memory that was too little for the first try. Failures that a
+program survived are no causes.
+
 `reading` adds messages to it, and `words` prints it.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+from typing import NamedTuple
 
-from hpccomm.diagnosis.log.prefixes import LineOrigin
-from hpccomm.diagnosis.log.survival import ENDED, PROGRESS, SAID
-from hpccomm.diagnosis.meanings import KINDS, TABLE, Explanation
+from hpccomm.diagnosis.meanings import KINDS, TABLE, Explanation, rows
 from hpccomm.units import ranks_named
+
+_PREFIX = re.compile("|".join(f"(?:{row['regex']})" for row in rows("prefixes.tsv")))
+_RANK = ("tag", "torch", "srun", "sky", "role")
+_HOST = ("taghost", "at", "pod", "syslog", "ompi", "nccl", "ip")
+
+
+class LineOrigin(NamedTuple):
+    """Where a line comes from.
+
+    Attributes
+    ----------
+    tag : str
+        What tells whose it is, the same for all lines of a rank; empty if nothing does.
+    rank : int or None
+    host : str
+        Empty if it is not said.
+    process : str
+        ``host:pid``, if a library says it.
+    time : str
+        As it stands there; it sorts within a host.
+    """
+
+    tag: str = ""
+    rank: int | None = None
+    host: str = ""
+    process: str = ""
+    time: str = ""
+
+
+def split(line: str) -> tuple[LineOrigin, str]:
+    """Return the origin of a line, and its text without prefixes."""
+    tag, facts = "", dict[str, str]()
+    while (prefix := _PREFIX.match(line)) and prefix.end():
+        named = {name: value for name, value in prefix.groupdict().items() if value is not None}
+        if named.keys() & {"tag", "torch", "srun", "pod", "role", "actor"}:
+            tag += prefix[0]
+        facts = named | facts
+        line = line[prefix.end() :]
+    ranks = [int(facts[name]) for name in _RANK if name in facts]
+    host = next((facts[name] for name in _HOST if name in facts), "")
+    pid = facts.get("pid") or facts.get("opid")
+    process = f"{host}:{pid}" if pid else ""
+    return LineOrigin(tag, ranks[0] if ranks else None, host, process, facts.get("time", "")), line
+
+
+ENDED, PROGRESS, SAID = range(3)
+"""Nothing tells that it went on; lines of progress follow, or lines that differ in numbers alone, as loops print
+them; the program says so itself."""
+
+NEAR, MOST = 3, 20
+"""Lines after a failure in which a program says how it goes on, and in which progress is looked for; those that
+are about the failure do not count."""
+
+_CATCHABLE, _GOES_ON, _MILD, _FOLLOWS, _LAUNCHER, _PROGRESS = (
+    re.compile("|".join(row["regex"] for row in rows("afterwards.tsv") if row["what"] == what))
+    for what in ("catchable", "goes on", "mild", "follows", "launcher", "progress")
+)
+
+
+def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int:
+    """Return how a program went on after a failure.
+
+    Parameters
+    ----------
+    component : str
+        Whose failure it is.
+    before : str
+        The line before a traceback; empty for a failure of one line.
+    said : str
+        That line; empty for a traceback.
+    after : iterable of str
+        The lines of the same rank that follow. Ranks that do not tag their lines may be mixed.
+
+    Returns
+    -------
+    int
+        `ENDED`, `PROGRESS` or `SAID`.
+    """
+    if not _CATCHABLE.fullmatch(component) or _LAUNCHER.match(said):
+        return ENDED
+    if _GOES_ON.search(said) or _MILD.search(said):
+        return SAID
+    own = takewhile(lambda line: not _LAUNCHER.match(line), after)
+    ordinary = (line for line in own if not _FOLLOWS.match(line) or _GOES_ON.search(line))
+    first, progress, loop = dict[str, str](), set[str](), False
+    for number, line in enumerate(islice(ordinary, MOST)):
+        if number < NEAR and _GOES_ON.search(line):
+            return SAID
+        alike = first.setdefault(re.sub(r"[\d.]+", "0", line), line)
+        loop = loop or alike != line
+        if loop or _PROGRESS.match(line):
+            progress.add(line)
+        if loop and number >= NEAR - 1:
+            break
+    if progress and (_GOES_ON.search(before) or _MILD.search(before)):
+        return SAID
+    return PROGRESS if loop or len(progress) > 1 else ENDED
+
 
 WRONG = KINDS[:3]
 """Kinds that say that something is wrong."""
@@ -43,7 +145,7 @@ class Sighting:
     hosts : dict
         For each known host, the time and the line of its first.
     went_on : int
-        How the program went on after it, of `survival`; where it stands several times, after the one that it
+        How the program went on after it; where it stands several times, after the one that it
         survived least: line, text, rank and place are that one's.
     """
 

@@ -6,8 +6,7 @@ system, so nothing is left behind after any end of a process, and a small ``/dev
 matter.
 
 - `libc`: the system calls.
-- `heap`: this process's segments, and the arrays in them.
-- `process`: what all calls share: the heap, leases of it for staging, peers' segments, mapped here.
+- `heap`: this process's segments, and the arrays in them; leases of it for staging; peers' segments, mapped here.
 - `pages`: peers' plain arrays.
 - `node`: what the ranks of a node expose and reach in a call.
 - `probe`: whether they can.

@@ -20,9 +20,8 @@ from hpccomm.errors import CommunicationError
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.foreign import AddressedBytes
 from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.shared.heap import Heap, RegisteredBytes
+from hpccomm.memory.shared.heap import Heap, RegisteredBytes, process_memory
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
-from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
 logger = logging.getLogger("hpccomm")

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import CommunicationError
+from hpccomm.memory.shared.heap import process_memory
 from hpccomm.memory.shared.pages import RemoteMemory
-from hpccomm.memory.shared.process import process_memory
 from hpccomm.memory.views import address
 
 TOKEN = 16

@@ -44,11 +44,11 @@ says. Across them it moves in the same way in both forms.
 from collections.abc import Callable, Mapping
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import balanced, blockwise, ordered, pairwise, shm, tree
+from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm, tree
 from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
-from hpccomm.schedules.algorithms.levels import Levels
+from hpccomm.schedules.algorithms.levels import BALANCED, Levels
 from hpccomm.schedules.algorithms.linear import signal_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
 from hpccomm.schedules.algorithms.within_nodes import ByMessages, InMemory
@@ -101,7 +101,7 @@ def ordered_all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedul
 def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     """Fold within the nodes, each slice across them, and hand the slices out within them."""
     levels = within.levels
-    across, pieces = balanced.ALL_REDUCE, levels.pieces(call.counts[0])
+    across, pieces = BALANCED, levels.pieces(call.counts[0])
     folds = levels.largest > 1 or levels.num_nodes == 1
 
     def run(piece: Range, slot: int) -> Rounds:

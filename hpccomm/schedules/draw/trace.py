@@ -16,8 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms.partition import merged, offsets
 from hpccomm.schedules.proof.case import ProofCase, Unproven
 from hpccomm.schedules.proof.machine import SymbolicMachine
-from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory
-from hpccomm.schedules.proof.sharing import arrivals
+from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, arrivals
 from hpccomm.schedules.schedule import Column, Copies, Group, LocalStep, Round, Schedule
 
 MOST_RANKS = 64

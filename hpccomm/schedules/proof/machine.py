@@ -15,16 +15,18 @@ from hpccomm.schedules.proof.memory import (
     FINAL,
     FIRST,
     FLAGS,
+    NEVER,
     NUMBER,
     ORDERED,
     ORIGIN,
     WRITTEN,
+    Accesses,
     Cells,
     SymbolicMemory,
+    arrivals,
     one_bit,
     spread,
 )
-from hpccomm.schedules.proof.sharing import NEVER, Accesses, arrivals
 from hpccomm.schedules.schedule import Column, Folds, Group, LocalStep, Place, Round, Transfers
 
 AnyTable = Transfers | LocalStep
