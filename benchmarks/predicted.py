@@ -30,8 +30,8 @@ import numpy as np
 import hpccomm
 from contest import jobs, program
 from contest.figures import Figure
+from hpccomm.recordings.elsewhere import on_network
 from hpccomm.recordings.prediction import predict
-from hpccomm.recordings.prices import on_network
 from hpccomm.recordings.program import ProgramModel, model
 from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import collectives

@@ -17,7 +17,7 @@ from hpccomm.drawing.files import save
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.draw.schedule import draw
-from hpccomm.schedules.draw.subject import subject
+from hpccomm.schedules.draw.trace import subject
 
 KNOWN = {
     **ALGORITHMS,

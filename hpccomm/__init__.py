@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from hpccomm.runtime.reports import CallInfo as CallInfo
     from hpccomm.runtime.reports import Handle as Handle
     from hpccomm.runtime.reports import Tally as Tally
-    from hpccomm.runtime.several import wait_all as wait_all
-    from hpccomm.runtime.several import wait_any as wait_any
-    from hpccomm.runtime.several import wait_some as wait_some
     from hpccomm.runtime.work import Work as Work
+    from hpccomm.runtime.work import wait_all as wait_all
+    from hpccomm.runtime.work import wait_any as wait_any
+    from hpccomm.runtime.work import wait_some as wait_some
     from hpccomm.settings import CommOptions as CommOptions
 
 _NAMES = {
@@ -82,8 +82,7 @@ _NAMES = {
     "reductions": ("ReduceOp", "WindowOp", "premul_sum", "loc_dtype", "with_index"),
     "binned": ("binned_sum", "rounded"),
     "runtime.dump": ("dump",),
-    "runtime.work": ("Work",),
-    "runtime.several": ("wait_all", "wait_any", "wait_some"),
+    "runtime.work": ("Work", "wait_all", "wait_any", "wait_some"),
     "errors": (
         "HpccommError",
         "ConfigurationError",

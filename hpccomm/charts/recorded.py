@@ -1,6 +1,6 @@
-"""A recording of calls as charts: where the time of a step goes, the timeline of a step, and lateness.
+"""A recording as charts: where the time of a step goes, its timeline, and lateness; and the steps of a training.
 
-`page` draws them.
+`page` and `hpccomm.cli.plot` draw them.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import numpy as np
 
 from hpccomm.charts.pictures import WIDTH, ZOOM, number, tips
 from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.errors import ResultsError
 from hpccomm.recordings.steps import (
     COMPUTE,
     EXPOSED,
@@ -21,7 +22,8 @@ from hpccomm.recordings.steps import (
 )
 from hpccomm.results.lateness import CallWaits, Lateness
 from hpccomm.results.recording import STEP, Recording
-from hpccomm.units import rounded_size
+from hpccomm.results.recording_text import spans
+from hpccomm.units import counted, rounded_size
 
 MOST_RANKS = 64
 """The most ranks of a chart. Of more ranks, this number is drawn, evenly spread."""
@@ -146,3 +148,76 @@ def lateness_chart(lateness: Lateness) -> Chart:
     }
     title = "How long each rank kept others waiting"
     return chart(title, rows, _WIDTH, height, **layer("rect", encodings))
+
+
+MOST_POINTS = 500
+"""The most points of a line. Of more steps, medians are drawn."""
+
+_SECONDS = {
+    "communication": ("seconds", "#1f77b4"),
+    "hidden behind the computation": ("hidden_seconds", "#2ca02c"),
+    "blocked": ("blocked_seconds", "#d62728"),
+}
+_BYTES = {"gradients": ("nbytes", "#7f7f7f"), "sent": ("wire_nbytes", "#9467bd")}
+
+
+def training_chart(training: Recording) -> Chart:
+    """Return milliseconds and bytes of each step.
+
+    Raises
+    ------
+    ResultsError
+        If it has no steps.
+    """
+    if not len(training.steps):
+        raise ResultsError(f"{training.path}: {training.name} has no steps to draw")
+    skipped = training.steps["step"][training.steps["skipped"] > 0].tolist()
+    changes = sorted({bucket.since for bucket in training.buckets} - {0})
+    changed = _marks(changes, "rule", strokeDash=[2, 3])
+    marked = _marks(skipped, "text", text="skipped", angle=270, align="left", y="height")
+    panels = [
+        _panel(training, _SECONDS, 1e3, "ms a step", 260, [changed, marked]),
+        _panel(training, _BYTES, 1e-6, "MB a step", 130, [changed]),
+    ]
+    ranks = counted(training.ranks, "rank")
+    title = f"{training.name} of {training.path.name}, {ranks}"
+    independent = {"scale": {"color": "independent"}}
+    return {"title": title, "vconcat": panels, "resolve": independent}
+
+
+def _panel(
+    training: Recording,
+    curves: dict[str, tuple[str, str]],
+    factor: float,
+    title: str,
+    height: int,
+    marks: list[Chart],
+) -> Chart:
+    rows = [
+        {
+            "step": round(float(np.median(part["step"]))),
+            "what": what,
+            "value": factor * float(np.median(part[name])),
+        }
+        for part in spans(training.steps, MOST_POINTS)
+        for what, (name, _) in curves.items()
+    ]
+    scale = {"domain": list(curves), "range": [color for _, color in curves.values()]}
+    steps = {"tickMinStep": 1, "format": ",d"}
+    axes = {
+        "x": number("step", "step", scale={"zero": False, "nice": False}, axis=steps),
+        "y": number("value", title, scale={}, stack=None),
+        "color": encoding("what", "nominal", scale=scale),
+    }
+    # The others are parts of the first.
+    first = [{"filter": {"field": "what", "equal": next(iter(curves))}}]
+    area = layer({"type": "area", "opacity": 0.3}, transform=first)
+    point = len(rows) < MOST_POINTS // 10
+    line = layer({"type": "line", "point": point, "strokeWidth": 1.2})
+    return chart("", rows, 720, height, encoding=axes, layer=[area, line, *marks])
+
+
+def _marks(steps: list[int], mark: str, **style: Any) -> Chart:
+    """Return marks at steps."""
+    black = {"y": None, "color": {"value": "black"}}
+    return layer({"type": mark, **style}, black, data={"values": [{"step": at} for at in steps]})

@@ -29,8 +29,8 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
-    from hpccomm.bench.links import copies, measuring
+    from hpccomm.bench import links
 
     cupy()  # without a GPU nothing is started
-    plan = partial(copies.plan, sizes=args.bytes)
-    return measuring.run(plan, median, args.iters, args.output, output.write)
+    plan = partial(links.copy_rates, sizes=args.bytes)
+    return links.run(plan, median, args.iters, args.output, output.write)

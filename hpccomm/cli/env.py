@@ -35,7 +35,7 @@ from hpccomm.cli import output
 from hpccomm.cli.parser import JSON
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.units import ranges
-from hpccomm.variables import judging, machine, presets
+from hpccomm.variables import judging, machine, tables
 from hpccomm.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
 from hpccomm.variables.tables import KnownVariable, known
 
@@ -51,7 +51,7 @@ FLAGS = (
     Flag("--list NAME", str, "explain these variables, or list all", values="*"),
     readers.choice(
         "--preset",
-        tuple(presets.PRESETS),
+        tuple(tables.PRESETS),
         "preset",
         "print settings for this kind of machine, each with its reason",
     ),
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     if args.list is not None:
         lines = list(_explained(args.list))
     elif args.preset:
-        lines = list(presets.preset(args.preset, _facts()))
+        lines = list(tables.preset(args.preset, _facts()))
     elif args.for_model:
-        lines = list(presets.for_model(args.for_model, args.ranks, _facts()))
+        lines = list(tables.for_model(args.for_model, args.ranks, _facts()))
     else:
         ranks = _gathered(_verdicts())
         variables = _joined(ranks)

@@ -31,7 +31,7 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
-    from hpccomm.bench.links import measuring, memory
+    from hpccomm.bench import links
 
-    plan = partial(memory.plan, nbytes=args.bytes)
-    return measuring.run(plan, min, args.iters, args.output, output.write)
+    plan = partial(links.memory_rates, nbytes=args.bytes)
+    return links.run(plan, min, args.iters, args.output, output.write)

@@ -37,7 +37,7 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.units import counted, few
 
 if TYPE_CHECKING:
-    from hpccomm.schedules.draw.subject import Subject
+    from hpccomm.schedules.draw.trace import Subject
 
 
 _WHAT = ("size", "skew", "history")
@@ -168,7 +168,7 @@ def _refuse_others(args: argparse.Namespace, kind: str) -> None:
 
 def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
-    from hpccomm.charts.training_chart import training_chart
+    from hpccomm.charts.recorded import training_chart
 
     examined, status = output.read_file(args.training)
     trainings = [each for each in examined.recordings if len(each.steps)]
@@ -238,7 +238,7 @@ def _title(runs: Sequence[Run]) -> str:
 def _schedule(args: argparse.Namespace) -> Drawn:
     """Draw an algorithm."""
     from hpccomm.schedules.draw import schedule, text
-    from hpccomm.schedules.draw.subject import subject
+    from hpccomm.schedules.draw.trace import subject
 
     given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
     with watched(f"drawing {args.schedule}"):

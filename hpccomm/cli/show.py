@@ -18,6 +18,8 @@ Examples
 
 import argparse
 import shlex
+from collections.abc import Sequence
+from datetime import datetime
 from itertools import groupby
 
 from hpccomm.bench.flag import Flag, FlagGroup
@@ -27,8 +29,13 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.parser import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
+from hpccomm.results.liveness import in_words
+from hpccomm.results.recording import Recording
+from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run, WholeSamples, choose
+from hpccomm.results.table import TIME_FORMAT
 from hpccomm.runtime.lifetime import Status
+from hpccomm.units import counted, counted_all
 
 FLAGS = (
     Flag(
@@ -60,7 +67,7 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
-    from hpccomm.results import describe, pairs, pairs_text, rates, recording_text, table
+    from hpccomm.results import pairs, pairs_text, rates, recording_text, table
     from hpccomm.results.bounds import published
     from hpccomm.results.recording import Recording
     from hpccomm.results.verify import verify
@@ -94,12 +101,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--expect: {chosen.name} has no rows of collectives; name another run by --run"
         )
-    listing = describe.listing(examined.runs, examined.recordings, chosen)
+    listing = _file_listing(examined.runs, examined.recordings, chosen)
     if isinstance(chosen, Recording):
         output.write(listing + recording_text.text(chosen, statistics=args.statistics))
         return status
     if pairs.ENTRY in chosen.entries:
-        output.write(listing + describe.facts(chosen) + pairs_text.text(*pairs.read(chosen)))
+        output.write(listing + _run_facts(chosen) + pairs_text.text(*pairs.read(chosen)))
         return status
     damage = []
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
@@ -128,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
             for each in published(chosen.info, collective)
         )
         expected, failed = _expected(args, chosen)
-    output.write(listing + describe.facts(chosen) + text + expected)
+    output.write(listing + _run_facts(chosen) + text + expected)
     return output.damaged(damage, file) or status or failed
 
 
@@ -179,3 +186,52 @@ def _list(args: argparse.Namespace) -> int:
         searched = archive.search(args.files, asked, progress, recordings=True)
     output.write(archive.as_json(searched) if args.json else archive.listing(searched, asked))
     return output.damaged(searched.damage)
+
+
+def _file_listing(
+    runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | Recording
+) -> str:
+    """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
+    if len(runs) + len(recordings) < 2:
+        return ""
+    numbers = counted_all(run=len(runs), recording=len(recordings))
+    lines = [f"# {chosen.path} holds {numbers}:"]
+    for run in runs:
+        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
+            "no whole row" if run.damage else "no rows"
+        )
+        lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
+    lines += [
+        _entry(each, chosen, each.facts.started, each.ranks, contents(each)) for each in recordings
+    ]
+    return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def _entry(
+    each: Run | Recording, chosen: Run | Recording, started: datetime, ranks: int, what: str
+) -> str:
+    mark = "*" if each.name == chosen.name else " "
+    return (
+        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {counted(ranks, 'rank')}  {what}  "
+        f"{each.status}"
+    )
+
+
+def _run_facts(run: Run) -> str:
+    """Return who made a run, where, when and how it ended, as comment lines."""
+    info = run.info
+    started = info.started.strftime(TIME_FORMAT + " %z")
+    ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
+    status = in_words(run.status, counted(len(run.rows), "row"), run.host)
+    lines = [
+        f"# Run {run.name} of {run.path}: {status}",
+        f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "
+        f"{counted(info.nodes, 'node')}, launcher {info.launcher}",
+        f"# Command: {shlex.join(info.arguments)}",
+    ]
+    if info.slurm:
+        lines.append("# " + " ".join(f"{name}={value}" for name, value in info.slurm.items()))
+    if info.environment:
+        pairs = " ".join(f"{name}={value}" for name, value in info.environment.items())
+        lines.append(f"# Environment: {pairs}")
+    return "".join(line + "\n" for line in [*lines, "#"])

@@ -16,7 +16,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from hpccomm.communicator.core import Core
 from hpccomm.communicator.lanes import Call, Lane, MessageRequest
 from hpccomm.communicator.lanes.message import HaloPart
-from hpccomm.communicator.plan_agreement import agreed, carrying_out
+from hpccomm.communicator.planning import agreed, carrying_out
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.memory.cuda.arrays import DeviceArray
 from hpccomm.memory.views import check_dtype, empty_like_kind, view

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
+from hpccomm.recordings.elsewhere import collective
 from hpccomm.recordings.prediction import Prediction, error, predict
-from hpccomm.recordings.prices import collective
 from hpccomm.recordings.program import BLOCK, END, ProgramModel, model
 from hpccomm.recordings.steps import (
     BETWEEN,

@@ -2,7 +2,7 @@
 
 The tables are data: a file for each library, a line for each variable. `judging` is pure, and reads a
 value as the library does: all verdicts of this process are ``judge_all(settings(), here())``, with the
-facts of `machine`. `presets` writes settings for a machine.
+facts of `machine`. `tables` also writes settings for a machine.
 
 `hpccomm env` prints the verdicts; the NCCL backend logs the bad ones.
 """

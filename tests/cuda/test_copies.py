@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.bench.links import copies
-from hpccomm.bench.links.measuring import Rate
+from hpccomm.bench import links
+from hpccomm.bench.links import Rate
 from hpccomm.memory.cuda import nvml
 from hpccomm.results import reader
 
@@ -26,7 +26,7 @@ runtime = cupy.cuda.runtime
 @pytest.fixture
 def two(monkeypatch):
     """Two devices are seen."""
-    monkeypatch.setattr(copies, "visible_devices", lambda: 2)
+    monkeypatch.setattr(links, "visible_devices", lambda: 2)
 
 
 @pytest.fixture
@@ -85,15 +85,15 @@ def test_every_copy_is_verified_stored_and_shown(two, tmp_path):
 
 
 def test_copies_are_warmed_up_timed_back_to_back_and_go_both_ways_all_the_while(monkeypatch, put):
-    one_way, both_ways = copies.CopyEnds(None, 0), copies.CopyEnds(None, 0, both=True)
-    seconds, wrong = copies._repeat(one_way, copies.os.sched_getaffinity(0), 4096, TIMED)
+    one_way, both_ways = links.CopyEnds(None, 0), links.CopyEnds(None, 0, both=True)
+    seconds, wrong = links._repeat_copies(one_way, links.os.sched_getaffinity(0), 4096, TIMED)
     assert (len(seconds), wrong) == (TIMED, 0)
     ours = [each for each in put if each[1] == put[0][1]]
     assert [name for name, _ in ours[: WARM + 1 + 2 * TIMED]] == [
         *["copy"] * WARM, "mark", *["copy", "mark"] * TIMED,
     ]  # fmt: skip
     del put[:]
-    copies._repeat(both_ways, copies.os.sched_getaffinity(0), 4096, TIMED)
+    links._repeat_copies(both_ways, links.os.sched_getaffinity(0), 4096, TIMED)
     ours, others = put[0][1], put[1][1]
     assert ours != others
     last = max(at for at, each in enumerate(put) if each == ("copy", ours))
@@ -113,14 +113,14 @@ def test_so_many_are_timed_as_nvbandwidth_does_and_the_median_counts(monkeypatch
         return [Rate("host_to_device", "GPU 0, pinned", 10**9, repeat)], {}
 
     seen = []
-    monkeypatch.setattr(copies, "plan", plan)
+    monkeypatch.setattr(links, "copy_rates", plan)
     _, out, _ = called("perf", "copy")
     assert seen == [(256 << 20,), TIMED]
     assert "1000000000      1000.0  1000.00" in out
 
 
 def test_bytes_that_did_not_come_are_wrong(monkeypatch):
-    monkeypatch.setattr(copies, "visible_devices", lambda: 1)
+    monkeypatch.setattr(links, "visible_devices", lambda: 1)
     monkeypatch.setattr(runtime, "memcpyAsync", lambda *arguments: None)
     status, out, _ = called("perf", "copy", "-b", "4K", "-n", "2")
     assert status == 1

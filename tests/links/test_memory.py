@@ -10,7 +10,7 @@ import planted_sysfs
 import pytest
 from damage import called
 
-from hpccomm.bench.links import memory
+from hpccomm.bench import links
 from hpccomm.results import reader
 
 SMALL = ("perf", "memory", "-b", "1M", "-n", "2")
@@ -23,7 +23,7 @@ two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs t
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(memory, "_LONG", 1e-4)
+    monkeypatch.setattr(links, "_LONG", 1e-4)
 
 
 def test_bytes_are_counted_as_stream_does_and_the_run_is_stored_and_shown(tmp_path):
@@ -31,7 +31,7 @@ def test_bytes_are_counted_as_stream_does_and_the_run_is_stored_and_shown(tmp_pa
     status, out, err = called(*SMALL, "--output", str(path))
     assert status == 0, err
     (run,) = reader.read(path)
-    cores = len(memory.numa_nodes(os.sched_getaffinity(0))[0])
+    cores = len(links.numa_nodes(os.sched_getaffinity(0))[0])
     assert run.rows[0].algorithm == "1 core"
     assert f"{cores} core{'s' * (cores > 1)}" in {row.algorithm for row in run.rows}
     for row in run.rows:
@@ -63,8 +63,8 @@ def test_the_limit_of_an_all_reduce_stands_beside_its_busbw(tmp_path):
 def test_arrays_are_four_times_the_caches(monkeypatch, tmp_path):
     """STREAM's rule: "Each array must be at least 4 times the size of the available cache memory" (stream.c)."""
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "caches", lambda cores: 1 << 20)
-        patch.setattr(memory, "_LEAST", 0)
+        patch.setattr(links, "caches", lambda cores: 1 << 20)
+        patch.setattr(links, "_LEAST", 0)
         _, out, _ = called("perf", "memory", "-n", "1")
     assert re.search(r"1 core +4194304 ", out)
     cache = "/sys/devices/system/cpu/cpu{}/cache/index{}/{}"
@@ -82,28 +82,28 @@ def test_arrays_are_four_times_the_caches(monkeypatch, tmp_path):
                 files[cache.format(cpu, index, name)] = text.format(cpu)
     root = planted_sysfs.plant(tmp_path, files)
     private, shared = (32 + 32 + 1024) << 10, 16 << 20
-    assert memory.caches([0], root) == private + shared
-    assert memory.caches([0, 1], root) == 2 * private + shared
-    assert memory.caches([0, 1, 2, 3], root) == 4 * private + 2 * shared
-    assert memory.caches([9], root) == 0
+    assert links.caches([0], root) == private + shared
+    assert links.caches([0, 1], root) == 2 * private + shared
+    assert links.caches([0, 1, 2, 3], root) == 4 * private + 2 * shared
+    assert links.caches([9], root) == 0
     # cache_default_attrs_is_visible in Linux' drivers/base/cacheinfo.c: a size of 0 is hidden, as on many Arm machines.
     (root / "sys/devices/system/cpu/cpu0/cache/index2/size").unlink()
-    assert memory.caches([0], root) == private + shared - (1024 << 10)
+    assert links.caches([0], root) == private + shared - (1024 << 10)
 
 
 def test_a_core_with_two_threads_is_one_and_only_cpus_that_may_be_used_count(tmp_path):
     planted_sysfs.cpus(tmp_path, ["0-3,8-11", "4-7,12-15"], sockets=2, threads=2)
-    assert memory.numa_nodes(set(range(16)), tmp_path) == {0: [0, 1, 2, 3], 1: [4, 5, 6, 7]}
-    assert memory.numa_nodes({2, 10, 11}, tmp_path) == {0: [2, 11]}
-    assert memory.numa_nodes({5}, tmp_path) == {1: [5]}
-    assert memory.numa_nodes({3, 1}, tmp_path / "nothing") == {0: [1, 3]}
+    assert links.numa_nodes(set(range(16)), tmp_path) == {0: [0, 1, 2, 3], 1: [4, 5, 6, 7]}
+    assert links.numa_nodes({2, 10, 11}, tmp_path) == {0: [2, 11]}
+    assert links.numa_nodes({5}, tmp_path) == {1: [5]}
+    assert links.numa_nodes({3, 1}, tmp_path / "nothing") == {0: [1, 3]}
 
 
 @two_cores
 def test_threads_are_bound_and_the_memory_is_where_the_line_says(monkeypatch):
     """Linux gives a page a place in the node of the core that first writes to it (numa_memory_policy.rst)."""
     first, second, *_ = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(memory, "numa_nodes", lambda allowed: {0: [first], 1: [second]})
+    monkeypatch.setattr(links, "numa_nodes", lambda allowed: {0: [first], 1: [second]})
     copied, made = [], []
 
     def copy(a, _, c):
@@ -114,8 +114,8 @@ def test_threads_are_bound_and_the_memory_is_where_the_line_says(monkeypatch):
         made.append(os.sched_getaffinity(0))
         return real(*arguments)
 
-    monkeypatch.setattr(memory, "KERNELS", {"memory_copy": (copy, lambda a, *_: a)})
-    monkeypatch.setattr(memory.mmap, "mmap", new_pages)
+    monkeypatch.setattr(links, "KERNELS", {"memory_copy": (copy, lambda a, *_: a)})
+    monkeypatch.setattr(links.mmap, "mmap", new_pages)
     status, out, err = called(*SMALL)
     assert status == 0, err
     where = re.findall(r"  memory_copy +(.*?)  ", out)
@@ -132,12 +132,12 @@ def test_threads_are_bound_and_the_memory_is_where_the_line_says(monkeypatch):
 
 @pytest.mark.parametrize("what", COUNTED)
 def test_what_was_not_done_is_wrong(monkeypatch, what):
-    kernel, expected = memory.KERNELS[what]
+    kernel, expected = links.KERNELS[what]
 
     def first_half(*arrays):
         kernel(*(each[: len(each) // 2] for each in arrays))
 
-    monkeypatch.setitem(memory.KERNELS, what, (first_half, expected))
+    monkeypatch.setitem(links.KERNELS, what, (first_half, expected))
     status, out, _ = called(*SMALL)
     assert status == 1
     lines = [line.split() for line in out.splitlines() if line[0] != "#"]
@@ -164,11 +164,11 @@ def test_a_repetition_is_as_long_as_it_takes_all_of_the_node_and_counts_once_for
     monkeypatch,
 ):
     """On a clock that goes on by 1 each time somebody looks at it."""
-    monkeypatch.setattr(memory, "_LONG", 30.0)
+    monkeypatch.setattr(links, "_LONG", 30.0)
     for cores, passes in ((1, 30), (2, 10)):
-        monkeypatch.setattr(memory, "perf_counter", itertools.count().__next__)
+        monkeypatch.setattr(links, "perf_counter", itertools.count().__next__)
         own = sorted(os.sched_getaffinity(0))[:1] * cores
-        seconds, wrong = memory._repeat(Beside(), "memory_update", own, own, 4096, 3)
+        seconds, wrong = links._repeat_kernel(Beside(), "memory_update", own, own, 4096, 3)
         assert wrong == 0
         assert seconds.tolist() == [(2 * cores - 1 + 3) / passes] * 3
 
@@ -177,7 +177,7 @@ def test_arrays_that_do_not_fit_are_refused_with_what_would():
     status, _, err = called("perf", "memory", "-b", "8000G")
     assert status == 2
     size = int(re.search(r"give -b (\d+) or less", err)[1])
-    assert 0 < 3 * size <= memory.available() * 1.1
+    assert 0 < 3 * size <= links.available() * 1.1
 
 
 def test_ranks_share_out_the_cores_and_measure_at_the_same_time(shared_job, tmp_path):

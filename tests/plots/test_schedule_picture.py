@@ -16,8 +16,8 @@ from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.draw.schedule import draw
-from hpccomm.schedules.draw.subject import Subject, subject
 from hpccomm.schedules.draw.text import contributed, lines, members, runs
+from hpccomm.schedules.draw.trace import Subject, subject
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import (
     RECV,

@@ -9,9 +9,8 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.cli.main import main
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.recordings.elsewhere import gradients, grown, what_if
+from hpccomm.recordings.elsewhere import collective, gradients, grown, on_network, what_if
 from hpccomm.recordings.prediction import five_numbers, predict
-from hpccomm.recordings.prices import collective, on_network
 from hpccomm.recordings.program import BLOCK, START
 from hpccomm.recordings.steps import HIDDEN, PARTS, shares, steps
 from hpccomm.results.lateness import waits

@@ -15,7 +15,7 @@ import h5py
 import pytest
 
 from hpccomm.bench.flag import add_flags
-from hpccomm.charts.training_chart import training_chart
+from hpccomm.charts.recorded import training_chart
 from hpccomm.cli import export, plot, show
 from hpccomm.drawing import vega
 from hpccomm.errors import ResultsError, UsageError

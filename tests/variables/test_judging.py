@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpccomm import settings
 from hpccomm.cli import nccl_tests
-from hpccomm.variables import machine, presets
+from hpccomm.variables import machine, tables
 from hpccomm.variables.judging import (
     FAULTS,
     Surroundings,
@@ -321,11 +321,11 @@ def test_what_the_programs_of_nccl_tests_read_is_theirs():
 FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "ethernet": "eth0", "ethernet_rate": 100.0}
 
 
-@pytest.mark.parametrize("preset", presets.PRESETS)
+@pytest.mark.parametrize("preset", tables.PRESETS)
 def test_a_preset_gives_few_lines_which_are_sound(preset):
     facts = FACTS | {"infiniband": "mlx5_0", "infiniband_rate": 400.0, "gpus": 8, "translating": 3}
     facts |= {"nccl": 23203, "nccl_text": "2.32.3"}
-    lines = list(presets.preset(preset, facts))
+    lines = list(tables.preset(preset, facts))
     exports = [line.removeprefix("export ") for line in lines if line.startswith("export ")]
     assert 1 <= len(exports) <= 5
     assert all(line.startswith(("#", "export ")) for line in lines)
@@ -334,15 +334,15 @@ def test_a_preset_gives_few_lines_which_are_sound(preset):
             assert not verdict(each, Surroundings(23203)).fault, each
         else:
             assert each.partition("=")[0] in [variable.name for variable in settings.VARIABLES]
-    assert all("not set:" in line for line in presets.preset(preset, {}) if line.startswith("#  "))
+    assert all("not set:" in line for line in tables.preset(preset, {}) if line.startswith("#  "))
 
 
 def test_the_deadline_of_a_model_is_a_multiple_of_what_the_link_needs():
-    lines = list(presets.for_model(10**10, 4, FACTS))
+    lines = list(tables.for_model(10**10, 4, FACTS))
     # 2 * 3/4 * 10 GB are 15 GB, at 25 GB/s 0.6 s.
     assert "export HPCCOMM_TIMEOUT=60" in lines
     assert any("15 GB in 0.6 s" in line for line in lines)
     assert "export NCCL_IB_QPS_PER_CONNECTION=4" in lines
-    assert "export HPCCOMM_TIMEOUT=600" in presets.for_model(10**11, 4, FACTS)
-    small = presets.for_model(1000, 4, {"ethernet": "eth0", "ethernet_rate": 100.0})
+    assert "export HPCCOMM_TIMEOUT=600" in tables.for_model(10**11, 4, FACTS)
+    small = tables.for_model(1000, 4, {"ethernet": "eth0", "ethernet_rate": 100.0})
     assert not any("NTHREADS=" in line for line in small)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.bench.perf import patterns
-from hpccomm.bench.perf.streams import ElementRange
+from hpccomm.bench.perf.patterns import ElementRange
 from hpccomm.dtypes import DType
 from hpccomm.reductions import Op, ReduceOp
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpccomm.drawing.canvas import Canvas, Place
-from hpccomm.schedules.draw.subject import Subject
 from hpccomm.schedules.draw.text import contributed, members, routes, runs
-from hpccomm.schedules.draw.trace import Data, DrawnStep, Move
+from hpccomm.schedules.draw.trace import Data, DrawnStep, Move, Subject
 from hpccomm.units import ranges
 
 Color = tuple[float, float, float]

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpccomm.contracts.collectives import ring
-from hpccomm.schedules.draw.subject import Subject
-from hpccomm.schedules.draw.trace import Data, DrawnStep
+from hpccomm.schedules.draw.trace import Data, DrawnStep, Subject
 from hpccomm.schedules.schedule import Column
 from hpccomm.units import ranges
 
