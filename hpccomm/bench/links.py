@@ -26,7 +26,7 @@ from itertools import cycle, islice, product, repeat
 from pathlib import Path
 from threading import Barrier
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from hpccomm.bench.perf.memory_use import PAGE, available, spelled
 from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.progress import Progress, terminal
 from hpccomm.bench.rows import figures
+from hpccomm.communicator import Communicator
 from hpccomm.doctor.reading import read
 from hpccomm.doctor.sources import cpu
 from hpccomm.errors import CommunicationError, UsageError
@@ -53,10 +54,6 @@ from hpccomm.results.writer import Writer
 from hpccomm.runtime.lifetime import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.units import counted, numbers
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
-
 
 Repeated = tuple[NDArray[np.float64], int]
 """Seconds of each repetition on this rank, and how many elements are wrong."""
@@ -84,7 +81,7 @@ class Rate(NamedTuple):
 
 
 def run(
-    plan: "Callable[[Communicator], tuple[Sequence[Rate], Mapping[str, str]]]",
+    plan: Callable[[Communicator], tuple[Sequence[Rate], Mapping[str, str]]],
     pick: Callable[[NDArray[np.float64]], Any],
     iterations: int,
     output: Path | None,
@@ -174,7 +171,7 @@ _LONG = 0.05
 _DEADLINE = 60.0
 
 
-def memory_rates(comm: "Communicator", nbytes: int | None) -> tuple[list[Rate], dict[str, str]]:
+def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], dict[str, str]]:
     """Return the rates that these ranks measure. Collective.
 
     One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA
@@ -242,7 +239,7 @@ def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
 
 
 def _repeat_kernel(
-    comm: "Communicator", what: str, cores: list[int], owners: list[int], nbytes: int, times: int
+    comm: Communicator, what: str, cores: list[int], owners: list[int], nbytes: int, times: int
 ) -> Repeated:
     """Measure the cores of all ranks, from the first that begins to the last that ends on the node. Collective."""
     begun, ended = np.zeros((2, len(cores), times + 1))
@@ -317,7 +314,7 @@ class CopyEnds(NamedTuple):
         return self.source if self.source is not None else self.target or 0
 
 
-def copy_rates(comm: "Communicator", sizes: Sequence[int]) -> tuple[list[Rate], dict[str, str]]:
+def copy_rates(comm: Communicator, sizes: Sequence[int]) -> tuple[list[Rate], dict[str, str]]:
     """Return the rates to measure, and the path of each copy. Collective.
 
     Raises

@@ -12,11 +12,12 @@ from functools import partial
 from itertools import cycle
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.communicator import Communicator
 from hpccomm.communicator.object_transfer import dump
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.fingerprint import MEMORY, REGISTERED
@@ -24,9 +25,6 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.recordings.replaying import BATCHES, ENDS, OBJECTS, Score, op_of
 from hpccomm.results.recording import CallSignature
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 RECORDED = "recorded"
 """The algorithm of a replay that takes what the recording has."""
@@ -81,7 +79,7 @@ class Player:
 
     def __init__(
         self,
-        comm: "Communicator",
+        comm: Communicator,
         score: Score,
         algorithms: Sequence[str],
         *,

@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hpccomm.bench.perf import facts
 from hpccomm.bench.perf.isolated import one_by_one
+from hpccomm.communicator import Communicator
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import origin
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
 from hpccomm.units import grouped
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
-
 
 Pair = tuple[int, int]
 """Two ranks, the lower one first."""
@@ -141,7 +138,7 @@ class PairOptions:
 
 
 def measure(
-    comm: "Communicator", options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
+    comm: Communicator, options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
 ) -> MeasuredPairs | None:
     """Measure the pairs of a communicator. Collective; blocks.
 
@@ -192,7 +189,7 @@ def measure(
 
 
 def _round_by_round(
-    comm: "Communicator",
+    comm: Communicator,
     planned: Sequence[Round],
     ends: "_Ends",
     deadline: float,
@@ -228,7 +225,7 @@ def _round_by_round(
 class _Ends:
     """The arrays of one rank, and its exchanges with a partner."""
 
-    def __init__(self, comm: "Communicator", options: PairOptions) -> None:
+    def __init__(self, comm: Communicator, options: PairOptions) -> None:
         self._comm, self._options = comm, options
         device = comm.device if options.device else None
         self._small: Any = comm.empty((max(1, options.small),), np.uint8, device=device)

@@ -11,7 +11,6 @@ compared data are the output of these timed repetitions.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hpccomm.bench.perf import verification
 from hpccomm.bench.perf.collectives import Call, Operands, bind
@@ -22,10 +21,7 @@ from hpccomm.bench.perf.names import DEVICE
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.tables import PerfCase
 from hpccomm.bench.perf.verification import CheckedData, Mismatch
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
-
+from hpccomm.communicator import Communicator
 
 Tile = tuple[int, int]
 """A part of the arrays as large as the case: number of the slot, and of the part in it."""
@@ -71,7 +67,7 @@ class CaseRunner:
 
     def __init__(
         self,
-        comm: "Communicator",
+        comm: Communicator,
         memory: MemoryKind,
         options: Options,
         algorithm: str,

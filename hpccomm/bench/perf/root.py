@@ -4,17 +4,15 @@ Programs that print or write files under MPI do so within it.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, ResultsError
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 T = TypeVar("T")
 
 
-def on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
+def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     """Do what only rank 0 does; if it fails there, raise the error on every rank.
 
     Collective; blocks.

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
-from hpccomm.bench.perf.isolated import Budget, IsolatedTimer
+from hpccomm.bench.perf.isolated import Budget, IsolatedTimer, RankTimes
 from hpccomm.bench.perf.lines import MeasuredRow, TableLine
 from hpccomm.bench.perf.measure import CaseRunner
 from hpccomm.bench.perf.memory import (
@@ -39,6 +39,7 @@ from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
 from hpccomm.bench.progress import Progress
+from hpccomm.communicator import Communicator
 from hpccomm.comparison import text
 from hpccomm.comparison.launches import LaunchRow
 from hpccomm.comparison.matching import matched_passes
@@ -48,10 +49,6 @@ from hpccomm.results import table
 from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import RunInfo
 from hpccomm.runtime.lifetime import Status
-
-if TYPE_CHECKING:
-    from hpccomm.bench.perf.isolated import RankTimes
-    from hpccomm.communicator import Communicator
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class CommSource:
     opened: Callable[[], AbstractContextManager["Communicator"]]
 
 
-def source_of(comm: "Communicator", backend: str = AUTO) -> CommSource:
+def source_of(comm: Communicator, backend: str = AUTO) -> CommSource:
     """Return the source of a communicator that is open, and stays so."""
     return CommSource(backend, lambda: nullcontext(comm))
 
@@ -212,8 +209,8 @@ class _Side(NamedTuple):
     """
 
     variant: Variant
-    world: "Communicator"
-    comm: "Communicator"
+    world: Communicator
+    comm: Communicator
     memory: MemoryKind
     color: int
     least: int
@@ -295,7 +292,7 @@ class _Sweep:
         self.closing = ExitStack()
 
     def open(
-        self, comm: "Communicator", info: RunInfo, out: TextIO, err: TextIO, terminal: TextIO | None
+        self, comm: Communicator, info: RunInfo, out: TextIO, err: TextIO, terminal: TextIO | None
     ) -> None:
         """Open the report. Collective."""
         options, lines = self._options, self._expected_rows
@@ -398,7 +395,7 @@ class _Sweep:
 
         self._write(side.world, write)
 
-    def _write(self, comm: "Communicator", action: Callable[[Report], Any]) -> Any:
+    def _write(self, comm: Communicator, action: Callable[[Report], Any]) -> Any:
         """Write something down; return what that returns on rank 0. Collective."""
         report = self._report
         return on_root(comm, lambda: None if report is None else action(report))
