@@ -53,10 +53,10 @@ from contest.machine import machine
 from contest.program import Option
 from contest.race import Limit, race
 from contest.results import Line, Result
+from hpccomm import drawing
 from hpccomm.bench.perf import facts, readers
 from hpccomm.dispatch import policy
-from hpccomm.drawing import vega
-from hpccomm.drawing.files import check_place, save
+from hpccomm.drawing import check_place, save
 from hpccomm.results import origin
 from hpccomm.results.schema import RunInfo
 
@@ -165,7 +165,7 @@ class Contest:
             if root:
                 if request.plot is not None:
                     check_place(request.plot)
-                    vega.library()  # raises before the work where it is missing
+                    drawing.library()  # raises before the work where it is missing
                 if request.output is not None:
                     from hpccomm.results.writer import Writer
 
@@ -228,7 +228,7 @@ class Contest:
             request.rst.write_text(f"{tables.fields(said)}\n{body}")
         if request.plot is not None:
             title = ", ".join(said[name] for name in ("library", "ranks", "machine", "date"))
-            save(vega.svg(picture.draw(done, self.contenders, title)), request.plot)
+            save(drawing.svg(picture.draw(done, self.contenders, title)), request.plot)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 import hpccomm.drawing
 import hpccomm.schedules.algorithms
 import hpccomm.schedules.draw
-from hpccomm.drawing.files import save
+from hpccomm.drawing import save
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.draw.schedule import draw

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.diagnosis import faults, history
-from hpccomm.diagnosis.folder import read_folder
+from hpccomm.diagnosis.dumps import read_folder
 
 BEGAN = 1.7e9
 DEADLINE = 5.0

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.memory.shared import heap as heaps
-from hpccomm.memory.shared import libc
+from hpccomm.memory.shared import pages as libc
 from hpccomm.memory.shared.heap import LINE, SEGMENT, Heap, process_memory
-from hpccomm.memory.shared.libc import PAGE
+from hpccomm.memory.shared.pages import PAGE
 
 MIB = 1 << 20
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.shared import libc
+from hpccomm.memory.shared import pages as libc
 from hpccomm.memory.shared.heap import PeerSegments
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
 from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.comparison.launches import case_of
+from hpccomm.comparison.matching import case_of
 from hpccomm.files.regular import as_utf8
 from hpccomm.results.run import Run
 from hpccomm.results.schema import Row, Timing

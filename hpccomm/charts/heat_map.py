@@ -6,7 +6,7 @@
 import numpy as np
 
 from hpccomm.charts.pictures import number, tips
-from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.drawing import Chart, chart, encoding, layer
 from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, matrices, parts
 from hpccomm.units import counted, few, ranges
 

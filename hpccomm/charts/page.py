@@ -7,10 +7,10 @@ from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
+from hpccomm import drawing
 from hpccomm.charts import curves, heat_map, pictures, recorded
 from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import SAME, Comparison
-from hpccomm.drawing import vega
 from hpccomm.errors import ConfigurationError
 from hpccomm.extras import install_command
 from hpccomm.recordings.advice import Analysis, advise, bound
@@ -179,7 +179,7 @@ _OF_TIMELINE = (
     "goes back."
 )
 
-_Section = tuple[str, str, vega.Chart]
+_Section = tuple[str, str, drawing.Chart]
 """A chart with its title."""
 
 
@@ -207,7 +207,7 @@ def build(
     ConfigurationError
         If a library is missing.
     """
-    library = vega.library()
+    library = drawing.library()
     try:
         from jinja2 import Environment
         from markupsafe import Markup
@@ -231,10 +231,10 @@ def build(
         title=f"hpccomm: {few(files, 3)}",
         subtitle=f"{counted_all(run=len(runs), recording=len(recordings))}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
-        style=Markup(vega.as_json(vega.STYLE)),
+        style=Markup(drawing.as_json(drawing.STYLE)),
         verdicts=statements(runs, damage, compared, judged, analysed),
         sections=[
-            (title, note, Markup(vega.as_json({**chart, "title": None})))
+            (title, note, Markup(drawing.as_json({**chart, "title": None})))
             for title, note, chart in sections
         ],
         rows=[

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpccomm.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment
 from hpccomm.comparison.crossovers import crossovers
-from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.drawing import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.units import counted, rounded_size
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.charts.pictures import WIDTH, ZOOM, number, tips
-from hpccomm.drawing.vega import Chart, chart, encoding, layer
+from hpccomm.drawing import Chart, chart, encoding, layer
 from hpccomm.errors import ResultsError
 from hpccomm.recordings.steps import (
     COMPUTE,

@@ -88,15 +88,15 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Compare; return the exit status."""
     from hpccomm.bench.progress import watched
-    from hpccomm.comparison import launches, text
+    from hpccomm.comparison import matching, text
     from hpccomm.comparison.verdict import Rules, compare
 
     require_scipy("hpccomm compare")
     with watched(f"reading {args.base.name} and {args.new.name}"):
-        base = launches.side([args.base], args.base_series, args.base_runs, args.base_variant or "")
-        new = launches.side([args.new], args.new_series, args.new_runs, args.new_variant or "")
+        base = matching.side([args.base], args.base_series, args.base_runs, args.base_variant or "")
+        new = matching.side([args.new], args.new_series, args.new_runs, args.new_variant or "")
     values = dict(args.across or ())
-    if all(a == b for a, b in values.values()) and (twice := launches.on_both_sides(base, new)):
+    if all(a == b for a, b in values.values()) and (twice := matching.on_both_sides(base, new)):
         raise UsageError(
             f"{twice} is on both sides; choose runs by --base-runs and --new-runs, variants of a run by "
             "--base-variant and --new-variant, or values by --across algorithm=ring:tree"

@@ -39,8 +39,8 @@ from hpccomm.files.regular import open_regular
 from hpccomm.units import ranks_named
 
 if TYPE_CHECKING:
+    from hpccomm.diagnosis.dumps import DumpFolder
     from hpccomm.diagnosis.faults import Fault
-    from hpccomm.diagnosis.folder import DumpFolder
     from hpccomm.diagnosis.history import Job
 
 _OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences")
@@ -110,8 +110,8 @@ def _explain_message(args: argparse.Namespace) -> int:
 
 def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
     from hpccomm.diagnosis import history
+    from hpccomm.diagnosis.dumps import read_folder
     from hpccomm.diagnosis.faults import find
-    from hpccomm.diagnosis.folder import read_folder
 
     with watched(f"reading {folder.name}"):
         read = read_folder(folder)

@@ -25,12 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpccomm import drawing
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.parser import CASE, case, refuse
-from hpccomm.drawing import files, vega
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -136,7 +136,7 @@ class Drawn(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
     if args.output is not None:
-        files.check_place(args.output)  # before the work
+        drawing.check_place(args.output)  # before the work
     ways = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
     kind = next(name for name in ways if getattr(args, name) is not None)
     _refuse_others(args, kind)
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
     said = f"{drawn.said}\n"
     if drawn.picture:
         file = args.output or Path(drawn.name)
-        files.save(drawn.picture, file)
+        drawing.save(drawn.picture, file)
         said += f"drawn in {file}\n"
     output.write(said)
     return drawn.status
@@ -176,7 +176,7 @@ def _training(args: argparse.Namespace) -> Drawn:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
     chosen = choose(examined.recordings if args.run else trainings, args.run)
     said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
-    return Drawn(vega.svg(training_chart(chosen)), f"{name}.svg", said, status)
+    return Drawn(drawing.svg(training_chart(chosen)), f"{name}.svg", said, status)
 
 
 def _pairs(args: argparse.Namespace) -> Drawn:
@@ -192,7 +192,7 @@ def _pairs(args: argparse.Namespace) -> Drawn:
     measured, diagnosis = pairs.read(chosen)
     chart = pairs_of_ranks(measured, diagnosis)
     said, name = f"{chosen.name}: {len(measured.links)} pairs", f"{args.pairs.stem}-{chosen.name}"
-    return Drawn(vega.svg(chart), f"{name}-pairs.svg", said, status)
+    return Drawn(drawing.svg(chart), f"{name}-pairs.svg", said, status)
 
 
 def _runs(args: argparse.Namespace) -> Drawn:
@@ -224,7 +224,7 @@ def _runs(args: argparse.Namespace) -> Drawn:
     else:
         chart = pictures.over_size(_title(runs), curves.curves(runs))
     name = f"{args.runs[0].stem or 'runs'}-{args.what}.svg"
-    return Drawn(vega.svg(chart), name, counted(len(runs), "run"), status)
+    return Drawn(drawing.svg(chart), name, counted(len(runs), "run"), status)
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the page; return the exit status."""
     from hpccomm.bench.progress import watched
     from hpccomm.charts import page
-    from hpccomm.comparison import launches
+    from hpccomm.comparison import matching
     from hpccomm.comparison.verdict import compare
     from hpccomm.results import archive
 
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
             if not completed:
                 raise ResultsError("no run has completed that could be compared with --base")
             compared = compare(
-                launches.side([args.base]),
-                launches.Side(completed, ()),
+                matching.side([args.base]),
+                matching.Side(completed, ()),
                 any_machine=args.any_machine,
             )
     with watched("drawing"):

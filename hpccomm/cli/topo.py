@@ -23,18 +23,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpccomm import drawing
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.flag import Flag, FlagGroup
 from hpccomm.bench.perf import readers
 from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.parser import JSON
-from hpccomm.drawing import files
 from hpccomm.errors import UsageError
-from hpccomm.hardware import binding, cluster, picture, words
+from hpccomm.hardware import binding, picture, words
 from hpccomm.hardware.binding import BoundRank, bound_ranks
+from hpccomm.hardware.facts import NodeHardware
 from hpccomm.hardware.nccl_files import read_graphs, read_topology
-from hpccomm.hardware.node import NodeHardware
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
 """The facts as JSON, as lines, and the function that draws them."""
@@ -64,7 +64,7 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Show it; return the exit status."""
     if args.output is not None:
-        files.check_place(args.output)
+        drawing.check_place(args.output)
     if args.nccl_graph is not None and args.cluster is not None:
         raise UsageError(
             "--cluster needs a node, and a graph does not have one; give --nccl-topo instead"
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     document, lines, draw = _of_nodes(args, nodes, ranks) if nodes else _of_graphs(args.nccl_graph)
     if args.output is not None:
         with watched(f"drawing {args.output.name}"):
-            files.save(draw(), args.output)
+            drawing.save(draw(), args.output)
         lines.append(f"Drawn in {args.output}")
     output.write_found(document, ["\n".join(lines).rstrip()], as_json=args.json)
     return 0
@@ -113,7 +113,7 @@ def _of_nodes(
         lines += ["Ranks:", *binding.lines(ranks, nodes), *binding.better(ranks, nodes), ""]
     if args.cluster is not None:
         per_node = len(ranks) // len(nodes) or len(first.of_kind("gpu")) or 1
-        output.write_file(args.cluster, cluster.described(first, len(nodes), per_node))
+        output.write_file(args.cluster, words.described(first, len(nodes), per_node))
         lines.append(f"Written to {args.cluster}: {len(nodes)} x {per_node} ranks")
     return document(nodes, ranks), lines, lambda: picture.draw(first)
 

@@ -1,7 +1,6 @@
 """Compares two sets of launches: whether the new one is slower, and how sure that is.
 
-- `launches` reads the runs of a side, and groups their rows by case.
-- `matching` matches the cases of two sides, and gives one value for each launch and case.
+- `matching` reads the runs of each side, groups their rows by case, matches the cases of two sides, and gives one value for each launch and case.
 - `statistics` tests two samples of launches.
 - `verdict` applies the test to all cases.
 - `crossovers` finds the sizes at which one curve of times overtakes another.

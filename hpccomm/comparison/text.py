@@ -20,7 +20,7 @@ from hpccomm.comparison.verdict import (
     CaseVerdict,
     Comparison,
 )
-from hpccomm.drawing.xml import xml_text
+from hpccomm.drawing import xml_text
 from hpccomm.results.table import figure
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from hpccomm.comparison import matching, statistics
-from hpccomm.comparison.launches import CaseKey, Side
-from hpccomm.comparison.matching import METRICS, CaseValues, MatchedCases
+from hpccomm.comparison.matching import METRICS, CaseKey, CaseValues, MatchedCases, Side
 from hpccomm.comparison.statistics import Launches, Ratio
 from hpccomm.errors import ResultsError
 from hpccomm.results import fingerprint

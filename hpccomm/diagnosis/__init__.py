@@ -1,6 +1,6 @@
 """Finds what went wrong in a job, from its log or from the flight dumps of its ranks.
 
-- `folder` and `dumps` read the dumps. `history` joins them by communicator and collective number.
+- `dumps` reads the dumps of a folder. `history` joins them by communicator and collective number.
 - `faults` asks `hpccomm.runtime.verdict` about a call, and finds the cause; `words` says it, and draws it in text.
 - `meanings` explains messages, and `log` finds them in a log.
 

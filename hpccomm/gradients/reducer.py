@@ -10,7 +10,7 @@ import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.buckets import FLAGS, Buckets
-from hpccomm.gradients.compression.contract import Channel, Exchange
+from hpccomm.gradients.exchange import Channel, Exchange
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import FlatMemory
 from hpccomm.gradients.parameters import BucketKind

@@ -6,8 +6,9 @@ from math import isfinite
 from typing import Any, Literal, TypedDict
 
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.gradients import compression
 from hpccomm.gradients.checks import check_choice, check_least, check_number, set_checked
+from hpccomm.gradients.compression import COMPRESSORS
+from hpccomm.gradients.exchange import Compressor
 from hpccomm.gradients.parameters import Parameter
 from hpccomm.settings import check_bool
 
@@ -128,7 +129,7 @@ class ReductionOptions(TypedDict, total=False):
     adaptive: int
     check_every: int
     loss_scale: LossScale | None
-    compressor: compression.Compressor | None
+    compressor: Compressor | None
     hierarchical: bool
 
 
@@ -207,7 +208,7 @@ class ReductionSettings:
     adaptive: int = 0
     check_every: int = 0
     loss_scale: LossScale | None = None
-    compressor: compression.Compressor | None = None
+    compressor: Compressor | None = None
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
@@ -237,7 +238,8 @@ class ReductionSettings:
         ):
             shown = repr(self.compressor)
             advice = "give an object with a method channel(), such as TopK()"
-            near = did_you_mean(shown.strip("'"), compression.__all__, advice)
+            known = [each.__name__ for each in COMPRESSORS]
+            near = did_you_mean(shown.strip("'"), known, advice)
             raise UsageError(f"compressor is {shown}; {near}")
         if self.deterministic:
             raise UsageError(

@@ -23,7 +23,7 @@ from hpccomm.gradients.buckets import (
     UNCHANGED,
     Buckets,
 )
-from hpccomm.gradients.compression.contract import Channel
+from hpccomm.gradients.exchange import Channel
 from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.record import Log, Record

@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpccomm.hardware.node import Component, NodeHardware
+from hpccomm.hardware.facts import Component, NodeHardware
 from hpccomm.units import numbers, ranges
 
 

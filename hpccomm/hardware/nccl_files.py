@@ -14,8 +14,16 @@ from xml.etree import ElementTree as ET
 
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
-from hpccomm.hardware.facts import NVLINK, NVLINK_5, XGMI, lanes
-from hpccomm.hardware.node import Component, NodeHardware, NumaDomain, connected
+from hpccomm.hardware.facts import (
+    NVLINK,
+    NVLINK_5,
+    XGMI,
+    Component,
+    NodeHardware,
+    NumaDomain,
+    connected,
+    lanes,
+)
 from hpccomm.units import grouped
 
 PATTERNS = {

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from hpccomm.drawing.canvas import Canvas, Place
+from hpccomm.drawing import Canvas, Place
+from hpccomm.hardware.facts import Component, NodeHardware, NumaDomain
 from hpccomm.hardware.nccl_files import NcclGraph
-from hpccomm.hardware.node import Component, NodeHardware, NumaDomain
 from hpccomm.hardware.words import graph_lines, is_closed, known, numbered, summary
 from hpccomm.units import ranges
 

@@ -13,7 +13,7 @@ import torch.utils.weak
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2
 from hpccomm.errors import UnsupportedDtype, UsageError
-from hpccomm.memory.shared.libc import join_pages
+from hpccomm.memory.shared.pages import join_pages
 
 Settle = Callable[[], object]
 """Copies results to where they belong, once they are there."""

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from damage import called
 
+from hpccomm import drawing
 from hpccomm.charts import curves, heat_map, page, pictures
 from hpccomm.comparison.crossovers import crossovers
-from hpccomm.drawing import files, vega
-from hpccomm.drawing.canvas import Canvas
-from hpccomm.drawing.vega import as_json
+from hpccomm.drawing import Canvas, as_json
 from hpccomm.results import pairs, reader
 from hpccomm.results.schema import Timing
 
@@ -194,14 +193,17 @@ def test_a_chart_is_json_that_html_may_hold():
 @pytest.mark.parametrize("strange", ["\0", "\x1b", "\uffff", "\udcff"])
 def test_no_text_ends_the_process_that_draws(strange):
     rows = [{"x": strange, strange: 1}]
-    axes = {"x": vega.encoding("x", "nominal", f"x{strange}"), "y": vega.encoding("y", "nominal")}
-    drawn = [vega.svg(vega.chart(f"a{strange}\tb", rows, 9, 9, mark="bar", encoding=axes))]
+    axes = {
+        "x": drawing.encoding("x", "nominal", f"x{strange}"),
+        "y": drawing.encoding("y", "nominal"),
+    }
+    drawn = [drawing.svg(drawing.chart(f"a{strange}\tb", rows, 9, 9, mark="bar", encoding=axes))]
     canvas = Canvas(1, 1)
     canvas.text((0, 0), f"<{strange}>", 9)
     drawn.append(canvas.svg())
     for each in drawn:
         assert "\ufffd" in "".join(ET.fromstring(each).itertext())
-    assert files.rendered(drawn[1], "png").startswith(b"\x89PNG")
+    assert drawing.rendered(drawn[1], "png").startswith(b"\x89PNG")
 
 
 def test_skew_is_what_ranks_are_late_by(tmp_path):

@@ -9,8 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from damage import called
 
-from hpccomm.comparison.launches import Side
-from hpccomm.comparison.matching import metric_of
+from hpccomm.comparison.matching import Side, metric_of
 from hpccomm.comparison.text import as_json, as_junit, text
 from hpccomm.comparison.verdict import Rules, compare
 from hpccomm.errors import ResultsError, UsageError

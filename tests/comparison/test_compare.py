@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.comparison import statistics
-from hpccomm.comparison.launches import CaseKey, LaunchRow, side
-from hpccomm.comparison.matching import CaseValues, matched_passes
+from hpccomm.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError

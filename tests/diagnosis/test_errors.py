@@ -14,7 +14,7 @@ from histories import Made, PlayedJob, explained, loop
 import hpccomm
 from hpccomm.cli.main import main
 from hpccomm.diagnosis import faults, history, words
-from hpccomm.diagnosis.folder import read_folder
+from hpccomm.diagnosis.dumps import read_folder
 from hpccomm.testing import run_ranks
 
 MOST_LINES = 15

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpccomm import errors
 from hpccomm.cli.main import main
 from hpccomm.diagnosis import history, meanings, words
+from hpccomm.diagnosis.dumps import read_folder
 from hpccomm.diagnosis.faults import Fault
-from hpccomm.diagnosis.folder import read_folder
 
 
 def found(

@@ -10,7 +10,7 @@ import pytest
 
 import hpccomm
 from hpccomm.cli.main import main
-from hpccomm.diagnosis.folder import read_folder
+from hpccomm.diagnosis.dumps import read_folder
 from hpccomm.runtime import recorder
 from hpccomm.testing import run_ranks
 

@@ -6,7 +6,7 @@ import pytest
 
 from hpccomm.cli.main import main
 from hpccomm.errors import UsageError
-from hpccomm.hardware import cluster, picture, words
+from hpccomm.hardware import picture, words
 from hpccomm.hardware.nccl_files import read_graphs, read_topology
 
 FILES = Path(__file__).parent / "nccl"
@@ -35,7 +35,7 @@ def test_a_dgx_a100():
     assert node.domains[1].cpus == (*range(48, 64), *range(176, 192))
     nic = next(each for each in node.components if each.name == "mlx5_5")
     assert (nic.rate, nic.lanes, nic.domain) == (100.0, "PCIe 4 x16", 0)
-    assert "bandwidth = 240000000000.0" in cluster.described(node, 2, 2)
+    assert "bandwidth = 240000000000.0" in words.described(node, 2, 2)
 
 
 @pytest.mark.parametrize(

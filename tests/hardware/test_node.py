@@ -22,9 +22,8 @@ from published_nodes import (
 from hpccomm.cli import topo
 from hpccomm.doctor import facts
 from hpccomm.doctor.sources import network
-from hpccomm.hardware import binding, cluster, picture, words
-from hpccomm.hardware.facts import SOURCES, hardware
-from hpccomm.hardware.node import NodeHardware, NumaDomain
+from hpccomm.hardware import binding, picture, words
+from hpccomm.hardware.facts import SOURCES, NodeHardware, NumaDomain, hardware
 from hpccomm.schedules.cost.network_files import load, parse
 
 TWO = ["0-23,48-71", "24-47,72-95"]
@@ -173,7 +172,7 @@ def test_the_line_for_mpiexec_binds_each_rank(variable, number):
 
 def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
     node = dgx_a100(tmp_path)
-    network = parse(cluster.described(node, 4, 3), "mine", "mine")
+    network = parse(words.described(node, 4, 3), "mine", "mine")
     assert (network.nodes, network.ranks_per_node) == (4, 3)
     assert network.inner.bandwidth == pytest.approx(12 * 25e9 * 0.8)
     assert network.across.bandwidth == pytest.approx(50e9 * 0.98)
@@ -181,7 +180,7 @@ def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
     typical = load("typical_gpus")
     assert network.inner.latency == typical.inner.latency
     assert "bandwidth inside and between nodes of its hardware" in network.description
-    one = parse(cluster.described(node, 1, 3), "mine", "mine")
+    one = parse(words.described(node, 1, 3), "mine", "mine")
     assert one.resized(30).nodes == 10  # the connection between nodes stands in it
 
 

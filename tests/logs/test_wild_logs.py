@@ -18,7 +18,7 @@ from hpccomm.bench.logs import reading
 from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
 from hpccomm.charts import page
 from hpccomm.cli import importing
-from hpccomm.comparison import launches
+from hpccomm.comparison import matching
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 
@@ -109,12 +109,12 @@ def test_a_copy_of_a_log_is_no_other_launch(
     # In files of their own they are one launch, too.
     for copy, path in zip(copies, apart, strict=True):
         call(copy, "--output", path)
-    found = launches.side(apart)
+    found = matching.side(apart)
     assert len(found.runs) == 1
     assert [
         why.endswith(f"the same measurement as run0001 of {apart[0]}") for why in found.left_out
     ] == [True] * 6
-    assert launches.on_both_sides(launches.side(apart[:1]), launches.side(apart[1:]))
+    assert matching.on_both_sides(matching.side(apart[:1]), matching.side(apart[1:]))
 
 
 def test_a_dry_run_says_what_would_become_of_each_table(

@@ -11,7 +11,7 @@ import pytest
 from proofs import SLICING
 
 from hpccomm.contracts.collectives import BLOCKWISE
-from hpccomm.drawing.files import check_place, rendered, save
+from hpccomm.drawing import check_place, rendered, save
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.schedules.algorithms.partition import merged

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from hpccomm.errors import UsageError
-from hpccomm.memory.shared.libc import join_pages
+from hpccomm.memory.shared.pages import join_pages
 from hpccomm.torch.tensors import LARGE
 
 gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -14,10 +14,10 @@ from pathlib import Path
 import h5py
 import pytest
 
+from hpccomm import drawing
 from hpccomm.bench.flag import add_flags
 from hpccomm.charts.recorded import training_chart
 from hpccomm.cli import export, plot, show
-from hpccomm.drawing import vega
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader, recording_file, storage
 from hpccomm.results.recording import RecordingFacts, TrainingBucket, TrainingNote, TrainingStep
@@ -279,7 +279,7 @@ def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
         assert text in picture
     training = reader.examine(path).recordings[0]
     training.steps["step"] += 12_345_678
-    chart = json.loads(vega.as_json(training_chart(training)))
+    chart = json.loads(drawing.as_json(training_chart(training)))
     steps = [row["step"] for row in chart["vconcat"][0]["data"]["values"][::3]]
     assert steps == list(range(steps[0], steps[0] + 3000, 6))
     with pytest.raises(UsageError, match="--ranks belongs to --schedule"):

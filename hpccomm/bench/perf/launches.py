@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hpccomm.bench.perf.options import ONLY, Variant
-from hpccomm.comparison.launches import side
+from hpccomm.comparison.matching import side
 from hpccomm.comparison.text import text
 from hpccomm.comparison.verdict import compare
 from hpccomm.errors import LaunchError, ResultsError, UsageError

@@ -41,8 +41,7 @@ from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan
 from hpccomm.bench.progress import Progress
 from hpccomm.communicator import Communicator
 from hpccomm.comparison import text
-from hpccomm.comparison.launches import LaunchRow
-from hpccomm.comparison.matching import matched_passes
+from hpccomm.comparison.matching import LaunchRow, matched_passes
 from hpccomm.comparison.verdict import Rules, compare_passes
 from hpccomm.errors import UsageError
 from hpccomm.results import table

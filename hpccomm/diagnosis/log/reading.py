@@ -46,7 +46,7 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\xfd7zXZ": lzma.open,
 }
 Near = tuple[str, str, Iterator[str]]
-"""Before, said and after, of `survival.went_on`."""
+"""Before, said and after, of `went_on`."""
 
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 _UNFINISHED = next(each for each in TABLE if each.name == "nccl-tests-unfinished")
@@ -154,7 +154,7 @@ class _LogReader:
         said = f"{_UNFINISHED.meaning}; the last size that it has printed is {int(row[1])} B"
         said += "; then it was interrupted from the keyboard" if b"^C" in rest else ""
         line = self.report.lines - data.count(b"\n", row.start()) + 1
-        origin, text = prefixes.split(_text(row[0]))
+        origin, text = report.split(_text(row[0]))
         kind = "consequence" if self.report.status else _UNFINISHED.kind
         self.report.add(replace(_UNFINISHED, kind=kind, meaning=said), line, text, origin, {})
 

@@ -5,9 +5,8 @@ Plain memory is any other memory; the kernel copies from and to it. Both have no
 system, so nothing is left behind after any end of a process, and a small ``/dev/shm`` does not
 matter.
 
-- `libc`: the system calls.
 - `heap`: this process's segments, and the arrays in them; leases of it for staging; peers' segments, mapped here.
-- `pages`: peers' plain arrays.
+- `pages`: the system calls, and peers' plain arrays.
 - `node`: what the ranks of a node expose and reach in a call.
 - `probe`: whether they can.
 

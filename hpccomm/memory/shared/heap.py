@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.transport import MemoryUse
 from hpccomm.memory.foreign import AddressedBytes
-from hpccomm.memory.shared import libc
+from hpccomm.memory.shared import pages
 
 
 class FreeRanges:
@@ -203,7 +203,7 @@ class Heap:
         """
         if nbytes == 0:
             return np.empty(0, np.uint8)
-        alignment = LINE if nbytes < WORTHWHILE else libc.PAGE
+        alignment = LINE if nbytes < WORTHWHILE else pages.PAGE
         size = -(-nbytes // alignment) * alignment
         with self._lock:
             self._take_back()
@@ -267,10 +267,10 @@ class Heap:
         self._next_look = inf
         for segment in self._segments:
             for start, end in segment.idle.expired(now - PATIENCE):
-                first = -(-start // libc.PAGE) * libc.PAGE
-                last = end // libc.PAGE * libc.PAGE
+                first = -(-start // pages.PAGE) * pages.PAGE
+                last = end // pages.PAGE * pages.PAGE
                 if first < last:
-                    libc.give_back(segment.at + first, last - first)
+                    pages.give_back(segment.at + first, last - first)
             self._next_look = min(self._next_look, segment.idle.oldest() + PATIENCE)
 
     def _find(self, size: int, alignment: int) -> tuple[HeapSegment, int]:
@@ -285,13 +285,13 @@ class Heap:
 
     def _grow(self, size: int) -> HeapSegment:
         """Make a segment of at least `size` bytes."""
-        machine = os.sysconf("SC_PHYS_PAGES") * libc.PAGE
+        machine = os.sysconf("SC_PHYS_PAGES") * pages.PAGE
         if size > machine:
             raise MemoryError(f"{size} bytes are more than the machine's memory ({machine} bytes)")
         # The number of segments grows with the logarithm of their total size.
         total = sum(segment.size for segment in self._segments)
-        enough = -(-size // libc.PAGE) * libc.PAGE
-        generous = max(SEGMENT, total // 8 // libc.PAGE * libc.PAGE, enough)
+        enough = -(-size // pages.PAGE) * pages.PAGE
+        generous = max(SEGMENT, total // 8 // pages.PAGE * pages.PAGE, enough)
         for wanted in sorted({generous, enough}, reverse=True):
             try:
                 return self._made(wanted)
@@ -300,10 +300,10 @@ class Heap:
         raise _none_left(size, failed)
 
     def _made(self, size: int) -> HeapSegment:
-        descriptor = libc.memory_file(NAME.format(self._serial))
+        descriptor = pages.memory_file(NAME.format(self._serial))
         try:
             os.ftruncate(descriptor, size)
-            at = libc.map_file(descriptor, size)
+            at = pages.map_file(descriptor, size)
         except OSError:
             os.close(descriptor)
             raise
@@ -369,7 +369,7 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
         if not name.startswith(f"/memfd:{NAME.format(serial)} "):
             raise OSError(0, _ANOTHER.format(number, pid))
         size = os.fstat(descriptor).st_size
-        at = libc.map_file(descriptor, size)
+        at = pages.map_file(descriptor, size)
     finally:
         os.close(descriptor)
     return AddressedBytes(at, size).array()

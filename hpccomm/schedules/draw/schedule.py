@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpccomm.drawing.canvas import Canvas, Place
+from hpccomm.drawing import Canvas, Place
 from hpccomm.schedules.draw.text import contributed, members, routes, runs
 from hpccomm.schedules.draw.trace import Data, DrawnStep, Move, Subject
 from hpccomm.units import ranges

@@ -1,4 +1,4 @@
-"""The interface of a compressor, also of a user's own; the modules beside it implement it."""
+"""The interface of a compressor, also of a user's own, and its exchange with other ranks. `compression` implements it."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,0 +1,409 @@
+"""Gradient compression: compressors that send less than the gradients themselves. `GradientSync` takes one.
+
+- `TopK` sends the largest gradients, and keeps the others for later steps.
+- `PowerSGD` sends matrices as products of thin ones.
+- `MixedPrecision` sends narrow floats. Each rank sums up one part of the bucket, as in a reduce-scatter, so that received
+  values are accumulated in float32, and rounded twice at most.
+
+`hpccomm.gradients.reducer` runs them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, prod
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
+from hpccomm.gradients.arrays import Array, drop_nonfinite, is_finite, passes, wide
+from hpccomm.gradients.checks import check_choice, check_least, check_number, set_checked
+from hpccomm.gradients.exchange import Exchange
+from hpccomm.gradients.parameters import Bucket
+from hpccomm.settings import check_bool
+
+_finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.intp]
+
+SAMPLES = 1 << 16
+"""Size of the sample for the guess of a threshold."""
+
+GENEROUS = 1.25
+"""The guessed threshold looks for this multiple of the wanted number of elements."""
+
+SIZE = np.dtype(np.int64)
+"""Of the number in front of a message."""
+
+
+def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
+    """Write the sum of sparse arrays, in the order of the messages."""
+    total = np.zeros(x.size, wide(x.dtype)) if wide(x.dtype) != x.dtype else x
+    total[:] = 0
+    for message in messages:
+        count = message.size // (index.itemsize + x.itemsize)
+        end = count * index.itemsize
+        values = message[end:].copy().view(x.dtype)
+        total[message[:end].copy().view(index)] += values
+    if total is not x:
+        x[:] = total
+
+
+def largest(x: Array, count: int) -> Places:
+    """Return where the elements of the largest magnitudes lie: `count`, or a few less, in order.
+
+    In long arrays a threshold is guessed from a sample first, as in Lin et al. 2018, section 3. So some of the
+    smallest wanted ones may be missing.
+    """
+    if x.size <= count:
+        return np.arange(x.size)
+    if x.size <= 4 * SAMPLES:
+        where = np.arange(x.size)
+        magnitudes = np.abs(x)
+    else:
+        # At random, since columns of a matrix lie at equal distances.
+        drawn = np.random.default_rng(x.size).integers(0, x.size, SAMPLES)
+        sample = np.abs(x[drawn])
+        rank = max(0, sample.size - ceil(sample.size * GENEROUS * count / x.size) - 1)
+        # Zeros are not sent, however many are wanted.
+        least = max(float(np.partition(sample, rank)[rank]), float(np.finfo(x.dtype).tiny))
+        where = np.concatenate(
+            [part.start + np.flatnonzero(np.abs(x[part]) >= least) for part in passes(x.size)]
+        )
+        magnitudes = np.abs(x[where])
+    if where.size > count:
+        where = np.sort(where[np.argpartition(magnitudes, -count)[-count:]])
+    return where
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """Send the gradients of the largest magnitudes in each bucket, with their places, and keep the others.
+
+    The method is that of Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent", EMNLP; Lin et
+    al. 2018, "Deep Gradient Compression", ICLR; for convergence Stich et al. 2018, "Sparsified SGD with Memory",
+    NeurIPS. NaN and infinities are not kept; the result has a NaN then.
+
+    Attributes
+    ----------
+    ratio : float
+        Part of a bucket's elements that each rank sends, above 0 and at most 1. In buckets of more than 262,144 elements
+        it may be a few less, since the threshold is guessed from a sample.
+    error_feedback : bool
+        Whether what was not sent is added in the next step. Without it, it is lost.
+    """
+
+    ratio: float = 0.01
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        ratio = check_number("ratio", self.ratio, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, ratio=ratio, error_feedback=feedback)
+
+    def channel(self, bucket: Bucket) -> "SparseChannel":
+        """Return the reducer of a bucket. Local."""
+        count = ceil(self.ratio * bucket.length)
+        return SparseChannel(bucket, count, error_feedback=self.error_feedback)
+
+
+class SparseChannel:
+    """One bucket that sends some of its elements, see `Channel`.
+
+    Parameters
+    ----------
+    bucket : Bucket
+        Its bucket.
+    count : int
+        How many elements are sent at most.
+    error_feedback : bool
+        Whether what was not sent is added in the next step.
+    """
+
+    def __init__(self, bucket: Bucket, count: int, *, error_feedback: bool) -> None:
+        self._count, self._feedback = count, error_feedback
+        self._unsent = np.zeros(bucket.length, wide(bucket.dtype))
+        self._index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
+        self._largest = float(_finfo(bucket.dtype).max)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Elements that were not sent yet."""
+        return self._unsent.nbytes
+
+    def reduce(self, x: Array, exchange: Exchange) -> None:
+        """Replace gradients by the sum of the elements that ranks send."""
+        unsent = self._unsent
+        if self._feedback:
+            unsent += x
+        else:
+            unsent[:] = x
+        if drop_nonfinite(unsent):  # the step is lost, and what was not sent stays
+            places, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+        else:
+            places = largest(unsent, self._count)
+            wanted = unsent[places]
+            # What is too large for the dtype is sent over several steps, as is what rounding takes.
+            values = np.clip(wanted, -self._largest, self._largest).astype(x.dtype)
+            unsent[places] = wanted - values
+        content = np.concatenate([places.astype(self._index).view(np.uint8), values.view(np.uint8)])
+        # One message of one length on all ranks: the number of bytes that count, and room for `count` elements.
+        room = self._count * (self._index.itemsize + x.itemsize)
+        message = np.zeros(SIZE.itemsize + room, np.uint8)
+        message[: SIZE.itemsize].view(SIZE)[0] = content.size
+        message[SIZE.itemsize :][: content.size] = content
+        every = exchange.gather(message)
+        sizes = every[:, : SIZE.itemsize].copy().view(SIZE)[:, 0]
+        _sum(x, (m[SIZE.itemsize :][:n] for m, n in zip(every, sizes, strict=True)), self._index)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSGD:
+    """Send each gradient of two or more axes as a product of two thin matrices, found by one step of a power iteration.
+
+    The method is that of Vogels et al. 2019, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS: with error feedback and a warm start. A gradient's matrix has its first axis as rows and all
+    others as columns. Gradients for which this saves less than half, such as vectors, are sent as they are.
+
+    All ranks multiply the same thin matrices. Ranks whose processors or BLAS libraries differ may round the product
+    differently; `check_consistency` finds where that leads.
+
+    Attributes
+    ----------
+    rank : int
+        Columns of the thin matrices, at least 1: it sends ``rank * (rows + columns)`` elements.
+    error_feedback : bool
+        Whether what was not sent is added in the next step. Takes the bytes of the gradients, in float32 for
+        narrower ones.
+    """
+
+    rank: int = 4
+    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        feedback = check_bool("error_feedback", self.error_feedback)
+        set_checked(self, rank=check_least("rank", self.rank, 1), error_feedback=feedback)
+
+    def channel(self, bucket: Bucket) -> "PowerSGDChannel":
+        """Return the reducer of a bucket. Local."""
+        return PowerSGDChannel(bucket, self.rank, error_feedback=self.error_feedback)
+
+
+class PowerSGDChannel:
+    """One bucket of thin matrices, see `Channel`.
+
+    Parameters
+    ----------
+    bucket : Bucket
+        Its bucket.
+    rank : int
+        Columns of the thin matrices.
+    error_feedback : bool
+        Whether what was not sent is added in the next step.
+    """
+
+    def __init__(self, bucket: Bucket, rank: int, *, error_feedback: bool) -> None:
+        self._dtype, self._bucket, self._rank = wide(bucket.dtype), bucket, rank
+        self._errors = np.zeros(bucket.length, self._dtype) if error_feedback else None
+        self._right: dict[str, Array] = {}
+        plain = np.ones(bucket.length, bool)
+        for each, offset in zip(bucket.parameters, bucket.offsets, strict=True):
+            rows, columns = _matrix(np.empty(each.shape, np.bool_)).shape
+            if each.size and 2 * rank * (rows + columns) <= each.size:
+                plain[offset : offset + each.size] = False
+                # The same on all ranks.
+                draw = np.random.default_rng([bucket.index, offset])
+                self._right[each.name] = draw.standard_normal((columns, rank)).astype(self._dtype)
+        self._plain = np.flatnonzero(plain)
+
+    def _matrices(self, x: Array) -> list[Array]:
+        """Return the gradients that are sent as products."""
+        views = self._bucket.views(x)
+        return [_matrix(views[name]) for name in self._right]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Errors of the bucket's elements, and the thin matrices of the step before."""
+        errors = 0 if self._errors is None else self._errors.nbytes
+        return errors + sum(each.nbytes for each in self._right.values())
+
+    def reduce(self, x: Array, exchange: Exchange) -> None:
+        """Replace gradients by an approximation of their sum over the ranks."""
+        wanted = x if x.dtype == self._dtype else x.astype(self._dtype)
+        if self._errors is not None:
+            wanted += self._errors
+        matrices, names = self._matrices(wanted), list(self._right)
+        # The left matrices of all gradients, and behind them what is sent as it is, in one call.
+        shapes = [(len(matrix), self._rank) for matrix in matrices]
+        left_size = sum(map(prod, shapes))
+        sent = np.empty(left_size + self._plain.size, self._dtype)
+        sent[left_size:] = wanted[self._plain]
+        lefts = _views(sent, shapes)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for matrix, name, left in zip(matrices, names, lefts, strict=True):
+                np.matmul(matrix, self._right[name], out=left)
+        exchange.sum(sent)
+        # On all ranks; the step is lost, and errors stay as they are.
+        if not is_finite(sent[:left_size]):
+            x[:] = np.nan
+            return
+        lefts = [np.linalg.qr(left)[0] for left in lefts]
+        shapes = [each.shape for each in self._right.values()]
+        sum_of_rights = np.empty(sum(map(prod, shapes)), self._dtype)
+        rights = _views(sum_of_rights, shapes)
+        for matrix, left, right in zip(matrices, lefts, rights, strict=True):
+            np.matmul(matrix.T, left, out=right)
+        if self._errors is not None:
+            self._errors[self._plain] = 0
+            errors = self._matrices(self._errors)
+            for matrix, left, right, error in zip(matrices, lefts, rights, errors, strict=True):
+                np.matmul(left, right.T, out=error)
+                np.subtract(matrix, error, out=error)
+        if names:
+            exchange.sum(sum_of_rights)
+        for name, matrix, left, right in zip(names, matrices, lefts, rights, strict=True):
+            np.matmul(left, right.T, out=matrix)
+            if right.any():  # else the next step could not begin with it
+                self._right[name] = right
+        wanted[self._plain] = sent[left_size:]
+        if wanted is not x:
+            x[:] = wanted
+
+
+def _matrix(x: Array) -> Array:
+    """Return an array as a matrix: its first axis as rows, all others as columns; a vector as one row."""
+    return x.reshape(x.shape[0] if x.ndim > 1 else 1, -1) if x.size else x.reshape(1, 0)
+
+
+def _views(x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return arrays one behind the other in another one."""
+    ends = accumulate(map(prod, shapes))
+    return [
+        x[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)
+    ]
+
+
+WireDtype = Literal["float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
+
+_WIRE: dict[str, DType] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": BFLOAT16,
+    "float8_e4m3": FLOAT8_E4M3FN,
+    "float8_e5m2": FLOAT8_E5M2,
+}
+
+ALIGNED = 16
+"""The part of a rank is a multiple of this many elements, so that all parts begin aligned."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrecision:
+    """Send gradients as narrow floats, and sum them up in float32.
+
+    What is too large for the narrow dtype becomes infinite, or NaN in ``"float8_e4m3"``. With a `LossScale`, small
+    gradients survive and such steps are left out: Micikevicius et al. 2018, "Mixed Precision Training", ICLR. For
+    float8: Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
+
+    Attributes
+    ----------
+    wire_dtype : {"float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
+        What is sent: 2 bytes an element, or 1, twice.
+    error_feedback : bool
+        Whether what rounding took is added in the next step. Takes 4 bytes an element.
+    """
+
+    wire_dtype: WireDtype = "float16"
+    error_feedback: bool = False
+
+    def __post_init__(self) -> None:
+        feedback = check_bool("error_feedback", self.error_feedback)
+        wire_dtype = check_choice("wire_dtype", self.wire_dtype, WireDtype)
+        set_checked(self, wire_dtype=wire_dtype, error_feedback=feedback)
+
+    def channel(self, bucket: Bucket) -> "NarrowChannel":
+        """Return the reducer of a bucket. Local."""
+        return NarrowChannel(bucket, _WIRE[self.wire_dtype], error_feedback=self.error_feedback)
+
+
+class NarrowChannel:
+    """One bucket that is sent as narrow floats, see `Channel`.
+
+    With error feedback, each rank adds to its gradients what rounding took from them in the step before; and the rank
+    that sums a part up does the same with the sum.
+
+    Parameters
+    ----------
+    bucket : Bucket
+        Its bucket.
+    wire : dtype
+        What is sent.
+    error_feedback : bool
+        Whether errors of rounding are added in the next step.
+    """
+
+    def __init__(self, bucket: Bucket, wire: DType, *, error_feedback: bool) -> None:
+        self._wire, self._feedback = wire, error_feedback
+        self._length, self._dtype = bucket.length, wide(bucket.dtype)
+        # Room for a part of each rank, and errors of this rank's gradients and of the part that it sums up: made by
+        # the first reduction, which knows how many ranks there are.
+        self._parts = self._errors = self._sum_errors = np.zeros((0, 0), self._dtype)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Errors of the bucket's elements."""
+        return self._length * self._dtype.itemsize if self._feedback else 0
+
+    def reduce(self, x: Array, exchange: Exchange) -> None:
+        """Replace gradients by their sum over the ranks, rounded twice."""
+        size, scale = exchange.size, exchange.scale
+        part = -(-x.size // (size * ALIGNED)) * ALIGNED
+        if self._parts.shape != (size, part):
+            self._parts = np.zeros((size, part), self._dtype)
+            if self._feedback:
+                self._errors, self._sum_errors = self._parts.copy(), self._parts[0].copy()
+        parts = self._parts
+        flat = parts.reshape(-1)
+        flat[: x.size], flat[x.size :] = x, 0
+        if self._feedback:
+            parts += self._errors
+        total, received = np.zeros(part, self._dtype), np.empty(part, self._dtype)
+        # As bytes: they are only moved.
+        for row in exchange.swap(self._narrowed(parts, scale, self._errors).view(np.uint8)):
+            _widen(row.view(self._wire), received, scale)
+            total += received
+        if self._feedback:
+            total += self._sum_errors
+        sent = self._narrowed(total, scale, self._sum_errors).view(np.uint8)
+        _widen(exchange.gather(sent).reshape(-1).view(self._wire), flat, scale)
+        x[:] = flat[: x.size]
+
+    def _narrowed(self, x: Array, scale: float, errors: Array) -> Array:
+        """Return elements as they are sent, and write to `errors` what rounding took from them."""
+        narrow: Array = np.empty(x.shape, self._wire)
+        wanted, sent = x.reshape(-1), narrow.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
+            for part in passes(x.size):
+                sent[part] = wanted[part] if scale == 1 else wanted[part] * x.dtype.type(scale)
+        if self._feedback:
+            left = errors.reshape(-1)
+            _widen(sent, left, scale)
+            with np.errstate(invalid="ignore"):
+                np.subtract(wanted, left, out=left)
+            drop_nonfinite(left)  # such a step is lost
+        return narrow
+
+
+def _widen(narrow: Array, out: Array, scale: float) -> None:
+    """Write the elements that were sent."""
+    factor: Any = out.dtype.type(1 / scale)
+    for part in passes(out.size):
+        out[part] = narrow[part]
+        if scale != 1:
+            out[part] *= factor
+
+
+COMPRESSORS = MixedPrecision, PowerSGD, TopK
