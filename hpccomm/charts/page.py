@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm import drawing
-from hpccomm.charts import curves, heat_map, pictures, recorded
+from hpccomm.charts import curves, pictures, recorded
 from hpccomm.comparison.text import change
 from hpccomm.comparison.verdict import SAME, Comparison
 from hpccomm.errors import ConfigurationError
@@ -305,5 +305,5 @@ def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
 
 def _pairs(title: str, measured: pairs.MeasuredPairs, verdict: pairs.PairDiagnosis) -> _Section:
     """Return heat maps of pairs of ranks."""
-    chart = heat_map.pairs_of_ranks(measured, verdict)
+    chart = pictures.pairs_of_ranks(measured, verdict)
     return f"Pairs of ranks: {title}", chart["title"]["text"], chart

@@ -56,7 +56,7 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Gather, judge and report; return the exit status."""
-    from hpccomm.doctor import job, judge, words
+    from hpccomm.doctor import job, judge
 
     rules = chosen(args.only or "")
     if args.list:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if golden is not None:
         diagnoses += judge.against(trees, golden, args.against.name, rules)
     status = int(any(each.status == "fail" for each in diagnoses))
-    lines = [*words.head(trees), "", *words.lines(diagnoses, trees)]
+    lines = [*judge.head(trees), "", *judge.lines(diagnoses, trees)]
     output.write_found(_document(trees, diagnoses, status), lines, as_json=args.json)
     return status
 
@@ -91,14 +91,14 @@ def chosen(only: str) -> "Sequence[Rule]":
     """
     from hpccomm.doctor.rules import RULES
 
-    words = [word for word in only.split(",") if word]
+    judge = [word for word in only.split(",") if word]
     areas = list(dict.fromkeys(rule.area for rule in RULES))
     known = [*areas, *(rule.id for rule in RULES)]
-    for word in words:
+    for word in judge:
         if word not in known:
             near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
             raise UsageError(f"--only {word!r} is not an area or a rule; {near} (--list has all)")
-    return [rule for rule in RULES if not words or rule.area in words or rule.id in words]
+    return [rule for rule in RULES if not judge or rule.area in judge or rule.id in judge]
 
 
 def _golden(file: Path) -> dict[str, Any]:

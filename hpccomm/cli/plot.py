@@ -181,7 +181,7 @@ def _training(args: argparse.Namespace) -> Drawn:
 
 def _pairs(args: argparse.Namespace) -> Drawn:
     """Draw stored pairs of ranks."""
-    from hpccomm.charts.heat_map import pairs_of_ranks
+    from hpccomm.charts.pictures import pairs_of_ranks
     from hpccomm.results import pairs
 
     examined, status = output.read_file(args.pairs)

@@ -11,7 +11,7 @@ import pytest
 from damage import called
 
 from hpccomm import drawing
-from hpccomm.charts import curves, heat_map, page, pictures
+from hpccomm.charts import curves, page, pictures
 from hpccomm.comparison.crossovers import crossovers
 from hpccomm.drawing import Canvas, as_json
 from hpccomm.results import pairs, reader
@@ -159,16 +159,16 @@ def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypa
 
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
-    ranks = 4 * heat_map.MOST_CELLS
+    ranks = 4 * pictures.MOST_CELLS
     links = [pairs.PairLink(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
     links[41] = pairs.PairLink(0, 42, 4e-6, 25e7, 5e8)
     nodes, hosts = tuple(range(ranks)), tuple(f"n{rank}" for rank in range(ranks))
     measured = pairs.MeasuredPairs(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
-    chart = heat_map.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
+    chart = pictures.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
     latency, bandwidth = [each["data"]["values"][0] for each in chart["hconcat"]]
     assert bandwidth["names"][10] == "40-43"
-    assert len(bandwidth["value"]) == heat_map.MOST_CELLS**2
-    row, column = 10, 10 * heat_map.MOST_CELLS  # from rank 0, and to it
+    assert len(bandwidth["value"]) == pictures.MOST_CELLS**2
+    row, column = 10, 10 * pictures.MOST_CELLS  # from rank 0, and to it
     for record, at, value, part in (
         (latency, row, 4, 25),
         (latency, column, 4, 25),

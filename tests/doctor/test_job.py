@@ -8,7 +8,7 @@ import pytest
 from planted_trees.node import SOUND
 
 from hpccomm.cli.main import main
-from hpccomm.doctor import in_mpi, job, judge, words
+from hpccomm.doctor import in_mpi, job, judge
 from hpccomm.doctor.rules import RULES
 
 
@@ -35,7 +35,7 @@ def test_equal_nodes_are_told_once_and_the_odd_one_by_name():
     assert set(faults(found)) == {"alike.driver", "alike.huge_pages", "host.huge_pages"}
     assert faults(found)["alike.driver"].evidence == ("3 of 4 nodes: 580.65.06; n3: 570.12",)
     assert faults(found)["host.huge_pages"].nodes == ("n3",)
-    text = "\n".join([*words.head(nodes(gpus__driver="570.12")), *words.lines(found, nodes())])
+    text = "\n".join([*judge.head(nodes(gpus__driver="570.12")), *judge.lines(found, nodes())])
     assert text.count("580.65.06 (n0, n1, n2)") == 1
     assert "host.huge_pages on 1 of 4 nodes (n3)" in text
     assert "remedy: echo madvise" in text

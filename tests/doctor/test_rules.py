@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from healthy_nodes import HEALTHY
 
-from hpccomm.doctor import judge, words
+from hpccomm.doctor import judge
 from hpccomm.doctor.rules import RULES
 
 PLANTED = [
@@ -113,7 +113,7 @@ def test_what_stock_systems_have_is_no_warning_to_a_process_alone():
     of = ["host.numa_balancing", "limits.ptrace_scope", "limits.shared_memory"]
     found = judge.judge({"n0": alone}, [BY_ID[rule] for rule in of])
     assert [each.status for each in found] == ["note", "ok", "ok"]
-    assert "NOTE     host.numa_balancing" in "\n".join(words.lines(found, {"n0": alone}))
+    assert "NOTE     host.numa_balancing" in "\n".join(judge.lines(found, {"n0": alone}))
 
 
 @pytest.mark.parametrize("name", HEALTHY)

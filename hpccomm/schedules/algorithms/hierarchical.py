@@ -44,11 +44,18 @@ says. Across them it moves in the same way in both forms.
 from collections.abc import Callable, Mapping
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms import blockwise, ordered, pairwise, shm, tree
+from hpccomm.schedules.algorithms import ordered, pairwise, shm, tree
 from hpccomm.schedules.algorithms.binomial import backwards
-from hpccomm.schedules.algorithms.blockwise import Lap
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
-from hpccomm.schedules.algorithms.levels import BALANCED, Levels
+from hpccomm.schedules.algorithms.levels import (
+    BALANCED,
+    Lap,
+    Levels,
+    across_scratch,
+    folded_across,
+    gathered_across,
+    laps_of,
+)
 from hpccomm.schedules.algorithms.linear import signal_rounds
 from hpccomm.schedules.algorithms.partition import Blocks, Listed, Range, in_channels
 from hpccomm.schedules.algorithms.within_nodes import ByMessages, InMemory
@@ -91,7 +98,7 @@ def ordered_all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedul
     within = ByMessages(Levels(group, tuning))
 
     def gather(_group: Group, blocks: Blocks) -> Rounds:
-        laps = blockwise.laps_of(within.levels, blocks)
+        laps = laps_of(within.levels, blocks)
         yield from within.to_owners(laps, blocks)
         yield from _gathered(within, laps, blocks)
 
@@ -162,7 +169,7 @@ def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
     whole = Listed(call.counts)
 
     def run(piece: Blocks, _slot: int) -> Rounds:
-        laps = blockwise.laps_of(within.levels, piece)
+        laps = laps_of(within.levels, piece)
         yield from within.collect(laps, piece, whole)
         yield from _gathered(within, laps, piece)
 
@@ -171,7 +178,7 @@ def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 def _gathered(within: Within, laps: list[Lap], blocks: Blocks) -> Rounds:
     """Gather the owners' blocks of `RECV` across the nodes, and then within them."""
-    yield from blockwise.gathered_across(within.levels, laps)
+    yield from gathered_across(within.levels, laps)
     yield from within.hand_out(laps, blocks)
 
 
@@ -188,17 +195,15 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
     room, partials = (0, every * largest) if within.packed else (total, 0)
 
     def run(piece: Blocks, slot: int) -> Rounds:
-        laps = blockwise.laps_of(levels, piece)
+        laps = laps_of(levels, piece)
         lying = [lap.packed(slot) for lap in laps] if within.packed else laps
         work = slot + partials
         yield from within.fold_blocks(laps, lying, work, total)
         source = SCRATCH if levels.largest > 1 else SEND
-        yield from blockwise.folded_across(levels, lying, source, work)
+        yield from folded_across(levels, lying, source, work)
         yield from within.distribute(lying, piece, whole)
 
-    scratch = max(
-        within.fold_blocks_scratch(largest, total), blockwise.across_scratch(levels, largest)
-    )
+    scratch = max(within.fold_blocks_scratch(largest, total), across_scratch(levels, largest))
     return in_channels(pieces, run, tuning, partials + scratch, room)
 
 

@@ -32,8 +32,7 @@ from itertools import product
 import numpy as np
 
 from hpccomm.schedules.algorithms import chain, shm
-from hpccomm.schedules.algorithms.blockwise import Lap
-from hpccomm.schedules.algorithms.levels import Levels
+from hpccomm.schedules.algorithms.levels import Lap, Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, scattered
 from hpccomm.schedules.algorithms.partition import Blocks, Range, side_by_side
 from hpccomm.schedules.algorithms.phases import PhasePiece
