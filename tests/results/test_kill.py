@@ -110,9 +110,14 @@ def killed_at(write, work):
             return pwrite(*given)
 
         os.pwrite = kill_or_write
-        work()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+        try:
+            work()
+            os._exit(0)
+        finally:  # never back into the tests
+            os._exit(1)
+    status = os.waitpid(process, 0)[1]
+    assert os.WIFSIGNALED(status) or not status
+    return os.WIFSIGNALED(status)
 
 
 def test_a_kill_leaves_all_runs_that_are_added_together_or_none(tmp_path, example):
