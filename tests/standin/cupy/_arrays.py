@@ -270,21 +270,20 @@ class ndarray:  # CuPy's name
 
     # Reductions over elements
 
-    def _reduced(self, name: str, axis: Any, dtype: Any, out: Any, keepdims: bool) -> "ndarray":
+    def sum(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
         from cupy import _ufuncs
 
-        return _ufuncs.reduced(name, self, axis, dtype, out, keepdims)
+        return _ufuncs.reduced("sum", self, axis, keepdims)
 
-    def sum(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> "ndarray":
-        return self._reduced("sum", axis, dtype, out, keepdims)
+    def max(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
+        from cupy import _ufuncs
 
-    def max(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
-        return self._reduced("max", axis, None, out, keepdims)
+        return _ufuncs.reduced("max", self, axis, keepdims)
 
-    def all(self, axis: Any = None, out: Any = None, keepdims: bool = False) -> "ndarray":
-        return self._reduced("all", axis, None, out, keepdims)
+    def all(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
+        from cupy import _ufuncs
+
+        return _ufuncs.reduced("all", self, axis, keepdims)
 
     # NumPy's functions on it are CuPy's
 
