@@ -3,17 +3,18 @@
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from held import Held
+from held import Held, in_thread
 from until import until
 
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
-from hpccomm.runtime.recorder import LABEL, Origin
+from hpccomm.runtime.recorder import LABEL, TIMEOUT, Origin
 
 cupy = pytest.importorskip("cupy")
 
@@ -23,6 +24,10 @@ NOW = 1000.0
 
 SMALL = CallFingerprint("all_reduce", 8)
 ORIGIN = Origin("", "world", 0, 1)
+
+
+LARGE = CallFingerprint("all_reduce", MARK_BYTES)
+"""Has an event of its own at once; small ones that follow closely share one, which comes later."""
 
 
 class Owner:
@@ -69,18 +74,22 @@ def stream():
         yield cupy.cuda.Stream(non_blocking=True)
 
 
+def gone(held):
+    """Tell whether nobody has it any more."""
+    gc.collect()
+    return held() is None
+
+
 def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
     pending, _ = pending_calls()
     held_up = Held(stream)
-    held = noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
-    gc.collect()
+    held = noted(pending, stream, LARGE)
     assert not pending.idle()
-    assert held() is not None
+    assert not gone(held)
     held_up.let_go()
     stream.synchronize()
     assert pending.idle()
-    gc.collect()
-    assert held() is None
+    assert gone(held)
 
 
 def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream, monkeypatch):
@@ -96,12 +105,10 @@ def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream
         pending.note(stream.ptr, stream, owner, entry(number, NOW + number * 1e-5))
         del owner
     assert 1 <= len(recorded) < 10
-    gc.collect()
-    assert all(each() for each in held)
+    assert not any(map(gone, held))
     held_up.let_go()
     until(pending.idle)
-    gc.collect()
-    assert not any(each() for each in held)
+    assert all(map(gone, held))
 
 
 def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
@@ -109,60 +116,51 @@ def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
     held = last_of_two(pending, stream)
     stream.synchronize()
     pending.look(NOW)
-    assert held() is not None, "too early"
-    pending.look(NOW + 2 * QUIET_SECONDS)
-    stream.synchronize()
-    pending.look(NOW + 2 * QUIET_SECONDS)
-    gc.collect()
-    assert held() is None
+    assert not gone(held), "too early"
+    for _ in range(2):
+        pending.look(NOW + 2 * QUIET_SECONDS)
+        stream.synchronize()
+    assert gone(held)
 
 
 def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     pending, told = pending_calls()
     held_up = Held(stream)
-    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
-    noted(pending, stream, CallFingerprint("broadcast", MARK_BYTES), timeout=30.0)
+    noted(pending, stream, LARGE, timeout=0.1)
+    noted(pending, stream, LARGE._replace(name="broadcast"), timeout=30.0)
+    other = cupy.cuda.Stream(non_blocking=True)
+    held = noted(pending, other, LARGE, timeout=0.05)  # is done, though one before is not
+    other.synchronize()
     pending.look(NOW)
     assert not told
     pending.look(NOW + 0.2)
-    assert [call.entry[LABEL].name for call, _ in told] == ["all_reduce"]
+    assert gone(held)
+    assert [(call.entry[LABEL].name, call.entry[TIMEOUT]) for call, _ in told] == [
+        ("all_reduce", 0.1)
+    ]
     pending.look(NOW + 60)
     assert len(told) == 1, "told once"
     held_up.let_go()
 
 
-def test_a_call_that_is_done_has_no_deadline_though_an_earlier_one_waits(stream):
+@pytest.mark.standin
+def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, monkeypatch):
+    """An event may never come for it, and the watchdog tells."""
+    from standin import devices
+
     pending, told = pending_calls()
-    held_up = Held(stream)
-    noted(pending, stream, CallFingerprint("recv", MARK_BYTES), timeout=float("inf"))
-    other = cupy.cuda.Stream(non_blocking=True)
-    held = noted(pending, other, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
-    other.synchronize()
-    pending.look(NOW + 1)
-    gc.collect()
-    assert held() is None
+    held_up, event = Held(stream), streams.make_event()
+    noted(pending, stream, LARGE)
+    streams.record(event, stream.ptr)
+    assert not streams.ready(event)
+    pending.look(NOW)
     assert not told
-    held_up.let_go()
-
-
-def test_trap_an_event_that_never_comes_for_an_error_is_no_event_that_is_not_ready(monkeypatch):
-    event = streams.make_event()
-    for status, expected in ((0, True), (streams.NOT_READY, False)):
-        monkeypatch.setattr(streams, "event_status", lambda _, status=status: status)
-        assert streams.ready(event) is expected
-    monkeypatch.setattr(streams, "event_status", lambda _: 700)
+    monkeypatch.setattr(devices.device(DEVICE), "error", 700)
     with pytest.raises(CommunicationError, match="CUDA has failed"):
         streams.ready(event)
-
-
-def test_an_error_of_the_device_is_told_by_the_watchdog(stream, monkeypatch):
-    pending, told = pending_calls()
-    held_up = Held(stream)
-    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
-    monkeypatch.setattr(streams, "event_status", lambda _: 700)
     pending.look(NOW)
-    assert len(told) == 1
-    assert "CUDA has failed" in str(told[0][1])
+    ((_, error),) = told
+    assert "CUDA has failed" in str(error)
     held_up.let_go()
 
 
@@ -171,96 +169,57 @@ def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeyp
     from standin.errors import CUDARuntimeError
 
     pending, told = pending_calls()
-    noted(pending, stream, CallFingerprint("all_reduce", MARK_BYTES))
+    noted(pending, stream, LARGE)
 
     def lost():
         raise CUDARuntimeError(700)
 
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lost)
     pending.look(NOW)
-    assert len(told) == 1
-    assert isinstance(told[0][1], CommunicationError)
+    ((_, error),) = told
+    assert isinstance(error, CommunicationError)
 
 
 def test_trap_the_watchdog_has_a_device_of_its_own():
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two devices")
-    other = 1
-    pending = PendingCalls(other, lambda: None, lambda *_: CollectiveTimeout("overdue"))
-    with cupy.cuda.Device(other):
-        default = cupy.cuda.Stream.null
-        held = last_of_two(pending, default)
-    failures = []
-
-    def let_go():
-        pending.look(NOW + 1)
-        gc.collect()
-        return held() is None
+    pending = PendingCalls(1, lambda: None, lambda *_: CollectiveTimeout("overdue"))
+    with cupy.cuda.Device(1):
+        held = last_of_two(pending, cupy.cuda.Stream.null)
 
     def watch():
-        try:
-            assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
-            until(let_go)
-        except BaseException as error:
-            failures.append(error)
-            raise
+        assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
+        until(lambda: pending.look(NOW + 1) or gone(held))
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    thread.join()
-    assert not failures
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(watch).result()
 
 
-def test_trap_a_capture_in_thread_local_mode_is_not_broken_by_the_watchdog(stream):
-    pending, _ = pending_calls()
-    default = cupy.cuda.Stream.null
-    held = last_of_two(pending, default)
-    capturing = cupy.cuda.Stream()
-    x = cupy.zeros(4, np.float32)
-    cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
-    default.synchronize()
-    with capturing:
-        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-        cupy.add(x, np.float32(1), out=x)
-        watchdog = threading.Thread(target=pending.look, args=(NOW + 1,))
-        watchdog.start()
-        watchdog.join()
-        assert held() is not None, "left alone while a graph is captured"
-        graph = capturing.end_capture()
-        graph.launch(capturing)
-        capturing.synchronize()
-    assert x.get().tolist() == [1.0] * 4
-    pending.look(NOW + 1)
-    default.synchronize()
-    pending.look(NOW + 1)
-    gc.collect()
-    assert held() is None
-
-
-def test_trap_calls_before_a_capture_and_in_it_are_apart(stream):
+def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream):
+    """In thread-local mode. What was captured is kept, and has no deadline: the graph may be launched."""
     pending, told = pending_calls()
-    default = cupy.cuda.Stream.null
+    default, capturing = cupy.cuda.Stream.null, cupy.cuda.Stream()
     before = last_of_two(pending, default)  # has no event when the capture begins
     x = cupy.zeros(4, np.float32)
     cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     default.synchronize()
-    capturing = cupy.cuda.Stream()
     with capturing:
         capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
         cupy.add(x, np.float32(1), out=x)
-        captured = noted(pending, capturing, CallFingerprint("all_reduce", MARK_BYTES), timeout=0.1)
+        captured = noted(pending, capturing, LARGE, timeout=0.1)
+        in_thread(lambda: pending.look(NOW + 1))
+        assert not gone(before), "left alone while a graph is captured"
         graph = capturing.end_capture()
+        graph.launch(capturing)
+        capturing.synchronize()
+    assert x.get().tolist() == [1.0] * 4
     until(pending.idle)
     pending.look(NOW + 1)
-    gc.collect()
-    assert before() is None
-    assert captured() is not None, "the graph may be launched"
-    assert not told, "a captured call has no deadline"
-    graph.launch(capturing)
-    capturing.synchronize()
+    assert gone(before)
+    assert not gone(captured)
+    assert not told
     pending.end()
-    gc.collect()
-    assert captured() is None
+    assert gone(captured)
 
 
 def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():

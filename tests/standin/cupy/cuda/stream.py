@@ -170,27 +170,9 @@ class Stream(_BaseStream):
 
     @classmethod
     def from_external(cls, obj: Any) -> "Stream":
-        try:
-            version, pointer = obj.__cuda_stream__()
-        except AttributeError as error:
-            raise TypeError(
-                f"Object of type {type(obj).__name__} does not implement "
-                "the CUDA stream protocol (__cuda_stream__ method)"
-            ) from error
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                "__cuda_stream__() must return a 2-tuple of (version, stream_ptr)"
-            ) from error
-        if not isinstance(version, int) or not isinstance(pointer, int):
-            raise TypeError(
-                "__cuda_stream__() must return (int, int), got "
-                f"({type(version).__name__}, {type(pointer).__name__})"
-            )
-        if version != 0:
-            raise TypeError(
-                f"__cuda_stream__() returned unsupported version {version}, only version 0 is "
-                "supported"
-            )
+        version, pointer = obj.__cuda_stream__()
+        if (type(version), type(pointer), version) != (int, int, 0):
+            raise TypeError(f"__cuda_stream__() returned {(version, pointer)}")
         stream = cls.__new__(cls)
         _BaseStream.__init__(stream, pointer, -1)
         stream._foreign_stream_ref = obj
