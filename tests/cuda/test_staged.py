@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from device_trials import carried_out
 from held import Held
-from nccl_ranks import run_ranks
+from nccl_ranks import ranked, run_ranks
 
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
@@ -118,56 +118,36 @@ def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) 
     run_ranks(3, in_parts, LENGTHS[-1], OUT)
 
 
-def on_its_device(comm, function):
-    with cupy.cuda.Device(comm.device):
-        return function(comm)
-
-
 @pytest.mark.standin
-def test_deterministic_results_have_the_hosts_bits_whatever_the_parts() -> None:
-    def sums(comm):
-        path_of(comm)
-        x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
-        expected = comm.all_reduce(x.copy(), deterministic=True)
-        got = comm.all_reduce(cupy.asarray(x), deterministic=True)
-        assert cupy.asnumpy(got).tobytes() == expected.tobytes()
-
-    run_ranks(4, on_its_device, sums)
+@ranked(4, backend="loopback")
+def test_deterministic_results_have_the_hosts_bits_whatever_the_parts(comm) -> None:
+    path_of(comm)
+    x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
+    expected = comm.all_reduce(x.copy(), deterministic=True)
+    got = comm.all_reduce(cupy.asarray(x), deterministic=True)
+    assert cupy.asnumpy(got).tobytes() == expected.tobytes()
 
 
 # What goes on at once.
 
 
-def test_a_part_is_copied_while_the_one_before_is_communicated(monkeypatch) -> None:
-    log = []
-    real = copied
+@ranked(1, backend="loopback")
+def test_a_part_is_copied_while_the_one_before_is_communicated(comm, monkeypatch) -> None:
+    log, path = [], path_of(comm)
+    decide, x = path._host.decide, cupy.arange(4 * PART // 8, dtype=F64)
 
     def logged(*args, to_host):
         log.append("fetch" if to_host else "return")
-        real(*args, to_host=to_host)
+        copied(*args, to_host=to_host)
+
+    def decided(*of):
+        choice, way = decide(*of)
+        return choice, type(way)(lambda *arrays: log.append("communicate") or way.start(*arrays))
 
     monkeypatch.setattr(staged, "copied", logged)
-
-    def four_parts(comm):
-        path = path_of(comm)
-        decide = path._host.decide
-
-        def decided(*of):
-            choice, way = decide(*of)
-
-            def start(send, recv):
-                log.append("communicate")
-                return way.start(send, recv)
-
-            return choice, type(way)(start)
-
-        monkeypatch.setattr(path._host, "decide", decided)
-        x = cupy.arange(4 * PART // 8, dtype=F64)
-        log.clear()  # of what the communicator tried when it was made
-        comm.all_reduce(x)
-        assert np.array_equal(cupy.asnumpy(x), np.arange(x.size))
-
-    run_ranks(1, on_its_device, four_parts)
+    monkeypatch.setattr(path._host, "decide", decided)
+    comm.all_reduce(x)
+    assert np.array_equal(cupy.asnumpy(x), np.arange(x.size))
     middle = ["fetch", "communicate", "return"]
     assert log == ["fetch", *middle, *middle, *middle, "communicate", "return"]
 
@@ -241,85 +221,77 @@ def test_what_calls_pin_together_stays_pinned(monkeypatch) -> None:
 # Messages.
 
 
-def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first() -> None:
-    def two(comm):
-        path = path_of(comm)
-        x, y = cupy.full(10, 1.0), cupy.full(10, 2.0)
-        slow, quick = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-        cupy.cuda.Device().synchronize()
-        held_up(slow)
+@ranked(1, backend="loopback")
+def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first(comm) -> None:
+    path = path_of(comm)
+    x, y = cupy.full(10, 1.0), cupy.full(10, 2.0)
+    slow, quick = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    cupy.cuda.Device().synchronize()
+    held_up(slow)
 
-        def piece(array):
-            return Piece(0, Span(array.data.ptr, array.size, F64))
+    def piece(array):
+        return Piece(0, Span(array.data.ptr, array.size, F64))
 
-        first = path.message([], [piece(x)], 5)[1].start(0, 0, slow.ptr)
-        second = path.message([], [piece(y)], 5)[1].start(0, 0, quick.ptr)
-        out = [cupy.zeros(10) for _ in range(2)]
-        cupy.cuda.Device().synchronize()
-        landing = [path.message([piece(each)], [], 5)[1].start(0, 0, quick.ptr) for each in out]
-        under_way = [second, first, *landing]
-        while under_way:
-            under_way = [steps for steps in under_way if next(steps, None) is not None]
-        quick.synchronize()  # where the results are ordered
-        assert [float(cupy.asnumpy(each)[0]) for each in out] == [1.0, 2.0]
-
-    run_ranks(1, on_its_device, two)
+    first = path.message([], [piece(x)], 5)[1].start(0, 0, slow.ptr)
+    second = path.message([], [piece(y)], 5)[1].start(0, 0, quick.ptr)
+    out = [cupy.zeros(10) for _ in range(2)]
+    cupy.cuda.Device().synchronize()
+    landing = [path.message([piece(each)], [], 5)[1].start(0, 0, quick.ptr) for each in out]
+    under_way = [second, first, *landing]
+    while under_way:
+        under_way = [steps for steps in under_way if next(steps, None) is not None]
+    quick.synchronize()  # where the results are ordered
+    assert [float(cupy.asnumpy(each)[0]) for each in out] == [1.0, 2.0]
 
 
 @pytest.mark.standin
-def test_trap_a_result_is_on_the_device_before_another_call_has_its_pinned_memory() -> None:
-    def two(comm):
-        x, y = (cupy.full(100, 10.0 * comm.rank + n) for n in (1, 2))
-        other = comm.dup()
-        cupy.cuda.Device().synchronize()
-        held = Held(comm._core.lanes.device.issuer.own_stream()) if comm.rank else None
-        work = comm.broadcast(x, 0, async_op=True)
-        for _ in range(50):  # some come when the host has done its part of that
-            other.broadcast(y, 0)
-        if held:
-            held.let_go()
-        work.wait(block=True)
-        assert [x.get()[0], y.get()[0]] == [1.0, 2.0]
-        other.finalize()
-
-    run_ranks(2, on_its_device, two)
+@ranked(2, backend="loopback")
+def test_trap_a_result_is_on_the_device_before_another_call_has_its_pinned_memory(comm) -> None:
+    x, y = (cupy.full(100, 10.0 * comm.rank + n) for n in (1, 2))
+    other = comm.dup()
+    cupy.cuda.Device().synchronize()
+    held = Held(comm._core.lanes.device.issuer.own_stream()) if comm.rank else None
+    work = comm.broadcast(x, 0, async_op=True)
+    for _ in range(50):  # some come when the host has done its part of that
+        other.broadcast(y, 0)
+    if held:
+        held.let_go()
+    work.wait(block=True)
+    assert [x.get()[0], y.get()[0]] == [1.0, 2.0]
+    other.finalize()
 
 
 @pytest.mark.standin
-def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked() -> None:
-    def exchange(comm):
-        peer = 1 - comm.rank
-        host, device = np.arange(6.0), cupy.arange(6, dtype=F64)
-        if comm.rank:
-            comm.send(device + 1.0, peer, 3)
-            comm.recv(device, peer, 3)
-            assert np.array_equal(cupy.asnumpy(device), host)
-        else:
-            out = np.empty(6)
-            comm.recv(out, peer, 3)
-            assert np.array_equal(out, host + 1.0)
-            comm.send(host, peer, 3)
-        if comm.rank:
-            comm.send(device[:5], peer)
-        else:
-            with pytest.raises(BufferMismatch, match="40 bytes"):
-                comm.recv(device, peer)
-        assert np.array_equal(cupy.asnumpy(comm.all_reduce(cupy.full(3, 2.0))), np.full(3, 4.0))
-
-    run_ranks(2, on_its_device, exchange)
+@ranked(2, backend="loopback")
+def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked(comm) -> None:
+    peer = 1 - comm.rank
+    host, device = np.arange(6.0), cupy.arange(6, dtype=F64)
+    if comm.rank:
+        comm.send(device + 1.0, peer, 3)
+        comm.recv(device, peer, 3)
+        assert np.array_equal(cupy.asnumpy(device), host)
+    else:
+        out = np.empty(6)
+        comm.recv(out, peer, 3)
+        assert np.array_equal(out, host + 1.0)
+        comm.send(host, peer, 3)
+    if comm.rank:
+        comm.send(device[:5], peer)
+    else:
+        with pytest.raises(BufferMismatch, match="40 bytes"):
+            comm.recv(device, peer)
+    assert np.array_equal(cupy.asnumpy(comm.all_reduce(cupy.full(3, 2.0))), np.full(3, 4.0))
 
 
 # The choice.
 
 
 @pytest.mark.standin
-def test_the_choice_is_the_hosts_and_says_why_arrays_are_staged() -> None:
-    def told(comm):
-        path_of(comm)
-        choice = comm.explain("all_reduce", cupy.zeros(4 * PART, F64), algorithm="ring")
-        assert (choice.path, choice.backend, choice.algorithm) == ("staged", "loopback", "ring")
-        assert choice.segment == PART
-        assert "through pinned host memory, since " in str(choice)
-        assert comm.backends == {"host": "loopback", "cuda": "staged"}
-
-    run_ranks(2, on_its_device, told)
+@ranked(2, backend="loopback")
+def test_the_choice_is_the_hosts_and_says_why_arrays_are_staged(comm) -> None:
+    path_of(comm)
+    choice = comm.explain("all_reduce", cupy.zeros(4 * PART, F64), algorithm="ring")
+    assert (choice.path, choice.backend, choice.algorithm) == ("staged", "loopback", "ring")
+    assert choice.segment == PART
+    assert "through pinned host memory, since " in str(choice)
+    assert comm.backends == {"host": "loopback", "cuda": "staged"}
