@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -28,102 +27,83 @@ def pinned(value):
 SEVERAL = variables.SEVERAL_RANKS_A_GPU
 
 
-def ranks(n, **common):
-    """Return the facts of `n` sound ranks on one host with a GPU each."""
+def ranks(n, *changes, **common):
+    """Return the facts of `n` sound ranks on one host with a GPU each; `changes` are of the first of them."""
     sound = {"host": "node1", "visible": n, "name": "H100", "capability": 90, "nccl": 23203}
+    changes = [*changes, *[{}] * (n - len(changes))]
     return [
-        Facts(**{"rank": rank, "device": rank, "uuid": f"GPU-{rank}", **sound, **common})
-        for rank in range(n)
+        Facts(**{"rank": rank, "device": rank, "uuid": f"GPU-{rank}", **sound, **common, **own})
+        for rank, own in enumerate(changes)
     ]
 
 
-def test_sound_ranks_fit():
-    assert unfit(ranks(4)) == ""
+ALLOWED = {"variables": {SEVERAL: "1"}}
+ONE_GPU = {"uuid": "GPU-0", "device": 0, "visible": 1}
+INSTANCES = {"name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "pci": "0000:01:00.0"}
+LACKING = {"host": "node2", "why_not": "CuPy is not installed; install it"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (ranks(4), []),
+        # Each rank may call a GPU by another number, and two hosts have the same addresses.
+        (
+            ranks(4, {}, {}, {"uuid": "GPU-1", "device": 0}),
+            ["ranks 1 and 2 have the same GPU (H100 GPU-1", f"{SEVERAL}=1", "NCCL_HOSTID"],
+        ),
+        (ranks(2, {"host": "node0"}, {"host": "node1"}, pci="0000:01:00.0"), []),
+        # NCCL 2.28 init.cc:904 compares addresses; 2.30 init.cc:1052 UUIDs.
+        (ranks(2, **INSTANCES), []),
+        (
+            ranks(2, **INSTANCES, nccl=22809),
+            ["ranks 0 and 1 have instances (MIG) of the same GPU", "which NCCL 2.30 and later"],
+        ),
+        # Several ranks may have one from 2.30 on, if all say so.
+        (ranks(2, **ONE_GPU), ["at most as many ranks on a host as it has GPUs"]),
+        (ranks(2, **ONE_GPU, variables={SEVERAL: "0"}), ["at most as many ranks"]),
+        (ranks(2, **ONE_GPU, **ALLOWED), []),
+        (ranks(2, **ONE_GPU, **ALLOWED, nccl=22907), ["install NCCL 2.30"]),
+        (ranks(2, ALLOWED, **ONE_GPU), [SEVERAL]),
+        # And so may ranks with different host ids.
+        (ranks(2, {"host_id": "a"}, {"host_id": "b"}, **ONE_GPU, nccl=21903), []),
+        (ranks(2, {"host_id": "a"}, **ONE_GPU, nccl=21903), []),
+        (ranks(2, **ONE_GPU, host_id="a", nccl=21903), ["the same GPU"]),
+        # Each rank picks an algorithm by itself; two that differ wait for each other for ever.
+        *((ranks(3, variables={name: "Ring"}), []) for name in ("NCCL_ALGO", "NCCL_P2P_LEVEL")),
+        *(
+            (
+                ranks(3, {}, {"variables": {}}, variables={name: "Ring"}),
+                [
+                    f"{name} differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
+                    "set it to the same value on all ranks, or on none"
+                ],
+            )
+            for name in ("NCCL_ALGO", "NCCL_P2P_LEVEL")
+        ),
+        (ranks(2, {"nccl": 23202}), ["different versions of NCCL"]),
+        (ranks(4, {}, LACKING, LACKING), [f"ranks 1 and 2 (node2): {LACKING['why_not']}"]),
+    ],
+)
+def test_trap_which_ranks_do_not_fit_is_told_before_nccl_is_called(facts, words):
+    why = unfit(facts)
+    assert bool(why) == bool(words), why
+    assert all(each in why for each in words), why
 
 
 def test_facts_survive_the_way_to_other_ranks():
-    told = replace(
-        ranks(1)[0], functions=("ncclMemAlloc",), variables={"NCCL_ALGO": "x"}, why_not="é"
-    )
+    (told,) = ranks(1, functions=("ncclMemAlloc",), variables={"NCCL_ALGO": "x"}, why_not="é")
     assert unpacked(told.packed()) == told
 
 
-def test_trap_gpu_that_two_ranks_have_is_found_by_its_uuid():
-    two = ranks(4)
-    two[2] = replace(two[2], uuid="GPU-1", device=0)  # each may call it by another number
-    why = unfit(two)
-    assert "ranks 1 and 2 have the same GPU (H100 GPU-1" in why
-    assert "NCCL_MULTI_RANK_GPU_ENABLE=1" in why
-    assert "NCCL_HOSTID" in why
-
-
-def test_instances_of_a_gpu_are_one_gpu_for_nccl_before_2_30():
-    """NCCL 2.28 init.cc:904 compares addresses; 2.30 init.cc:1052 UUIDs."""
-    instances = ranks(2, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", pci="0000:01:00.0")
-    assert unfit(instances) == ""
-    why = unfit([replace(each, nccl=22809) for each in instances])
-    assert "ranks 0 and 1 have instances (MIG) of the same GPU" in why
-    assert "which NCCL 2.30 and later take for several" in why
-
-
-def test_trap_several_ranks_a_gpu_from_nccl_2_30():
-    shared = ranks(2, uuid="GPU-0", device=0, visible=1)
-    assert "at most as many ranks on a host as it has GPUs" in unfit(shared)
-    for text, told in (("1", ""), ("0", unfit(shared))):
-        allowed = [replace(each, variables={SEVERAL: text}) for each in shared]
-        assert unfit(allowed) == told
-    old = [replace(each, variables={SEVERAL: "1"}, nccl=22907) for each in shared]
-    assert "install NCCL 2.30" in unfit(old)
-    assert SEVERAL in unfit(
-        [replace(shared[0], variables={SEVERAL: "1"}), shared[1]]
-    )  # on one rank alone
-
-
-def test_trap_ranks_with_different_host_ids_may_share_a_gpu():
-    shared = ranks(2, uuid="GPU-0", device=0, nccl=21903)
-    assert unfit([replace(each, host_id=f"h{each.rank}") for each in shared]) == ""
-    assert unfit([replace(each, host_id="h") for each in shared]) != ""
-    assert unfit([replace(shared[0], host_id="h"), shared[1]]) == ""
-
-
-def test_equal_addresses_on_two_hosts_are_two_gpus():
-    assert (
-        unfit([replace(each, host=f"node{each.rank}", pci="0000:01:00.0") for each in ranks(2)])
-        == ""
-    )
-
-
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_P2P_LEVEL"])
-def test_variables_that_ranks_decide_by_must_be_alike(name):
-    """Each rank picks an algorithm by itself; two that differ wait for each other for ever."""
-    told = ranks(3, variables={name: "Ring"})
-    assert unfit(told) == ""
-    told[1] = replace(told[1], variables={})
-    assert unfit(told) == (
-        f"{name} differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
-        "set it to the same value on all ranks, or on none"
-    )
-
-
 def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
-    shared = ranks(3, uuid="GPU-0", variables={SEVERAL: "1"})
+    shared = ranks(3, uuid="GPU-0", **ALLOWED)
     assert unfit(shared) == ""
     assert "ranks 0-2 share a GPU" in shared_gpus(shared)
-    few = {SEVERAL: "1", variables.MAX_CTAS: "2"}
-    assert shared_gpus([replace(each, variables=few) for each in shared]) == ""
+    assert (
+        shared_gpus(ranks(3, uuid="GPU-0", variables={SEVERAL: "1", variables.MAX_CTAS: "2"})) == ""
+    )
     assert shared_gpus(shared[:2]) == ""
-
-
-def test_trap_versions_of_nccl_that_differ_are_told():
-    two = ranks(2)
-    assert "different versions of NCCL" in unfit([two[0], replace(two[1], nccl=23202)])
-
-
-def test_what_is_missing_on_some_ranks_is_told_with_their_hosts():
-    lacking = ranks(4)
-    for rank in (1, 2):
-        lacking[rank] = Facts(rank, "node2", why_not="CuPy is not installed; install it")
-    assert unfit(lacking) == "ranks 1 and 2 (node2): CuPy is not installed; install it"
 
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
