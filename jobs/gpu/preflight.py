@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from running import CHECKOUT, GivesUp, captured, say
 from stages import BOTH, CUPY, GPU, JOB, NCCL, NVRTC, PERF, TORCH, TWO_GPUS, Stage
 
-JOB_SECONDS = 6.0
-"""Most that a job of two ranks is waited for."""
 PACKAGES = sorted({*BOTH, *PERF} - {GPU, CUPY, NVRTC, NCCL, JOB})
 MEGABYTES = {
     "cupy-cuda12x": 137,
@@ -85,7 +83,10 @@ def fits(version: str, requirement: str) -> bool:
 def look(
     python: str, environment: Mapping[str, str], launchers: Iterable[str], seconds: float
 ) -> Found:
-    """Look at what a Python has, CuPy's import and first kernel for so many seconds; change nothing."""
+    """Look at what a Python has, and change nothing.
+
+    CuPy's import and first kernel take at most so many seconds, a job of two ranks half of them.
+    """
     said: list[str] = []
 
     def probe() -> None:
@@ -96,7 +97,7 @@ def look(
     probing.start()
     mpiexec, library, refused = "", "", ""
     for launcher in dict.fromkeys(filter(None, map(shutil.which, launchers))):
-        answer = captured([launcher, "-n", "2", python, "-c", TRIAL], JOB_SECONDS, environment)
+        answer = captured([launcher, "-n", "2", python, "-c", TRIAL], seconds / 2, environment)
         libraries = re.findall("size=2 (.*)", answer)
         if len(libraries) == 2:
             mpiexec, library, refused = launcher, libraries[0].strip(), ""
