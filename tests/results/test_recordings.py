@@ -279,6 +279,7 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
         "    writer.add_calls(part, 1)\n"
         "    writer.add_step(step((some - begin) // 10), (0.5,))\n"
         "    print(some, flush=True)\n"
+        "import signal; signal.pause()\n"  # where this test is slower, until it is killed
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
@@ -292,14 +293,14 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
     (one,) = read_recordings(path)
     expected = stepped(2, 8_000, lambda rank, step: 1000 + step % 7, 500)
     count = one.calls.count
-    assert 0 < count < 16_000
+    assert 0 < count <= 16_000
     assert one.calls.starts.tolist() == [0, 0, count]
     for name in NAMES[1:]:
         begin = expected.calls.starts[1]
         np.testing.assert_array_equal(
             one.calls[name], expected.calls[name][begin : begin + count], name
         )
-    assert 0 < len(one.steps) < 1600
+    assert 0 < len(one.steps) <= 1600
     assert one.steps["step"].tolist() == list(range(len(one.steps)))
     assert in_content(one)[:2] == in_content(expected)[:2]
     assert one.status == "interrupted"
