@@ -8,8 +8,8 @@ each kind of call. It is local, and equal on all ranks. `algorithms` and `on_dev
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from zlib import crc32
 
@@ -19,20 +19,16 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp, code_of
-from hpccomm.schedules.proof import ProofCase, Unproven, check_same_program, prove_all, signatures
-from hpccomm.schedules.proof.arguments import REACHED
-from hpccomm.schedules.proof.case import RankSchedule
-from hpccomm.schedules.schedule import (
-    Build,
-    Channel,
-    Group,
-    Round,
-    Rounds,
-    Schedule,
-    Tuning,
-    touched,
-    whole,
+from hpccomm.schedules.proof import (
+    ProofCase,
+    Unproven,
+    actions,
+    check_same_program,
+    prove_all,
+    signatures,
 )
+from hpccomm.schedules.proof.arguments import REACHED
+from hpccomm.schedules.schedule import Build, Channel, Group, Rounds, Schedule, Tuning, whole
 
 logger = logging.getLogger("hpccomm")
 
@@ -54,37 +50,6 @@ TABLE_WORK = 500
 
 PIECES = 3
 """The most pieces of an array in a proof."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """That an algorithm carries out calls of one kind.
-
-    Attributes
-    ----------
-    name : str
-        The algorithm's.
-    build : callable
-        Makes its schedule.
-    reach : Reach
-        The memory that ranks reach.
-    ordered : bool
-        Whether it must fold contributions in rank order.
-    call : Signature
-        A short call of the kind; this rank's, if ranks have counts of their own.
-    tuning : Tuning
-        Its parameters, cut down like the call.
-    ranks : int
-        Number of ranks.
-    """
-
-    name: str
-    build: Build
-    reach: Reach
-    ordered: bool
-    call: Signature
-    tuning: Tuning
-    ranks: int
 
 
 def proven(
@@ -123,79 +88,83 @@ def proven(
     checksum = 0
     for reach, build in builds.items():
         ordered = bool(call.deterministic) or (reach is Reach.STAGED and call.description.reduces)
-        claim = Claim(name, build, reach, ordered, short, cut, ranks)
+        given = name, build, reach, ordered, short, cut, ranks
         try:
-            outcome = _outcome(claim)
+            outcome = _outcome(*given)
         except TypeError:  # something that cannot be hashed
-            outcome = _outcome.__wrapped__(claim)
+            outcome = _outcome.__wrapped__(*given)
         if isinstance(outcome, str):
             raise UsageError(f"algorithm {name} is refused: {outcome}")
         checksum = crc32(outcome.to_bytes(4), checksum)
     return f"{checksum:08x}"
 
 
-@dataclass
-class _Work:
-    """The work of a proof so far. The same on all ranks.
-
-    Attributes
-    ----------
-    ranks : int
-        For the error.
-    done : int
-        As `MOST_WORK` counts.
-    """
-
-    ranks: int
-    done: int = 0
-
-    def add(self, more: int) -> None:
-        """Count more of it, before it is done; raise where it is too much."""
-        self.done += more
-        if self.done > MOST_WORK:
-            raise Unproven(
-                f"on {self.ranks} ranks it moves and keeps too much for a proof before a call; "
-                "let it take less scratch, or fewer and smaller messages and steps"
-            )
-
-
 @lru_cache(maxsize=1024)
-def _outcome(claim: Claim) -> int | str:
-    """Return the checksum of a claim's schedules, or its fault."""
-    call, size = claim.call, claim.ranks
-    if size > MOST_RANKS:
+def _outcome(
+    name: str,
+    build: Build,
+    reach: Reach,
+    ordered: bool,
+    call: Signature,
+    tuning: Tuning,
+    ranks: int,
+) -> int | str:
+    """Return the checksum of an algorithm's schedules for calls of one kind, or its fault.
+
+    Parameters
+    ----------
+    name : str
+        The algorithm's.
+    build : callable
+        Makes its schedule.
+    reach : Reach
+        The memory that ranks reach.
+    ordered : bool
+        Whether it must fold contributions in rank order.
+    call : Signature
+        A short call of the kind; this rank's, if ranks have counts of their own.
+    tuning : Tuning
+        Its parameters, cut down like the call.
+    ranks : int
+        Number of ranks.
+    """
+    if ranks > MOST_RANKS:
         logger.warning(
             "algorithm %s is not proved on %d ranks, which would take long; prove it by "
             "hpccomm.testing.prove beforehand",
-            claim.name,
-            size,
+            name,
+            ranks,
         )
-        return crc32(f"{claim.name} {code_of(claim.build)}".encode())
-    cases, work = [], _Work(size)
-    for in_place in (False, True):
-        calls = _calls(call, size, in_place)
-        title = f"{claim.name} {call.name} on {size} ranks, {'in' if in_place else 'out of'} place"
-        build = partial(_bounded, claim.build, work)
-        cases.append(
-            ProofCase(
-                title,
-                build,
-                calls,
-                claim.tuning,
-                claim.ordered,
-                REACHED.get(claim.reach.value, frozenset()),
-                solo=size <= SOLO_RANKS,
-            )
+        return crc32(f"{name} {code_of(build)}".encode())
+    bounded, reached = _bounded(build, ranks), REACHED.get(reach.value, frozenset())
+    cases = [
+        ProofCase(
+            f"{name} {call.name} on {ranks} ranks, {'in' if in_place else 'out of'} place",
+            bounded,
+            _calls(call, ranks, in_place),
+            tuning,
+            ordered,
+            reached,
+            solo=ranks <= SOLO_RANKS,
         )
+        for in_place in (False, True)
+    ]
+    some = (0, ranks // 2, ranks - 1)
     try:
         prove_all(cases)
-        if size > SOLO_RANKS:
-            check_same_program(cases[0], (0, size // 2, size - 1))
-        return _checksum(claim.build, cases[0].parts())
+        if ranks > SOLO_RANKS:
+            check_same_program(cases[0], some)
+        does = [
+            [list(actions(channel(), rank)) for channel in part.schedule.channels]
+            for part in cases[0].parts()
+            for rank in part.ranks.tolist()
+            if rank in some
+        ]
+        return crc32(repr(does).encode(), crc32(code_of(build).encode()))
     except (Unproven, UsageError) as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 (any error of the function)
-        return f"on {size} ranks it fails: {error!r}"
+        return f"on {ranks} ranks it fails: {error!r}"
 
 
 def _shortened(call: Signature, tuning: Tuning, ranks: int) -> tuple[Signature, Tuning]:
@@ -246,54 +215,36 @@ def _calls(call: Signature, size: int, in_place: bool) -> tuple[Signature, ...]:
     )
 
 
-def _bounded(build: Build, work: _Work, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Build a schedule whose rounds end: too many, or too much in them, is a fault."""
-    built = build(group, call, tuning)
-    if not isinstance(built, Schedule):
-        return built  # which the proof refuses
-    work.add(built.scratch * len(group.rank))
-    return replace(built, channels=tuple(partial(_limited, each, work) for each in built.channels))
-
-
-def _limited(channel: Channel, work: _Work) -> Rounds:
-    ranks = work.ranks
+def _bounded(build: Build, ranks: int) -> Build:
+    """Return a function whose schedules end: too many rounds, or too much in all of them, is a fault."""
+    done = 0
     most = ranks * ranks + 16 * ranks + 1024
-    for number, each in enumerate(channel()):
-        if number >= most:
-            raise Unproven(f"it has more than {most} rounds on {ranks} ranks, or they never end")
-        tables = (*each.receives, *each.sends, *each.local)
-        work.add(TABLE_WORK * (1 + len(tables)))
-        work.add(sum(len(table.rank) + int(np.sum(table.count)) for table in tables))
-        yield each
 
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if done > MOST_WORK:
+            raise Unproven(
+                f"on {ranks} ranks it moves and keeps too much for a proof before a call; "
+                "let it take less scratch, or fewer and smaller messages and steps"
+            )
 
-def _checksum(build: Build, parts: Sequence[RankSchedule]) -> int:
-    """Return 32 bits that differ where schedules, or the code that makes them, do."""
-    checksum = crc32(code_of(build).encode())
-    for part in parts:
-        for number, channel in enumerate(part.schedule.channels):
-            for each in channel():
-                checksum = crc32(repr(number).encode(), checksum)
-                for column in _columns(each):
-                    checksum = crc32(column, checksum)
-    return checksum
+    def limited(channel: Channel) -> Rounds:
+        for number, each in enumerate(channel()):
+            if number >= most:
+                raise Unproven(
+                    f"it has more than {most} rounds on {ranks} ranks, or they never end"
+                )
+            tables = (*each.receives, *each.sends, *each.local)
+            count(TABLE_WORK * (1 + len(tables)))
+            count(sum(len(table.rank) + int(np.sum(table.count)) for table in tables))
+            yield each
 
+    def bounded(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        built = build(group, call, tuning)
+        if not isinstance(built, Schedule):
+            return built  # which the proof refuses
+        count(built.scratch * len(group.rank))
+        return replace(built, channels=tuple(partial(limited, each) for each in built.channels))
 
-def _columns(each: Round) -> Iterator[bytes]:
-    def written(value: object) -> bytes:
-        return np.asarray(value, np.int64).tobytes()
-
-    for verb, tables in (("receive", each.receives), ("send", each.sends)):
-        for table in tables:
-            yield f"{verb} {table.buffer}".encode()
-            yield from map(written, (table.rank, table.peer, table.start, table.count))
-    for step in each.local:
-        yield type(step).__name__.encode()
-        yield from map(written, (step.rank, step.count))
-        for place, _ in touched(step):
-            yield place.buffer.encode()
-            yield written(place.start)
-            if place.peer is not None:
-                yield written(place.peer)
-    if each.barrier is not None:
-        yield written(each.barrier.rank)
+    return bounded

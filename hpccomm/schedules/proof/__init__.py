@@ -52,6 +52,7 @@ from hpccomm.schedules.schedule import Column, Copies, Group, LocalStep, Place, 
 __all__ = [
     "ProofCase",
     "Unproven",
+    "actions",
     "case",
     "check_same_program",
     "prove",
@@ -204,7 +205,7 @@ def check_same_program(case: ProofCase, ranks: Collection[int] | None = None) ->
                     f"{where} has {len(solo.channels)} channels, not {len(together)} as among all"
                 )
             for number, (rounds, channel) in enumerate(zip(together, solo.channels, strict=True)):
-                turns = zip_longest(_turns(channel(), rank), _turns(rounds, rank), fillvalue=())
+                turns = zip_longest(actions(channel(), rank), actions(rounds, rank), fillvalue=())
                 for at, (alone, among_all) in enumerate(turns):
                     if alone != among_all:
                         raise Unproven(
@@ -213,8 +214,8 @@ def check_same_program(case: ProofCase, ranks: Collection[int] | None = None) ->
                         )
 
 
-def _turns(rounds: Iterable[Round], rank: int) -> Iterator[tuple[Row, ...]]:
-    """Return the actions of `rank` in each round, without empty rounds."""
+def actions(rounds: Iterable[Round], rank: int) -> Iterator[tuple[Row, ...]]:
+    """Yield the actions of `rank` in each round of a channel, without empty rounds."""
     for each in rounds:
         rows = [("receive", *row) for table in each.receives for row in _messages(table, rank)]
         rows += [("send", *row) for table in each.sends for row in _messages(table, rank)]
