@@ -114,7 +114,7 @@ def open_device_lane(
     def aware() -> Opened:
         from hpccomm.dispatch.aware import open_aware
 
-        dispatch, why = open_aware(backend, control, calls, device, settings, _wire, through_host())
+        dispatch, why = open_aware(backend, control, calls, device, settings, through_host())
         return dispatch, None, why
 
     def through_host(reason: str = "") -> "StagedDispatch":

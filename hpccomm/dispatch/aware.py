@@ -8,7 +8,6 @@ not wait for the stream that makes an array, nor a stream for MPI: the host orde
 first use, that MPI really takes device memory.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle
@@ -27,15 +26,12 @@ from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG
 from hpccomm.dispatch.on_device import DeviceProgram, OnDevice
 from hpccomm.dispatch.policy import NATIVE
-from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dispatch.staged import StagedDispatch
-from hpccomm.dtypes import DType
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
 from hpccomm.memory.cuda.arrays import aliased, landing
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.memory.cuda.memory import copy
-from hpccomm.memory.cuda.streams import drop_event, make_event, on_device, ready, record, used
+from hpccomm.memory.cuda.streams import on_device, passed, used
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed, drive
@@ -82,7 +78,6 @@ class Alternating:
         isend, irecv, device = self._transport.isend, self._transport.irecv, self._device
         with used(stream, device):
             at, alive = program.buffers(send, recv)
-            event = make_event()
         requests: list[Request] = []
         done = False  # whether all on the stream is done
         try:
@@ -90,9 +85,8 @@ class Alternating:
                 if receives or sends:
                     if not done:
                         # Also of the received memory: the device may still read its old contents.
-                        with on_device(device):
-                            record(event, stream)
-                        while not ready(event):
+                        ready = passed(stream, device)
+                        while not ready():
                             yield False
                         done = True
                     incoming = program.pieces(receives, at)
@@ -107,7 +101,6 @@ class Alternating:
         except BaseException:  # the call failed, or was abandoned
             keep(requests, alive)
             raise
-        drop_event(event)
 
     def _complete(self, requests: list[Request], receives: Pieces, tag: int) -> Steps:
         """Wait, polled, until all requests are complete. The receives come first."""
@@ -142,8 +135,6 @@ class CudaAwareDispatch(OnDevice):
         CUDA device of this rank.
     settings : Settings
         Of the communicator.
-    wire : callable
-        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     reason : str
         Why MPI is given device memory, for `Choice`.
     staged : StagedDispatch
@@ -157,16 +148,12 @@ class CudaAwareDispatch(OnDevice):
         backend: Backend,
         device: int,
         settings: Settings,
-        wire: Callable[[int, DType], int],
         reason: str,
         staged: StagedDispatch,
     ) -> None:
         super().__init__(backend.rank, backend.topology, device, settings, staged)
         self.over = f"MPI is given device memory, since {reason}"
-        self._messages = backend.messages
-        self._wire = wire
         self._runner = Alternating(backend.collectives, device)
-        self._order = SendOrder()
         self._claimed = True
 
     def running(self, program: DeviceProgram) -> DeviceImplementation:
@@ -180,6 +167,9 @@ class CudaAwareDispatch(OnDevice):
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
+        if any(out.data.overlaps(come.data) for out in sends for come in receives):
+            why = "one message would overwrite another one"
+            return self._staged.message(receives, sends, tag, why)
         name = message_name(receives, sends)
         choice = Choice(name, "cuda", self.name, NATIVE, None, False, self.over)
         return choice, DeviceImplementation(
@@ -194,48 +184,10 @@ class CudaAwareDispatch(OnDevice):
             users.release(self._device, users.MPI)
 
     def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
-        """Take places in the order of messages now; touch no memory before the stream is there."""
-        transport, device = self._messages, self._device
-        # These only take their turn: what comes is taken when they are polled.
-        requests = [
-            transport.irecv(
-                landing(piece.data.pointer, piece.data.nbytes),
-                piece.peer,
-                self._wire(tag, piece.data.dtype),
-            )
-            for piece in receives
-        ]
-        numbers = [self._order.take(piece.peer, tag) for piece in sends]
-
-        def steps() -> Steps:
-            alive: list[object] = []
-            try:
-                with used(stream, device):
-                    leaving = [self._apart(piece, receives, alive, stream) for piece in sends]
-                    event = make_event()
-                    record(event, stream)
-                while not ready(event):
-                    yield False
-                drop_event(event)
-                outgoing = [
-                    (piece.peer, data, self._wire(tag, piece.data.dtype), number)
-                    for piece, data, number in zip(sends, leaving, numbers, strict=True)
-                ]
-                yield from self._order.sent(transport, outgoing, tag, requests)
-            except BaseException:  # the call failed, or was abandoned
-                keep(requests, alive)
-                raise
-
-        return steps()
-
-    def _apart(self, piece: Piece, receives: Pieces, kept: list[object], stream: int) -> Any:
-        """Return the memory to send from: a copy, if a message is received into its memory."""
-        if not any(piece.data.overlaps(each.data) for each in receives):
-            return _memory(piece)
-        memory = self.scratch.empty(piece.data.nbytes)
-        kept.append(memory)
-        copy(piece.data.pointer, memory.data.ptr, piece.data.nbytes, stream)
-        return aliased(memory.data.ptr, piece.data.nbytes)
+        coming = [(each, landing(each.data.pointer, each.data.nbytes)) for each in receives]
+        going = [(each, _memory(each)) for each in sends]
+        begin = partial(passed, stream, self._device)
+        return self._staged.order.exchange(coming, going, tag, begin)
 
 
 SIZES = (64, 1 << 20)
@@ -257,7 +209,6 @@ def open_aware(
     calls: CallEngine,
     device: int,
     settings: Settings,
-    wire: Callable[[int, DType], int],
     staged: StagedDispatch,
 ) -> tuple[CudaAwareDispatch | None, str]:
     """Return the way over a CUDA-aware MPI, or None, and why. Collective; blocks.
@@ -277,8 +228,6 @@ def open_aware(
         CUDA device of this rank.
     settings : Settings
         Of that communicator; ``HPCCOMM_CUDA_AWARE`` is among them.
-    wire : callable
-        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
     staged : StagedDispatch
         The way of what is not folded on the device.
 
@@ -302,7 +251,7 @@ def open_aware(
         if claimed:
             users.release(device, users.MPI)
         return None, unfit
-    return CudaAwareDispatch(backend, device, settings, wire, why, staged), why
+    return CudaAwareDispatch(backend, device, settings, why, staged), why
 
 
 def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str:
@@ -350,11 +299,9 @@ def trial(transport: Transport, device: int, wrong: list[str]) -> Steps:
         with on_device(device):
             module = cupy()
             sent, came = module.asarray(_pattern(rank, nbytes)), module.zeros(nbytes, np.uint8)
-            event = make_event()
-            record(event, module.cuda.get_current_stream(device).ptr)
-        while not ready(event):
+            ready = passed(module.cuda.get_current_stream(device).ptr, device)
+        while not ready():
             yield False
-        drop_event(event)
         requests: list[Request] = []
         try:
             requests.append(transport.irecv(aliased(came.data.ptr, nbytes), left, TAG))

@@ -1,59 +1,87 @@
 """Keeps messages in the order in which they were begun, whichever is ready first.
 
-`aware` and `staged` send users' messages by it.
+`aware` and `staged` exchange users' messages by it.
 """
 
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.contracts.device import Piece
+from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.dtypes import DType
+from hpccomm.runtime.lifetime import keep
 from hpccomm.runtime.waiting import completed
 
-Outgoing = tuple[int, Any, int, int]
-"""A message to send: the receiver, an ndarray of uint8, the transport's tag, and the place as of `take`."""
+Messages = Sequence[tuple[Piece, Any]]
+"""Messages, each with the memory that the transport is given: an ndarray of uint8."""
 
 
 class SendOrder:
-    """The order of the messages of one communicator. They are begun by one thread at a time."""
+    """The order of the messages of one communicator. They are begun by one thread at a time.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    transport : Transport
+        Moves them.
+    wire : callable
+        ``wire(tag, dtype)`` gives the transport's tag for a user's.
+    """
+
+    def __init__(self, transport: Transport, wire: Callable[[int, DType], int]) -> None:
+        self._transport = transport
+        self._wire = wire
         # How many have left, and how many were begun; where all have left, there is nothing to remember.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._lock = threading.Lock()
 
-    def take(self, dst: int, tag: int) -> int:
-        """Return the place of a message that begins now, among those to one rank with one tag."""
-        with self._lock:
-            counts = self._counts[dst, tag]
-            number = counts[1]
-            counts[1] = number + 1
-        return number
-
-    def sent(
-        self, transport: Transport, outgoing: Sequence[Outgoing], tag: int, requests: list[Request]
+    def exchange(
+        self, receives: Messages, sends: Messages, tag: int, begin: Callable[[], Callable[[], bool]]
     ) -> Steps:
-        """Send messages, each once those before it have left; wait, polled, until all is complete.
+        """Begin receives, and take places among the messages of each end, now; return the steps of the rest.
 
         Parameters
         ----------
-        transport : Transport
-            Moves them.
-        outgoing : sequence of Outgoing
-            The messages.
+        receives, sends : sequence of tuple of Piece and ndarray
+            The messages. Their memory is not touched before `begin` says so.
         tag : int
-            The user's, as in `take`.
-        requests : list of Request
-            Other requests under way; the messages join them.
+            The user's.
+        begin : callable
+            Begins what makes the memory ready, and returns a test whether it is.
         """
-        for peer, data, wire, number in outgoing:
-            counts = self._counts[peer, tag]
-            while counts[0] != number:
-                yield False
-            requests.append(transport.isend(data, peer, wire))
-            with self._lock:
-                counts[0] += 1
-                if counts[0] == counts[1]:
-                    del self._counts[peer, tag]
-        yield from completed(requests)
+        isend, wire = self._transport.isend, self._wire
+        # These only take their turn: what comes is taken when they are polled.
+        requests = [
+            self._transport.irecv(memory, piece.peer, wire(tag, piece.data.dtype))
+            for piece, memory in receives
+        ]
+        places = [self._take(piece.peer, tag) for piece, _ in sends]
+
+        def steps() -> Steps:
+            try:
+                ready = begin()
+                while not ready():
+                    yield False
+                for (piece, memory), place in zip(sends, places, strict=True):
+                    counts = self._counts[piece.peer, tag]
+                    while counts[0] != place:
+                        yield False
+                    requests.append(isend(memory, piece.peer, wire(tag, piece.data.dtype)))
+                    with self._lock:
+                        counts[0] += 1
+                        if counts[0] == counts[1]:
+                            del self._counts[piece.peer, tag]
+                yield from completed(requests)
+            except BaseException:  # the call failed, or was abandoned
+                keep(requests, receives, sends)
+                raise
+
+        return steps()
+
+    def _take(self, dst: int, tag: int) -> int:
+        """Return the place of a message that begins now, among those to one rank with one tag."""
+        with self._lock:
+            counts = self._counts[dst, tag]
+            counts[1] += 1
+        return counts[1] - 1

@@ -5,7 +5,7 @@ last one back to the device. The device lane uses it if `hpccomm.communicator.ma
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -17,22 +17,14 @@ from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
 from hpccomm.contracts.signature import Signature
-from hpccomm.contracts.transport import Request, Steps, Transport
+from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.parts import PART_BYTES, CallPart, Rows, parts
-from hpccomm.dispatch.send_order import SendOrder
+from hpccomm.dispatch.send_order import Messages, SendOrder
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
-from hpccomm.memory.cuda.streams import (
-    drop_event,
-    make_event,
-    make_stream,
-    on_device,
-    order,
-    ready,
-    record,
-)
+from hpccomm.memory.cuda.streams import follow, make_stream, on_device, passed
 from hpccomm.runtime.lifetime import keep
 from hpccomm.schedules.algorithms import Asked
 
@@ -43,64 +35,40 @@ THROUGH_HOST = "through pinned host memory"
 
 
 class Stage(NamedTuple):
-    """A part of a call, ready to go.
+    """A part of a call on this rank, ready to go. Arrays and blocks are sent (0) and received ones (1).
 
     Attributes
     ----------
     host : Implementation
         The host's.
-    send, recv : Rows or None
-        Of the device arrays; None without an array. Equal if contribution and result share a block:
-        the host's call is in place.
+    sent : tuple of int and Rows, or None
+        The block with what the host's call sends, and its bytes; the received one if that call is in place.
+    received : Rows or None
+        What it receives.
+    fetches : tuple of (int, Rows, int)
+        What is copied to the host first: from an array, these bytes, to a block.
+    returns : Rows or None
+        What of the received block is copied back.
     """
 
     host: Implementation
-    send: Rows | None
-    recv: Rows | None
+    sent: tuple[int, Rows] | None
+    received: Rows | None
+    fetches: tuple[tuple[int, Rows, int], ...]
+    returns: Rows | None
 
 
-class Flow(NamedTuple):
-    """How the parts of one call go through the host on this rank.
-
-    Attributes
-    ----------
-    dtype : dtype
-        Of the elements.
-    one_array : bool
-        Whether the call has one array for both, as a broadcast.
-    fetches : bool
-        Whether this rank's contribution is copied to the host.
-    returns : bool
-        Whether a result is copied back.
-    single : bool
-        Whether contribution and result have one block: the host's call is in place.
-    keeps : bool
-        Whether some of the result is not written: it is copied to the host first.
-    """
-
-    dtype: DType
-    one_array: bool
-    fetches: bool
-    returns: bool
-    single: bool
-    keeps: bool
+def _at_once() -> bool:
+    return True
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The memory and events of a part under way."""
+    """The memory of a part under way, and whether it has been fetched, and its last result has left for good."""
 
-    send: PinnedBlock | None
-    recv: PinnedBlock | None
-    fetched: int = field(default_factory=make_event)
-    returned: int = field(default_factory=make_event)
-    returning: bool = False
-
-    def free(self) -> bool:
-        """Tell whether its last result has left for good."""
-        if self.returning and ready(self.returned):
-            self.returning = False
-        return not self.returning
+    blocks: tuple[PinnedBlock | None, PinnedBlock | None]
+    fetched: Callable[[], bool] = _at_once
+    returned: Callable[[], bool] = _at_once
 
 
 class StagedDispatch:
@@ -125,6 +93,11 @@ class StagedDispatch:
         Why device arrays go this way, for `Choice`; empty where each call has its own reason.
     part_bytes : int
         Bytes of a part. Equal on all ranks.
+
+    Attributes
+    ----------
+    order : SendOrder
+        Of the messages.
     """
 
     name = "staged"
@@ -141,11 +114,10 @@ class StagedDispatch:
         self._host = host
         self._messages = messages
         self._device = device
-        self._wire = wire
+        self.order = SendOrder(messages, wire)
         self._reason = reason
         self._part_bytes = part_bytes
         self._streams: tuple[Any, Any] | None = None
-        self._order = SendOrder()
 
     def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
@@ -172,28 +144,27 @@ class StagedDispatch:
             for each in cut
         ]
         stages = [
-            Stage(host, each.recv if single else each.send, each.recv)
+            self._stage(call, each, host, single=single)
             for each, (_, host) in zip(cut, made, strict=True)
         ]
-        flow, (chosen, _) = self._flow(call, stages[0], single=single), made[0]
+        chosen, _ = made[0]
         choice = replace(
             chosen,
             path=self.name,
             segment=self._part_bytes if len(stages) > 1 else chosen.segment,
             reason=f"{THROUGH_HOST}, since {reason or self._reason}; {chosen.reason}",
         )
-        return choice, DeviceImplementation(start=partial(self._steps, flow, stages))
+        return choice, DeviceImplementation(start=partial(self._steps, stages, call.dtype))
 
     def message(
-        self, receives: Pieces, sends: Pieces, tag: int
+        self, receives: Pieces, sends: Pieces, tag: int, reason: str = ""
     ) -> tuple[Choice, DeviceImplementation]:
         """Return the way of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
-        name = message_name(receives, sends)
-        reason = f"{THROUGH_HOST}, since {self._reason}"
-        choice = Choice(name, self.name, "messages", "native", None, False, reason)
+        name, why = message_name(receives, sends), f"{THROUGH_HOST}, since {reason or self._reason}"
+        choice = Choice(name, self.name, "messages", "native", None, False, why)
         return choice, DeviceImplementation(
             start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
         )
@@ -206,51 +177,58 @@ class StagedDispatch:
         transport = self._messages
         return parts(call, transport.rank, transport.size, self._part_bytes)
 
-    def _flow(self, call: Signature, first: Stage, *, single: bool) -> Flow:
-        what = call.description
-        one_array = what.in_place == "always"
-        at_root = call.root == self._messages.rank
-        return Flow(
-            call.dtype,
-            one_array,
-            fetches=at_root if one_array else first.send is not None,
-            returns=first.recv is not None and not (one_array and at_root),
-            single=single,
-            keeps=NOBODY in call.peers,
-        )
+    def _stage(
+        self, call: Signature, part: CallPart, host: Implementation, *, single: bool
+    ) -> Stage:
+        send, recv = part.send, part.recv
+        if call.description.in_place == "always":
+            assert recv is not None
+            if call.root == self._messages.rank:
+                return Stage(host, None, recv, ((1, recv, 1),), None)
+            return Stage(host, None, recv, (), recv)
+        if single:
+            assert recv is not None
+            return Stage(host, (1, recv), recv, ((0, recv, 1),), recv)
+        fetches = [] if send is None else [(0, send, 0)]
+        if NOBODY in call.peers and recv is not None:  # some of the result is not written
+            fetches.append((1, recv, 1))
+        return Stage(host, None if send is None else (0, send), recv, tuple(fetches), recv)
 
     # Collectives.
 
     def _steps(
-        self, flow: Flow, stages: Sequence[Stage], send: int, recv: int, stream: int
+        self, stages: Sequence[Stage], dtype: DType, send: int, recv: int, stream: int
     ) -> Steps:
         """Fetch a part, communicate it, return it; the next and the last one at the same time."""
-        if flow.one_array:
-            send = recv
+        arrays = send, recv
         down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
-        slots = self._slots(flow, stages[0], min(SLOTS, len(stages)))
+        slots = [self._slot(stages[0]) for _ in range(min(SLOTS, len(stages)))]
         try:
-            self._fetch(flow, stages[0], slots[0], send, recv, down)
+            self._fetch(stages[0], slots[0], arrays, down)
             for number, stage in enumerate(stages):
                 slot = slots[number % SLOTS]
                 if number + 1 < len(stages):
                     following = slots[(number + 1) % SLOTS]
-                    while not following.free():
+                    while not following.returned():
                         yield False
-                    self._fetch(flow, stages[number + 1], following, send, recv, down)
-                if flow.fetches:
-                    while not ready(slot.fetched):
-                        yield False
-                yield from stage.host.start(*_arrays(flow, stage, slot))
-                self._return(flow, stage, slot, recv, up)
+                    self._fetch(stages[number + 1], following, arrays, down)
+                while not slot.fetched():
+                    yield False
+                block, rows = stage.sent or (0, None)
+                given = _array(slot.blocks[block], rows, dtype)
+                yield from stage.host.start(given, _array(slot.blocks[1], stage.received, dtype))
+                if stage.returns is not None:
+                    self._copy(recv, stage.returns, slot.blocks[1], up, to_host=False)
+                    slot.returned = passed(up, self._device)
             if up != stream:
-                with on_device(self._device):
-                    order(slots[(len(stages) - 1) % SLOTS].returned, stream)
+                follow(stream, up, self._device)
         except BaseException:  # the call failed, or was abandoned
             keep(slots, stages)
             raise
         for slot in slots:
-            self._give_back(slot)
+            for each in slot.blocks:
+                if each is not None:
+                    POOL.give_back(each, slot.returned)
 
     def _beside(self, stream: int) -> tuple[int, int]:
         """Return streams for both directions, which begin once all on `stream` so far is done."""
@@ -260,59 +238,30 @@ class StagedDispatch:
                 make_stream(self._device, high_priority=False),
             )
         down, up = (each.ptr for each in self._streams)
-        begun = self._recorded(stream)
-        for each in (down, up):  # streams with numbers of their own, whichever device is current
-            order(begun, each)
-        drop_event(begun)  # CUDA ends it once it has come
+        for each in (down, up):
+            follow(each, stream, self._device)
         return down, up
 
-    def _slots(self, flow: Flow, first: Stage, number: int) -> list[Slot]:
-        """Return memory for the parts; no part is larger than the first."""
-        device = self._device
+    def _slot(self, first: Stage) -> Slot:
+        """Return memory for parts; none is larger than the first."""
+        sizes = [0, 0 if first.received is None else first.received.nbytes]
+        for _, rows, block in first.fetches:
+            sizes[block] = max(sizes[block], rows.nbytes)
+        sent, received = (POOL.take(size, self._device) if size else None for size in sizes)
+        return Slot((sent, received))
 
-        def block(rows: Rows | None) -> PinnedBlock | None:
-            return None if rows is None else POOL.take(rows.nbytes, device)
+    def _fetch(self, stage: Stage, slot: Slot, arrays: tuple[int, int], stream: int) -> None:
+        for array, rows, block in stage.fetches:
+            self._copy(arrays[array], rows, slot.blocks[block], stream, to_host=True)
+        slot.fetched = passed(stream, self._device) if stage.fetches else _at_once
 
-        slots = []
-        with on_device(device):
-            for _ in range(number):
-                recv = block(first.recv)
-                send = recv if flow.single else block(first.send)
-                slots.append(Slot(send, recv))
-        return slots
-
-    def _fetch(
-        self, flow: Flow, stage: Stage, slot: Slot, send: int, recv: int, stream: int
+    def _copy(
+        self, array: int, rows: Rows, block: PinnedBlock | None, stream: int, *, to_host: bool
     ) -> None:
-        if not flow.fetches:
-            return
-        assert stage.send is not None
-        assert slot.send is not None
-        with on_device(self._device):
-            if stage.send.nbytes:
-                copied(send, stage.send, slot.send.pointer, stream, to_host=True)
-            if flow.keeps and stage.recv is not None and slot.recv is not None:
-                copied(recv, stage.recv, slot.recv.pointer, stream, to_host=True)
-            record(slot.fetched, stream)
-
-    def _return(self, flow: Flow, stage: Stage, slot: Slot, recv: int, stream: int) -> None:
-        with on_device(self._device):
-            if flow.returns:
-                assert stage.recv is not None
-                assert slot.recv is not None
-                if stage.recv.nbytes:
-                    copied(recv, stage.recv, slot.recv.pointer, stream, to_host=False)
-            record(slot.returned, stream)
-        slot.returning = True
-
-    def _give_back(self, slot: Slot) -> None:
-        drop_event(slot.fetched)
-        if slot.send is not None and slot.send is not slot.recv:
-            POOL.give_back(slot.send)
-        if slot.recv is not None:
-            POOL.give_back(slot.recv, slot.returned)
-        else:
-            drop_event(slot.returned)
+        if rows.nbytes:
+            assert block is not None
+            with on_device(self._device):  # whose default stream is meant, if it is that
+                copied(array, rows, block.pointer, stream, to_host=to_host)
 
     # Point to point.
 
@@ -321,78 +270,37 @@ class StagedDispatch:
         device = self._device
         landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]
         leaving = [(piece, POOL.take(piece.data.nbytes, device)) for piece in sends]
-        requests: list[Request] = [
-            self._messages.irecv(_bytes(block, piece), piece.peer, self._wire_of(piece, tag))
-            for piece, block in landings
-        ]
-        outgoing = [
-            (
-                piece.peer,
-                _bytes(block, piece),
-                self._wire_of(piece, tag),
-                self._order.take(piece.peer, tag),
-            )
-            for piece, block in leaving
-        ]
+
+        def copies(
+            messages: list[tuple[Piece, PinnedBlock]], *, to_host: bool
+        ) -> Callable[[], bool]:
+            for (_, data), block in messages:
+                self._copy(data.pointer, Rows(0, data.nbytes), block, stream, to_host=to_host)
+            return passed(stream, device)
+
+        begin = partial(copies, leaving, to_host=True)
+        exchange = self.order.exchange(_in_memory(landings), _in_memory(leaving), tag, begin)
 
         def steps() -> Steps:
             try:
-                for event in [self._copied(*each, stream, to_host=True) for each in leaving]:
-                    while not ready(event):
-                        yield False
-                    drop_event(event)
-                yield from self._order.sent(self._messages, outgoing, tag, requests)
+                yield from exchange
             except BufferMismatch:  # all are complete, and the mismatched one is lost
                 for _, block in (*landings, *leaving):
                     POOL.give_back(block)
                 raise
-            except BaseException:  # the call failed, or was abandoned
-                keep(landings, leaving, requests)
-                raise
-            for _, block in leaving:
-                POOL.give_back(block)
-            for piece, block in landings:
-                event = self._copied(piece, block, stream, to_host=False)
-                POOL.give_back(block, event)
+            returned = copies(landings, to_host=False)
+            for _, block in (*landings, *leaving):
+                POOL.give_back(block, returned)
 
         return steps()
 
-    def _wire_of(self, piece: Piece, tag: int) -> int:
-        return self._wire(tag, piece.data.dtype)
 
-    def _copied(self, piece: Piece, block: PinnedBlock, stream: int, *, to_host: bool) -> int:
-        """Put a message's copy on a stream, and return an event that comes once it is done."""
-        with on_device(self._device):
-            if piece.data.nbytes:
-                rows = Rows(0, piece.data.nbytes)
-                copied(piece.data.pointer, rows, block.pointer, stream, to_host=to_host)
-            return self._recorded(stream)
-
-    def _recorded(self, stream: int) -> int:
-        """Return a new event that comes once all that is on the stream so far is done."""
-        # The default stream is that of the device that is current.
-        with on_device(self._device):
-            event = make_event()
-            record(event, stream)
-        return event
-
-
-Host = NDArray[Any] | None
-
-
-def _arrays(flow: Flow, stage: Stage, slot: Slot) -> tuple[Host, Host]:
-    """Return the host call's arrays to send and to receive into."""
-    recv = _array(slot.recv, stage.recv, flow.dtype)
-    if flow.one_array:
-        return None, recv
-    return recv if flow.single else _array(slot.send, stage.send, flow.dtype), recv
-
-
-def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> Host:
-    if block is None or rows is None:
+def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> NDArray[Any] | None:
+    """Return an array of the host's call; None where it has none."""
+    if rows is None:
         return None
-    return block.bytes[: rows.nbytes].view(dtype)
+    return np.empty(0, dtype) if block is None else block.bytes[: rows.nbytes].view(dtype)
 
 
-def _bytes(block: PinnedBlock, piece: Piece) -> NDArray[np.uint8]:
-    return block.bytes[: piece.data.nbytes]
+def _in_memory(messages: Sequence[tuple[Piece, PinnedBlock]]) -> Messages:
+    return [(piece, block.bytes[: piece.data.nbytes]) for piece, block in messages]

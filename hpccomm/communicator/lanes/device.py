@@ -191,7 +191,9 @@ class DeviceLane(Lane):
         """Order the user's stream behind CuPy's current one, for which DLPack made the arrays ready."""
         views: tuple[Any, Any] = (call.send, call.recv)
         if call.queue is not None and any(each and each.kind == arrays.DLPACK for each in views):
-            streams.follow(call.queue[0], self.device)
+            stream, leader = call.queue[0], cupy().cuda.get_current_stream(self.device).ptr
+            if stream != leader and not self.issuer.pending.capturing(stream):
+                streams.follow(stream, leader, self.device)
         return call
 
     def checked_array(self, array: DeviceArray, name: str, written: bool) -> DeviceArray:

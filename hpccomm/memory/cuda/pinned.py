@@ -3,13 +3,14 @@
 `hpccomm.dispatch.staged` moves device arrays through it.
 """
 
+from collections.abc import Callable
 from threading import Lock
 from weakref import WeakSet
 
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.cuda.arrays import aliased
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.memory.cuda.streams import drop_event, on_device, ready
+from hpccomm.memory.cuda.streams import on_device
 
 KEPT_BYTES = 64 << 20
 """Bytes that stay pinned for later calls; recent calls may raise it to their maximum."""
@@ -84,7 +85,7 @@ class Pool:
         self._lock = Lock()
         self._out: WeakSet[PinnedBlock] = WeakSet()  # weakly: a call that fails gives nothing back
         self._free: list[PinnedBlock] = []
-        self._copying: list[tuple[int, PinnedBlock]] = []
+        self._copying: list[tuple[Callable[[], bool], PinnedBlock]] = []
 
     def take(self, nbytes: int, device: int) -> PinnedBlock:
         """Return an unused block of at least `nbytes` bytes. Local; never waits.
@@ -109,14 +110,14 @@ class Pool:
             self._needed = max(out, self._needed - (self._needed >> _FORGETS))
         return block
 
-    def give_back(self, block: PinnedBlock, event: int | None = None) -> None:
-        """Take a block back. With an `event`, which this ends, the block is in use until that event."""
+    def give_back(self, block: PinnedBlock, done: Callable[[], bool] | None = None) -> None:
+        """Take a block back. It is in use until the test `done`, if there is one, is true."""
         freed = []
         with self._lock:
-            if event is None:
+            if done is None:
                 self._keep(block)
             else:
-                self._copying.append((event, block))
+                self._copying.append((done, block))
                 self._sweep()
             held = sum(each.bytes.size for each in self._free)
             while held > max(self._kept, self._needed):
@@ -125,14 +126,13 @@ class Pool:
         del block, freed  # without the lock: CUDA waits for the device
 
     def _sweep(self) -> None:
-        """Take back the blocks whose event has come."""
+        """Take back the blocks that are no longer in use."""
         left = []
-        for event, block in self._copying:
-            if ready(event):
-                drop_event(event)
+        for done, block in self._copying:
+            if done():
                 self._keep(block)
             else:
-                left.append((event, block))
+                left.append((done, block))
         self._copying = left
 
     def _keep(self, block: PinnedBlock) -> None:

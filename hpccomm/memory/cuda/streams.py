@@ -279,14 +279,12 @@ def order(event: int, stream: int) -> None:
     cupy().cuda.runtime.streamWaitEvent(stream, event)
 
 
-def follow(stream: int, device: int) -> None:
-    """Make all later work on a stream wait for what is on CuPy's current one so far."""
-    current_one = cupy().cuda.get_current_stream(device).ptr
-    if current_one != stream and not capture_query(device)(stream):
-        with on_device(device):
-            event = owned_event()
-            record(event.ptr, current_one)
-            order(event.ptr, stream)
+def follow(stream: int, leader: int, device: int) -> None:
+    """Make all later work on a stream of a device wait for what is on another one so far."""
+    with on_device(device):  # whose default stream is meant, if it is that
+        event = owned_event()  # CUDA ends it once it has come
+        record(event.ptr, leader)
+        order(event.ptr, stream)
 
 
 def event_status(event: int) -> int:
