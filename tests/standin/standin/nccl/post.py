@@ -1,15 +1,12 @@
 """Messages between ranks, which may be threads of one process or processes of one machine."""
 
 import os
-import pickle
 import secrets
-import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-
-_HEADER = struct.Struct("<QQ")
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
 
 
 class Stopped(Exception):
@@ -60,10 +57,8 @@ class Post:
         self.address = f"\0standin-{os.getpid()}-{secrets.token_hex(8)}"
         self._lock = threading.RLock()
         self._boxes: dict[Hashable, Mailbox] = {}
-        self._out: dict[str, tuple[socket.socket, threading.Lock]] = {}
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.address)
-        self._listener.listen(1024)
+        self._out: dict[str, tuple[Connection, threading.Lock]] = {}
+        self._listener = Listener(self.address, "AF_UNIX", backlog=1024)
         threading.Thread(target=self._accept, name="stand-in post", daemon=True).start()
 
     def box(self, name: Hashable) -> Mailbox:
@@ -76,52 +71,24 @@ class Post:
         if address == self.address:
             self.box(name).put(kind, data)
             return
-        connection, lock = self._connection(address)
-        head = pickle.dumps((name, kind))
-        with lock:
-            connection.sendall(_HEADER.pack(len(head), len(data)) + head)
-            connection.sendall(data)
-
-    def _connection(self, address: str) -> tuple[socket.socket, threading.Lock]:
         with self._lock:
             if address not in self._out:
-                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                connection.connect(address)
-                self._out[address] = connection, threading.RLock()
-            return self._out[address]
+                self._out[address] = Client(address, "AF_UNIX"), threading.Lock()
+            connection, lock = self._out[address]
+        with lock:
+            connection.send((name, kind, data))
 
     def _accept(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(self._listener.accept(),), daemon=True
+            ).start()
 
-    def _read(self, connection: socket.socket) -> None:
-        with connection:
+    def _read(self, connection: Connection) -> None:
+        with connection, suppress(EOFError, OSError):  # until its process ends
             while True:
-                header = read(connection, _HEADER.size)
-                if header is None:
-                    return  # the process ended
-                head_size, size = _HEADER.unpack(header)
-                head, data = read(connection, head_size), read(connection, size)
-                if head is None or data is None:
-                    return
-                name, kind = pickle.loads(head)
-                self.box(name).put(kind, bytes(data))
-
-
-def read(connection: socket.socket, size: int) -> bytearray | None:
-    """Return exactly `size` bytes, or None where the connection ended before."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        try:
-            count = connection.recv_into(view)
-        except OSError:
-            return None
-        if not count:
-            return None
-        view = view[count:]
-    return data
+                name, kind, data = connection.recv()
+                self.box(name).put(kind, data)
 
 
 _lock = threading.RLock()

@@ -1,20 +1,18 @@
 """How the ranks of a new communicator find each other, by the unique id."""
 
 import os
-import pickle
 import secrets
 import socket
-import struct
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
 
 from standin import control, devices
-from standin.nccl.post import post, read
+from standin.nccl.post import post
 
 ID_BYTES = 128
 INVALID_USAGE, REMOTE_ERROR, INVALID_ARGUMENT = 5, 6, 4
-
-_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -34,36 +32,23 @@ class Member:
 def unique_id() -> bytes:
     """Return a new unique id. The process that asks for it brings the ranks together, once."""
     name = f"\0standin-root-{os.getpid()}-{secrets.token_hex(8)}"
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(name)
-    listener.listen(1024)
+    listener = Listener(name, "AF_UNIX", backlog=1024)
     threading.Thread(target=_bring_together, args=(listener,), daemon=True).start()
     return name.encode().ljust(ID_BYTES, b"\0")
 
 
-def _bring_together(listener: socket.socket) -> None:
-    members: dict[int, tuple[Member, socket.socket]] = {}
+def _bring_together(listener: Listener) -> None:
+    members: dict[int, tuple[Member, Connection]] = {}
     with listener:
         while not members or len(members) < next(iter(members.values()))[0].size:
-            connection, _ = listener.accept()
-            told = _receive(connection)
-            if isinstance(told, Member):
+            connection = listener.accept()
+            with suppress(EOFError, OSError):
+                told = connection.recv()
                 members[told.rank] = told, connection
     table = [members[rank][0] for rank in sorted(members)]
     for _, connection in members.values():
         with connection:
-            _send(connection, table)
-
-
-def _send(connection: socket.socket, what: object) -> None:
-    data = pickle.dumps(what)
-    connection.sendall(_LENGTH.pack(len(data)) + data)
-
-
-def _receive(connection: socket.socket) -> object:
-    header = read(connection, _LENGTH.size)
-    data = None if header is None else read(connection, _LENGTH.unpack(header)[0])
-    return None if data is None else pickle.loads(data)
+            connection.send(table)
 
 
 def myself(rank: int, size: int, device: devices.Device) -> Member:
@@ -82,16 +67,12 @@ def myself(rank: int, size: int, device: devices.Device) -> Member:
 
 def meet(unique: bytes, mine: Member) -> tuple[int, list[Member]]:
     """Return a status and the ranks in their order; block until all are there."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with connection:
-        try:
-            connection.connect(unique.rstrip(b"\0"))
-            _send(connection, mine)
-            table = _receive(connection)
-        except OSError:
-            return REMOTE_ERROR, []  # nobody is there: an id serves one communicator
-    if not isinstance(table, list):
-        return REMOTE_ERROR, []
+    try:
+        with Client(unique.rstrip(b"\0").decode(), "AF_UNIX") as connection:
+            connection.send(mine)
+            table = connection.recv()
+    except (EOFError, OSError):
+        return REMOTE_ERROR, []  # nobody is there: an id serves one communicator
     return refusal(table), table
 
 
