@@ -131,7 +131,7 @@ class ndarray:  # CuPy's name
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **_: Any) -> Any:
         from cupy import _dlpack
 
-        return _dlpack.export(self, versioned=max_version is not None and max_version >= (1, 0))
+        return _dlpack.export(self, max_version=max_version)
 
     def __len__(self) -> int:
         if not self.shape:
