@@ -78,17 +78,6 @@ class device:  # PyTorch's name
         self.type = kind
         self.index = int(number) if number else index
 
-    def __repr__(self) -> str:
-        return f"device(type='{self.type}', index={self.index})"
-
-    def __str__(self) -> str:
-        return self.type if self.index is None else f"{self.type}:{self.index}"
-
-    def __eq__(self, other: object) -> Any:
-        return isinstance(other, device) and repr(self) == repr(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 class _Memory(PooledMemory):
     """Memory of the caching allocator, which gives a dropped tensor's to the stream that it was made on.
@@ -267,20 +256,6 @@ class Tensor:
     def tolist(self) -> Any:
         return self.cpu()._array.tolist()
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if not self.is_cuda:
-            raise AttributeError("Can't get __cuda_array_interface__ on non-CUDA tensor")
-        told = dict(self._array.__cuda_array_interface__)
-        del told["stream"]
-        return told | {"version": 2}
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self._array.__dlpack__(**keywords)
-
 
 def _debug_has_internal_overlap(tensor: Tensor) -> int:
     return 0
@@ -342,17 +317,6 @@ def zeros(*size: Any, **keywords: Any) -> Tensor:
 
 def ones(*size: Any, **keywords: Any) -> Tensor:
     return full(_shape(size), 1, **keywords)
-
-
-def tensor(data: Any, *, dtype: dtype | None = None, device: Any = None) -> Tensor:
-    values = np.asarray(data, None if dtype is None else dtype._numpy)
-    number = _number(device)
-    if number is None:
-        return Tensor(values.copy())
-    with cuda._current(number):
-        made = Tensor(_device_empty(values.shape, values.dtype))
-        made._array.set(values)
-        return made
 
 
 from torch import distributed as distributed  # noqa: E402 (it takes what is above)

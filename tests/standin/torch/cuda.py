@@ -24,15 +24,6 @@ class Stream:
     def cuda_stream(self) -> int:
         return self._stream.ptr
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.cuda_stream
-
-    def synchronize(self) -> None:
-        self._stream.synchronize()
-
-    def query(self) -> bool:
-        return self._stream.done
-
     def record_event(self) -> streams.Marker:
         return self._itself().mark()
 
@@ -99,10 +90,6 @@ def stream(stream: Stream) -> Iterator[None]:
             del _streams()[stream.device_index]
         else:
             _streams()[stream.device_index] = before
-
-
-def synchronize(device: Any = None) -> None:
-    cupy.cuda.Device(_index(device)).synchronize()
 
 
 class _Of:
