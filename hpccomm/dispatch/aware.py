@@ -38,85 +38,6 @@ from hpccomm.runtime.waiting import completed, drive
 from hpccomm.settings import Settings
 
 
-class Alternating:
-    """Runs programs over a transport that takes device memory, one at a time.
-
-    Parameters
-    ----------
-    transport : Transport
-        Moves the messages.
-    device : int
-        CUDA device of this rank.
-    """
-
-    def __init__(self, transport: Transport, device: int) -> None:
-        self._transport = transport
-        self._device = device
-        # Ranks come to the same number of a call, since they run the same calls.
-        self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
-
-    def steps(self, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
-        """Run `program`, polled. When the steps end, the result is ordered on the stream.
-
-        Parameters
-        ----------
-        program : DeviceProgram
-            This rank's program.
-        send, recv : int
-            Addresses of the arrays; any number without an array.
-        stream : int
-            The stream that makes them, and runs local steps.
-
-        Raises
-        ------
-        BufferMismatch
-            If a peer sends a message of another size, or of another call.
-        CommunicationError
-            If CUDA has failed.
-        """
-        tag = next(self._tags)
-        isend, irecv, device = self._transport.isend, self._transport.irecv, self._device
-        with used(stream, device):
-            at, alive = program.buffers(send, recv)
-        requests: list[Request] = []
-        done = False  # whether all on the stream is done
-        try:
-            for receives, sends, local in program.turns:
-                if receives or sends:
-                    if not done:
-                        # Also of the received memory: the device may still read its old contents.
-                        ready = passed(stream, device)
-                        while not ready():
-                            yield False
-                        done = True
-                    incoming = program.pieces(receives, at)
-                    outgoing = program.pieces(sends, at)
-                    requests = [irecv(_memory(piece), piece.peer, tag) for piece in incoming]
-                    requests += [isend(_memory(piece), piece.peer, tag) for piece in outgoing]
-                    yield from self._complete(requests, incoming, tag)
-                if local:
-                    with used(stream, device):
-                        program.carry_out(local, at, stream)
-                    done = False
-        except BaseException:  # the call failed, or was abandoned
-            keep(requests, alive)
-            raise
-
-    def _complete(self, requests: list[Request], receives: Pieces, tag: int) -> Steps:
-        """Wait, polled, until all requests are complete. The receives come first."""
-        left = [request for request in requests if not request()]
-        idle = 0
-        suspects = NONE
-        while left:
-            yield not idle
-            before = len(left)
-            left = [request for request in left if not request()]
-            idle = idle + 1 if len(left) == before else 0
-            if idle and idle % PATIENT_POLLS == 0:
-                expected = [(piece.peer, piece.data.nbytes) for piece in receives]
-                suspects = suspected(self._transport, suspects, expected, requests, left, tag)
-
-
 def _memory(piece: Piece) -> Any:
     return aliased(piece.data.pointer, piece.data.nbytes)
 
@@ -153,12 +74,60 @@ class CudaAwareDispatch(OnDevice):
     ) -> None:
         super().__init__(backend.rank, backend.topology, device, settings, staged)
         self.over = f"MPI is given device memory, since {reason}"
-        self._runner = Alternating(backend.collectives, device)
+        self._transport = backend.collectives
+        # Ranks come to the same number of a call, since they run the same calls.
+        self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
         self._claimed = True
 
     def running(self, program: DeviceProgram) -> DeviceImplementation:
         """Return the steps of a program. When they end, the result is ordered on the stream."""
-        return DeviceImplementation(start=partial(self._runner.steps, program))
+        return DeviceImplementation(start=partial(self._steps, program))
+
+    def _steps(self, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
+        """Run a program, polled: messages once the stream has come to them, local steps on the stream.
+
+        Raises
+        ------
+        BufferMismatch
+            If a peer sends a message of another size, or of another call.
+        CommunicationError
+            If CUDA has failed.
+        """
+        tag, device = next(self._tags), self._device
+        isend, irecv = self._transport.isend, self._transport.irecv
+        with used(stream, device):
+            at, alive = program.buffers(send, recv)
+        requests: list[Request] = []
+        try:
+            for receives, sends, local in program.turns:
+                coming, going = program.pieces(receives, at), program.pieces(sends, at)
+                if coming or going:
+                    # Also of the received memory: the device may still read its old contents.
+                    ready = passed(stream, device)
+                    while not ready():
+                        yield False
+                    requests = [irecv(_memory(piece), piece.peer, tag) for piece in coming]
+                    requests += [isend(_memory(piece), piece.peer, tag) for piece in going]
+                    yield from self._complete(requests, coming, tag)
+                with used(stream, device):
+                    program.carry_out(local, at, stream)
+        except BaseException:  # the call failed, or was abandoned
+            keep(requests, alive)
+            raise
+
+    def _complete(self, requests: list[Request], receives: Pieces, tag: int) -> Steps:
+        """Wait, polled, until all requests are complete. The receives come first."""
+        left = [request for request in requests if not request()]
+        idle = 0
+        suspects = NONE
+        while left:
+            yield not idle
+            before = len(left)
+            left = [request for request in left if not request()]
+            idle = idle + 1 if len(left) == before else 0
+            if idle and idle % PATIENT_POLLS == 0:
+                expected = [(piece.peer, piece.data.nbytes) for piece in receives]
+                suspects = suspected(self._transport, suspects, expected, requests, left, tag)
 
     def message(
         self, receives: Pieces, sends: Pieces, tag: int

@@ -58,8 +58,9 @@ class NcclDispatch(OnDevice):
             with used(stream, device):
                 at, alive = program.buffers(send, recv)
                 for receives, sends, local in program.turns:
-                    if receives or sends:
-                        exchange(program.pieces(receives, at), program.pieces(sends, at), stream)
+                    coming, going = program.pieces(receives, at), program.pieces(sends, at)
+                    if coming or going:
+                        exchange(coming, going, stream)
                     program.carry_out(local, at, stream)
                 del alive  # from here on the pool gives it to what comes later on this stream
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from hpccomm.contracts.device import (
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
-from hpccomm.dispatch.execution.program import OWN, LocalRound, Step, Transit, local_rounds
+from hpccomm.dispatch.execution.program import Program, Slice, Step, Transit, compiled
 from hpccomm.dispatch.proving import proven
 from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.dtypes import DType
@@ -35,7 +35,7 @@ from hpccomm.memory.cuda.streams import used
 from hpccomm.reductions import ReduceOp, name_of
 from hpccomm.schedules.algorithms import Asked
 from hpccomm.schedules.cost.network_files import typical
-from hpccomm.schedules.schedule import Schedule, Tuning, segment_elements, world
+from hpccomm.schedules.schedule import Tuning, segment_elements, world
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
@@ -186,6 +186,7 @@ class OnDevice(ABC):
         if choice.other is not None:
             code = proven(choice.algorithm, {Reach.NONE: build}, call, tuning, size)
         schedule = build(world(size, np.array([self._rank])), call, tuning)
+        lengths = call.lengths_of(self._rank)
         fold = None
         if isinstance(call.op, ReduceOp):
             averaged = size if call.op is ReduceOp.AVG else 0
@@ -198,7 +199,8 @@ class OnDevice(ABC):
         )
         if not call.elements:
             return choice, DeviceImplementation(_nothing)
-        return choice, self.running(DeviceProgram(schedule, call.dtype, fold, self.scratch))
+        program = compiled(schedule, lengths)
+        return choice, self.running(DeviceProgram(program, lengths, call.dtype, fold, self.scratch))
 
     @abstractmethod
     def running(self, program: "DeviceProgram") -> DeviceImplementation:
@@ -228,14 +230,6 @@ def _nothing(_send: int, _recv: int, _stream: int) -> None:
     pass
 
 
-class DevicePlace(NamedTuple):
-    """Elements of the buffer of that number, `offset` bytes from its beginning."""
-
-    buffer: int
-    offset: int
-    elements: int
-
-
 class DeviceProgram:
     """One rank's program, for arrays in device memory: messages, copies and folds.
 
@@ -244,8 +238,10 @@ class DeviceProgram:
 
     Parameters
     ----------
-    schedule : Schedule
+    program : Program
         What this rank does. It names no memory of peers.
+    lengths : tuple of int
+        Elements of this rank's arrays, the sent one and the received one.
     dtype : dtype
         Of its elements.
     fold : DeviceFolder or None
@@ -260,22 +256,18 @@ class DeviceProgram:
     """
 
     def __init__(
-        self, schedule: Schedule, dtype: DType, fold: DeviceFolder | None, scratch: Scratch
+        self,
+        program: Program,
+        lengths: tuple[int, int],
+        dtype: DType,
+        fold: DeviceFolder | None,
+        scratch: Scratch,
     ) -> None:
+        self.turns = tuple(turn for channel in program.channels for turn in channel)
+        self._sizes = (*lengths, program.scratch)
         self._dtype = dtype
-        self._elements = schedule.scratch
         self._fold = fold
         self._scratch = scratch
-
-        def placed(buffer: int, start: int, count: int) -> DevicePlace:
-            assert buffer < len(OWN)  # device memory of peers is not reached
-            return DevicePlace(buffer, start * dtype.itemsize, count)
-
-        self.turns = tuple(
-            LocalRound(_full(receives), _full(sends), local)
-            for channel in local_rounds(schedule, placed)
-            for receives, sends, local in channel
-        )
 
     def buffers(self, send: int, recv: int) -> tuple[Addresses, Any]:
         """Return the addresses of this rank's buffers, and what keeps its scratch.
@@ -293,32 +285,28 @@ class DeviceProgram:
         UsageError
             If a graph is captured from the stream, and its memory is not allocated yet.
         """
-        if not self._elements:
+        if not self._sizes[-1]:
             return (send, recv, 0), None
-        scratch = self._scratch.empty(self._elements * self._dtype.itemsize)
+        scratch = self._scratch.empty(self._sizes[-1] * self._dtype.itemsize)
         return (send, recv, scratch.data.ptr), scratch
 
-    def pieces(self, messages: Sequence[Transit[DevicePlace]], at: Addresses) -> list[Piece]:
-        """Return messages of a turn, by the addresses that `buffers` gave."""
-        dtype = self._dtype
-        return [
-            Piece(peer, Span(at[buffer] + offset, elements, dtype))
-            for peer, (buffer, offset, elements) in messages
-        ]
+    def pieces(self, messages: Sequence[Transit], at: Addresses) -> list[Piece]:
+        """Return messages of a turn that have elements, by the addresses that `buffers` gave."""
+        pieces = [Piece(peer, self._span(where, at)) for peer, where in messages]
+        return [each for each in pieces if each.data.elements]
 
-    def carry_out(self, local: Sequence[Step[DevicePlace]], at: Addresses, stream: int) -> None:
+    def carry_out(self, local: Sequence[Step], at: Addresses, stream: int) -> None:
         """Put a turn's local steps on a stream, which is CuPy's current one. Never blocks."""
-        itemsize = self._dtype.itemsize
-        for sources, (buffer, offset, elements), final in local:
-            target = at[buffer] + offset
+        for sources, target, final in local:
+            given = [self._span(source, at).pointer for source in sources]
+            out = self._span(target, at)
             if final is None:
-                of, begin, _ = sources[0]
-                copy(at[of] + begin, target, elements * itemsize, stream)
+                copy(given[0], out.pointer, out.nbytes, stream)
             else:
                 assert self._fold is not None
-                contributions = [at[of] + begin for of, begin, _ in sources]
-                self._fold(contributions, target, elements, final)
+                self._fold(given, out.pointer, out.elements, final)
 
-
-def _full(messages: Sequence[Transit[DevicePlace]]) -> tuple[Transit[DevicePlace], ...]:
-    return tuple(each for each in messages if each.data.elements)
+    def _span(self, part: Slice, at: Addresses) -> Span:
+        buffer, where = part
+        whole = Span(at[buffer], self._sizes[buffer], self._dtype)
+        return whole if where is None else whole.part(where)

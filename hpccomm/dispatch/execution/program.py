@@ -9,7 +9,7 @@ runners of this package run it.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +44,22 @@ class Slice(NamedTuple):
     where: slice | None
 
 
-Where = TypeVar("Where")
-"""A name of a buffer's elements: a `Slice`, or a place in device memory."""
-
-
-class Transit(NamedTuple, Generic[Where]):
+class Transit(NamedTuple):
     """A message to or from `peer`."""
 
     peer: int
-    data: Where
+    data: Slice
 
 
-class Step(NamedTuple, Generic[Where]):
+class Step(NamedTuple):
     """Fold `sources` into `target`, `final` or not; if `final` is None, copy the only source."""
 
-    sources: tuple[Where, ...]
-    target: Where
+    sources: tuple[Slice, ...]
+    target: Slice
     final: bool | None
 
 
-class LocalRound(NamedTuple, Generic[Where]):
+class LocalRound(NamedTuple):
     """The actions of this rank in one round, or in a step of the barrier at its end.
 
     Attributes
@@ -74,13 +70,13 @@ class LocalRound(NamedTuple, Generic[Where]):
         In their order, once those are complete.
     """
 
-    receives: tuple[Transit[Where], ...]
-    sends: tuple[Transit[Where], ...]
-    local: tuple[Step[Where], ...] = ()
+    receives: tuple[Transit, ...]
+    sends: tuple[Transit, ...]
+    local: tuple[Step, ...] = ()
 
 
-ChannelRounds = tuple[LocalRound[Slice], ...]
-"""What a rank does in a channel, on arrays."""
+ChannelRounds = tuple[LocalRound, ...]
+"""What a rank does in a channel."""
 
 
 class Program(NamedTuple):
@@ -113,7 +109,7 @@ class MemoryRound(NamedTuple):
         The steps of the barrier that follows: the rank to hear, and the rank to signal.
     """
 
-    local: tuple[Step[Slice], ...]
+    local: tuple[Step, ...]
     barrier: tuple[tuple[int, int], ...]
 
 
@@ -132,7 +128,7 @@ class MemoryProgram(NamedTuple):
     scratch: int
 
 
-Placed = Callable[[int, int, int], Where]
+Placed = Callable[[int, int, int], Slice]
 """``placed(buffer, start, count)`` names elements of the buffer of that number."""
 
 
@@ -146,7 +142,25 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     lengths : tuple of int
         Elements of this rank's `SEND` and `RECV`.
     """
-    return Program(local_rounds(schedule, _slices(schedule, lengths)), schedule.scratch)
+    placed, channels = _slices(schedule, lengths), list[ChannelRounds]()
+    for channel in schedule.channels:
+        turns: list[LocalRound] = []
+        opening = True
+        for each in channel():
+            opening = opening and not (each.receives or each.sends or each.local)
+            if opening:
+                continue  # the runner performs this barrier
+            turn = LocalRound(
+                tuple(message for table in each.receives for message in _messages(table, placed)),
+                tuple(message for table in each.sends for message in _messages(table, placed)),
+                tuple(step for table in each.local for step in _steps(table, placed)),
+            )
+            if any(turn):
+                turns.append(turn)
+            if each.barrier is not None:
+                turns.extend(_met(each.barrier, placed))
+        channels.append(tuple(turns))
+    return Program(tuple(channels), schedule.scratch)
 
 
 def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryProgram | None:
@@ -172,7 +186,7 @@ def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryPr
     return MemoryProgram(tuple(rounds), schedule.scratch)
 
 
-def _slices(schedule: Schedule, lengths: tuple[int, int]) -> "Placed[Slice]":
+def _slices(schedule: Schedule, lengths: tuple[int, int]) -> Placed:
     sizes = (*lengths, schedule.scratch)
 
     def placed(buffer: int, start: int, count: int) -> Slice:
@@ -182,39 +196,14 @@ def _slices(schedule: Schedule, lengths: tuple[int, int]) -> "Placed[Slice]":
     return placed
 
 
-def local_rounds(
-    schedule: Schedule, placed: Placed[Where]
-) -> tuple[tuple[LocalRound[Where], ...], ...]:
-    """Return the turns of the one rank of `schedule`, for each channel."""
-    channels = []
-    for channel in schedule.channels:
-        turns: list[LocalRound[Where]] = []
-        opening = True
-        for each in channel():
-            opening = opening and not (each.receives or each.sends or each.local)
-            if opening:
-                continue  # the runner performs this barrier
-            turn = LocalRound(
-                tuple(message for table in each.receives for message in _messages(table, placed)),
-                tuple(message for table in each.sends for message in _messages(table, placed)),
-                tuple(step for table in each.local for step in _steps(table, placed)),
-            )
-            if any(turn):
-                turns.append(turn)
-            if each.barrier is not None:
-                turns.extend(_met(each.barrier, placed))
-        channels.append(tuple(turns))
-    return tuple(channels)
-
-
-def _messages(table: Transfers, placed: Placed[Where]) -> Iterator[Transit[Where]]:
+def _messages(table: Transfers, placed: Placed) -> Iterator[Transit]:
     buffer = _NUMBER[table.buffer]
     columns = (table.peer.tolist(), table.start.tolist(), table.count.tolist())
     for peer, start, count in zip(*columns, strict=True):
         yield Transit(peer, placed(buffer, start, count))
 
 
-def _steps(table: LocalStep, placed: Placed[Where]) -> Iterator[Step[Where]]:
+def _steps(table: LocalStep, placed: Placed) -> Iterator[Step]:
     final = table.final if isinstance(table, Folds) else None
     for row, (rank, count) in enumerate(
         zip(table.rank.tolist(), table.count.tolist(), strict=True)
@@ -223,14 +212,14 @@ def _steps(table: LocalStep, placed: Placed[Where]) -> Iterator[Step[Where]]:
         yield Step(at, _at(table.target, row, rank, count, placed), final)
 
 
-def _at(place: Place, row: int, rank: int, count: int, placed: Placed[Where]) -> Where:
+def _at(place: Place, row: int, rank: int, count: int, placed: Placed) -> Slice:
     start = int(place.start[row]) if isinstance(place.start, np.ndarray) else place.start
     number = _NUMBER[place.buffer]
     peer = rank if place.peer is None else int(place.peer[row])
     return placed(number if peer == rank else len(OWN) * (peer + 1) + number, start, count)
 
 
-def _met(group: Group, placed: Placed[Where]) -> Iterator[LocalRound[Where]]:
+def _met(group: Group, placed: Placed) -> Iterator[LocalRound]:
     """Return the turns of a barrier."""
     nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
     for hears, tells in _meetings(group):
@@ -310,7 +299,7 @@ class Reached:
             return peer
         return peer[elements] if isinstance(peer, np.ndarray) else peer.part(elements)
 
-    def _action(self, step: Step[Slice], fold: Folder | None) -> Action | None:
+    def _action(self, step: Step, fold: Folder | None) -> Action | None:
         """Return the function for one step, to be called repeatedly; None for an empty step."""
         sources = [self._part(source) for source in step.sources]
         target = self._part(step.target)
@@ -339,7 +328,7 @@ class Reached:
         fold(sources, result, final)
         target.write(result)
 
-    def actions(self, steps: Iterable[Step[Slice]], fold: Folder | None) -> Iterator[Action]:
+    def actions(self, steps: Iterable[Step], fold: Folder | None) -> Iterator[Action]:
         """Return the function for local steps in order, each bound at its turn."""
         for step in steps:
             action = self._action(step, fold)
