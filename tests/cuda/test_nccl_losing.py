@@ -3,8 +3,6 @@
 import threading
 from functools import reduce
 from operator import and_
-from time import perf_counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +10,6 @@ from nccl_ranks import on_devices
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.runtime.pending import PendingCalls, StreamCall, pending_call
-from hpccomm.runtime.reports import Tally
-from hpccomm.runtime.waiting import Gate
-from hpccomm.runtime.work import Work
 
 cupy = pytest.importorskip("cupy")
 
@@ -85,34 +78,3 @@ def test_nccl_begins_anew_without_the_lost_rank(monkeypatch):
         assert isinstance(error, hpccomm.PeerLost), error
         assert error.ranks == (LOST,)
         assert told == ("world.e1", "nccl", [3.0] * 4, 2)
-
-
-def test_what_an_abort_completes_has_failed():
-    """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
-    gate, stuck, stream = Gate(), threading.Event(), cupy.cuda.Stream(non_blocking=True)
-    pending = PendingCalls(0, lambda: None, lambda _call, error: error)
-    entry = [
-        None,
-        1,
-        1,
-        CallFingerprint("all_reduce", 8),
-        "device",
-        None,
-        perf_counter(),
-        30.0,
-        None,
-        None,
-    ]
-    stream.launch_host_func(lambda _: stuck.wait(30), None)
-    call = pending_call(stream.ptr, stream, entry, ())
-    pending.note_alone(call)
-    calls = SimpleNamespace(
-        gate=gate, reports=SimpleNamespace(trace=None), failure=SimpleNamespace(unraised=None)
-    )
-    work = Work(calls, entry, Tally(), None, None).on_stream(StreamCall(pending, call, None))
-    pending.abandon()
-    stuck.set()
-    stream.synchronize()
-    threading.Timer(0.05, gate.shut, (hpccomm.CommunicatorAborted("lost"),)).start()
-    with pytest.raises(hpccomm.CommunicatorAborted):
-        work.wait(block=True)

@@ -13,7 +13,7 @@ from until import until
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls
+from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls, pending_call
 from hpccomm.runtime.recorder import LABEL, TIMEOUT, Origin
 
 cupy = pytest.importorskip("cupy")
@@ -141,6 +141,17 @@ def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     pending.look(NOW + 60)
     assert len(told) == 1, "told once"
     held_up.let_go()
+
+
+def test_what_an_abort_completes_is_not_done(stream):
+    """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
+    pending, _ = pending_calls()
+    held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(1, NOW), ())
+    pending.note_alone(call)
+    pending.abandon()
+    held_up.let_go()
+    stream.synchronize()
+    assert not pending.done(call)
 
 
 @pytest.mark.standin
