@@ -7,7 +7,7 @@ imports done.
 import numpy as np
 import pytest
 from forked import Forks
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import on_devices
 from until import until
 
 from hpccomm.communicator.lanes import ending
@@ -34,46 +34,32 @@ def forks():
 # Finalize.
 
 
-def captured(comm, x):
-    """Capture a call on an array and launch it; return the graph."""
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.get_current_stream().synchronize()
-    stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-    comm.all_reduce(x, stream=stream)
-    graph = stream.end_capture()
-    graph.launch(stream)
-    stream.synchronize()
-    return graph
-
-
-def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(caplog, monkeypatch):
+@pytest.mark.processes
+@pytest.mark.parametrize("dropped", [False, True])
+def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(dropped, caplog, monkeypatch):
     monkeypatch.setattr(ending, "GRAPH_SECONDS", GRAPH_SECONDS)
 
     def main(comm):
-        x = cupy.ones(4, np.float32)
-        graph = captured(comm, x)
+        x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.get_current_stream().synchronize()
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        comm.all_reduce(x, stream=stream)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+        if dropped:
+            del graph
         communicators = comm._core.lanes.device.backend._communicators
         comm.finalize()
-        assert not communicators._over()
+        assert communicators._over() == dropped
         assert x.get().tolist() == [comm.size] * 4
-        del graph
-        until(communicators._over)
+        if not dropped:
+            del graph
+            until(communicators._over)
 
     on_devices(2, main)
-    assert any("drop the graphs" in record.getMessage() for record in caplog.records)
-
-
-@pytest.mark.processes
-def test_graphs_that_were_dropped_keep_nothing(caplog):
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            captured(comm, cupy.ones(4, np.float32))
-        communicators = comm._core.lanes.device.backend._communicators
-        comm.finalize()
-        assert communicators._over()
-
-    run_ranks(2, main, backend="nccl")
-    assert not any("drop the graphs" in record.getMessage() for record in caplog.records)
+    told = any("drop the graphs" in record.getMessage() for record in caplog.records)
+    assert told == (not dropped)
 
 
 # Leaving.
