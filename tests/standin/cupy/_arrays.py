@@ -31,37 +31,6 @@ def check_kernel_dtype(dtype: np.dtype) -> None:
         raise ValueError(f"Unsupported dtype {dtype}")
 
 
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    step = itemsize
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))
-
-
-def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    if 0 in shape:
-        return True
-    expected = itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent != 1 and stride != expected:
-            return False
-        expected *= extent
-    return True
-
-
-class flags:  # CuPy's name
-    """What numpy.ndarray.flags tells of memory order."""
-
-    def __init__(self, c: bool, f: bool, own: bool) -> None:
-        self.c_contiguous = c
-        self.f_contiguous = f
-        self.owndata = own
-        self.fnc = f and not c
-        self.forc = f or c
-
-
 class ndarray:  # CuPy's name
     """An array in device memory."""
 
@@ -73,7 +42,6 @@ class ndarray:  # CuPy's name
         dtype: Any = float,
         memptr: MemoryPointer | None = None,
         strides: Any = None,
-        order: str = "C",
         *,
         _base: Any = None,
     ) -> None:
@@ -84,25 +52,23 @@ class ndarray:  # CuPy's name
         self.size = math.prod(self.shape)
         self.nbytes = self.size * self.itemsize
         if strides is None:
-            self.strides = _strides(self.shape, self.itemsize)
-            if order == "F":
-                self.strides = _strides(self.shape[::-1], self.itemsize)[::-1]
-        else:
-            self.strides = tuple(strides)
+            after = [math.prod(self.shape[axis + 1 :]) for axis in range(self.ndim)]
+            strides = [self.itemsize * each for each in after]
+        self.strides = tuple(strides)
         if memptr is not None and not isinstance(memptr, MemoryPointer):
             raise TypeError(
                 f"Cannot convert {type(memptr).__name__} to cupy.cuda.memory.MemoryPointer"
             )
         self.data = alloc(self.nbytes) if memptr is None else memptr
         self.base = _base
-        self._c_contiguous = _contiguous(self.shape, self.strides, self.itemsize)
-        self._f_contiguous = _contiguous(self.shape[::-1], self.strides[::-1], self.itemsize)
+        # NumPy's of the same form, which is never looked into.
+        form = np.lib.stride_tricks.as_strided(
+            np.empty(1, f"V{self.itemsize}"), self.shape, self.strides
+        )
+        self.flags = form.flags
+        self._c_contiguous = form.flags.c_contiguous
 
     # What it is
-
-    @property
-    def flags(self) -> flags:
-        return flags(self._c_contiguous, self._f_contiguous, self.base is None)
 
     @property
     def device(self) -> Device:

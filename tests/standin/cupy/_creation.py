@@ -14,24 +14,24 @@ __all__ = [
 ]  # fmt: skip
 
 
-def empty(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
-    return ndarray(shape, dtype, order=order)
+def empty(shape: Any, dtype: Any = float) -> ndarray:
+    return ndarray(shape, dtype)
 
 
-def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
-    made = ndarray(shape, dtype, order=order)
+def zeros(shape: Any, dtype: Any = float) -> ndarray:
+    made = ndarray(shape, dtype)
     made.data.memset_async(0, made.nbytes)
     return made
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C") -> ndarray:
-    made = ndarray(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order=order)
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> ndarray:
+    made = ndarray(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
     made.fill(fill_value)
     return made
 
 
-def ones(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
-    return full(shape, 1, dtype, order)
+def ones(shape: Any, dtype: Any = float) -> ndarray:
+    return full(shape, 1, dtype)
 
 
 def empty_like(

@@ -80,17 +80,9 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
         "totalGlobalMem": control.MEMORY,
         "major": 9,
         "minor": 0,
-        "multiProcessorCount": 132,
         "pciDomainID": 0,
         "pciBusID": there.number + 16,
         "pciDeviceID": 0,
-        "clockRate": 1980000,
-        "integrated": 0,
-        "canMapHostMemory": 1,
-        "concurrentKernels": 1,
-        "unifiedAddressing": 1,
-        "isMultiGpuBoard": 0,
-        "asyncEngineCount": 3,
     }
 
 
