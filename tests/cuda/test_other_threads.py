@@ -29,8 +29,23 @@ GLOBAL = runtime.streamCaptureModeGlobal
 # Which device.
 
 
-def elsewhere(waits):
-    """Wait for a call on device 0 while device 1 is current; both streams are the default one."""
+def batched(comm, x):
+    with comm.batch(async_op=True) as batch:
+        comm.all_reduce(x)
+    return [batch.work]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda comm, x: [comm.all_reduce(x, async_op=True)],
+        batched,
+        lambda comm, x: [comm.broadcast(x, async_op=True), comm.all_reduce(x, async_op=True)],
+    ],
+    ids=["call", "batch", "two"],
+)
+def test_the_stream_that_waits_is_that_of_the_arrays_device(waits):
+    """A call on device 0 is waited for while device 1 is current; both streams are the default one."""
 
     def main(comm):
         with cupy.cuda.Device(comm.device):
@@ -54,25 +69,6 @@ def elsewhere(waits):
             assert (x.get() == 1).all()
 
     run_ranks(1, main, backend="nccl")
-
-
-def batched(comm, x):
-    with comm.batch(async_op=True) as batch:
-        comm.all_reduce(x)
-    return [batch.work]
-
-
-@pytest.mark.parametrize(
-    "waits",
-    [
-        lambda comm, x: [comm.all_reduce(x, async_op=True)],
-        batched,
-        lambda comm, x: [comm.broadcast(x, async_op=True), comm.all_reduce(x, async_op=True)],
-    ],
-    ids=["call", "batch", "two"],
-)
-def test_the_stream_that_waits_is_that_of_the_arrays_device(waits):
-    elsewhere(waits)
 
 
 CONTEXTS = """
