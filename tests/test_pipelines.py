@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.phases import Phase
+from hpccomm.schedules.algorithms.partition import Phase
 from hpccomm.schedules.algorithms.pipeline import Tree, in_streams
 from hpccomm.schedules.algorithms.tree import two_trees
 from hpccomm.schedules.schedule import Tuning, whole, world

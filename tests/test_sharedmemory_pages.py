@@ -15,15 +15,15 @@ from hpccomm.errors import CommunicationError
 from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import pages as libc
 from hpccomm.memory.shared.heap import PeerSegments
+from hpccomm.memory.shared.node import Offer, ProbeResult, agreed, offer, tried
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
-from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried
 
 ELEMENTS = 300_000
 
 CHILD = f"""
 import json, os, sys
 import numpy as np
-from hpccomm.memory.shared.probe import offer
+from hpccomm.memory.shared.node import offer
 from hpccomm.memory.shared.heap import process_memory
 
 heap = process_memory().heap

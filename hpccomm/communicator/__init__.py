@@ -4,7 +4,6 @@
   `objects`, `memory`, `planning`, `groups`: its methods, the functions that take `self`.
 - `counts`, `windows`: calls that list counts; one-sided memory. `mesh`, `grid`: ranks in named dimensions, or in
   a Cartesian grid. `halo`: ghost cells.
-- `shrinking`: communicators of the remaining ranks.
 - `core`: the state of one communicator; how a collective call is carried out. `prepared_calls`:
   decides calls, and finds what was decided before. `call_sink`: takes calls instead of issuing
   them.

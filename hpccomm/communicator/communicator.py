@@ -24,8 +24,8 @@ from hpccomm.settings import check_seconds
 if TYPE_CHECKING:
     from os import PathLike
 
+    from hpccomm.communicator.groups import Make
     from hpccomm.communicator.recording import ProgramRecorder
-    from hpccomm.communicator.shrinking import Make
 
 
 class Communicator(Hinting):

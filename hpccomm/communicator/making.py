@@ -1,6 +1,6 @@
 """Makes a communicator over a backend, with its node's communicator and a self-check.
 
-`creation` calls it for the first one, `groups` and `shrinking` for further ones.
+`creation` calls it for the first one, `groups` for further ones.
 """
 
 import logging
@@ -12,9 +12,9 @@ import numpy as np
 from hpccomm.backends.control import Control
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.core import Core
+from hpccomm.communicator.groups import grouped, own_ranks
 from hpccomm.communicator.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
 from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
-from hpccomm.communicator.shrinking import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
 from hpccomm.dispatch.host import HostDispatch

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from hpccomm.communicator.shrinking import GroupMember
+from hpccomm.communicator.groups import GroupMember
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.foreign_names import Hinting
 from hpccomm.settings import check_int

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.layouts import ALIGNMENT, Member, uneven_bytes
+from hpccomm.bench.perf.collectives import ALIGNMENT, COLLECTIVES, Member, uneven_bytes
 from hpccomm.bench.perf.patterns import REDUCED
 
 

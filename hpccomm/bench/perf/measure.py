@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpccomm.bench.perf import verification
-from hpccomm.bench.perf.collectives import Call, Operands, bind
+from hpccomm.bench.perf.collectives import Call, Layout, Member, Operands, Segments, bind
 from hpccomm.bench.perf.isolated import IsolatedTimer, RankTimes, repetitions
-from hpccomm.bench.perf.layouts import Layout, Member, Segments
 from hpccomm.bench.perf.memory import Array, MemoryKind
 from hpccomm.bench.perf.names import DEVICE
 from hpccomm.bench.perf.options import Options

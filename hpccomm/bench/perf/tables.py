@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpccomm import dtypes, settings
-from hpccomm.bench.perf.collectives import Benchmark, Operands
-from hpccomm.bench.perf.layouts import Layout, Member
+from hpccomm.bench.perf.collectives import Benchmark, Layout, Member, Operands
 from hpccomm.bench.perf.memory import MemoryKind
 from hpccomm.bench.perf.names import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, Pair, Sizes

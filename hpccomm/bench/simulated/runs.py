@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.bench.perf import facts, memory_use
-from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, benchmark
-from hpccomm.bench.perf.layouts import Layout
+from hpccomm.bench.perf.collectives import COLLECTIVES, Benchmark, Layout, benchmark
 from hpccomm.bench.perf.lines import MeasuredRow
 from hpccomm.bench.perf.options import Options
 from hpccomm.bench.perf.readers import ALL

@@ -7,13 +7,11 @@ matter.
 
 - `heap`: this process's segments, and the arrays in them; leases of it for staging; peers' segments, mapped here.
 - `pages`: the system calls, and peers' plain arrays.
-- `node`: what the ranks of a node expose and reach in a call.
-- `probe`: whether they can.
+- `node`: what the ranks of a node expose and reach in a call, and whether they can.
 
 The MPI backend offers it to schedules and windows through `hpccomm.contracts.transport`.
 """
 
-from hpccomm.memory.shared.node import NodeMemory
-from hpccomm.memory.shared.probe import Offer, ProbeResult, agreed, offer, tried
+from hpccomm.memory.shared.node import NodeMemory, Offer, ProbeResult, agreed, offer, tried
 
 __all__ = ["NodeMemory", "Offer", "ProbeResult", "agreed", "offer", "tried"]

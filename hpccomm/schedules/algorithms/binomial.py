@@ -25,8 +25,7 @@ from functools import partial
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, doublings
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, Phase, PhasePiece, doublings
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

@@ -21,8 +21,7 @@ Blocks that cross the end of the result take two messages.
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, doublings
-from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
+from hpccomm.schedules.algorithms.partition import Blocks, all_gather_in_pieces, doublings
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import (
     RECV,

@@ -26,8 +26,14 @@ receives its block (reduce_scatter) or the array (all_reduce).
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Listed, doublings
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Even,
+    Listed,
+    Phase,
+    PhasePiece,
+    doublings,
+)
 from hpccomm.schedules.algorithms.recursive_doubling import ActiveRanks, span, spans, spread_rounds
 from hpccomm.schedules.schedule import (
     RECV,

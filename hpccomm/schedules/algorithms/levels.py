@@ -22,13 +22,14 @@ from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Listed,
     Located,
+    Phase,
+    PhasePiece,
     Range,
     clipped,
     even,
     ranges,
     side_by_side,
 )
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

@@ -24,8 +24,7 @@ import numpy as np
 
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, offsets
-from hpccomm.schedules.algorithms.phases import all_gather_in_pieces
+from hpccomm.schedules.algorithms.partition import Blocks, Listed, all_gather_in_pieces, offsets
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

@@ -21,8 +21,7 @@ Scratch holds n contributions to one segment, not n arrays.
 """
 
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import AllGather, Gather, Scattering
+from hpccomm.schedules.algorithms.partition import AllGather, Blocks, Gather, Scattering
 from hpccomm.schedules.schedule import (
     SCRATCH,
     SEND,

@@ -23,8 +23,14 @@ import numpy as np
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import ring, shm
 from hpccomm.schedules.algorithms.linear import gather_rounds
-from hpccomm.schedules.algorithms.partition import Blocks, Clipped, Even, Listed, in_channels
-from hpccomm.schedules.algorithms.phases import Scattering
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Clipped,
+    Even,
+    Listed,
+    Scattering,
+    in_channels,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

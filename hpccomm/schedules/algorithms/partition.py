@@ -1,13 +1,33 @@
-"""Cuts arrays into the blocks of ranks, and blocks into pieces. All algorithms use it."""
+"""Cuts arrays into the blocks of ranks, and blocks into pieces; and phases, which work on the pieces.
+
+A phase does one thing with a range of the array, in one group of ranks: it folds it, hands it on, or both. An algorithm of
+one level runs a phase on the ranks of the call. A hierarchical one composes phases within nodes and across them. All
+phases take the same argument, a `PhasePiece`, so that any two can be composed. All algorithms use it.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, zip_longest
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from hpccomm.schedules.schedule import Channel, Column, Round, Rounds, Schedule, Tuning
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.schedule import (
+    RECV,
+    SCRATCH,
+    SEND,
+    Build,
+    Channel,
+    Column,
+    Group,
+    Place,
+    Round,
+    Rounds,
+    Schedule,
+    Tuning,
+    copies,
+)
 
 
 def even(count: int, parts: int) -> tuple[int, ...]:
@@ -204,3 +224,223 @@ def merged(programs: Sequence[Schedule]) -> Schedule:
         max((each.scratch for each in programs), default=0),
         next((each.segment for each in programs if each.segment is not None), None),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhasePiece:
+    """A range of the array, and what a phase does with it.
+
+    `start`, `count` and `root` may be columns: then each row has its own range, and the rows of a
+    group have the same.
+
+    Attributes
+    ----------
+    group : Group
+        The ranks that take part.
+    start, count : Column or int
+        First element and number of elements. They are the same in the source and in the target.
+    slot : int
+        First element of scratch that the phase may use.
+    segment : int
+        Elements that a pipeline moves at a time.
+    root : Column or int
+        The position of the root in the group. An all-reduce ignores it.
+    source : str
+        The buffer that is folded. A broadcast ignores it.
+    target : str
+        The buffer that gets the result. A broadcast reads it at the root.
+    final : bool
+        Whether the fold completes the result, so that AVG divides.
+    """
+
+    group: Group
+    start: Column | int
+    count: Column | int
+    slot: int
+    segment: int
+    root: Column | int = 0
+    source: str = SEND
+    target: str = RECV
+    final: bool = True
+
+
+Scratch = Callable[[int, int, int], int]
+"""``scratch(size, count, segment)``: elements of scratch that a phase takes in groups of `size` ranks
+with ranges of at most `count` elements."""
+
+
+class Phase(NamedTuple):
+    """One step of a collective algorithm, on a range of the array.
+
+    A rank that is alone copies the source to the target, or does nothing.
+
+    Attributes
+    ----------
+    rounds : callable
+        Makes the rounds for a `PhasePiece` of several ranks.
+    needs : callable
+        How much scratch they take.
+    copies_alone : bool
+        Whether a rank that is alone copies.
+    segments : callable
+        ``segments(size)``: segments of a piece among `size` ranks, where the array is cut; by default
+        one.
+    """
+
+    rounds: Callable[[PhasePiece], Rounds]
+    needs: Scratch = lambda _size, _count, _segment: 0
+    copies_alone: bool = True
+    segments: Callable[[int], int] = lambda _size: 1
+
+    def __call__(self, piece: PhasePiece) -> Rounds:
+        """Return the rounds for a piece."""
+        if piece.group.size > 1:
+            return self.rounds(piece)
+        if not self.copies_alone or piece.source == piece.target:
+            return iter(())
+        source, target = Place(piece.source, piece.start), Place(piece.target, piece.start)
+        return iter((Round(local=(copies(piece.group.rank, source, target, piece.count),)),))
+
+    def scratch(self, size: int, count: int, segment: int) -> int:
+        """Return the elements of scratch that the rounds take, as `Scratch` says."""
+        return self.needs(size, count, segment) if size > 1 else 0
+
+    def on(
+        self, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
+    ) -> Schedule:
+        """Return the schedule that runs on each of `pieces`; the first is the largest."""
+        segment = tuning.segment
+
+        def run(piece: Range, slot: int) -> Rounds:
+            return self(PhasePiece(group, piece.start, piece.count, slot, segment, call.root))
+
+        scratch = self.scratch(group.size, pieces[0].count, segment)
+        return in_channels(pieces, run, tuning, scratch)
+
+    def in_pieces(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        """Return the schedule that cuts the array into pieces and runs on each of them."""
+        pieces = ranges(call.counts[0], tuning.segment * self.segments(group.size))
+        return self.on(pieces, group, call, tuning)
+
+
+# Phases that work on blocks: each position of the group has one.
+
+
+class ReduceScatter(Protocol):
+    """Folds the blocks of `source`. Each rank gets the block of its position in `target`."""
+
+    def __call__(
+        self, group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str
+    ) -> Rounds:
+        """Return the rounds, which use scratch from `slot` on."""
+        ...
+
+
+AllGather = Callable[[Group, Blocks], Rounds]
+"""Each rank has its own block in `RECV` and gets all other blocks there."""
+
+
+Gather = Callable[[Group, Column | int, Blocks, int, Place, str], Rounds]
+"""``gather(group, root, blocks, slot, source, target)``: collects the own block of each rank, from `source`,
+in the root's buffer `target`. Scratch from `slot` on has room for all blocks."""
+
+
+class Scattering(NamedTuple):
+    """A reduce-scatter and an all-gather. The blocks may lie anywhere.
+
+    Attributes
+    ----------
+    reduce_scatter, all_gather : callable
+        The rounds of the two, among several ranks.
+    scratch : callable
+        ``scratch(size, largest)``: elements that `reduce_scatter` takes among `size` ranks, with
+        blocks of at most `largest` elements.
+    """
+
+    reduce_scatter: ReduceScatter
+    all_gather: AllGather
+    scratch: Callable[[int, int], int]
+
+    def all_reduce(self) -> Phase:
+        """Return the phase that scatters the folded blocks and gathers them again."""
+
+        def rounds(piece: PhasePiece) -> Rounds:
+            group = piece.group
+            blocks = Even(piece.start, piece.count, group.size)
+            own = Place(RECV, blocks.at(group.at)[0])
+            yield from self.reduce_scatter(
+                group, blocks, own, piece.slot, final=piece.final, source=piece.source
+            )
+            yield from self.all_gather(group, blocks)
+
+        def scratch(size: int, count: int, _segment: int) -> int:
+            return self.scratch(size, Even(0, count, size).largest)
+
+        return Phase(rounds, scratch, segments=lambda size: size)
+
+    def reduce(self, gather: Gather) -> Phase:
+        """Return the phase that scatters the folded blocks and collects them at the root.
+
+        A folded block lies in scratch. The root's array is written only by the gathering, since the
+        other ranks lack it.
+        """
+
+        def scratch(size: int, count: int, _segment: int) -> int:
+            largest = Even(0, count, size).largest
+            return self.scratch(size, largest) + largest
+
+        def rounds(piece: PhasePiece) -> Rounds:
+            group, slot = piece.group, piece.slot
+            blocks = Even(piece.start, piece.count, group.size)
+            own = Place(SCRATCH, slot + self.scratch(group.size, blocks.largest))
+            yield from self.reduce_scatter(
+                group, blocks, own, slot, final=piece.final, source=piece.source
+            )
+            # Everything that came in has been folded: its memory is free.
+            yield from gather(group, piece.root, blocks, slot, own, piece.target)
+
+        return Phase(rounds, scratch, segments=lambda size: size)
+
+    def reduce_scatter_in_pieces(self) -> Build:
+        """Return the build of a reduce-scatter that cuts each rank's block into segments."""
+
+        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+            blocks = Listed(call.counts)
+            pieces = clipped(blocks, tuning.segment)
+            own = blocks.at(group.at)[0]
+
+            def run(piece: Blocks, slot: int) -> Rounds:
+                target = Place(RECV, piece.at(group.at)[0] - own)
+                return self.reduce_scatter(group, piece, target, slot, final=True, source=SEND)
+
+            def copy(piece: Blocks, _slot: int) -> Rounds:
+                start, count = piece.at(group.at)
+                source, target = Place(SEND, start), Place(RECV, start)
+                yield Round(local=(copies(group.rank, source, target, count),))
+
+            if group.size == 1:
+                return in_channels(pieces, copy, tuning, 0)
+            return in_channels(pieces, run, tuning, self.scratch(group.size, pieces[0].largest))
+
+        return build
+
+
+def all_gather_in_pieces(rounds: AllGather, *, cut: bool = True) -> Build:
+    """Return the build of an all-gather: each rank copies its own block, then `rounds` follow.
+
+    If `cut`, that is done with one piece of the blocks after the other.
+    """
+
+    def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
+        blocks = Listed(call.counts)
+        own = blocks.at(group.at)[0]
+
+        def run(piece: Blocks, _slot: int) -> Rounds:
+            start, count = piece.at(group.at)
+            own_block = copies(group.rank, Place(SEND, start - own), Place(RECV, start), count)
+            yield Round(local=(own_block,))
+            yield from rounds(group, piece)
+
+        return in_channels(clipped(blocks, tuning.segment) if cut else [blocks], run, tuning, 0)
+
+    return build

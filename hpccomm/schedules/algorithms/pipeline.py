@@ -18,8 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import ranges, side_by_side
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.algorithms.partition import Phase, PhasePiece, ranges, side_by_side
 from hpccomm.schedules.schedule import (
     SCRATCH,
     Build,

@@ -22,8 +22,14 @@ which works for both, and receive the result.
 
 import numpy as np
 
-from hpccomm.schedules.algorithms.partition import Blocks, Located, doublings
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, all_gather_in_pieces
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Located,
+    Phase,
+    PhasePiece,
+    all_gather_in_pieces,
+    doublings,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

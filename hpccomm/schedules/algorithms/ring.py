@@ -15,8 +15,7 @@ all_reduce      2(n-1)           2(n-1)/n of the array
 `ALGORITHMS` lists it; hierarchical and ordered algorithms use its phases.
 """
 
-from hpccomm.schedules.algorithms.partition import Blocks
-from hpccomm.schedules.algorithms.phases import Scattering, all_gather_in_pieces
+from hpccomm.schedules.algorithms.partition import Blocks, Scattering, all_gather_in_pieces
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

@@ -27,8 +27,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Even, doublings
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece, Scratch
+from hpccomm.schedules.algorithms.partition import Even, Phase, PhasePiece, Scratch, doublings
 from hpccomm.schedules.algorithms.pipeline import SegmentRows, Segments, in_streams, pipelined
 from hpccomm.schedules.schedule import (
     RECV,

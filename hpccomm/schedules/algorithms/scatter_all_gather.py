@@ -17,8 +17,14 @@ broadcast       ⌈log2 n⌉ + n-1   at most 2(n-1)/n of the array
 import numpy as np
 
 from hpccomm.schedules.algorithms import ring
-from hpccomm.schedules.algorithms.partition import Blocks, Even, Located, doublings
-from hpccomm.schedules.algorithms.phases import Phase, PhasePiece
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Even,
+    Located,
+    Phase,
+    PhasePiece,
+    doublings,
+)
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 

@@ -34,8 +34,7 @@ import numpy as np
 from hpccomm.schedules.algorithms import chain, shm
 from hpccomm.schedules.algorithms.levels import Lap, Levels
 from hpccomm.schedules.algorithms.linear import gather_rounds, scattered
-from hpccomm.schedules.algorithms.partition import Blocks, Range, side_by_side
-from hpccomm.schedules.algorithms.phases import PhasePiece
+from hpccomm.schedules.algorithms.partition import Blocks, PhasePiece, Range, side_by_side
 from hpccomm.schedules.algorithms.recursive_doubling import span
 from hpccomm.schedules.schedule import (
     RECV,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpccomm.schedules.cost.times import Times
+from hpccomm.schedules.cost.links import Times
 from hpccomm.schedules.schedule import Column
 
 ROUNDING = 1e-12

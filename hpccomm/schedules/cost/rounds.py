@@ -33,10 +33,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import UsageError
-from hpccomm.schedules.cost.links import LinkRoutes, Links, joined
+from hpccomm.schedules.cost.links import (
+    LinkRoutes,
+    Links,
+    Times,
+    joined,
+    later,
+    rowwise,
+    seconds,
+    take_latest,
+)
 from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.repeats import Repeats, clock_slice
-from hpccomm.schedules.cost.times import Times, later, rowwise, seconds, take_latest
 from hpccomm.schedules.schedule import Channel, Column, Group, LocalStep, Rounds, Schedule, touched
 
 PARAMETERS = (
