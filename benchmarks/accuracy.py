@@ -19,7 +19,7 @@ import hpccomm
 from contest import jobs, program
 from contest.program import Option
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.exchange import Compressor
+from hpccomm.gradients.group import Compressor
 
 sys.path.append(str(jobs.CHECKOUT / "docs" / "examples"))
 from train_digits import train  # type: ignore[import-not-found]

@@ -43,7 +43,7 @@ from contest.program import Ranks
 from contest.rounds import Call
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.exchange import Compressor
+from hpccomm.gradients.group import Compressor
 
 LAYERS = 30
 SIZES = {"large": (912, 256), "small": (32, 8)}

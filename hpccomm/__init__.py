@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator.turns import Mutex as Mutex
     from hpccomm.communicator.windows import Window as Window
     from hpccomm.contracts.arrivals import ANY as ANY
-    from hpccomm.contracts.choice import Choice as Choice
+    from hpccomm.contracts.signature import Choice as Choice
     from hpccomm.errors import BackendUnavailable as BackendUnavailable
     from hpccomm.errors import BufferMismatch as BufferMismatch
     from hpccomm.errors import CollectiveTimeout as CollectiveTimeout
@@ -77,7 +77,7 @@ _NAMES = {
     "communicator.recording": ("ProgramRecorder",),
     "results.lateness": ("Lateness",),
     "runtime.reports": ("CallInfo", "Handle", "Tally"),
-    "contracts.choice": ("Choice",),
+    "contracts.signature": ("Choice",),
     "settings": ("CommOptions",),
     "reductions": ("ReduceOp", "WindowOp", "premul_sum", "loc_dtype", "with_index"),
     "binned": ("binned_sum", "rounded"),

@@ -26,7 +26,7 @@ from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.signature import Signature
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance import survival
-from hpccomm.testing.conformance.check import equal, raises, same_bits
+from hpccomm.testing.conformance.case import equal, raises, same_bits
 from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
 
 CASES = {case.name: case for case in conformance.cases()}

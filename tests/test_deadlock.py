@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpccomm.contracts.backend import ANSWERED, GONE, STOPPED, Answer
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
-from hpccomm.contracts.side import ANSWERED, GONE, STOPPED, Answer
 from hpccomm.runtime.deadlock import behind, stuck_with
 from hpccomm.runtime.recorder import Origin
 from hpccomm.runtime.traffic import ANY_TAG, Traffic

@@ -10,7 +10,7 @@ from together import LATE, Cases, run_all, together
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import conformance, run_ranks
-from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.case import raises
 
 if TYPE_CHECKING:
     import hpccomm

@@ -12,7 +12,7 @@ from conftest import Mpiexec
 from hpccomm.backends.bootstrap import node_sockets
 from hpccomm.backends.bootstrap.launch import job_key, job_name
 from hpccomm.backends.bootstrap.node_sockets import Address, ask, present, serve
-from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED
+from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED
 
 LARGE = 2_000_000
 SERVES = f"""

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import (
     Machine,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpccomm
-from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer
+from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer
 from hpccomm.runtime.verdict import judge, side_by_side
 
 NUMBER = 7

@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
 from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.backend import Implementation, Split, Survival
-from hpccomm.contracts.side import ANSWERED, Answer, Facts, SideChannel, group_uid
+from hpccomm.contracts.backend import (
+    ANSWERED,
+    Answer,
+    Facts,
+    Implementation,
+    SideChannel,
+    Split,
+    Survival,
+    group_uid,
+)
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
     DTYPES,

@@ -34,13 +34,12 @@ from numpy.typing import NDArray
 import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.bench.perf import facts
+from hpccomm.bench.perf.facts import figures, on_root
 from hpccomm.bench.perf.memory_use import PAGE, available, spelled
-from hpccomm.bench.perf.root import on_root
 from hpccomm.bench.progress import Progress, terminal
-from hpccomm.bench.rows import figures
 from hpccomm.communicator import Communicator
 from hpccomm.doctor.reading import read
-from hpccomm.doctor.sources import cpu
+from hpccomm.doctor.sources import host
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import nvml
 from hpccomm.memory.cuda.identity import identify
@@ -221,7 +220,7 @@ def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], di
 
 def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]]:
     """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the file system's."""
-    facts = read(cpu.gather, root)
+    facts = read(host.processors, root)
     threads = (allowed.intersection(numbers(core)) for core in facts.get("cores", ()))
     cores = {min(core) for core in threads if core} or allowed
     nodes = {each["node"]: cores & {*numbers(each["cpus"])} for each in facts.get("nodes", ())}

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
     from hpccomm.bench.pairs import measuring
     from hpccomm.bench.perf import facts
-    from hpccomm.bench.perf.root import on_root
+    from hpccomm.bench.perf.facts import on_root
     from hpccomm.bench.progress import Progress, terminal
     from hpccomm.results import pairs, pairs_text
     from hpccomm.results.pairs import Thresholds, locate_slow

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
-    from hpccomm.bench.perf.root import on_root
+    from hpccomm.bench.perf.facts import on_root
     from hpccomm.recordings.player import Player
 
     planned = on_root(comm, lambda: _planned(args, comm.size))

@@ -29,7 +29,7 @@ from hpccomm.bench.progress import watched
 from hpccomm.cli import output
 from hpccomm.cli.parser import JSON, LOOKED_FOR, RUN, query, refuse
 from hpccomm.errors import UsageError
-from hpccomm.results.liveness import in_words
+from hpccomm.results.origin import in_words
 from hpccomm.results.recording import Recording
 from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run, WholeSamples, choose
@@ -68,9 +68,9 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
     from hpccomm.results import pairs, pairs_text, rates, recording_text, table
+    from hpccomm.results.archive import verify
     from hpccomm.results.bounds import published
     from hpccomm.results.recording import Recording
-    from hpccomm.results.verify import verify
 
     if args.near is not None and args.expected is None:
         raise UsageError(NOTHING_EXPECTED)

@@ -15,8 +15,8 @@ from hpccomm.communicator.lanes import Call
 from hpccomm.communicator.lanes.check import odd_calls
 from hpccomm.communicator.lanes.message import BLOCKS, Parts
 from hpccomm.communicator.numbers import SCALARS
-from hpccomm.contracts.choice import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.collectives import CALLS
+from hpccomm.contracts.signature import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
 from hpccomm.errors import HpccommError, RankMismatch, UsageError, did_you_mean
 from hpccomm.foreign_names import of_argument

@@ -27,7 +27,7 @@ from hpccomm.files.regular import os_errors_as
 from hpccomm.foreign_names import Hinting
 from hpccomm.results import origin
 from hpccomm.results.lateness import Lateness, lateness
-from hpccomm.results.liveness import RUNNING
+from hpccomm.results.origin import RUNNING
 from hpccomm.results.recording import (
     COMPLETED,
     CallSignature,

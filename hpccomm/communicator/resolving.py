@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hpccomm import dtypes, reductions
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import CALLS, NOBODY, Collective
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.reductions import Deterministic, Op, ReduceOp

@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hpccomm import errors
-from hpccomm.contracts.side import ANSWERED, Answer, Facts
+from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import UsageError
 from hpccomm.files.regular import read_text
 

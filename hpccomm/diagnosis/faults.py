@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
 
-from hpccomm.contracts.side import ANSWERED, Answer
+from hpccomm.contracts.backend import ANSWERED, Answer
 from hpccomm.diagnosis.dumps import Dump, RecordedCall
 from hpccomm.diagnosis.history import PATIENCE, History, Job, Waiting
 from hpccomm.errors import RankMismatch

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpccomm.contracts.side import Answer
+from hpccomm.contracts.backend import Answer
 from hpccomm.diagnosis.dumps import Dump, DumpedError, Membership, RecordedCall
 
 PATIENCE = 0.3

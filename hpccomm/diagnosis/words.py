@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from hpccomm.contracts.side import ANSWERED, STOPPED
+from hpccomm.contracts.backend import ANSWERED, STOPPED
 from hpccomm.diagnosis.faults import Fault, at_place, call_name, heard, host_of, sides
 from hpccomm.diagnosis.history import History, Job
 from hpccomm.runtime.verdict import refusals, whereabouts

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpccomm.contracts.backend import Backend, Implementation
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import of_call
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.program import MemoryProgram, Program, compiled, compiled_in_memory

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
+from hpccomm.contracts.signature import Choice
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
 from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG

@@ -12,8 +12,7 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.contracts.backend import Backend, Buffer, Implementation
-from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.algorithms import AlgorithmRunner, memory_way, sharing

@@ -3,7 +3,6 @@
 The device lane uses it if `hpccomm.communicator.making` chose it.
 """
 
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
     Begun,
     DeviceBackend,
@@ -12,6 +11,7 @@ from hpccomm.contracts.device import (
     Pieces,
     message_name,
 )
+from hpccomm.contracts.signature import Choice
 from hpccomm.dispatch.on_device import DeviceProgram, OnDevice
 from hpccomm.dispatch.policy import NATIVE
 from hpccomm.dispatch.staged import StagedDispatch

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
     Begin,
     Begun,
@@ -22,7 +21,7 @@ from hpccomm.contracts.device import (
     Pieces,
     Span,
 )
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.execution.program import Program, Slice, Step, Transit, compiled

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import Implementation
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.parts import PART_BYTES, CallPart, Rows, parts

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.doctor.reading import Reading, read, why
-from hpccomm.doctor.sources import cpu, gpus, host, kernel_log, limits, network, pci, slurm
+from hpccomm.doctor.sources import gpus, host, limits, network, pci, slurm
 
 Tree = dict[str, Any]
 
 SOURCES: dict[str, Callable[[Reading], None]] = {
     "host": host.gather,
     "limits": limits.gather,
-    "kernel_log": kernel_log.gather,
+    "kernel_log": host.kernel_log,
     "packages": host.packages,
     "slurm": slurm.gather,
     "gpus": gpus.gather,
-    "cpu": cpu.gather,
+    "cpu": host.processors,
     "pci": pci.gather,
     "network": network.gather,
     "infiniband": network.rdma,

@@ -7,10 +7,10 @@
 - `parameters`: the model as data. `settings`: what a reduction does, and the factor of the loss. `layout`: which gradient lies
   in which bucket, and the memory of one.
 - `agreement`: whether all ranks have the same model, settings and arrays; what they agreed on.
-- `group`: the ranks that train together. `arrays`: host and device. `checks`: settings that do not fit.
+- `group`: the ranks that train together, and the interface of a compressor. `arrays`: host and device. `checks`: settings that do not fit.
 - `buckets`: the gradients of one layout, and whether they were written to.
-- `reducer`: how a bucket is reduced, and in which order. `worker`: in which thread.
-- `exchange`: the interface of a compressor. `compression`: how to send less.
+- `reducer`: how a bucket is reduced, in which order and thread.
+- `compression`: how to send less.
 - `steps`: the course of a step, and missing gradients, NaN and infinities. `sync`: what users call.
 - `adaptive`: which size of buckets would end a step soonest, and what is measured for it.
 - `record`: what it cost, and how that is written down.
@@ -20,7 +20,7 @@
 
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.exchange import Channel, Compressor, Exchange
+from hpccomm.gradients.group import Channel, Compressor, Exchange
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
 from hpccomm.gradients.parameters import Bucket, Parameter

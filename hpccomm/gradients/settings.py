@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.gradients.checks import check_choice, check_least, check_number, set_checked
 from hpccomm.gradients.compression import COMPRESSORS
-from hpccomm.gradients.exchange import Compressor
+from hpccomm.gradients.group import Compressor
 from hpccomm.gradients.parameters import Parameter
 from hpccomm.settings import check_bool
 

@@ -23,13 +23,11 @@ from hpccomm.gradients.buckets import (
     UNCHANGED,
     Buckets,
 )
-from hpccomm.gradients.exchange import Channel
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.group import Channel, RankGroup
 from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.record import Log, Record
-from hpccomm.gradients.reducer import Reducer
+from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.gradients.settings import CurrentScale, ReductionSettings
-from hpccomm.gradients.worker import Worker
 from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace

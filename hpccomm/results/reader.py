@@ -23,10 +23,10 @@ from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import DIFFERS
 from hpccomm.files.regular import DamagedFile, damaged, os_errors_as
-from hpccomm.results import facts, layout, lines, liveness
+from hpccomm.results import facts, layout, lines, origin
 from hpccomm.results.blocks import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
-from hpccomm.results.liveness import INTERRUPTED
+from hpccomm.results.origin import INTERRUPTED
 from hpccomm.results.recording import (
     COMPLETED,
     MISSING,
@@ -146,7 +146,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
     file = Path(path)
     with records.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
         source = Source(file, os.dup(descriptor))
-        held = liveness.held(source.descriptor, file)
+        held = origin.held(source.descriptor, file)
         runs, damage = _each(file, hdf5, source, RUN, _run)
         recordings, lost = _each(file, hdf5, source, RECORDING, _recording)
         if not keep_open:
@@ -158,7 +158,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
 
     def with_status(each: _Stored) -> _Stored:
         last = each.name == newest
-        unended = liveness.without_end(held, each.host) if last else liveness.INTERRUPTED
+        unended = origin.without_end(held, each.host) if last else origin.INTERRUPTED
         return each if each.status else replace(each, status=unended)
 
     return Examined([*map(with_status, runs)], [*map(with_status, recordings)], damage + lost)

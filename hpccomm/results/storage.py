@@ -6,7 +6,7 @@ the path names a complete file, even if the process is killed in the middle of H
 
 A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other
 programs' HDF5 libraries may read but not change the file. The kernel drops the lock with the
-process. A lock of another kind tells readers that the writer lives (`hpccomm.results.liveness`).
+process. A lock of another kind tells readers that the writer lives (`hpccomm.results.origin`).
 
 `hpccomm.results.store` writes through it.
 """
@@ -30,7 +30,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.files import records
 from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
 from hpccomm.files.regular import damaged, no_folder, open_regular
-from hpccomm.results import layout, liveness
+from hpccomm.results import layout, origin
 from hpccomm.results.layout import ByteCopy
 
 _Result = TypeVar("_Result")
@@ -169,7 +169,7 @@ def replace(
                 _adopt(path.stat(), file.fileno())
             fill(file)
             os.fsync(file.fileno())
-            liveness.hold(file.fileno())  # before another process finds the file
+            origin.hold(file.fileno())  # before another process finds the file
             partial.replace(path)
         except BaseException:
             if not same(path, file):  # else a signal's handler has raised behind the renaming

@@ -31,7 +31,7 @@ import h5py
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.files import records
 from hpccomm.files.regular import as_utf8, os_errors_as
-from hpccomm.results import layout, lines, liveness, reader, storage
+from hpccomm.results import layout, lines, origin, reader, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
@@ -290,7 +290,7 @@ class Section:
         """Close the file, which keeps the written lines. Idempotent."""
         if self._open is not None:
             if self.is_open:  # a forked child that has the file open would keep the locks
-                liveness.hold(self._open.fileno(), fcntl.F_UNLCK)
+                origin.hold(self._open.fileno(), fcntl.F_UNLCK)
                 with suppress(OSError):
                     fcntl.flock(self._open, fcntl.LOCK_UN)
             self._open.close()

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from hpccomm.contracts.side import Facts
+from hpccomm.contracts.backend import Facts
 from hpccomm.runtime import dump
 from hpccomm.runtime.lifetime import ServiceThread, after_fork
 from hpccomm.runtime.recorder import doing, lingering

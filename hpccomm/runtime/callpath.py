@@ -26,9 +26,8 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
 from hpccomm.contracts.backend import both
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.operation import COMPARED, DIGEST

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from hpccomm.contracts.side import ANSWERED, GONE, SILENT, Answer, Facts
+from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, Answer, Facts
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime import answering
 from hpccomm.runtime.recorder import NUMBER, SEQUENCE, CallRecord, Origin

@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, NoReturn
 
-from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.backend import Backend, Facts
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.contracts.side import Facts
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump

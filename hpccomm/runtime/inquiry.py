@@ -24,7 +24,7 @@ from math import inf
 from time import perf_counter, sleep
 from typing import Any
 
-from hpccomm.contracts.side import ANSWERED, Answer, Facts
+from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
 from hpccomm.runtime import deadlock, dump
 from hpccomm.runtime.lifetime import Voice, write_stderr

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
-from hpccomm.contracts.backend import Backend
+from hpccomm.contracts.backend import Backend, Facts
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.pairing import Between, between
-from hpccomm.contracts.side import Facts
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicatorAborted,

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from hpccomm.contracts.backend import Facts
 from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.contracts.side import Facts
 from hpccomm.runtime.recorder import LABEL, ORIGIN, Origin, calls, place
 
 PLANNED, OTHERS = -1, -2

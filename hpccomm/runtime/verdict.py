@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.fingerprint import MEMORY, PLAIN, written
 from hpccomm.contracts.pairing import odd_ones, unfit
-from hpccomm.contracts.side import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.operation import FINALIZE
 from hpccomm.runtime.traffic import has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named

@@ -10,9 +10,9 @@ from torch.distributed import GradBucket
 from torch.futures import Future
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter, worker
+from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter, reducer
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.worker import Worker
+from hpccomm.gradients.reducer import Worker
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
 from hpccomm.torch.tensors import array
@@ -60,7 +60,7 @@ class CompressedBuckets:
                 "gradients are on a device, and the hook takes those in host memory; for a device take the hooks of "
                 "torch.distributed.algorithms"
             )
-        entered(file=worker.__file__)
+        entered(file=reducer.__file__)
         if self._worker is None:
             comm = duplicate(state)
             self._exchange, self._worker = Exchange(RankGroup(comm, None)), Worker(comm.abort)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.distributed import DistStoreError, Store
 
-from hpccomm.contracts.side import ANSWERED, GONE, Facts, SideChannel
+from hpccomm.contracts.backend import ANSWERED, GONE, Facts, SideChannel
 from hpccomm.runtime.answering import serve
 from hpccomm.torch.untraced import untraced
 

@@ -19,7 +19,7 @@ from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import Scratch
 from hpccomm.reductions import ReduceOp, loc_dtype, premul_sum
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.check import same_bits
+from hpccomm.testing.conformance.case import same_bits
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
 from hpccomm.topology import Topology
 

@@ -10,13 +10,13 @@ import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
 from hpccomm.doctor.reading import read
-from hpccomm.doctor.sources import cpu, gpus, network
+from hpccomm.doctor.sources import gpus, host, network
 from hpccomm.doctor.sources import pci as pci_source
 
 
 def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
     cpus(tmp_path, ["0-3,8-11", "4-7,12-15"], sockets=2, threads=2, allowed="0-1,8-9")
-    facts = read(cpu.gather, tmp_path)
+    facts = read(host.processors, tmp_path)
     assert facts["allowed"] == "0-1,8-9"
     assert facts["cores"][:2] == ["0,8", "1,9"]
     assert len(facts["cores"]) == 8
@@ -30,7 +30,7 @@ def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
 
 
 def test_what_is_hidden_is_named(tmp_path):
-    facts = read(cpu.gather, tmp_path)
+    facts = read(host.processors, tmp_path)
     assert set(facts) == {"unread"}
     assert "No such file" in facts["unread"]["nodes"]
     for source in (pci_source, network, network):

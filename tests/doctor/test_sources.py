@@ -18,7 +18,7 @@ from planted_sysfs import plant
 from hpccomm.doctor import facts, job, judge, rank
 from hpccomm.doctor.reading import KINDS, read, rows
 from hpccomm.doctor.rules.gpus import SLOWED
-from hpccomm.doctor.sources import gpus, host, kernel_log, limits, others, slurm
+from hpccomm.doctor.sources import gpus, host, limits, others, slurm
 from hpccomm.doctor.sources.others import Look
 
 LIMITS = """\
@@ -216,14 +216,14 @@ def test_the_own_name_in_the_table_of_hosts(tmp_path, monkeypatch, hosts, addres
 
 def test_the_kernel_s_log(tmp_path):
     plant(tmp_path, {"dev/kmsg": KERNEL, "proc/uptime": "100060.25 9.00\n"})
-    found = read(kernel_log.gather, tmp_path)
+    found = read(host.kernel_log, tmp_path)
     by_number = {each["xid"]: each for each in found["xids"]}
     assert (by_number[79]["device"], by_number[79]["times"]) == ("0000:3b:00", 2)
     assert by_number[31]["device"] == "0000:5e:00.0"
     assert len(found["lost"]) == 1, "a Xid is not told twice"
     assert found["killed"] == ["python3"], "the other one was killed more than a day ago"
     assert len(found["machine_checks"]) == 1, "the others were corrected (bit 61 of the status)"
-    closed = read(kernel_log.gather, tmp_path / "nowhere")
+    closed = read(host.kernel_log, tmp_path / "nowhere")
     assert set(closed) == {"unread"}
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.case import Behaviours, equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

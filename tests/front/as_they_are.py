@@ -10,8 +10,7 @@ import numpy as np
 from front.device_inputs import stream_of
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

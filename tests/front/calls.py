@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.inputs import RECORD
 from hpccomm.testing.conformance.inputs import moved as moved_elements
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from hpccomm import CommOptions
 from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.trials import another
 
 if TYPE_CHECKING:

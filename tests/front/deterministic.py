@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.check import Array
+    from hpccomm.testing.conformance.case import Array
     from hpccomm.testing.conformance.oracle import Inputs
 
 DETERMINISTIC = Behaviours("deterministic")

@@ -19,8 +19,7 @@ from front.device_inputs import (
 )
 from front.device_streams import LATE, TURNS
 from hpccomm import Work, wait_all, wait_any
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import PATIENCE, equal, happens, raises
+from hpccomm.testing.conformance.case import PATIENCE, Behaviours, equal, happens, raises
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

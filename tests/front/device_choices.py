@@ -17,8 +17,7 @@ from front.misuse import each_is_refused
 from hpccomm import ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises, same_bits
+from hpccomm.testing.conformance.case import Behaviours, raises, same_bits
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from front.device_inputs import filled, stream_of
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import SOON, happens, raises, takes
+from hpccomm.testing.conformance.case import SOON, Behaviours, happens, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from front.device_inputs import (
 )
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.case import Behaviours, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.case import equal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.check import Array
+    from hpccomm.testing.conformance.case import Array
 
 COUNT = 5000
 """Elements of an array that is not the shortest."""

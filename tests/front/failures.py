@@ -18,8 +18,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.runtime.inquiry import ASK_SECONDS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import SOON, equal, happens, raises, takes
+from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed, silent
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import numpy as np
 import hpccomm
 from hpccomm import ANY, Received, wait_all, wait_any, wait_some
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, happens, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, happens, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,7 @@ from hpccomm import ReduceOp, loc_dtype
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.case import Behaviours, equal
 from hpccomm.testing.conformance.collectives import REDUCING
 from hpccomm.testing.conformance.inputs import reduced, reduction
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec

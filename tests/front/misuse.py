@@ -19,8 +19,7 @@ from hpccomm import ANY, CommOptions, ReduceOp, loc_dtype
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import BackendUnavailable, BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.inputs import RECORD
 from hpccomm.testing.conformance.oracle import Spec
 from hpccomm.testing.conformance.trials import another, trial

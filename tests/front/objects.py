@@ -10,8 +10,7 @@ import numpy as np
 import hpccomm
 from hpccomm import ANY
 from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

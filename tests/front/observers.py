@@ -11,8 +11,7 @@ import numpy as np
 
 from hpccomm import CommOptions
 from hpccomm.errors import CommunicatorAborted, HpccommError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.case import Behaviours, raises
 from hpccomm.testing.conformance.trials import another
 
 if TYPE_CHECKING:

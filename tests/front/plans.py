@@ -11,8 +11,7 @@ import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,7 @@ import numpy as np
 from front.misuse import each_is_refused
 from hpccomm import ReduceOp, WindowOp
 from hpccomm.errors import BufferMismatch, RankMismatch, UnsupportedDtype, UsageError
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.groups import members
 
 if TYPE_CHECKING:

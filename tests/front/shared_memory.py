@@ -12,8 +12,7 @@ from hpccomm import CommOptions
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
 from hpccomm.testing.conformance.trials import FORMS, another
 

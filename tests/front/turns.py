@@ -9,8 +9,7 @@ import numpy as np
 
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.runtime.operation import COMPARED
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import raises
+from hpccomm.testing.conformance.case import Behaviours, raises
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

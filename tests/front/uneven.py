@@ -9,8 +9,7 @@ import numpy as np
 import hpccomm
 from hpccomm import CommOptions
 from hpccomm.errors import BufferMismatch, RankMismatch
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import growing
 from hpccomm.testing.conformance.oracle import NEW, Spec
 from hpccomm.testing.conformance.trials import another, carry_out

@@ -18,8 +18,7 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.reductions import meaningful
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.inputs import RECORD, moved, reduced, reduction
 
 if TYPE_CHECKING:

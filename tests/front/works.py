@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpccomm import ReduceOp, Work
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, happens
+from hpccomm.testing.conformance.case import Behaviours, equal, happens
 from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction
 from hpccomm.testing.conformance.oracle import NEW, SEMANTICS, Spec

@@ -19,7 +19,7 @@ from conftest import Mpiexec
 from hypothesis import given, settings
 
 from hpccomm import Communicator, CommunicatorAborted, RankMismatch
-from hpccomm.gradients import GradientSync, worker
+from hpccomm.gradients import GradientSync, reducer
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import next_bucket
 from hpccomm.runtime.lifetime import Status
@@ -168,7 +168,7 @@ def test_the_thread_ends_with_what_it_serves() -> None:
 def test_at_the_exit_of_the_program_the_caller_reduces_and_nothing_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "leaving", lambda: True)
+    monkeypatch.setattr(reducer, "leaving", lambda: True)
 
     def body(comm: Communicator) -> tuple[Any, set[str]]:
         noted = Noted()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hpccomm.contracts.side import ANSWERED, SILENT, Facts
+from hpccomm.contracts.backend import ANSWERED, SILENT, Facts
 from hpccomm.runtime import answering
 
 if TYPE_CHECKING:

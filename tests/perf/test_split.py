@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.bench.perf import sweep
-from hpccomm.bench.perf.split import split
+from hpccomm.bench.perf.options import split
 from hpccomm.bench.perf.sweep import source_of
 from hpccomm.cli import nccl_tests
 from hpccomm.errors import UsageError

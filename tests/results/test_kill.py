@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpccomm.results import reader, storage
-from hpccomm.results.verify import verify
+from hpccomm.results.archive import verify
 from hpccomm.results.writer import Writer, add_runs
 
 KILLS = 20

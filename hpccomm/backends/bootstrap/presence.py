@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.bootstrap.node_sockets import Address, ask, present, process_state, serve
-from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.side import ANSWERED, SILENT, STOPPED, Answer, Facts
+from hpccomm.contracts.backend import ANSWERED, SILENT, STOPPED, Answer, Backend, Facts
 from hpccomm.runtime import answering
 from hpccomm.runtime.answering import ended, say
 from hpccomm.runtime.lifetime import write_stderr

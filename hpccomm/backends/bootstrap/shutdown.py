@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from hpccomm.backends.bootstrap import libmpi, presence
 from hpccomm.backends.bootstrap.node_sockets import refuse
-from hpccomm.contracts.side import Facts
+from hpccomm.contracts.backend import Facts
 from hpccomm.errors import HpccommError, PeerLost, WaitTimeout
 from hpccomm.runtime import answering, lifetime, raised
 from hpccomm.runtime.dump import meaning, process

@@ -23,8 +23,14 @@ from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, Si
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.ulfm import Ulfm, ranks_of
 from hpccomm.backends.mpi.window import MpiOneSided
-from hpccomm.contracts.backend import Backend, Implementation, Survival, both
-from hpccomm.contracts.side import SideChannel, group_uid
+from hpccomm.contracts.backend import (
+    Backend,
+    Implementation,
+    SideChannel,
+    Survival,
+    both,
+    group_uid,
+)
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import DTYPES, Transport
 from hpccomm.errors import BufferMismatch, CommunicationError, HpccommError, UsageError

@@ -6,14 +6,16 @@ The header of a table and the results file show them. Every program that stores 
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpccomm.backends.bootstrap import launch
+from hpccomm.communicator import Communicator
 from hpccomm.doctor.sources.others import Span, look, shares
 from hpccomm.doctor.sources.others import rested as rested
+from hpccomm.errors import HpccommError, ResultsError
 from hpccomm.files.regular import as_utf8
 from hpccomm.results import origin
 from hpccomm.results.others import Others
@@ -141,3 +143,57 @@ def _versions(comm: "Communicator") -> dict[str, str]:
         result["mpi4py"] = metadata.version("mpi4py")
         result["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
     return result
+
+
+T = TypeVar("T")
+
+
+def on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
+    """Do what only rank 0 does; if it fails there, raise the error on every rank.
+
+    Collective; blocks.
+
+    Returns
+    -------
+    object
+        What `action` returned, on rank 0; None elsewhere.
+
+    Raises
+    ------
+    HpccommError
+        What `action` raised; `ResultsError` for an error of the operating system.
+    """
+    value: T | None = None
+    failure: HpccommError | None = None
+    if comm.rank == 0:
+        try:
+            value = action()
+        except HpccommError as error:
+            failure = error
+        except OSError as error:
+            failure = ResultsError(f"the results cannot be written: {error}")
+    failure = comm.broadcast_object(failure)
+    if failure is not None:
+        raise failure
+    return value
+
+
+def figures(
+    nbytes: float, seconds: float, factor: float, printed: float | None = None
+) -> tuple[float, float, float]:
+    """Return time, algorithm bandwidth and bus bandwidth of a measurement, as fields of `Row`.
+
+    Parameters
+    ----------
+    nbytes : float
+        Bytes that count in algorithm bandwidth.
+    seconds : float
+        Time of one operation, from which bandwidths are computed.
+    factor : float
+        Bus bandwidth over algorithm bandwidth.
+    printed : float, optional
+        The shown time, if it differs.
+    """
+    # What takes no time has no bandwidth: an infinite one would be all of the average.
+    algbw = nbytes / 1e9 / seconds if seconds > 0 else 0.0
+    return (seconds if printed is None else printed) * 1e6, algbw, algbw * factor

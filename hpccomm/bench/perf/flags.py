@@ -21,9 +21,8 @@ from hpccomm.bench.perf import readers
 from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.bench.perf.isolated import ROUND_TIME, SYNCS
 from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, OPS, TYPES
-from hpccomm.bench.perf.options import Options, Sizes, name_of_variant, variant
+from hpccomm.bench.perf.options import Options, Sizes, name_of_variant, split, variant
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.perf.split import split
 from hpccomm.contracts.collectives import ALIASES
 from hpccomm.dispatch import policy
 from hpccomm.errors import UsageError

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
+from hpccomm.bench.perf.facts import on_root
 from hpccomm.bench.perf.isolated import Budget, IsolatedTimer, RankTimes
 from hpccomm.bench.perf.lines import MeasuredRow, TableLine
 from hpccomm.bench.perf.measure import CaseRunner
@@ -33,10 +34,8 @@ from hpccomm.bench.perf.memory import (
     settings_in_effect,
 )
 from hpccomm.bench.perf.names import AUTO, DEVICE, HOST, NCCL
-from hpccomm.bench.perf.options import ONLY, Options, Variant
+from hpccomm.bench.perf.options import ONLY, Options, Variant, grouped
 from hpccomm.bench.perf.report import Report
-from hpccomm.bench.perf.root import on_root
-from hpccomm.bench.perf.split import grouped
 from hpccomm.bench.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
 from hpccomm.bench.progress import Progress
 from hpccomm.communicator import Communicator

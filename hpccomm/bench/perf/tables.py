@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from hpccomm import dtypes, settings
 from hpccomm.bench.perf.collectives import Benchmark, Layout, Member, Operands
+from hpccomm.bench.perf.facts import figures
 from hpccomm.bench.perf.memory import MemoryKind
 from hpccomm.bench.perf.names import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.bench.perf.options import Options, Pair, Sizes
 from hpccomm.bench.perf.readers import ALL
-from hpccomm.bench.rows import figures
 from hpccomm.dispatch import policy
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType
@@ -24,7 +24,7 @@ from hpccomm.results.schema import UNCHECKED, Row
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.contracts.choice import Choice
+    from hpccomm.contracts.signature import Choice
 
 
 TableNames = tuple[str, str, str]

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.bench.perf.facts import figures
 from hpccomm.bench.perf.isolated import back_to_back
 from hpccomm.bench.perf.names import NO_OP, NO_TYPE
 from hpccomm.bench.progress import Progress
-from hpccomm.bench.rows import figures
 from hpccomm.bench.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, TuneRequest, policy_of
 from hpccomm.communicator import Communicator
 from hpccomm.dispatch.policy import AUTO, NATIVE, Pick, TableRow, TableRows

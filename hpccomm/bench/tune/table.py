@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
 from hpccomm.bench.perf import facts, memory_use
-from hpccomm.bench.perf.root import on_root
+from hpccomm.bench.perf.facts import on_root
 from hpccomm.bench.progress import Progress
 from hpccomm.bench.tune import calls, measuring
 from hpccomm.bench.tune.calls import TunedCall, TuneRequest

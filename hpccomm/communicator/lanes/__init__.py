@@ -22,7 +22,7 @@ from hpccomm.communicator.lanes.host import HostLane as HostLane
 from hpccomm.communicator.lanes.lane import Call as Call
 from hpccomm.communicator.lanes.lane import Lane as Lane
 from hpccomm.communicator.lanes.message import MessageRequest as MessageRequest
-from hpccomm.contracts.choice import Choice
+from hpccomm.contracts.signature import Choice
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda.arrays import DeviceArray

@@ -27,7 +27,6 @@ from hpccomm.communicator.lanes.issuing import StreamedCall, StreamIssuer
 from hpccomm.communicator.lanes.lane import SELF_CHECK, Call, Lane
 from hpccomm.communicator.lanes.message import MessageRequest, Parts
 from hpccomm.communicator.resolving import CallKind
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import (
     DeviceBackend,
     DeviceDispatch,
@@ -36,7 +35,7 @@ from hpccomm.contracts.device import (
     Span,
 )
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dispatch.policy import AUTO
 from hpccomm.dtypes import DType

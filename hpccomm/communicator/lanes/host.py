@@ -27,9 +27,8 @@ from hpccomm.communicator.lanes.message import (
 )
 from hpccomm.communicator.resolving import CallKind
 from hpccomm.contracts.backend import Backend, Buffer, Implementation, Start
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, MemoryUse, Steps, Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dispatch.policy import AUTO, NATIVE

@@ -13,10 +13,9 @@ from hpccomm.backends.control import Control
 from hpccomm.communicator.lanes.check import Check
 from hpccomm.communicator.lanes.message import MessageRequest, Parts
 from hpccomm.communicator.resolving import CallKind
-from hpccomm.contracts.choice import Choice
 from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.fingerprint import CallFingerprint, of_kind, of_sizes
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Transport
 from hpccomm.dispatch.host import HostDispatch
 from hpccomm.dtypes import DType

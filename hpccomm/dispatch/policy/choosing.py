@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpccomm.contracts.choice import Choice
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.dispatch.policy.table import (
     NATIVE_CASE,
     ORDERED_CASE,

@@ -5,11 +5,15 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from hpccomm.doctor.reading import ALL_USERS, Reading
+from hpccomm.units import grouped, numbers, ranges
 
 _SCALING = {"governors": "scaling_governor", "preferences": "energy_performance_preference"}
 
@@ -81,3 +85,97 @@ def packages(reading: Reading) -> None:
     reading.put("python", platform.python_version())
     for name in filter(_PACKAGES.fullmatch, sorted(installed)):
         reading.put(name, installed[name])
+
+
+_CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
+
+
+def processors(reading: Reading) -> None:
+    """Read ``allowed`` and ``online`` (lists such as ``0-3,8``), the ``number`` that is allowed, ``sockets``, ``cores`` and ``nodes``.
+
+    A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
+    nodes in their order.
+    """
+    reading.files("cpu")
+    reading.take("number", lambda: len(numbers(reading.facts()["allowed"])))
+    reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
+    reading.take("sockets", lambda: _sockets(reading))
+    reading.take("nodes", lambda: list(_nodes(reading)))
+
+
+def _each(reading: Reading, file: str) -> list[str]:
+    """Return a file of the topology of each CPU that is online."""
+    cpus = numbers(reading.text(f"{_CPUS}/online"))
+    return [reading.text(f"{_CPUS}/cpu{cpu}/topology/{file}") for cpu in cpus]
+
+
+def _sockets(reading: Reading) -> list[dict[str, Any]]:
+    sockets = map(int, _each(reading, "physical_package_id"))
+    of = grouped(zip(sockets, numbers(reading.text(f"{_CPUS}/online")), strict=True))
+    return [{"socket": socket, "cpus": ranges(of[socket])} for socket in sorted(of)]
+
+
+def _nodes(reading: Reading) -> Iterable[dict[str, Any]]:
+    for node in numbers(reading.text(f"{_NODES}/online")):
+        folder = f"{_NODES}/node{node}"
+        memory = re.search(r"MemTotal:\s*(\d+) kB", reading.text(f"{folder}/meminfo"))
+        yield {
+            "node": node,
+            "cpus": reading.text(f"{folder}/cpulist"),
+            "bytes": int(memory[1]) * 1024 if memory else 0,
+            "distances": [int(word) for word in reading.text(f"{folder}/distance").split()],
+        }
+
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
+_LOST = re.compile(r"NVRM: (?!Xid).*fallen off the bus.*")
+_KILLED = re.compile(
+    r"^\d+,\d+,(\d+),.*(?:Out of memory|Memory cgroup out of memory).*Killed process \d+ \(([^)]*)\)",
+    re.MULTILINE,
+)
+
+DAY = 86_400
+"""Seconds for which a killed process counts. Older ones say little about the node now."""
+_MACHINE_CHECK = re.compile(
+    r"\[Hardware Error\]: (?:Uncorrected.*|event severity: (?:fatal|recoverable).*|CPU \d+: Machine Check.* Bank \d+: [abef][\da-f]{15}.*)"
+)
+"""Errors that were not corrected: bit 61 of the bank's status."""
+
+
+def kernel_log(reading: Reading) -> None:
+    """Read the facts; ``xids`` by device and number, with their count and first text.
+
+    ``killed`` processes are from the last day; machine checks are uncorrected ones.
+    """
+    try:
+        text = _log(reading.path("/dev/kmsg"))
+    except OSError as error:
+        why = f"closed to this process ({error.strerror}): root of the host sees it"
+        reading.miss("", f"the kernel's log, /dev/kmsg, is {why}")
+        return
+    xids: dict[tuple[str, int], dict[str, Any]] = {}
+    for device, number, more in _XID.findall(text):
+        new = {"device": device, "xid": int(number), "times": 0, "text": more.strip(", ")[:160]}
+        xids.setdefault((device, int(number)), new)["times"] += 1
+    reading.put("xids", list(xids.values()))
+    reading.put("lost", sorted(set(_LOST.findall(text)))[:16])
+    up = reading.take("up", lambda: float(reading.text("/proc/uptime").split()[0])) or 0.0
+    late = [name for at, name in _KILLED.findall(text) if int(at) / 1e6 > up - DAY]
+    reading.put("killed", sorted(late))
+    reading.put("machine_checks", _MACHINE_CHECK.findall(text)[:16])
+
+
+def _log(file: Path) -> str:
+    """Return all records: one a read; an overwritten one is an error of the device."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    records = []
+    try:
+        with suppress(BlockingIOError):  # the last one was read
+            while True:
+                with suppress(BrokenPipeError):  # it was overwritten
+                    if not (record := os.read(descriptor, 1 << 16)):
+                        break
+                    records.append(record)
+    finally:
+        os.close(descriptor)
+    return b"".join(records).decode(errors="replace")

@@ -11,8 +11,7 @@ from hpccomm import ReduceOp
 from hpccomm.communicator import Communicator
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.reductions import Op, meaningful
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, same_bits
+from hpccomm.testing.conformance.case import Behaviours, equal, same_bits
 from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Graph, Spec
 from hpccomm.testing.conformance.trials import FORMS, carry_out

@@ -12,8 +12,7 @@ from hpccomm import CommOptions
 from hpccomm.communicator import Communicator
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import Array, equal, happens, raises, takes
+from hpccomm.testing.conformance.case import Array, Behaviours, equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
 from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm import ReduceOp
 from hpccomm.reductions import Op, PremulSum
-from hpccomm.testing.conformance.check import Array
+from hpccomm.testing.conformance.case import Array
 from hpccomm.testing.conformance.inputs import moved, reduced, reduction
 
 FLOAT32 = np.dtype(np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.side import ANSWERED
+from hpccomm.contracts.backend import ANSWERED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -14,8 +14,7 @@ from hpccomm.errors import (
     CommunicatorAborted,
     RankMismatch,
 )
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import SOON, raises, takes
+from hpccomm.testing.conformance.case import SOON, Behaviours, raises, takes
 
 SURVIVAL = Behaviours("survival")
 

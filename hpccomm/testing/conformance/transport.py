@@ -8,8 +8,7 @@ from hpccomm import ANY, CommOptions
 from hpccomm.communicator import Communicator
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import waits_for
 from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, moved, poison, ranks_for
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec

@@ -12,7 +12,7 @@ import numpy as np
 import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.communicator import Communicator
-from hpccomm.testing.conformance.check import Array, equal, same_bits
+from hpccomm.testing.conformance.case import Array, equal, same_bits
 from hpccomm.testing.conformance.inputs import poison, tolerance
 from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, RankView, Spec
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from hpccomm import CommOptions, ReduceOp
 from hpccomm.communicator import Communicator
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.check import equal
+from hpccomm.testing.conformance.case import Behaviours, equal
 from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduction
 from hpccomm.testing.conformance.transport import around
 from hpccomm.testing.conformance.trials import another
