@@ -1,10 +1,8 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
-A `World` holds the messages under way. A send copies its message, so that it completes at once.
-Messages are matched in order by context (the communicator), sender, receiver and tag. Ranks also
-reach each other's arrays: a `World` lists the arrays exposed in a call.
-
-`new_comm("loopback")` and `hpccomm.testing.run_ranks` open it.
+A `World` holds the messages under way. A send copies its message, so that it completes at once. Messages are matched in
+order by context (the communicator), sender, receiver and tag. Ranks also reach each other's arrays: a `World` lists the
+arrays exposed in a call. `new_comm("loopback")` and `hpccomm.testing.run_ranks` open it.
 """
 
 import os
