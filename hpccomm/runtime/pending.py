@@ -268,7 +268,8 @@ class PendingCalls:
         return streams.come(status)
 
     def _finish(self, call: PendingCall) -> None:
-        _end(call)
+        if not self._ended:  # else an abort has completed it
+            _end(call)
         if call.owner is None and call.event:
             self._give(call.event)
 
@@ -280,8 +281,9 @@ class PendingCalls:
         CommunicationError
             If CUDA has failed.
         """
-        # NCCL's abort, which comes after `abandon`, completes the events of calls that were stuck.
-        if not call.over and not self._ended and streams.ready(call.event):
+        # NCCL's abort, which comes after `abandon`, completes the events of calls that were stuck: also one that is
+        # asked for just now.
+        if not call.over and not self._ended and streams.ready(call.event) and not self._ended:
             _end(call)
         return call.over
 

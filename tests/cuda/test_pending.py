@@ -154,6 +154,25 @@ def test_what_an_abort_completes_is_not_done(stream):
     assert not pending.done(call)
 
 
+@pytest.mark.parametrize("asks", [PendingCalls.done, lambda pending, _: pending.idle()])
+def test_nor_is_it_where_the_abort_comes_while_the_event_is_asked_for(stream, asks, monkeypatch):
+    """A question to the driver may wait for a thread that the abort releases."""
+    pending, _ = pending_calls()
+    held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(1, NOW), ())
+    pending.note_alone(call)
+    asked = streams.event_status
+
+    def late(event):
+        pending.abandon()
+        held_up.let_go()
+        stream.synchronize()
+        return asked(event)
+
+    monkeypatch.setattr(streams, "event_status", late)
+    asks(pending, call)
+    assert not call.over
+
+
 @pytest.mark.standin
 def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, monkeypatch):
     """An event may never come for it, and the watchdog tells."""
