@@ -109,6 +109,7 @@ def misused_protocols(comm: Communicator) -> None:
             ):
                 with raises(UsageError, "x", *words):
                     comm.all_reduce(wrong)
+        comm.barrier()  # what one rank has refused, no other may make
         comm.all_reduce(frozen, out=module.empty_like(x))
         comm.barrier()
 
