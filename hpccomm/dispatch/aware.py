@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
+from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, Span, message_name
 from hpccomm.contracts.signature import Choice
-from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps, Transport
+from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps
 from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG
 from hpccomm.dispatch.on_device import DeviceProgram, OnDevice
 from hpccomm.dispatch.policy import NATIVE
+from hpccomm.dispatch.send_order import SendOrder
 from hpccomm.dispatch.staged import StagedDispatch
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.memory.cuda import users
@@ -34,7 +35,7 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import on_device, passed, used
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import completed, drive
+from hpccomm.runtime.waiting import drive
 from hpccomm.settings import Settings
 
 
@@ -215,7 +216,7 @@ def open_aware(
         aware, why = claimed, refused or why
     unfit = control.objections("" if aware else why)
     if not unfit:
-        unfit = control.objections(_tried(backend, calls, device, why))
+        unfit = control.objections(_tried(backend, staged.order, calls, device, why))
     if unfit:
         if claimed:
             users.release(device, users.MPI)
@@ -223,7 +224,7 @@ def open_aware(
     return CudaAwareDispatch(backend, device, settings, why, staged), why
 
 
-def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str:
+def _tried(backend: Backend, order: SendOrder, calls: CallEngine, device: int, reason: str) -> str:
     """Exchange messages from device memory; return what went wrong, or ''."""
     global _explained
     timeout = min(calls.timeout, SECONDS)
@@ -238,7 +239,7 @@ def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str
 
     wrong: list[str] = []
     try:
-        steps = trial(backend.collectives, device, wrong)
+        steps = trial(order, backend.rank, backend.size, device, wrong)
         with nullcontext() if _explained else cuda_aware.explain_crash(reason):
             drive(steps, timeout=timeout, gate=calls.gate, expired=expired)
         _explained = True
@@ -257,28 +258,24 @@ def _tried(backend: Backend, calls: CallEngine, device: int, reason: str) -> str
     )
 
 
-def trial(transport: Transport, device: int, wrong: list[str]) -> Steps:
+def trial(order: SendOrder, rank: int, size: int, device: int, wrong: list[str]) -> Steps:
     """Send messages round the ranks from device memory to device memory, polled.
 
     What arrived otherwise than it was sent is noted in `wrong`.
     """
-    rank, size = transport.rank, transport.size
     right, left = (rank + 1) % size, (rank - 1) % size
+
+    def message(peer: int, array: Any) -> tuple[Piece, Any]:
+        span = Span(array.data.ptr, array.size, array.dtype)
+        return Piece(peer, span), aliased(span.pointer, span.nbytes, array)
+
     for nbytes in SIZES:
         with on_device(device):
             module = cupy()
             sent, came = module.asarray(_pattern(rank, nbytes)), module.zeros(nbytes, np.uint8)
-            ready = passed(module.cuda.get_current_stream(device).ptr, device)
-        while not ready():
-            yield False
-        requests: list[Request] = []
-        try:
-            requests.append(transport.irecv(aliased(came.data.ptr, nbytes), left, TAG))
-            requests.append(transport.isend(aliased(sent.data.ptr, nbytes), right, TAG))
-            yield from completed(requests)
-        except BaseException:
-            keep(requests, sent, came)
-            raise
+            stream = module.cuda.get_current_stream(device).ptr
+        coming, going = [message(left, came)], [message(right, sent)]
+        yield from order.exchange(coming, going, TAG, partial(passed, stream, device))
         with on_device(device):
             got: NDArray[Any] = came.get()
         if not np.array_equal(got, _pattern(left, nbytes)):

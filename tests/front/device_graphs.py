@@ -63,6 +63,8 @@ CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
 @GRAPHS.behaviour(name=tuple(CALLS))
 def replayed(comm: Communicator, name: str) -> None:
     """A replayed call has the same effect as a direct one."""
+    if name == "premul_sum" and comm.size == 1:
+        return  # NCCL is not called for one rank, and the host multiplies
     call = CALLS[name]
     with stream_of(comm) as stream:
         x, out = filled(comm, COUNT * comm.size), filled(comm, COUNT * comm.size)

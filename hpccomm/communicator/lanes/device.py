@@ -134,9 +134,8 @@ class DeviceLane(Lane):
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, DeviceImplementation]:
         """Return which algorithm carries a call out, and its implementation."""
         if call.exclusive and call.op is not None:
-            identity(
-                call.op, call.dtype
-            )  # raises if it has none: rank 0's result would be undefined
+            # Raises if it has none: rank 0's result would be undefined.
+            identity(call.op, call.dtype)
         return self.dispatch.decide(call, kind.algorithm)
 
     def _prepared(
@@ -220,9 +219,6 @@ class DeviceLane(Lane):
                 "out is None while a CUDA graph is captured, which replays with the same memory; "
                 "give an array that was made before"
             )
-        if queue is None:
-            with streams.on_device(self.device):
-                return arrays.empty_like_kind(x, shape, dtype)
         with streams.used_for(x, pointer, self.device):
             return arrays.empty_like_kind(x, shape, dtype)
 
@@ -249,9 +245,7 @@ class DeviceLane(Lane):
     def run(self, call: Call, limit: float) -> Any:
         """Issue a call. Does not block the host, unless the host takes part in it."""
         prepared = call.prepared
-        needs = prepared.more.needs
-        if needs is not None and not needs.done():
-            self._make_ready(call)
+        self._make_ready(call)
         if not prepared.ordered and prepared.more.launch is not None:
             check_own((call,), self._calls.backend.rank)  # a stream would hang
         prepared.issue((*pointers(call), self._free(prepared, self._queue(call))), call.keep, limit)
