@@ -119,6 +119,17 @@ def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, 
 # Memory.
 
 
+def test_memory_of_the_pool_comes_and_goes_without_room_on_its_stream(monkeypatch):
+    """CuPy 14.2, memory.pyx, SingleDeviceMemoryPool: it calls nothing of CUDA's for a block that it has."""
+    monkeypatch.setenv("STANDIN_QUEUE", "1")
+    held = Held(cupy.cuda.Stream(non_blocking=True))
+    with held.stream:
+        for _ in range(3):
+            cupy.empty(1)
+    held.let_go()
+    held.stream.synchronize()
+
+
 @pytest.mark.parametrize("kind", ["device", "host", "nccl"])
 def test_to_free_memory_waits_for_the_device_but_for_nccls(kind):
     made = import_module("standin.nccl.library").library

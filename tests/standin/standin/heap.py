@@ -125,7 +125,7 @@ class Lent:
             block = there.pop() if there else None
         self.block = malloc(rounded) if block is None else block
         if block is not None and stream.capture is None and rounded <= _LOOKED_AT:
-            stream.put(lambda: _look(block))
+            stream.put(lambda: _look(block), counts=False)
         self.pointer = self.block.pointer
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -134,7 +134,8 @@ class Lent:
             return
         try:
             if self.stream.capture is None and not self.stream.device.error:
-                self.stream.put(lambda: block.bytes.fill(POISON))
+                # CuPy's pool puts nothing on a stream, so that whoever drops the array waits for no room.
+                self.stream.put(lambda: block.bytes.fill(POISON), counts=False)
             else:
                 block.bytes.fill(POISON)
         except (CUDARuntimeError, RuntimeError):  # the latter: no threads begin at exit

@@ -95,8 +95,8 @@ class Stream:
         """Whether it waits for the legacy default stream, and that for it."""
         return not self.flags & NON_BLOCKING
 
-    def put(self, operation: Operation, communicators: tuple = ()) -> None:
-        """Have an operation run after all that is on the stream.
+    def put(self, operation: Operation, communicators: tuple = (), *, counts: bool = True) -> None:
+        """Have an operation run after all that is on the stream, which needs room there if it `counts`.
 
         While the stream is captured it becomes part of the graph instead; `communicators` are those
         that the operation uses.
@@ -106,8 +106,8 @@ class Stream:
             self.capture.add(self, operation, communicators)
             return
         for marker in self._before():
-            self._append(marker.wait)
-        self._append(operation)
+            self._append(marker.wait, counts)
+        self._append(operation, counts)
 
     def mark(self) -> Marker:
         """Return what is on the stream so far."""
@@ -146,9 +146,9 @@ class Stream:
             others = self.device.streams[:1]
         return [other.mark() for other in others if other.completed < other.issued]
 
-    def _append(self, operation: Operation) -> None:
+    def _append(self, operation: Operation, counts: bool = True) -> None:
         with self.condition:
-            if len(self._queue) >= control.queue():  # about a thousand on a real one
+            if counts and len(self._queue) >= control.queue():  # about a thousand on a real one
                 self.crowd += 1
                 self.condition.wait_for(lambda: len(self._queue) < control.queue())
                 self.crowd -= 1
