@@ -15,9 +15,9 @@ Keywords must be equal on all ranks, except `timeout` and `stream`.
 
 On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is
 put on a stream: it begins when the earlier work of that stream is done, and later work on that stream
-sees the result. The host does not wait, unless it takes part in the call (``comm.backends["cuda"]``
-is not ``"nccl"``). The deadline starts with the call and includes the earlier work of the stream.
-When it passes, the communicator is aborted and later calls raise.
+sees the result. The host does not wait, unless it takes part in the call: ``comm.backends["cuda"]``
+is not ``"nccl"``, or NCCL has not that call, as `Communicator.explain` says. The deadline starts with the
+call and includes the earlier work of the stream. When it passes, the communicator is aborted and later calls raise.
 """
 
 from typing import Any
