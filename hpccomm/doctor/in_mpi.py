@@ -92,10 +92,10 @@ def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _peers(node: Any) -> dict[str, str]:
     """Return why this rank does not reach the memory of others on its node; empty texts if it does. Collective."""
-    from hpccomm.memory.shared import node
+    from hpccomm.memory.shared import offer, tried
 
-    offers = dict(enumerate(node.allgather(node.offer())))
-    outcome = node.tried(offers, node.rank)
+    offers = dict(enumerate(node.allgather(offer())))
+    outcome = tried(offers, node.rank)
     node.Barrier()  # until all have tried, the memory stays
     return {} if len(offers) == 1 else outcome._asdict()
 

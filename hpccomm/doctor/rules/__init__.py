@@ -4,9 +4,9 @@
 """
 
 from hpccomm.doctor.rule import Rule
-from hpccomm.doctor.rules import gpus, host, limits, mpi, nccl, network, pcie, slurm
+from hpccomm.doctor.rules import gpus, host, mpi, network, slurm
 
-_AREAS = (mpi, limits, host, network, pcie, gpus, nccl, slurm)
+_AREAS = (mpi, host, network, gpus, slurm)
 
 RULES: tuple[Rule, ...] = tuple(rule for area in _AREAS for rule in area.RULES)
 """All rules, in their order of output."""

@@ -1,4 +1,4 @@
-"""Rules about NVIDIA's GPUs: driver, software, memory errors, clocks, links, kernel log."""
+"""Rules about PCI Express, NVLink and NVIDIA's GPUs: connections, driver, memory errors, clocks, kernel log; and about NCCL."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,9 +6,125 @@ from functools import partial
 from typing import Any
 
 from hpccomm.diagnosis.meanings import XIDS
-from hpccomm.doctor.rule import Facts, Faults, Texts, many, rules
-from hpccomm.hardware.facts import is_gpu
-from hpccomm.units import few, grouped
+from hpccomm.doctor.rule import Facts, Faults, List, Texts, many, rules
+from hpccomm.doctor.rules.mpi import one_library
+from hpccomm.hardware.facts import hardware, is_gpu
+from hpccomm.units import few, grouped, ranges
+
+MELLANOX = "0x15b3"
+"""The vendor of adapters that speak RDMA over Ethernet too."""
+
+
+REDIRECT = 0x0C
+"""Bits of ACS that send what one peer writes to another up to the processor (P2P Request and Completion Redirect)."""
+
+
+def _adapter(ports: List, devices: List, virtual: bool | None) -> Faults:
+    if virtual:  # its links are virtual
+        return
+    by_address = {each["address"]: each for each in devices}
+    rates: dict[str, float] = {}
+    for port in ports:
+        if port.get("state") == "ACTIVE" and port.get("pci") in by_address:
+            rates[port["pci"]] = rates.get(port["pci"], 0.0) + port.get("rate", 0.0)
+    for address, rate in rates.items():
+        link = by_address[address]
+        speed, width = link.get("speed", 0.0), link.get("width", 0)
+        # From the third generation on 128 of 130 bits are data, before 8 of 10.
+        room = speed * width * (128 / 130 if speed >= 8 else 0.8)
+        if 0 < room < rate:
+            yield f"{address} has ports of {rate:g} Gb/s on {width} lanes of {speed:g} GT/s, which carry {room:.0f} Gb/s"
+
+
+def _lanes(devices: List, bridges: List, virtual: bool | None) -> Faults:
+    slots = {each["address"]: each.get("max_width") for each in bridges}
+    for each in filter(is_gpu, () if virtual else devices):
+        most = each.get("max_width", 0)
+        most = min(most, slots.get(each["path"][-2]) or most)
+        if 0 < each.get("width", 0) < most:
+            yield f"the GPU at {each['address']} has {each['width']} of {most} lanes"
+
+
+def _has_peers(devices: List) -> bool:
+    """Whether a node has a GPU with another one, or an adapter for RDMA, to reach."""
+    gpus = sum(map(is_gpu, devices))
+    rdma = sum(each["class"].startswith("0x0207") or each["vendor"] == MELLANOX for each in devices)
+    return gpus > 0 and gpus + rdma > 1
+
+
+def _acs(bridges: List, devices: List, _: Sequence[int]) -> Faults:
+    # Peers' messages pass the ports of a switch. The processor's ports come first on a path.
+    switches = {bridge for each in devices for bridge in each["path"][2:-1]}
+    ports = [each["acs"] for each in bridges if "acs" in each and each["address"] in switches]
+    count = sum(bool(control & REDIRECT) for control in ports)
+    if count and _has_peers(devices):
+        yield f"{count} of {len(ports)} ports of switches send what peers exchange up to the processor (ACS redirect)"
+
+
+def _iommu(modes: Sequence[str], devices: List) -> Faults:
+    translated = [mode for mode in modes if mode.startswith("DMA")]
+    if translated and _has_peers(devices):
+        yield f"the IOMMU translates addresses of devices ({', '.join(translated)})"
+
+
+def _near(devices: List, nodes: List, ports: List) -> Faults:
+    tree = {"pci": {"devices": devices}, "cpu": {"nodes": nodes}, "infiniband": {"ports": ports}}
+    node = hardware("", tree)
+    several = len([nic for nic in node.of_kind("nic") if nic.rate and nic.domain is not None]) > 1
+    for gpu in node.of_kind("gpu") if several else ():  # one cannot be near to all
+        near = [nic for nic in node.nearest(gpu, "nic") if nic.rate and nic.domain is not None]
+        if near and node.between(gpu, near[0]) == "SYS" and gpu.domain is not None:
+            yield f"the GPU at {gpu.address} (NUMA {gpu.domain}) reaches {near[0].name} by another NUMA node only"
+
+
+def _nvlink(gpus: List) -> Faults:
+    for gpu in gpus:
+        down = [link["link"] for link in gpu["links"] if not link["up"]]
+        if 0 < len(down) < len(gpu["links"]):  # with all of them down, nothing is plugged in
+            count = f"{len(down)} of {len(gpu['links'])}"
+            yield f"{count} NVLinks of the GPU at {gpu['pci']} are down: {ranges(down)}"
+
+
+_PCIE = rules({
+    "nvlink.lanes": (_nvlink, "nvlink.gpus"),
+    "pcie.adapter": (_adapter, "infiniband.ports", "pci.devices", "host.virtual?"),
+    "pcie.lanes": (_lanes, "pci.devices", "pci.bridges", "host.virtual?"),
+    "pcie.acs": (_acs, "pci.bridges", "pci.devices", "pci.bridges.*.acs"),
+    "pcie.iommu": (_iommu, "pci.iommu.modes", "pci.devices"),
+    "pcie.near": (_near, "pci.devices", "cpu.nodes", "infiniband.ports"),
+})  # fmt: skip
+
+
+CHECKS = {
+    "nccl.says_p2p": "p2p",
+    "nccl.says_net_bw": "net bw",
+    "nccl.says_inventory": "GPU inventory",
+    "nccl.says_driver": "CUDA driver version",
+    "nccl.says_ecc": "ECC",
+    "nccl.says_nvlink": "NVLink",
+    "nccl.says_environment": "NCCL environment",
+}
+"""NCCL's checks by the rules that translate them (NCCL's guide, Diagnostics and RAS)."""
+
+
+def _one_version(versions: Texts) -> Faults:
+    if len(set(versions)) > 1:
+        yield f"ranks of this node have NCCL {', '.join(sorted(set(versions)))}"
+
+
+def _stack(versions: Texts, soft: int | None) -> Faults:
+    for version in sorted(set(versions)):
+        if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
+            yield f"the stack is unlimited; NCCL {version} then gives its threads a small one"
+
+
+_NCCL = rules({
+    "nccl.one_library": (one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
+    "nccl.one_version": (_one_version, "ranks.*.nccl"),
+    "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
+    **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},
+})  # fmt: skip
+
 
 SLOWED = {
     0x08: "hardware slowdown",
@@ -154,7 +270,7 @@ def _xids(whose: str, xids: Sequence[Facts]) -> Faults:
             yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {row['meaning']}{what}"
 
 
-RULES = rules({
+_GPUS = rules({
     "gpus.module": (_module, "pci.devices", "gpus.module"),
     "gpus.seen": (_seen, "pci.devices", "gpus.count", "gpus.lost?", "host.container", "slurm.variables?"),
     "gpus.cupy": (partial(_cuda, "cupy-cuda"), "packages", "gpus.cuda"),
@@ -171,3 +287,5 @@ RULES = rules({
     "gpus.xid_program": (partial(_xids, "program"), "kernel_log.xids"),
     "gpus.lost": (tuple, "kernel_log.lost"),
 })  # fmt: skip
+
+RULES = (*_PCIE, *_GPUS, *_NCCL)
