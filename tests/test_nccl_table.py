@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import wheels
 
-from hpccomm.backends.nccl import libnccl, reductions
+from hpccomm.backends.nccl import collectives, libnccl
 from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
 from hpccomm.variables.tables import config_fields
 from hpccomm.variables.tables import members as known_fields
@@ -99,14 +99,14 @@ def agree(found: dict[str, str]) -> None:
             result = "i" if function.result is ctypes.c_int else "t"
             assert found[name] == result + "".join(map(KINDS.__getitem__, function.arguments)), name
     numbers = {
-        "ncclInt8": reductions.INT8, "ncclUint8": reductions.UINT8,
-        "ncclInt32": reductions.INT32, "ncclUint32": reductions.UINT32,
-        "ncclInt64": reductions.INT64, "ncclUint64": reductions.UINT64,
-        "ncclFloat16": reductions.FLOAT16, "ncclFloat32": reductions.FLOAT32,
-        "ncclFloat64": reductions.FLOAT64, "ncclBfloat16": reductions.BFLOAT16,
-        "ncclFloat8e4m3": reductions.FLOAT8_E4M3, "ncclFloat8e5m2": reductions.FLOAT8_E5M2,
-        "ncclSum": reductions.SUM, "ncclProd": reductions.PROD, "ncclMax": reductions.MAX,
-        "ncclMin": reductions.MIN, "ncclAvg": reductions.AVG,
+        "ncclInt8": collectives.INT8, "ncclUint8": collectives.UINT8,
+        "ncclInt32": collectives.INT32, "ncclUint32": collectives.UINT32,
+        "ncclInt64": collectives.INT64, "ncclUint64": collectives.UINT64,
+        "ncclFloat16": collectives.FLOAT16, "ncclFloat32": collectives.FLOAT32,
+        "ncclFloat64": collectives.FLOAT64, "ncclBfloat16": collectives.BFLOAT16,
+        "ncclFloat8e4m3": collectives.FLOAT8_E4M3, "ncclFloat8e5m2": collectives.FLOAT8_E5M2,
+        "ncclSum": collectives.SUM, "ncclProd": collectives.PROD, "ncclMax": collectives.MAX,
+        "ncclMin": collectives.MIN, "ncclAvg": collectives.AVG,
         "ncclScalarHostImmediate": libnccl.HOST_IMMEDIATE,
         "ncclRemoteError": libnccl.REMOTE, "ncclInProgress": 7,
     }  # fmt: skip
