@@ -7,8 +7,6 @@ import numpy as np
 from standin import control, devices, events, graphs, heap, streams
 from standin.errors import CUDARuntimeError as CUDARuntimeError
 
-is_hip = False
-
 eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2, 4
 streamDefault, streamNonBlocking = 0, 1
 streamLegacy, streamPerThread = streams.LEGACY, streams.PER_THREAD
@@ -17,7 +15,6 @@ streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidat
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = 0, 1, 2, 3
-hostAllocDefault, hostAllocPortable, hostAllocMapped, hostAllocWriteCombined = 0, 1, 2, 4
 _pinned: dict[int, heap.Block] = {}
 _allocated: dict[int, heap.Block] = {}
 
