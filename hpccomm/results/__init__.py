@@ -3,7 +3,7 @@
 - `schema` and `recording` describe the columns. `run` and `recording` hold what was read.
 - `writer` and `recording_file` write, over `store`, `storage`, `layout`, `lines` and `blocks`.
 - `reader` and `archive` read.
-- `table`, `nccl_json`, `csv_text`, `describe`, `pairs_text`, `rates` and `recording_text` print.
+- `table`, `nccl_json`, `csv_text`, `pairs_text`, `rates` and `recording_text` print.
 - `expectations` and `bounds` compare rows with expected bandwidths.
 - `lateness` says which calls of a recording belong together, and who waited for whom.
 

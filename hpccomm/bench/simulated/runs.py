@@ -326,7 +326,7 @@ def run(
     Raises
     ------
     UsageError
-        As of `tables`.
+        If the request does not fit, see `SimulationRequest`.
     """
     curves: dict[str, dict[str, list[Cost]]] = {}
     simulated, skipped = tables(request)
