@@ -28,10 +28,13 @@ KNOWN = {
 }
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
-    file
-    for package in (hpccomm.drawing, hpccomm.schedules.algorithms, hpccomm.schedules.draw)
-    for folder in package.__path__
-    for file in Path(folder).glob("*.py")
+    Path(hpccomm.drawing.__file__),
+    *(
+        file
+        for package in (hpccomm.schedules.algorithms, hpccomm.schedules.draw)
+        for folder in package.__path__
+        for file in Path(folder).glob("*.py")
+    ),
 ]
 
 

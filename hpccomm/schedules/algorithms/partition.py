@@ -2,7 +2,7 @@
 
 A phase does one thing with a range of the array, in one group of ranks: it folds it, hands it on, or both. An algorithm of
 one level runs a phase on the ranks of the call. A hierarchical one composes phases within nodes and across them. All
-phases take the same argument, a `PhasePiece`, so that any two can be composed. All algorithms use it.
+phases take the same argument, a ``PhasePiece``, so that any two can be composed. All algorithms use it.
 """
 
 from collections.abc import Callable, Sequence
