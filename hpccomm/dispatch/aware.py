@@ -22,7 +22,6 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, Span, message_name
 from hpccomm.contracts.signature import Choice
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps
-from hpccomm.dispatch.execution.exchanges import NONE, PATIENT_POLLS, suspected
 from hpccomm.dispatch.execution.runner import FIRST_TAG
 from hpccomm.dispatch.on_device import DeviceProgram, OnDevice
 from hpccomm.dispatch.policy import NATIVE
@@ -35,7 +34,7 @@ from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import on_device, passed, used
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.waiting import drive
+from hpccomm.runtime.waiting import completed, drive
 from hpccomm.settings import Settings
 
 
@@ -109,26 +108,12 @@ class CudaAwareDispatch(OnDevice):
                         yield False
                     requests = [irecv(_memory(piece), piece.peer, tag) for piece in coming]
                     requests += [isend(_memory(piece), piece.peer, tag) for piece in going]
-                    yield from self._complete(requests, coming, tag)
+                    yield from completed(requests)
                 with used(stream, device):
                     program.carry_out(local, at, stream)
         except BaseException:  # the call failed, or was abandoned
             keep(requests, alive)
             raise
-
-    def _complete(self, requests: list[Request], receives: Pieces, tag: int) -> Steps:
-        """Wait, polled, until all requests are complete. The receives come first."""
-        left = [request for request in requests if not request()]
-        idle = 0
-        suspects = NONE
-        while left:
-            yield not idle
-            before = len(left)
-            left = [request for request in left if not request()]
-            idle = idle + 1 if len(left) == before else 0
-            if idle and idle % PATIENT_POLLS == 0:
-                expected = [(piece.peer, piece.data.nbytes) for piece in receives]
-                suspects = suspected(self._transport, suspects, expected, requests, left, tag)
 
     def message(
         self, receives: Pieces, sends: Pieces, tag: int

@@ -9,7 +9,7 @@ import pytest
 
 import hpccomm
 from hpccomm.dispatch import aware
-from hpccomm.errors import BufferMismatch
+from hpccomm.errors import BufferMismatch, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import users
 
 pytestmark = pytest.mark.mpi
@@ -23,10 +23,10 @@ def late(monkeypatch):
     monkeypatch.setenv("STANDIN_DELAY", "0.005")
 
 
-def opened(monkeypatch, mpi_comm):
+def opened(monkeypatch, mpi_comm, first=4):
     """Return a communicator where the user says that MPI is CUDA-aware, on devices of its own."""
     monkeypatch.setenv("HPCCOMM_CUDA_AWARE", "1")
-    return hpccomm.new_comm("mpi", mpi_comm=mpi_comm, device=mpi_comm.rank + 4)
+    return hpccomm.new_comm("mpi", mpi_comm=mpi_comm, device=mpi_comm.rank + first)
 
 
 @AWARE
@@ -145,3 +145,19 @@ def test_a_library_that_does_not_say_so_is_not_given_device_memory(monkeypatch, 
         choice = comm.explain("all_reduce", cupy.zeros(10))
         assert choice.path == "staged"
         assert "is not known to be CUDA-aware" in choice.reason
+
+
+@pytest.mark.standin
+@pytest.mark.mpi(min_size=2)
+def test_a_collective_of_another_size_is_told_long_before_its_deadline(
+    monkeypatch, mpi_comm
+) -> None:
+    """MPI's tags of such messages differ by their size: no receive is complete, and waiting ranks ask each other."""
+    comm = opened(monkeypatch, mpi_comm, first=8 - mpi_comm.size)  # it fails, and keeps its device
+    with cupy.cuda.Device(comm.device):
+        comm.all_reduce(cupy.ones(20))
+        with pytest.raises(RankMismatch, match="count 24"):
+            comm.all_reduce(cupy.ones(20 + 4 * (comm.rank == 0)), timeout=20)
+        with pytest.raises(CommunicatorAborted):
+            comm.all_reduce(cupy.ones(20))
+    comm.abort()
