@@ -73,9 +73,7 @@ def samples(dtype: DType) -> Array:
     return each.astype(dtype)
 
 
-def check_fit(
-    op: Op, dtype: DType, apply: Apply, where: object = "host", *, ordered: bool = False
-) -> None:
+def check_fit(op: Op, dtype: DType, apply: Apply, *, ordered: bool = False) -> None:
     """Raise unless a user's function is fit for reductions of `dtype`, as far as the trial shows.
 
     A function that was found fit is not tried again. It must not write to its arguments, which may be
@@ -90,8 +88,6 @@ def check_fit(
     apply : callable
         Calls it. It raises `UsageError` if the function fails, or makes an array of another shape or of
         a dtype that does not fit.
-    where : object
-        Distinguishes kinds of memory.
     ordered : bool
         Whether it is folded in rank order, so that it need not be commutative and associative.
 
@@ -100,7 +96,7 @@ def check_fit(
     UsageError
         With the values that show the fault.
     """
-    key = (op, dtype, where, ordered)
+    key = (op, dtype, ordered)
     try:
         if key in _fit:
             return
