@@ -9,7 +9,6 @@ specifications of Vega-Lite, turned into SVG, or into parts of an HTML page; its
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -18,14 +17,7 @@ from typing import Any
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.extras import install_command
 from hpccomm.files.regular import check_output, no_folder
-
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def xml_text(text: str) -> str:
-    """Return a text with U+FFFD for each character that XML does not allow: control characters, half surrogates."""
-    return _NOT_XML.sub("\ufffd", text)
-
+from hpccomm.units import xml_text
 
 Color = str | tuple[float, float, float]
 """A color of SVG; or red, green and blue, from 0 to 1."""

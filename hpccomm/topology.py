@@ -1,10 +1,10 @@
 """Which ranks share a node: made with a communicator, and read by dispatch and schedules."""
 
+import operator
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from hpccomm.errors import UsageError
-from hpccomm.settings import check_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def check_rank(name: str, value: object, size: int) -> int:
         If it is not a rank of this communicator.
     """
     try:
-        rank = check_int(name, value)
-    except UsageError:
+        rank = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
         rank = -1
     if not 0 <= rank < size:
         given, more = repr(value), ""

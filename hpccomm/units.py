@@ -200,3 +200,11 @@ def _read(given: str, text: str, units: Mapping[str, str], refusal: str) -> floa
         raise ValueError(f"{given!r} {refusal}")
     value = Decimal(match[1]) * Decimal(units[match[2]])
     return int(value) if units is _SIZES else float(value)
+
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def xml_text(text: str) -> str:
+    """Return a text with U+FFFD for each character that XML does not allow: control characters, half surrogates."""
+    return _NOT_XML.sub("\ufffd", text)

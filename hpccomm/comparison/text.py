@@ -20,8 +20,8 @@ from hpccomm.comparison.verdict import (
     CaseVerdict,
     Comparison,
 )
-from hpccomm.drawing import xml_text
 from hpccomm.results.table import figure
+from hpccomm.units import xml_text
 
 
 def text(comparison: Comparison) -> str:

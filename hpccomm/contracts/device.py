@@ -7,15 +7,12 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 from hpccomm.errors import HpccommError
-
-if TYPE_CHECKING:
-    from hpccomm.schedules.algorithms import Asked
 
 Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)``: puts a call on a stream. Takes addresses; never blocks."""
@@ -237,11 +234,11 @@ class DeviceDispatch(Protocol):
 
     name: str
 
-    def decide(self, call: Signature, algorithm: "Asked") -> tuple[Choice, DeviceImplementation]:
+    def decide(self, call: Signature, algorithm: Any) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
-        If `algorithm` is None, the communicator's setting applies to calls that have such an
-        algorithm.
+        `algorithm` is a value of ``algorithm=``. If it is None, the communicator's setting applies to calls that have
+        such an algorithm.
 
         Raises
         ------
