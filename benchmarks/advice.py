@@ -32,7 +32,7 @@ from contest import program
 from contest.figures import Figure
 from contest.program import Ranks
 from contest.rounds import Call
-from hpccomm.recordings.advice import Analysis, advise
+from hpccomm.tools.programs.advice import Analysis, advise
 
 MATRIX = np.random.default_rng(0).normal(size=(96, 96)).astype(np.float32)
 

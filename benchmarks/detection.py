@@ -15,8 +15,8 @@ from pathlib import Path
 
 from contest import jobs, program
 from contest.program import REQUIRED, Option
-from hpccomm.comparison.matching import Side
-from hpccomm.comparison.verdict import FASTER, SLOWER, compare
+from hpccomm.results.comparison.matching import Side
+from hpccomm.results.comparison.verdict import FASTER, SLOWER, compare
 from hpccomm.results.reader import read
 from hpccomm.results.run import Run
 

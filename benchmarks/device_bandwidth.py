@@ -26,9 +26,9 @@ from contest.device import BareNccl, on_stream, shares_a_device, versions
 from contest.program import Option
 from contest.rounds import Call
 from contest.verdicts import Verdicts
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, sweep
-from hpccomm.bench.perf.sweep import source_of
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.perf import flags, sweep
+from hpccomm.tools.perf.sweep import source_of
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""

@@ -53,12 +53,12 @@ from contest.machine import machine
 from contest.program import Option
 from contest.race import Limit, race
 from contest.results import Line, Result
-from hpccomm import drawing
-from hpccomm.bench.perf import facts, readers
-from hpccomm.dispatch import policy
-from hpccomm.drawing import check_place, save
+from hpccomm.calls import policy
 from hpccomm.results import origin
 from hpccomm.results.schema import RunInfo
+from hpccomm.tools.drawing import pictures as drawing
+from hpccomm.tools.drawing.pictures import check_place, save
+from hpccomm.tools.perf import facts, readers
 
 EVERY = "every"
 """Stands for every algorithm, the backend's own among them."""

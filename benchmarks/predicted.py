@@ -30,14 +30,14 @@ import numpy as np
 import hpccomm
 from contest import jobs, program
 from contest.figures import Figure
-from hpccomm.recordings.elsewhere import on_network
-from hpccomm.recordings.prediction import predict
-from hpccomm.recordings.program import ProgramModel, model
-from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import collectives
 from hpccomm.results.recording import Recording
 from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network_files import load
+from hpccomm.tools.programs.elsewhere import on_network
+from hpccomm.tools.programs.prediction import predict
+from hpccomm.tools.programs.program import ProgramModel, model
+from hpccomm.tools.programs.steps import steps
 
 ROUNDS = 3
 """Recordings in each place; that of the shortest step counts."""

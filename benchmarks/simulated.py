@@ -22,8 +22,6 @@ from mpi4py import MPI
 
 from contest import program
 from contest.program import Option
-from hpccomm.bench.simulated.like import like, measurements
-from hpccomm.cli.main import main as hpccomm
 from hpccomm.results import reader
 from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -31,6 +29,8 @@ from hpccomm.schedules.cost.network import Network
 from hpccomm.schedules.cost.network_files import dump, load
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import world
+from hpccomm.tools.main import main as hpccomm
+from hpccomm.tools.simulate.like import like, measurements
 
 COLLECTIVES = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,all_to_all"
 

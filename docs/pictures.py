@@ -10,14 +10,14 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-import hpccomm.drawing
 import hpccomm.schedules.algorithms
-import hpccomm.schedules.draw
-from hpccomm.drawing import save
+import hpccomm.tools.drawing
+import hpccomm.tools.drawing.pictures
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.draw.schedule import draw
-from hpccomm.schedules.draw.trace import subject
+from hpccomm.tools.drawing.pictures import save
+from hpccomm.tools.drawing.schedule import draw
+from hpccomm.tools.drawing.trace import subject
 
 KNOWN = {
     **ALGORITHMS,
@@ -28,10 +28,10 @@ KNOWN = {
 }
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
-    Path(hpccomm.drawing.__file__),
+    Path(hpccomm.tools.drawing.pictures.__file__),
     *(
         file
-        for package in (hpccomm.schedules.algorithms, hpccomm.schedules.draw)
+        for package in (hpccomm.schedules.algorithms, hpccomm.tools.drawing)
         for folder in package.__path__
         for file in Path(folder).glob("*.py")
     ),

@@ -13,19 +13,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.flags import FLAGS
-from hpccomm.bench.perf.names import OPS, TYPES
-from hpccomm.cli.main import VERBS
-from hpccomm.comparison.verdict import MEANINGS
+from hpccomm.calls.policy import CASES
 from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.diagnosis.meanings import TABLE as EXPLAINED
-from hpccomm.dispatch.policy import CASES
-from hpccomm.doctor.rules import RULES
+from hpccomm.contracts.variables.tables import config_fields, known
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.foreign_names import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.bounds import links as LINKS  # noqa: N812 (the table below has that name)
+from hpccomm.results.comparison.verdict import MEANINGS
 from hpccomm.results.csv_text import stored_columns
 from hpccomm.results.recording import (
     BLOCKS,
@@ -50,7 +45,12 @@ from hpccomm.results.schema import (
 )
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
-from hpccomm.variables.tables import config_fields, known
+from hpccomm.tools.doctor.rules import RULES
+from hpccomm.tools.explain.meanings import TABLE as EXPLAINED
+from hpccomm.tools.main import VERBS
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.perf.flags import FLAGS
+from hpccomm.tools.perf.names import OPS, TYPES
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "benchmarks"))

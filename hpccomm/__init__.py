@@ -15,8 +15,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hpccomm import gradients as gradients
-    from hpccomm.binned import binned_sum as binned_sum
-    from hpccomm.binned import rounded as rounded
     from hpccomm.communicator import Communicator as Communicator
     from hpccomm.communicator.arrivals import Message as Message
     from hpccomm.communicator.arrivals import Received as Received
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from hpccomm.errors import UnsupportedDtype as UnsupportedDtype
     from hpccomm.errors import UsageError as UsageError
     from hpccomm.errors import WaitTimeout as WaitTimeout
+    from hpccomm.memory.binned import binned_sum as binned_sum
+    from hpccomm.memory.binned import rounded as rounded
     from hpccomm.reductions import ReduceOp as ReduceOp
     from hpccomm.reductions import WindowOp as WindowOp
     from hpccomm.reductions import loc_dtype as loc_dtype
@@ -80,7 +80,7 @@ _NAMES = {
     "contracts.signature": ("Choice",),
     "settings": ("CommOptions",),
     "reductions": ("ReduceOp", "WindowOp", "premul_sum", "loc_dtype", "with_index"),
-    "binned": ("binned_sum", "rounded"),
+    "memory.binned": ("binned_sum", "rounded"),
     "runtime.dump": ("dump",),
     "runtime.work": ("Work", "wait_all", "wait_any", "wait_some"),
     "errors": (

@@ -2,6 +2,6 @@
 
 import sys
 
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 sys.exit(main())

@@ -21,7 +21,7 @@ WIDE: tuple[DType, ...] = (FLOAT32, np.dtype(np.float64))
 COMPLEX: tuple[DType, ...] = (np.dtype(np.complex64), np.dtype(np.complex128))
 
 BINNED = np.dtype([("top", np.int64), ("sums", np.int64, (4,))])
-"""Sums of `hpccomm.binned`, which SUM takes."""
+"""Sums of `hpccomm.memory.binned`, which SUM takes."""
 
 REDUCIBLE: tuple[DType, ...] = (BOOL, *SIGNED, *UNSIGNED, *NARROW, *WIDE, *COMPLEX)
 """Every plain dtype that some reduction takes. MINLOC and MAXLOC take a structured one, `is_located`;

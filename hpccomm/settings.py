@@ -225,7 +225,9 @@ def _check_hints(name: str, value: object) -> Mapping[str, str]:
 def _check_nccl_config(name: str, value: object) -> Mapping[str, int | str]:
     if value == {}:
         return {}
-    from hpccomm.variables.tables import checked  # its tables are read where they are needed
+    from hpccomm.contracts.variables.tables import (
+        checked,  # its tables are read where they are needed
+    )
 
     return checked(name, value)
 

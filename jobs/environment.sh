@@ -201,10 +201,10 @@ END
 
 # The scripts that `hpccomm slurm` writes start ranks in the same way, by the same functions.
 prepare_job() {
-    # shellcheck source=../hpccomm/slurm/launch.sh
-    source "$checkout/hpccomm/slurm/launch.sh"
-    # shellcheck source=../hpccomm/slurm/run.sh
-    source "$checkout/hpccomm/slurm/run.sh"
+    # shellcheck source=../hpccomm/tools/slurm/launch.sh
+    source "$checkout/hpccomm/tools/slurm/launch.sh"
+    # shellcheck source=../hpccomm/tools/slurm/run.sh
+    source "$checkout/hpccomm/tools/slurm/run.sh"
     find_environment
     [[ -x $venv/bin/hpccomm ]] ||
         give_up "hpccomm is not installed in $venv." "Make it first:  bash jobs/quickstart.sh"

@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpccomm.cli.main import main
-from hpccomm.dispatch.policy import stored
+from hpccomm.calls.policy import stored
 from hpccomm.errors import ConfigurationError
 from hpccomm.results.lines import UNKNOWN_END
 from hpccomm.results.repetitions import SUMMARY
+from hpccomm.tools.main import main
 
 SECONDS = 60.0
 """No reading takes as long."""

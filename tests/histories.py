@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpccomm.diagnosis import faults, history
-from hpccomm.diagnosis.dumps import read_folder
+from hpccomm.tools.explain import faults, history
+from hpccomm.tools.explain.dumps import read_folder
 
 BEGAN = 1.7e9
 DEADLINE = 5.0

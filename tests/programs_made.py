@@ -2,11 +2,11 @@
 
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
-from hpccomm.recordings import steps
-from hpccomm.recordings.prediction import predict
-from hpccomm.recordings.program import ProgramModel, model
 from hpccomm.results import lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
+from hpccomm.tools.programs import steps
+from hpccomm.tools.programs.prediction import predict
+from hpccomm.tools.programs.program import ProgramModel, model
 
 
 def of(recording: Recording) -> ProgramModel:

@@ -12,9 +12,9 @@ from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, ring
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.cost.rounds import simulate
-from hpccomm.schedules.draw.trace import subject
 from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
 from hpccomm.testing import prove, run_ranks
+from hpccomm.tools.drawing.trace import subject
 
 EXAMPLE = Path(__file__).parents[1] / "docs/examples/two_way_ring.py"
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hpccomm import CommOptions, Communicator, new_comm
-from hpccomm.communicator.lanes import HostLane
+from hpccomm.calls.lanes import HostLane
 from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -226,7 +226,7 @@ def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
 
 
 def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
-    monkeypatch.setattr("hpccomm.communicator.lanes.check.KNOWN", 3)
+    monkeypatch.setattr("hpccomm.calls.lanes.check.KNOWN", 3)
 
     def on_rank(comm) -> int:
         control, asked = comm._core.control, []

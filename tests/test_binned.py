@@ -9,8 +9,8 @@ import pytest
 
 import hpccomm
 from hpccomm import ReduceOp
-from hpccomm.binned import add
 from hpccomm.dtypes import BINNED
+from hpccomm.memory.binned import add
 from hpccomm.testing import run_ranks
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.communicator.lanes import issuing
+from hpccomm.calls.lanes import issuing
 from hpccomm.runtime import callpath
 
 FORMS = {"issue", "on a stream", "begin", "start_record", "ended"}

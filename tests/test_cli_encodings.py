@@ -16,7 +16,7 @@ AS_TEXT = "läuft-→-\\xfc\\xff"
 # Runs commands one after another, each on streams as a process in this environment has them.
 PROGRAM = """
 import io, json, socket, sys
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 socket.gethostname = lambda: "kn\\xf6ten\\u4e2d"
 done = []

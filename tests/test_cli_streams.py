@@ -94,7 +94,7 @@ def test_rank_0_speaks_for_a_verb_that_all_ranks_run_and_others_print_where_they
 ):
     """What a rank starts as a process inherits the variables of its launcher."""
     path = str(measured[0])
-    monkeypatch.setattr("hpccomm.cli.main.SILENCE", 0.0)
+    monkeypatch.setattr("hpccomm.tools.main.SILENCE", 0.0)
     monkeypatch.chdir(tmp_path)
     for rank in "01":
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)

@@ -14,7 +14,7 @@ import pytest
 from conftest import Mpiexec
 
 import hpccomm
-from hpccomm.communicator import core
+from hpccomm.calls import core
 from hpccomm.runtime import answering
 from hpccomm.testing import run_ranks
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from conftest import HEAD, Mpiexec
 
-from hpccomm.diagnosis.meanings import TABLE
 from hpccomm.runtime.lifetime import Status, status_of
 from hpccomm.runtime.raised import report
+from hpccomm.tools.explain.meanings import TABLE
 
 SHM = Path("/dev/shm")
 

@@ -251,7 +251,7 @@ def test_messages_that_nobody_received_are_told_in_one_line_at_the_end(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(
-        "hpccomm.communicator.lanes.check.logger.warning",
+        "hpccomm.calls.lanes.check.logger.warning",
         lambda text, *values: told.append(text % values),
     )
 

@@ -18,19 +18,19 @@ import pytest
 from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
-from hpccomm.bench.tune.calls import policy_of
-from hpccomm.bench.tune.measuring import Bench
-from hpccomm.cli.main import main
+from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
+from hpccomm.calls.proving import proven
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
-from hpccomm.dispatch.proving import proven
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
 from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network_files import load
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
+from hpccomm.tools.main import main
+from hpccomm.tools.tune.calls import policy_of
+from hpccomm.tools.tune.measuring import Bench
 
 from .results.appending import example_info
 

@@ -24,9 +24,9 @@ def modules_after(program: str) -> set[str]:
     [
         "import hpccomm",
         "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
-        "import hpccomm.cli.main",
+        "import hpccomm.tools.main",
         "import hpccomm.testing",
-        "import hpccomm.slurm",
+        "import hpccomm.tools.slurm",
         "import hpccomm; hpccomm.gradients.GradientSync",
     ],
 )

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
-from hpccomm.contracts.signature import Choice, Signature
-from hpccomm.dispatch import policy
-from hpccomm.dispatch.policy import (
+from hpccomm.calls import policy
+from hpccomm.calls.policy import (
     Machine,
     Pick,
     Policy,
@@ -25,8 +23,10 @@ from hpccomm.dispatch.policy import (
     Tables,
     stored,
 )
-from hpccomm.dispatch.policy.choosing import UNEVEN_BYTES
-from hpccomm.dispatch.policy.tables import documents, nearest
+from hpccomm.calls.policy.choosing import UNEVEN_BYTES
+from hpccomm.calls.policy.tables import documents, nearest
+from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
+from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.results.writer import Writer

@@ -15,11 +15,11 @@ import pytest
 
 from hpccomm import ReduceOp
 from hpccomm.backends.loopback import LoopbackTransport, make_world
+from hpccomm.calls.execution.program import compiled, compiled_in_memory
+from hpccomm.calls.execution.runner import Runner
+from hpccomm.calls.execution.variants import Variants
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.dispatch.execution.program import compiled, compiled_in_memory
-from hpccomm.dispatch.execution.runner import Runner
-from hpccomm.dispatch.execution.variants import Variants
 from hpccomm.memory.folding import Folder
 from hpccomm.memory.shared import NodeMemory, heap
 from hpccomm.memory.shared.node import NodeExposure

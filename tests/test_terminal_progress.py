@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from terminal import on_terminal
 
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 from .conftest import launch_environment
 
@@ -17,7 +17,7 @@ from .conftest import launch_environment
 PROGRAM = """
 import contextlib, sys, time
 from hpccomm.bench import progress
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 close = progress.Progress.close
 progress.SOON = progress.TICK = 0.01

@@ -8,11 +8,11 @@ import pytest
 
 import hpccomm
 from hpccomm import CommOptions
-from hpccomm.bench.tune.calls import policy_of
+from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.communicator import creation
-from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
+from hpccomm.tools.tune.calls import policy_of
 
 from .results.appending import example_info
 

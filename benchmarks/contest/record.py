@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from contest.contenders import COPY, Contender
 from contest.results import Line, Result
-from hpccomm.bench.perf.names import NO_OP
 from hpccomm.results.schema import Config, Row
+from hpccomm.tools.perf.names import NO_OP
 
 if TYPE_CHECKING:
     from hpccomm.results.writer import Writer

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Wanted
 from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype

@@ -22,7 +22,7 @@ call and includes the earlier work of the stream. When it passes, the communicat
 
 from typing import Any
 
-from hpccomm.communicator.core import HasCore
+from hpccomm.calls.core import HasCore
 from hpccomm.communicator.counts import listed
 from hpccomm.communicator.packing import along, broadcast_to_out
 from hpccomm.schedules.algorithms import AnyAlgorithm

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from hpccomm.calls.core import Core
 from hpccomm.communicator import (
     arrivals,
     collectives,
@@ -16,7 +17,6 @@ from hpccomm.communicator import (
 from hpccomm.communicator import grid as grids
 from hpccomm.communicator import mesh as meshes
 from hpccomm.communicator import planning as plans
-from hpccomm.communicator.core import Core
 from hpccomm.foreign_names import Hinting, respell
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds

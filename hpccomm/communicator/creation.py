@@ -21,13 +21,13 @@ from hpccomm.backends.bootstrap.launch import cores, job_name, launched, process
 from hpccomm.backends.bootstrap.presence import JobArrival
 from hpccomm.backends.control import Control
 from hpccomm.backends.mpi import ended_making
+from hpccomm.calls import policy
+from hpccomm.calls.algorithms import memory_way, sharing
+from hpccomm.calls.core import counting, dropped, end_dropped
+from hpccomm.calls.policy import Machine, Table, Tables
 from hpccomm.communicator import Communicator
-from hpccomm.communicator.core import counting, dropped, end_dropped
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
-from hpccomm.dispatch import policy
-from hpccomm.dispatch.algorithms import memory_way, sharing
-from hpccomm.dispatch.policy import Machine, Table, Tables
 from hpccomm.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -271,7 +271,7 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
             found = library, processor(), cores()
             tuned: tuple[Table, ...] = ()
             if merged.tuning_file:
-                from hpccomm.dispatch.policy import stored
+                from hpccomm.calls.policy import stored
 
                 tuned = stored.read(merged.tuning_file)
             links: tuple[str, ...] = ()

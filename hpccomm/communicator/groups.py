@@ -15,8 +15,8 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
-from hpccomm.communicator.core import Core, HasCore, counting, dropped, end_dropped
-from hpccomm.communicator.lanes import AnyDeviceLane
+from hpccomm.calls.core import Core, HasCore, counting, dropped, end_dropped
+from hpccomm.calls.lanes import AnyDeviceLane
 from hpccomm.contracts.backend import Backend, Survival
 from hpccomm.contracts.fingerprint import CallFingerprint, compared
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost

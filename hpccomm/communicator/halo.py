@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.lanes import Call, Lane, MessageRequest
-from hpccomm.communicator.lanes.message import HaloPart
+from hpccomm.calls.core import Core
+from hpccomm.calls.lanes import Call, Lane, MessageRequest
+from hpccomm.calls.lanes.message import HaloPart
 from hpccomm.communicator.planning import agreed, carrying_out
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.memory.cuda.arrays import DeviceArray

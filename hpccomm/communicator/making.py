@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.backends.control import Control
+from hpccomm.calls.core import Core
+from hpccomm.calls.host import HostDispatch
+from hpccomm.calls.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
+from hpccomm.calls.lanes.message import ARRAYS, wire_tag
+from hpccomm.calls.policy import Tables
 from hpccomm.communicator.communicator import Communicator
-from hpccomm.communicator.core import Core
 from hpccomm.communicator.groups import grouped, own_ranks
-from hpccomm.communicator.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
-from hpccomm.communicator.lanes.message import ARRAYS, wire_tag
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
-from hpccomm.dispatch.host import HostDispatch
-from hpccomm.dispatch.policy import Tables
 from hpccomm.dtypes import DType
 from hpccomm.errors import (
     BackendUnavailable,
@@ -33,7 +33,7 @@ from hpccomm.runtime.recorder import user_site
 from hpccomm.settings import Settings
 
 if TYPE_CHECKING:
-    from hpccomm.dispatch.staged import StagedDispatch
+    from hpccomm.calls.staged import StagedDispatch
 
 logger = logging.getLogger("hpccomm")
 
@@ -92,7 +92,7 @@ def open_device_lane(
     # From here on there is a device. Hosts without one load none of what it takes.
     def nccl() -> Opened:
         from hpccomm.backends.nccl import open_nccl
-        from hpccomm.dispatch.nccl import NcclDispatch
+        from hpccomm.calls.nccl import NcclDispatch
 
         backend_of_device, why = open_nccl(
             backend,
@@ -112,13 +112,13 @@ def open_device_lane(
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
-        from hpccomm.dispatch.aware import open_aware
+        from hpccomm.calls.aware import open_aware
 
         dispatch, why = open_aware(backend, control, calls, device, settings, through_host())
         return dispatch, None, why
 
     def through_host(reason: str = "") -> "StagedDispatch":
-        from hpccomm.dispatch.staged import StagedDispatch
+        from hpccomm.calls.staged import StagedDispatch
 
         return StagedDispatch(host, backend.messages, device, _wire, reason)
 
@@ -134,7 +134,7 @@ def open_device_lane(
             # A way that is slower than it could be is a warning.
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(calls, f"device arrays go over {dispatch.name}: {because}", level)
-            from hpccomm.communicator.lanes.device import DeviceLane
+            from hpccomm.calls.lanes.device import DeviceLane
 
             high = settings.high_priority_stream
             return DeviceLane(calls, core.check, dispatch, over, device, high_priority=high)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hpccomm.calls.core import HasCore
 from hpccomm.communicator import windows
-from hpccomm.communicator.core import HasCore
 from hpccomm.dtypes import REDUCIBLE, is_native
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
 from hpccomm.memory.views import check_dtype, check_layout, flat, host_view

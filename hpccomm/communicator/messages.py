@@ -14,9 +14,9 @@ from typing import Any
 
 from numpy import empty, may_share_memory, ndarray
 
+from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.lanes import Call, MessageRequest
 from hpccomm.communicator.arrivals import received
-from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes import Call, MessageRequest
 from hpccomm.communicator.packing import Packing
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.errors import UsageError

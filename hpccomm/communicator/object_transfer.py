@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import CONTROL_TAG, begin_bytes, whole
-from hpccomm.communicator.core import Core
+from hpccomm.calls.core import Core
+from hpccomm.calls.policy import AUTO
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import PACKET_BYTES, Packet, Request, Steps, Transport
-from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import CommunicationError, HpccommError, UsageError
 from hpccomm.runtime.recorder import in_words
 from hpccomm.runtime.waiting import completed

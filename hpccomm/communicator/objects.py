@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import known, loaded, received_object
-from hpccomm.communicator.core import Core, HasCore
-from hpccomm.communicator.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.arrivals import ANY, Anything
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message

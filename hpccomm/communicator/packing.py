@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.lanes import Call, Lane
-from hpccomm.communicator.numbers import NUMBERS, SCALARS, plain
-from hpccomm.communicator.prepared_calls import NEW, is_in_place
-from hpccomm.communicator.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
+from hpccomm.calls.core import Core
+from hpccomm.calls.host import with_pre_and_post
+from hpccomm.calls.lanes import Call, Lane
+from hpccomm.calls.numbers import NUMBERS, SCALARS, plain
+from hpccomm.calls.prepared_calls import NEW, is_in_place
+from hpccomm.calls.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceImplementation
 from hpccomm.contracts.transport import Steps
-from hpccomm.dispatch.host import with_pre_and_post
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.memory.cuda.arrays import CUPY, DLPACK, TORCH, Queue, kind_of, on_device
 from hpccomm.memory.cuda.library import cupy

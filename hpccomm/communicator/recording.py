@@ -19,11 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
-from hpccomm.clocks import ClockRanks, CommonClock
-from hpccomm.communicator.core import HasCore
+from hpccomm.calls.core import HasCore
 from hpccomm.contracts.fingerprint import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
-from hpccomm.files.regular import os_errors_as
 from hpccomm.foreign_names import Hinting
 from hpccomm.results import origin
 from hpccomm.results.lateness import Lateness, lateness
@@ -36,6 +34,8 @@ from hpccomm.results.recording import (
     RecordingFacts,
 )
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
+from hpccomm.results.regular import os_errors_as
+from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
 from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.runtime.recorder import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpccomm.communicator.core import HasCore
+from hpccomm.calls.core import HasCore
 from hpccomm.communicator.packing import along
 from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
+from hpccomm.calls.core import Core, HasCore
 from hpccomm.communicator import memory
-from hpccomm.communicator.core import Core, HasCore
 from hpccomm.contracts.fingerprint import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError

@@ -8,7 +8,7 @@ may differ in it.
 
 from typing import Any
 
-from hpccomm.communicator.core import HasCore
+from hpccomm.calls.core import HasCore
 from hpccomm.communicator.counts import listed, without_counts
 from hpccomm.reductions import Deterministic, Op, ReduceOp
 from hpccomm.schedules.algorithms import AnyAlgorithm

@@ -1,7 +1,7 @@
 """The interface of a backend: what it gives to a communicator.
 
 The packages in `hpccomm.backends`, and other packages, implement it. The communicator and
-`hpccomm.dispatch` call it.
+`hpccomm.calls` call it.
 
 By its side channel, ranks ask each other about their calls, while calls wait. It works without a thread that is stuck in a
 call: another thread of the process answers. It moves small facts, never arrays, and only when a call waits long or has

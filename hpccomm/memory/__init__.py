@@ -4,5 +4,5 @@
   arrays.
 - `cuda` is device memory, `shared` the memory that ranks of a node share.
 
-`hpccomm.dispatch`, the backends and the communicator use it.
+`hpccomm.calls`, the backends and the communicator use it.
 """

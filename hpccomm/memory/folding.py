@@ -263,7 +263,7 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
     if op is ReduceOp.PROD and dtype.kind == "c":
         return _multiply
     if op is ReduceOp.SUM and dtype == dtypes.BINNED:
-        from hpccomm.binned import add
+        from hpccomm.memory.binned import add
 
         return add
     if isinstance(op, ReduceOp):

@@ -10,8 +10,8 @@
 Public are `read`, `read_recordings`, `examine` and the classes of what they return. The names are loaded on
 first use: h5py comes with them.
 
-`hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.cli`, `hpccomm.charts`
-and `hpccomm.comparison` read.
+`hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.tools`, `hpccomm.tools.runs.charts`
+and `hpccomm.results.comparison` read.
 """
 
 from importlib import import_module

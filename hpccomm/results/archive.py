@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ResultsError
-from hpccomm.files.regular import ForeignFile
 from hpccomm.results import reader
 from hpccomm.results.lines import DamagedPart
 from hpccomm.results.recording import Recording, RecordingFacts
 from hpccomm.results.recording_text import contents
+from hpccomm.results.regular import ForeignFile
 from hpccomm.results.run import Run, Steps, WholeSamples
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.results.table import TIME_FORMAT, figure

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, get_args, get_origin, get_type_hints
 
-from hpccomm.files.regular import as_utf8
+from hpccomm.results.regular import as_utf8
 
 
 def as_json(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Whether two runs can be compared: the facts that must be equal, and other differences.
 
-`hpccomm.comparison` refuses runs by it, and `hpccomm import` finds repeated logs.
+`hpccomm.results.comparison` refuses runs by it, and `hpccomm import` finds repeated logs.
 """
 
 from collections import Counter

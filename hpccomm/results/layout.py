@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from hpccomm.files import records
-from hpccomm.results import lines
+from hpccomm.results import lines, records
 from hpccomm.results.lines import DataPlace
 from hpccomm.results.recording import RECORDING
 from hpccomm.results.schema import RANKS, RUN, SectionKind
@@ -82,7 +81,7 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
     Raises
     ------
     KeyError, ValueError, AttributeError
-        If one is not there, or something else is. See `hpccomm.files.records.HDF5_ERRORS`.
+        If one is not there, or something else is. See `hpccomm.results.records.HDF5_ERRORS`.
     """
     tables = {}
     expected = {**types(kind), STATE: (lines.state_type(kind), None)}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.contracts.variables.tables import version_code
 from hpccomm.results import repetitions, table
 from hpccomm.results.schema import UNCHECKED, Config, Row, RunInfo
-from hpccomm.variables.tables import version_code
 
 VERSION = 3
 """Version of nccl-tests' schema."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import hpccomm
-from hpccomm.files.regular import as_utf8
+from hpccomm.results.regular import as_utf8
 
 
 def host() -> str:

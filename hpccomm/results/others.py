@@ -1,6 +1,6 @@
 """The part of the cores that processes of others took while a run was measured, as it is stored with the run.
 
-`hpccomm.doctor.sources.others` counts it. A verdict that drains, fails or compares is undecided where
+`hpccomm.tools.doctor.sources.others` counts it. A verdict that drains, fails or compares is undecided where
 nodes were busy: times say nothing there about the nodes, the network or the libraries.
 """
 

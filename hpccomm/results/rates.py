@@ -5,7 +5,7 @@ copy within a memory and an update in place count twice, a sum of two arrays int
 times. A cache's reads of an array that is only written are not counted. A copy over a link counts
 once, in its own direction.
 
-`hpccomm.bench.links` prints it while it measures, and `hpccomm show` later.
+`hpccomm.tools.perf.links` prints it while it measures, and `hpccomm show` later.
 """
 
 import re

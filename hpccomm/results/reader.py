@@ -20,10 +20,7 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.files import records
-from hpccomm.files.records import DIFFERS
-from hpccomm.files.regular import DamagedFile, damaged, os_errors_as
-from hpccomm.results import facts, layout, lines, origin
+from hpccomm.results import facts, layout, lines, origin, records
 from hpccomm.results.blocks import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
 from hpccomm.results.origin import INTERRUPTED
@@ -42,6 +39,8 @@ from hpccomm.results.recording import (
     TrainingBucket,
     TrainingNote,
 )
+from hpccomm.results.records import DIFFERS
+from hpccomm.results.regular import DamagedFile, damaged, os_errors_as
 from hpccomm.results.run import Run
 from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
 from hpccomm.units import few

@@ -12,11 +12,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.files.records import DIFFERS
-from hpccomm.files.regular import as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.others import ENTRY, Others
 from hpccomm.results.recording import Recording
+from hpccomm.results.records import DIFFERS
+from hpccomm.results.regular import as_utf8
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.units import grouped
 

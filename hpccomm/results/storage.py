@@ -27,11 +27,10 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.files import records
-from hpccomm.files.records import FORMAT, RUNS, SCHEMA_VERSION
-from hpccomm.files.regular import damaged, no_folder, open_regular
-from hpccomm.results import layout, origin
+from hpccomm.results import layout, origin, records
 from hpccomm.results.layout import ByteCopy
+from hpccomm.results.records import FORMAT, RUNS, SCHEMA_VERSION
+from hpccomm.results.regular import damaged, no_folder, open_regular
 
 _Result = TypeVar("_Result")
 

@@ -29,11 +29,10 @@ from typing import Any
 import h5py
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.files import records
-from hpccomm.files.regular import as_utf8, os_errors_as
-from hpccomm.results import layout, lines, origin, reader, storage
+from hpccomm.results import layout, lines, origin, reader, records, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
+from hpccomm.results.regular import as_utf8, os_errors_as
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 It is written when a call or the process fails, and on SIGUSR1. Facts that PyTorch's flight recorder has too
 have its names.
-`hpccomm.diagnosis.dumps` reads it.
+`hpccomm.tools.explain.dumps` reads it.
 """
 
 import contextlib

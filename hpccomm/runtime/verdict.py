@@ -1,6 +1,6 @@
 """The verdict on a late call, from the answers of other ranks: who is missing, or differs.
 
-Pure functions of plain data. `inquiry` asks while the job runs, and `hpccomm.diagnosis` later,
+Pure functions of plain data. `inquiry` asks while the job runs, and `hpccomm.tools.explain` later,
 about the dumps.
 """
 

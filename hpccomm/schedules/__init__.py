@@ -1,4 +1,4 @@
 """Algorithms as data, and their readers: proof, cost, simulation, pictures.
 
-`hpccomm.dispatch` executes them; ``hpccomm simulate`` and ``plot`` read them too.
+`hpccomm.calls` executes them; ``hpccomm simulate`` and ``plot`` read them too.
 """

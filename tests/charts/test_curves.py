@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm import drawing
-from hpccomm.charts import curves, page, pictures
-from hpccomm.comparison.crossovers import crossovers
-from hpccomm.drawing import Canvas, as_json
 from hpccomm.results import pairs, reader
+from hpccomm.results.comparison.crossovers import crossovers
 from hpccomm.results.schema import Timing
+from hpccomm.tools.drawing import pictures as drawing
+from hpccomm.tools.drawing.pictures import Canvas, as_json
+from hpccomm.tools.runs.charts import curves, page, pictures
 
 from .data import SIZES, write
 

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from damage import called
 
-from hpccomm.comparison.matching import Side, metric_of
-from hpccomm.comparison.text import as_json, as_junit, text
-from hpccomm.comparison.verdict import Rules, compare
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.comparison.matching import Side, metric_of
+from hpccomm.results.comparison.text import as_json, as_junit, text
+from hpccomm.results.comparison.verdict import Rules, compare
 from hpccomm.results.run import Run
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer

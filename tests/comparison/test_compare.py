@@ -10,11 +10,11 @@ from damage import called
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.comparison import statistics
-from hpccomm.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
-from hpccomm.comparison.text import text
-from hpccomm.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.comparison import statistics
+from hpccomm.results.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
+from hpccomm.results.comparison.text import text
+from hpccomm.results.comparison.verdict import Rules, _judged, compare, compare_passes
 from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.dispatch import aware
+from hpccomm.calls import aware
 from hpccomm.errors import BufferMismatch, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import users
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.bench import links
-from hpccomm.bench.links import Rate
 from hpccomm.memory.cuda import nvml
 from hpccomm.results import reader
+from hpccomm.tools.perf import links
+from hpccomm.tools.perf.links import Rate
 
 pytestmark = pytest.mark.standin
 

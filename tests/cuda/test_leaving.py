@@ -10,13 +10,13 @@ from forked import Forks
 from nccl_ranks import on_devices
 from until import until
 
-from hpccomm.communicator.lanes import ending
+from hpccomm.calls.lanes import ending
 
 cupy = pytest.importorskip("cupy")
 
 IMPORTS = (
     *("numpy", "cupy", "cupy.cuda.nccl", "hpccomm.communicator.creation"),
-    *("hpccomm.backends.nccl", "hpccomm.dispatch.nccl"),
+    *("hpccomm.backends.nccl", "hpccomm.calls.nccl"),
 )
 """What takes long to import, and begins nothing: no MPI, no CUDA, no thread."""
 
@@ -115,7 +115,7 @@ def test_trap_leaving_starts_no_thread_since_python_may_refuse_to(forks):
 
 # Two communicators. It prints the seconds that they take to end.
 TWO = """
-from hpccomm.communicator.lanes import ending
+from hpccomm.calls.lanes import ending
 another = comm.dup()
 another.all_reduce(x)
 for each in comm, another:
@@ -183,7 +183,7 @@ ending._everyone = InOrder(ending._everyone)
 
 
 CAPTURE = f"""
-from hpccomm.communicator.lanes import ending
+from hpccomm.calls.lanes import ending
 ending.GRAPH_SECONDS = {GRAPH_SECONDS}
 backend = comm._core.lanes.device.backend
 def telling(name, end):

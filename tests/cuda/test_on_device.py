@@ -13,7 +13,7 @@ from nccl_ranks import on_devices, run_ranks
 
 from hpccomm import CommOptions, dtypes
 from hpccomm.backends.nccl import collectives
-from hpccomm.dispatch import on_device
+from hpccomm.calls import on_device
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.memory import Scratch

@@ -17,8 +17,8 @@ from raw_ranks import status_of
 import hpccomm
 from hpccomm.backends.nccl import libnccl, own_binding, variables
 from hpccomm.backends.nccl.own_binding import RawCommunicator
-from hpccomm.bench.perf.memory import DeviceMemory
-from hpccomm.doctor import rank
+from hpccomm.tools.doctor import rank
+from hpccomm.tools.perf.memory import DeviceMemory
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 

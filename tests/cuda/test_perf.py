@@ -15,11 +15,6 @@ import pytest
 from nccl_ranks import run_ranks
 
 import hpccomm
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, sweep
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.names import AUTO, DEVICE, HOST
-from hpccomm.bench.perf.sweep import CommSource, kind_of_arrays, source_of
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,
@@ -28,6 +23,11 @@ from hpccomm.errors import (
 )
 from hpccomm.results import reader, table
 from hpccomm.runtime.lifetime import Status
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.perf import flags, sweep
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.perf.names import AUTO, DEVICE, HOST
+from hpccomm.tools.perf.sweep import CommSource, kind_of_arrays, source_of
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
 DEALT = {
@@ -207,7 +207,7 @@ def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_
 @pytest.mark.mpi
 @nccl
 def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.bench.perf import memory
+    from hpccomm.tools.perf import memory
 
     made = []
     marks = memory.Marks
@@ -397,7 +397,7 @@ def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
 
 
 def test_a_communicator_of_host_arrays_has_no_device_memory():
-    from hpccomm.bench.perf.memory import DeviceMemory
+    from hpccomm.tools.perf.memory import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
     with pytest.raises(

@@ -7,10 +7,10 @@ from device_trials import carried_out
 from held import Held
 from nccl_ranks import ranked, run_ranks
 
+from hpccomm.calls import staged
+from hpccomm.calls.parts import ROW_BYTES, parts
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
-from hpccomm.dispatch import staged
-from hpccomm.dispatch.parts import ROW_BYTES, parts
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda import pinned
 from hpccomm.memory.cuda.pinned import Pool, copied

@@ -12,10 +12,10 @@ from conftest import Mpiexec
 from histories import Made, PlayedJob, explained, loop
 
 import hpccomm
-from hpccomm.cli.main import main
-from hpccomm.diagnosis import faults, history, words
-from hpccomm.diagnosis.dumps import read_folder
 from hpccomm.testing import run_ranks
+from hpccomm.tools.explain import faults, history, words
+from hpccomm.tools.explain.dumps import read_folder
+from hpccomm.tools.main import main
 
 MOST_LINES = 15
 """Of a job with a single fault, on the terminal: the launcher's own lines among them."""

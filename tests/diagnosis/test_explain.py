@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm import errors
-from hpccomm.cli.main import main
-from hpccomm.diagnosis import history, meanings, words
-from hpccomm.diagnosis.dumps import read_folder
-from hpccomm.diagnosis.faults import Fault
+from hpccomm.tools.explain import history, meanings, words
+from hpccomm.tools.explain.dumps import read_folder
+from hpccomm.tools.explain.faults import Fault
+from hpccomm.tools.main import main
 
 
 def found(

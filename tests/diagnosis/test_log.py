@@ -22,11 +22,11 @@ from alone import python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.cli.main import main
-from hpccomm.diagnosis import meanings
-from hpccomm.diagnosis.log import reading, report, words
-from hpccomm.diagnosis.log.reading import WordScanner
-from hpccomm.diagnosis.log.report import LogReport
+from hpccomm.tools.explain import meanings
+from hpccomm.tools.explain.log import reading, report, words
+from hpccomm.tools.explain.log.reading import WordScanner
+from hpccomm.tools.explain.log.report import LogReport
+from hpccomm.tools.main import main
 
 LOGS = Path(__file__).parent / "logs"
 with (LOGS / "cases.tsv").open(newline="") as table:
@@ -350,7 +350,7 @@ def test_the_table_is_sound() -> None:
 
 
 def test_the_doctor_makes_the_checks_that_would_confirm() -> None:
-    from hpccomm.doctor.rules import RULES
+    from hpccomm.tools.doctor.rules import RULES
 
     known = {each.id for each in RULES} | {each.area for each in RULES}
     for each in meanings.TABLE:

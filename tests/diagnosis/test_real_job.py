@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.cli.main import main
-from hpccomm.diagnosis.dumps import read_folder
 from hpccomm.runtime import recorder
 from hpccomm.testing import run_ranks
+from hpccomm.tools.explain.dumps import read_folder
+from hpccomm.tools.main import main
 
 PROGRAM = """
 import time

@@ -9,9 +9,9 @@ import struct
 import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
-from hpccomm.doctor.reading import read
-from hpccomm.doctor.sources import gpus, host, network
-from hpccomm.doctor.sources import pci as pci_source
+from hpccomm.tools.doctor.reading import read
+from hpccomm.tools.doctor.sources import gpus, host, network
+from hpccomm.tools.doctor.sources import pci as pci_source
 
 
 def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):

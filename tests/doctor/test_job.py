@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 from planted_trees.node import SOUND
 
-from hpccomm.cli.main import main
-from hpccomm.doctor import in_mpi, job, judge
-from hpccomm.doctor.rules import RULES
+from hpccomm.tools.doctor import in_mpi, job, judge
+from hpccomm.tools.doctor.rules import RULES
+from hpccomm.tools.main import main
 
 
 def nodes(**odd):

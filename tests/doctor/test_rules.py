@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from healthy_nodes import HEALTHY
 
-from hpccomm.doctor import judge
-from hpccomm.doctor.rules import RULES
+from hpccomm.tools.doctor import judge
+from hpccomm.tools.doctor.rules import RULES
 
 PLANTED = [
     importlib.import_module(f"planted_trees.{path.stem}")

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 from planted_sysfs import plant
 
-from hpccomm.doctor import facts, job, judge, rank
-from hpccomm.doctor.reading import KINDS, read, rows
-from hpccomm.doctor.rules.gpus import SLOWED
-from hpccomm.doctor.sources import gpus, host, limits, others, slurm
-from hpccomm.doctor.sources.others import Look
+from hpccomm.tools.doctor import facts, job, judge, rank
+from hpccomm.tools.doctor.reading import KINDS, read, rows
+from hpccomm.tools.doctor.rules.gpus import SLOWED
+from hpccomm.tools.doctor.sources import gpus, host, limits, others, slurm
+from hpccomm.tools.doctor.sources.others import Look
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from front.misuse import each_is_refused
-from hpccomm.communicator.core import OF_NUMBERS
+from hpccomm.calls.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours

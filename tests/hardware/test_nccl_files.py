@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.cli.main import main
 from hpccomm.errors import UsageError
-from hpccomm.hardware import picture, words
-from hpccomm.hardware.nccl_files import read_graphs, read_topology
+from hpccomm.tools.doctor.hardware import picture, words
+from hpccomm.tools.doctor.hardware.nccl_files import read_graphs, read_topology
+from hpccomm.tools.main import main
 
 FILES = Path(__file__).parent / "nccl"
 

@@ -19,12 +19,11 @@ from published_nodes import (
     planted,
 )  # fmt: skip
 
-from hpccomm.cli import topo
-from hpccomm.doctor import facts
-from hpccomm.doctor.sources import network
-from hpccomm.hardware import binding, picture, words
-from hpccomm.hardware.facts import SOURCES, NodeHardware, NumaDomain, hardware
 from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.tools.doctor import facts, topo
+from hpccomm.tools.doctor.hardware import binding, picture, words
+from hpccomm.tools.doctor.hardware.facts import SOURCES, NodeHardware, NumaDomain, hardware
+from hpccomm.tools.doctor.sources import network
 
 TWO = ["0-23,48-71", "24-47,72-95"]
 NVLINK = {
@@ -205,7 +204,7 @@ def test_json_holds_it_all(tmp_path):
 
 def test_alone_it_starts_no_mpi(tmp_path):
     script = (
-        "import sys; from hpccomm.cli.main import main; status = main(['topo', '--cluster', "
+        "import sys; from hpccomm.tools.main import main; status = main(['topo', '--cluster', "
         f"{str(tmp_path / 'c.toml')!r}]); print('mpi4py.MPI' in sys.modules, status)"
     )
     ran = python("-c", script, check=True)

@@ -10,8 +10,8 @@ import planted_sysfs
 import pytest
 from damage import called
 
-from hpccomm.bench import links
 from hpccomm.results import reader
+from hpccomm.tools.perf import links
 
 SMALL = ("perf", "memory", "-b", "1M", "-n", "2")
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.logs import reading
-from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.cli import importing
 from hpccomm.errors import ResultsError
 from hpccomm.results import nccl_json, reader, table
 from hpccomm.results.schema import Row, RunInfo
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.runs import importing
+from hpccomm.tools.runs.logs import reading
+from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
 
 from ..results.appending import example_info
 

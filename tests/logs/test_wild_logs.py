@@ -13,14 +13,14 @@ import pytest
 from damage import called
 from hypothesis import given
 
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.logs import reading
-from hpccomm.bench.logs.imported import ImportedRun, LogDefaults
-from hpccomm.charts import page
-from hpccomm.cli import importing
-from hpccomm.comparison import matching
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
+from hpccomm.results.comparison import matching
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.runs import importing
+from hpccomm.tools.runs.charts import page
+from hpccomm.tools.runs.logs import reading
+from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
 
 from .test_import import call
 

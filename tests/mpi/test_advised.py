@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.recordings.advice import Analysis, advise
+from hpccomm.tools.programs.advice import Analysis, advise
 
 
 def test_a_late_rank_comes_first(comm: Any) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hpccomm import ReduceOp
-from hpccomm.recordings.prediction import five_numbers, predict
-from hpccomm.recordings.program import model
-from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import collectives
+from hpccomm.tools.programs.prediction import five_numbers, predict
+from hpccomm.tools.programs.program import model
+from hpccomm.tools.programs.steps import steps
 
 
 def step(comm: Any, half: Any) -> None:

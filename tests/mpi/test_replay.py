@@ -10,10 +10,10 @@ from recordings_made import stepped
 
 import hpccomm
 from hpccomm import ANY
-from hpccomm.cli.main import main
 from hpccomm.results import recording_file
 from hpccomm.results.recording import STEP
 from hpccomm.testing import run_ranks
+from hpccomm.tools.main import main
 
 STEPS = 6
 

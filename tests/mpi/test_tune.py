@@ -8,12 +8,12 @@ import pytest
 from one_size import by_default_on
 
 import hpccomm
-from hpccomm.bench.perf.options import Sizes
-from hpccomm.bench.tune.calls import TuneRequest, policy_of
-from hpccomm.bench.tune.table import tune
-from hpccomm.dispatch.policy import stored
+from hpccomm.calls.policy import stored
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.tools.perf.options import Sizes
+from hpccomm.tools.tune.calls import TuneRequest, policy_of
+from hpccomm.tools.tune.table import tune
 
 
 @by_default_on(2)

@@ -10,9 +10,9 @@ from subprocess import Popen
 import pytest
 from damage import called
 
-from hpccomm.bench.pairs.flags import expected
 from hpccomm.results import pairs, reader
 from hpccomm.runtime.lifetime import Status
+from hpccomm.tools.perf.pairs.flags import expected
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
 

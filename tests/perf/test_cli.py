@@ -70,7 +70,7 @@ def test_misuse_is_one_line_and_status_2(arguments, said):
 
 def test_under_a_launcher_rank_0_alone_speaks(monkeypatch):
     waited = []
-    command = import_module("hpccomm.cli.main")
+    command = import_module("hpccomm.tools.main")
     monkeypatch.setattr(command, "time", SimpleNamespace(sleep=waited.append))
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)  # it has not started
 
@@ -108,7 +108,7 @@ def test_help_says_what_can_be_given_and_what_is_by_default():
 def test_help_loads_neither_mpi_nor_hdf5():
     code = """
 import sys
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 try:
     main(["perf", "--help"])
 except SystemExit:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bench.perf.collectives import ALIGNMENT, COLLECTIVES, Member, uneven_bytes
-from hpccomm.bench.perf.patterns import REDUCED
+from hpccomm.tools.perf.collectives import ALIGNMENT, COLLECTIVES, Member, uneven_bytes
+from hpccomm.tools.perf.patterns import REDUCED
 
 
 def layouts(name, size, itemsize, ranks, root=0):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, memory_use
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.options import Sizes
 from hpccomm.errors import UsageError
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.perf import flags, memory_use
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.perf.options import Sizes
 
 # nccl-tests 2.19.6, src/common.cu: long names, short names and defaults.
 NCCL_TESTS = {

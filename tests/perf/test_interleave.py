@@ -7,8 +7,8 @@ import shlex
 import pytest
 from damage import called
 
-from hpccomm.bench.perf.options import Variant, variant
 from hpccomm.results import reader
+from hpccomm.tools.perf.options import Variant, variant
 
 from .test_run import options
 from .test_sound_timing import called_as_program

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from hpccomm.bench.perf.programs import PROGRAMS, make
-from hpccomm.cli import nccl_tests
 from hpccomm.errors import ResultsError
+from hpccomm.tools.perf import nccl_tests
+from hpccomm.tools.perf.programs import PROGRAMS, make
 
 from ..conftest import launch_environment
 
@@ -171,7 +171,7 @@ def test_several_tasks_get_a_line_that_starts_all_ranks(monkeypatch, capsys, var
     assert nccl_tests.main(["all_reduce_perf", "-b", "8", "-g", "8"]) == 2
     said = capsys.readouterr().err
     assert (
-        f"start all: {line}{sys.executable} -m hpccomm.cli.nccl_tests all_reduce_perf -b 8\n"
+        f"start all: {line}{sys.executable} -m hpccomm.tools.perf.nccl_tests all_reduce_perf -b 8\n"
         in said
     )
 

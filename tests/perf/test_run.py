@@ -10,16 +10,16 @@ import re
 import numpy as np
 import pytest
 
-from hpccomm.bench.flag import add_flags
-from hpccomm.bench.perf import flags, sweep
-from hpccomm.bench.perf.collectives import COLLECTIVES
-from hpccomm.bench.perf.sweep import source_of
-from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.runtime.lifetime import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.main import main
+from hpccomm.tools.perf import flags, sweep
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.perf.sweep import source_of
 
 
 def options(arguments):

@@ -13,13 +13,13 @@ import pytest
 from damage import called
 from until import until
 
-from hpccomm.bench.perf import launches
-from hpccomm.bench.perf.isolated import SYNCS, Budget, IsolatedTimer
-from hpccomm.bench.perf.options import variant
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.repetitions import isolated_times
 from hpccomm.testing.threads import run_ranks
+from hpccomm.tools.perf import launches
+from hpccomm.tools.perf.isolated import SYNCS, Budget, IsolatedTimer
+from hpccomm.tools.perf.options import variant
 
 from ..conftest import launch_environment
 
@@ -61,7 +61,7 @@ def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over(monk
     wide = isolated(interval=1e6)  # wider than what a busy machine makes
     ticks = itertools.count()
     # The time that passes is counted, so that a busy machine does as many.
-    monkeypatch.setattr("hpccomm.bench.perf.isolated.perf_counter", lambda: next(ticks) * 0.06)
+    monkeypatch.setattr("hpccomm.tools.perf.isolated.perf_counter", lambda: next(ticks) * 0.06)
     narrow = isolated(interval=1e-6, budget=0.5)
     assert len(wide[0].stamps) == 10
     assert len(narrow[0].stamps) > 30
@@ -81,8 +81,8 @@ def test_time_that_a_row_leaves_goes_to_the_others():
 # Late repetitions are repeated for 10 s a row where ranks share cores. A part of a second is mostly enough.
 PATIENT = """
 import sys
-from hpccomm.bench.perf import isolated
-from hpccomm.cli.main import main
+from hpccomm.tools.perf import isolated
+from hpccomm.tools.main import main
 
 patience, isolated._PATIENCE = isolated._PATIENCE, float(sys.argv[1])
 try:

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from hpccomm.bench.perf import sweep
-from hpccomm.bench.perf.options import split
-from hpccomm.bench.perf.sweep import source_of
-from hpccomm.cli import nccl_tests
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, fingerprint, reader
 from hpccomm.testing import run_ranks
+from hpccomm.tools.perf import nccl_tests, sweep
+from hpccomm.tools.perf.options import split
+from hpccomm.tools.perf.sweep import source_of
 
 from .test_run import options
 
@@ -123,7 +122,7 @@ def test_groups_that_cannot_measure_the_same_are_refused():
 # What each of several ranks does that a launcher has started, once for each of the variables' values.
 PROGRAM = """
 import json, os, sys
-from hpccomm.cli.nccl_tests import main
+from hpccomm.tools.perf.nccl_tests import main
 
 for variables in json.loads(sys.argv[1]):
     os.environ.update(variables)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from terminal import on_terminal
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results import reader
+from hpccomm.tools.perf.collectives import COLLECTIVES
 
 from ..conftest import launch_environment
 
@@ -40,7 +40,7 @@ MISUSE = {
 REFUSED = """
 import contextlib, io, json, pathlib, sys
 from mpi4py import MPI
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 answers = {}
 for misuse in json.loads(sys.argv[1]):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpccomm import dtypes
-from hpccomm.bench.perf import patterns
-from hpccomm.bench.perf.names import OPS, PREMUL_FACTOR, TYPES
-from hpccomm.bench.perf.patterns import REDUCED
-from hpccomm.bench.perf.verification import CheckedData, RankSlice, compare, fill, poison
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
+from hpccomm.tools.perf import patterns
+from hpccomm.tools.perf.names import OPS, PREMUL_FACTOR, TYPES
+from hpccomm.tools.perf.patterns import REDUCED
+from hpccomm.tools.perf.verification import CheckedData, RankSlice, compare, fill, poison
 
 PAIRS = [
     pytest.param(dtype, op, id=f"{type_name}-{op_name}")

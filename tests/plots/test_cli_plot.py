@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 
 def test_the_picture_goes_where_it_is_told(

@@ -11,13 +11,9 @@ import pytest
 from proofs import SLICING
 
 from hpccomm.contracts.collectives import BLOCKWISE
-from hpccomm.drawing import check_place, rendered, save
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
 from hpccomm.schedules.algorithms.partition import merged
-from hpccomm.schedules.draw.schedule import draw
-from hpccomm.schedules.draw.text import contributed, lines, members, runs
-from hpccomm.schedules.draw.trace import Subject, subject
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import (
     RECV,
@@ -31,6 +27,10 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
+from hpccomm.tools.drawing.pictures import check_place, rendered, save
+from hpccomm.tools.drawing.schedule import draw
+from hpccomm.tools.drawing.text import contributed, lines, members, runs
+from hpccomm.tools.drawing.trace import Subject, subject
 
 SVG = "{http://www.w3.org/2000/svg}"
 

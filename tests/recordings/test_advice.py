@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
-from hpccomm.cli.main import main
-from hpccomm.recordings import advice
-from hpccomm.recordings.advice import Analysis, advise, bound
 from hpccomm.results import recording_file
 from hpccomm.results.recording import Recording
+from hpccomm.tools.main import main
+from hpccomm.tools.programs import advice
+from hpccomm.tools.programs.advice import Analysis, advise, bound
 
 FIXED, BYTE = 20 * MICRO, 0.01 * MICRO
 """Nanoseconds of a call, and of a byte."""

@@ -7,16 +7,16 @@ import pytest
 from programs_made import message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
-from hpccomm.cli.main import main
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.recordings.elsewhere import collective, gradients, grown, on_network, what_if
-from hpccomm.recordings.prediction import five_numbers, predict
-from hpccomm.recordings.program import BLOCK, START
-from hpccomm.recordings.steps import HIDDEN, PARTS, shares, steps
 from hpccomm.results.lateness import waits
 from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup
 from hpccomm.results.recording_file import write
 from hpccomm.schedules.cost.network_files import load
+from hpccomm.tools.main import main
+from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network, what_if
+from hpccomm.tools.programs.prediction import five_numbers, predict
+from hpccomm.tools.programs.program import BLOCK, START
+from hpccomm.tools.programs.steps import HIDDEN, PARTS, shares, steps
 
 
 def even(ranks=4, steps=6, nbytes=1 << 20):

@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 from recordings_made import MICRO, MadeCall, all_reduce, made, stepped
 
-from hpccomm.cli import main
-from hpccomm.recordings import perfetto
 from hpccomm.results import recording_file
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature
+from hpccomm.tools import main
+from hpccomm.tools.programs import perfetto
 
 
 def mixed():

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
-from hpccomm.recordings.replaying import score
-from hpccomm.recordings.steps import steps
 from hpccomm.results.lateness import collectives
 from hpccomm.results.recording import ASYNC, RecordedGroup, Recording
+from hpccomm.tools.programs.replaying import score
+from hpccomm.tools.programs.steps import steps
 
 OTHER = replace(all_reduce(4096), group=1)
 LATER = all_reduce(1024, ASYNC)

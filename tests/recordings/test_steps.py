@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 
-from hpccomm.recordings.steps import (
+from hpccomm.results.lateness import waits
+from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature
+from hpccomm.tools.programs.steps import (
     COMPUTE,
     EXPOSED,
     FIXED,
@@ -15,8 +17,6 @@ from hpccomm.recordings.steps import (
     shares,
     steps,
 )
-from hpccomm.results.lateness import waits
-from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature
 
 
 def parts(recording):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.results.reader import read
 from hpccomm.results.run import Run
+from hpccomm.tools.perf.collectives import COLLECTIVES
 
 from .conftest import READY, TESTS, Reframe, Session
 

@@ -27,7 +27,7 @@ def fill(writer, example):
 @pytest.fixture
 def files(tmp_path, example):
     """One with two runs, the second without an end; and one with the table of tune and a training."""
-    from hpccomm.dispatch.policy import Pick, Shape, Table, TableRow, stored
+    from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
 
     runs, tuned = tmp_path / "runs.h5", tmp_path / "tuned.h5"
     with Writer(runs, example.example_info(per_iter_timing=True)) as writer:

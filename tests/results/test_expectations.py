@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.bench.perf.collectives import COLLECTIVES
 from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
 from hpccomm.results.bounds import links
@@ -19,6 +18,7 @@ from hpccomm.results.others import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
 from hpccomm.runtime.lifetime import Status
+from hpccomm.tools.perf.collectives import COLLECTIVES
 
 NDR = "mlx5_0 400 Gb/sec (4X NDR)"
 

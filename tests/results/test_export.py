@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from hpccomm.cli import export, show
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader, table
 from hpccomm.results.writer import Writer
+from hpccomm.tools.runs import export, show
 
 from . import test_trainings
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
-from hpccomm.files.records import SCHEMA_VERSION
-from hpccomm.files.regular import ForeignFile
 from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.archive import verify
+from hpccomm.results.records import SCHEMA_VERSION
+from hpccomm.results.regular import ForeignFile
 from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
 from hpccomm.results.writer import Writer

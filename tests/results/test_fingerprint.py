@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hpccomm.bench.perf.facts import together
 from hpccomm.results.fingerprint import circumstances, differences, fingerprint
+from hpccomm.tools.perf.facts import together
 
 
 def test_another_processor_or_placement_is_another_machine_and_another_version_is_not(example):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.cli.main import main
-from hpccomm.dispatch.policy import stored
+from hpccomm.calls.policy import stored
 from hpccomm.errors import HpccommError
 from hpccomm.schedules.cost import network_files
+from hpccomm.tools.main import main
 
 SETTING = "nodes = 1\nranks_per_node = 2\nreduce = 1e9\n[inner]\nlatency = 1e-6\nbandwidth = 1e9\n"
 
@@ -58,7 +58,7 @@ NAMED: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("named", NAMED.values(), ids=NAMED)
 def test_what_is_no_input_is_refused_in_a_line(tmp_path, monkeypatch, capsys, named):
-    monkeypatch.setattr("hpccomm.cli.main.SILENCE", 0)
+    monkeypatch.setattr("hpccomm.tools.main.SILENCE", 0)
     monkeypatch.chdir(tmp_path)
     path = str(named(tmp_path / "input"))
     export = ("export", path, "--format", "csv")

@@ -7,10 +7,10 @@ import signal
 import h5py
 import pytest
 
-from hpccomm.cli.main import main
 from hpccomm.errors import UsageError
 from hpccomm.results import reader
 from hpccomm.results.writer import Writer
+from hpccomm.tools.main import main
 
 
 @pytest.fixture

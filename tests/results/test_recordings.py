@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from until import until
 
-from hpccomm.cli import advise, export, plot, show
 from hpccomm.errors import ResultsError
 from hpccomm.results import blocks, reader, recording_file, storage
 from hpccomm.results.recording import (
@@ -38,6 +37,8 @@ from hpccomm.results.recording_file import (
     read_recordings,
     write,
 )
+from hpccomm.tools.programs import advise
+from hpccomm.tools.runs import export, plot, show
 
 from .test_trainings import call, step
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.files.records import FORMAT, SCHEMA_VERSION
 from hpccomm.results import schema
+from hpccomm.results.records import FORMAT, SCHEMA_VERSION
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.rst"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.bench.simulated.runs import SIMULATED, Cost, comparison
-from hpccomm.cli.main import main
-from hpccomm.comparison.crossovers import crossovers
 from hpccomm.results import reader
+from hpccomm.results.comparison.crossovers import crossovers
 from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.tools.main import main
+from hpccomm.tools.simulate.runs import SIMULATED, Cost, comparison
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 
@@ -253,7 +253,7 @@ def test_an_algorithm_that_some_collectives_lack_is_skipped_there(capsys):
 
 def test_neither_mpi_nor_cuda_is_loaded():
     program = (
-        "import sys; from hpccomm.cli.main import main; "
+        "import sys; from hpccomm.tools.main import main; "
         "main('simulate all_reduce --cluster lab1g -b 8 -e 8'.split()); "
         "found = {'mpi4py', 'cupy', 'vl_convert', 'h5py'} & set(sys.modules); assert not found, found"
     )

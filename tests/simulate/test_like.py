@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from cost.calls import call_of
 
-from hpccomm.bench.simulated.like import Measurement, fit, like, measurements, parameters
-from hpccomm.cli.main import main
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader
 from hpccomm.results.run import choose
@@ -19,6 +17,8 @@ from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.network_files import dump, load
 from hpccomm.schedules.schedule import Tuning, whole
+from hpccomm.tools.main import main
+from hpccomm.tools.simulate.like import Measurement, fit, like, measurements, parameters
 
 TRUTH = Network(
     "truth",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from slurm_jobs import SWEEP, Slurm
 
-from hpccomm.bench.perf.programs import make
 from hpccomm.results.reader import read
 from hpccomm.results.writer import Writer
+from hpccomm.tools.perf.programs import make
 
 pytestmark = pytest.mark.slow("starts Slurm, and jobs")
 

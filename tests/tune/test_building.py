@@ -6,8 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.bench.tune import measuring
-from hpccomm.dispatch.policy import Pick
+from hpccomm.calls.policy import Pick
+from hpccomm.tools.tune import measuring
 
 A, B, NATIVE = Pick("a"), Pick("b"), Pick("native")
 SIZES = [8 << 2 * step for step in range(10)]

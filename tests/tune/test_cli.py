@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 
 def test_one_rank_has_nothing_to_choose(tmp_path, monkeypatch, capsys):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from hpccomm.bench.perf.options import Sizes
-from hpccomm.bench.progress import Progress
-from hpccomm.bench.tune import table
-from hpccomm.bench.tune.calls import TunedCall, TuneRequest
-from hpccomm.bench.tune.measuring import Confirmation, SizeTimes
-from hpccomm.dispatch.policy import Pick
+from hpccomm.calls.policy import Pick
 from hpccomm.testing import run_ranks
+from hpccomm.tools.perf.options import Sizes
+from hpccomm.tools.progress import Progress
+from hpccomm.tools.tune import table
+from hpccomm.tools.tune.calls import TunedCall, TuneRequest
+from hpccomm.tools.tune.measuring import Confirmation, SizeTimes
 
 CALL = TunedCall("all_reduce")
 RING, TREE = Pick("ring"), Pick("tree")

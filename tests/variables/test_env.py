@@ -6,7 +6,7 @@ import os
 import pytest
 from conftest import Mpiexec
 
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
         {"name": "eth2", "state": "up"},
     ]  # fmt: skip
     found = {"ports": ports, "devices": links}
-    monkeypatch.setattr("hpccomm.doctor.reading.read", lambda source, wait: found)
+    monkeypatch.setattr("hpccomm.tools.doctor.reading.read", lambda source, wait: found)
     assert main(["env", "--preset", "roce"]) == 0
     out = capsys.readouterr().out
     assert "here: mlx5_0,mlx5_1 active, Ethernet, 200 Gb/s" in out
@@ -114,7 +114,7 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
 RANK = """
 import os, sys
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.cli.main import main
+from hpccomm.tools.main import main
 os.environ["NCCL_BUFFSIZE"] = "4194304" if launched().rank else "8388608"
 os.environ["NCCL_DEBUG_FILE"] = f"log.{launched().rank}"
 if launched().rank:

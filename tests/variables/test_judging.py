@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpccomm import settings
-from hpccomm.cli import nccl_tests
-from hpccomm.variables import machine, tables
-from hpccomm.variables.judging import (
+from hpccomm.contracts.variables import machine, tables
+from hpccomm.contracts.variables.judging import (
     FAULTS,
     Surroundings,
     VariableSetting,
@@ -26,8 +25,9 @@ from hpccomm.variables.judging import (
     judge_all,
     number,
 )
-from hpccomm.variables.machine import here
-from hpccomm.variables.tables import config_fields, fitting, known, version_code
+from hpccomm.contracts.variables.machine import here
+from hpccomm.contracts.variables.tables import config_fields, fitting, known, version_code
+from hpccomm.tools.perf import nccl_tests
 
 RAILS = Surroundings(
     23203,

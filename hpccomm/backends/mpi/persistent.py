@@ -7,7 +7,7 @@ each with its own tag.
 
 A request can be freed only by a call of MPI, which a destructor must not make: it runs in any
 thread, at any time. Requests of a deleted plan are freed by the next call of `PersistentMessages`.
-`hpccomm.communicator.lanes.host` binds messages by it.
+`hpccomm.calls.lanes.host` binds messages by it.
 """
 
 import weakref

@@ -1,6 +1,6 @@
 """NCCL between the devices of one communicator's ranks: joins the parts of this package.
 
-`hpccomm.dispatch.nccl` calls it.
+`hpccomm.calls.nccl` calls it.
 """
 
 import ctypes

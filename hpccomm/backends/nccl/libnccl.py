@@ -105,7 +105,9 @@ def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfi
     other communicators' calls, unless the user's variable forbids it; NCCL prefers the variable.
     `given` has the program's fields.
     """
-    from hpccomm.variables.tables import members  # its tables are read where they are needed
+    from hpccomm.contracts.variables.tables import (
+        members,  # its tables are read where they are needed
+    )
 
     config = _settings(CommConfig, version)
     last = CommConfig._fields_[2 + members(version)][0]  # behind size, magic and version

@@ -123,7 +123,9 @@ def open_nccl(
 
 def _refuse_newer(config: Mapping[str, int | str], nccl: int) -> None:
     """Raise for fields that this NCCL does not have."""
-    from hpccomm.variables.tables import newer  # its tables are read where they are needed
+    from hpccomm.contracts.variables.tables import (
+        newer,  # its tables are read where they are needed
+    )
 
     if missing := newer(config, nccl):
         has = f"NCCL {version_text(nccl)} is installed; leave it out, or install a later NCCL"

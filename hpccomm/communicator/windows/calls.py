@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm import dtypes
-from hpccomm.communicator.core import Core
-from hpccomm.communicator.numbers import NUMBERS, SCALARS, plain
+from hpccomm.calls.core import Core
+from hpccomm.calls.numbers import NUMBERS, SCALARS, plain
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.fingerprint import End, with_peers
 from hpccomm.contracts.transport import Steps

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.communicator.core import Core
+from hpccomm.calls.algorithms import sharing
+from hpccomm.calls.core import Core
+from hpccomm.calls.policy import AUTO
 from hpccomm.communicator.windows import calls
 from hpccomm.communicator.windows.access import Access, Array
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
-from hpccomm.dispatch.algorithms import sharing
-from hpccomm.dispatch.policy import AUTO
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import as_bytes
 from hpccomm.runtime.lifetime import keep, let_go

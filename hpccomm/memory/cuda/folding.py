@@ -3,7 +3,7 @@
 It is one kernel with one rounded operation for each pair of contributions. What needs more (float32 for narrower
 floats, integers' averages, the user's functions, the order of ranks) is folded on the host.
 
-All work goes to CuPy's current stream, and nothing blocks. `hpccomm.dispatch.on_device` folds by it.
+All work goes to CuPy's current stream, and nothing blocks. `hpccomm.calls.on_device` folds by it.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Pinned host memory, from and to which a device copies while the host continues.
 
-`hpccomm.dispatch.staged` moves device arrays through it.
+`hpccomm.calls.staged` moves device arrays through it.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ Another package registers an algorithm by an entry point in the group ``hpccomm.
 `Algorithm`. The entry points are read at the first look-up by name, which takes
 some milliseconds. A module is imported when its algorithm is used.
 
-`hpccomm.dispatch` runs them. All layers above find them here by name.
+`hpccomm.calls` runs them. All layers above find them here by name.
 """
 
 import warnings

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import ConfigurationError, did_you_mean
-from hpccomm.files.regular import read_text
+from hpccomm.results.regular import read_text
 from hpccomm.schedules.cost.network import Level, Network
 
 _READY = Path(__file__).parent / "networks"

@@ -1,6 +1,6 @@
 """The subject of a proof: all ranks' calls, their schedules, and the required results.
 
-`machine` runs it, for `prove` and for `hpccomm.dispatch.proving`; pictures use it too.
+`machine` runs it, for `prove` and for `hpccomm.calls.proving`; pictures use it too.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,0 +1,399 @@
+"""Puts the calls of one communicator on its device's streams, and remembers them until they are done.
+
+Calls with the host's participation are polled, between the streams of their arrays. The device lane
+issues through it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any, NoReturn
+
+from hpccomm.backends.control import Control
+from hpccomm.calls.lanes.device_batch import pointers
+from hpccomm.calls.lanes.lane import Call
+from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
+from hpccomm.contracts.fingerprint import CallFingerprint, compared
+from hpccomm.contracts.transport import Steps
+from hpccomm.errors import CommunicationError, UsageError
+from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda.arrays import Queue
+from hpccomm.runtime.callpath import PreparedCall
+from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.lifetime import write_stderr
+from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
+from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
+from hpccomm.runtime.progress import Task
+from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
+from hpccomm.runtime.work import Work
+
+CAUSES = (
+    "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
+    "op and root of its ranks"
+)
+"""Obstacles of a call on a device."""
+
+TOGETHER = "put them into one send_recv or one batch"
+
+
+@dataclass(slots=True, eq=False)
+class StreamedCall(PreparedCall):
+    """A prepared call that is put on a stream.
+
+    Attributes
+    ----------
+    issuer : StreamIssuer
+        Remembers it until it is done.
+    launch : callable
+        Puts it on a stream.
+    noted : bool
+        Whether the issuer notes it, and compares it with the other ranks' first; else `launch` sees to that.
+    """
+
+    issuer: Any = None
+    launch: Any = None
+    noted: bool = True
+
+    def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
+        """Put the call on a stream, and return: two addresses and the stream. Its seconds are the host's."""
+        calls, label, tally, issuer = self.calls, self.label, self.tally, self.issuer
+        reports, ordered, noted = calls.reports, self.ordered, self.noted
+        send, recv, (stream, holder) = arguments
+        number, pending = 0, issuer.pending
+        if ordered:
+            calls.number = number = calls.number + 1
+            calls.digest = (calls.digest * 9 ^ self.mark) & DIGEST
+        calls.sequence = sequence = calls.sequence + 1
+        begin = perf_counter()
+        entry = [
+            calls.origin,
+            sequence,
+            number,
+            label,
+            DEVICE,
+            calls.site,
+            begin,
+            timeout,
+            None,
+            None,
+        ]
+        calls.record(entry)
+        pending.entered = entry
+        try:
+            if reports.pre_hooks.registered:
+                reports.pre_hooks(reports.info(entry))
+            if (
+                ordered
+                and noted
+                and (self.agreed != calls.agreement or number & COMPARED == COMPARED)
+            ):
+                calls.agree_on(self, entry, ())
+            captured = pending.capturing(stream)
+            if captured:
+                issuer.launch_captured(self, send, recv, stream)
+            else:
+                self.launch(send, recv, stream)
+            pending.entered = None
+            if noted:
+                pending.note(stream, holder, keep, entry, captured)
+        except BaseException as error:  # noqa: BLE001 (raised again)
+            pending.entered = None
+            issuer.not_issued(error, entry, keep, stream)
+        elapsed = perf_counter() - begin
+        tally.calls += 1
+        tally.nbytes += self.nbytes
+        tally.seconds += elapsed
+        if elapsed > reports.quiet:
+            reports.report(entry, elapsed, None, None if captured else (keep, stream))
+
+
+class StreamIssuer:
+    """Puts calls on streams.
+
+    Parameters
+    ----------
+    calls : CallEngine
+        The communicator's.
+    backend : DeviceBackend or None
+        What puts calls on streams; None where the host takes part in all of them.
+    device : int
+        CUDA device of this rank.
+    high_priority : bool
+        Whether the stream of asynchronous calls goes before others.
+
+    Attributes
+    ----------
+    calls, backend, device
+        The parameters.
+    pending : PendingCalls
+        The calls that are under way.
+    """
+
+    def __init__(
+        self,
+        calls: CallEngine,
+        backend: DeviceBackend | None,
+        device: int,
+        *,
+        high_priority: bool,
+    ) -> None:
+        check = (lambda: None) if backend is None else backend.check
+        self.pending = PendingCalls(device, check, self._lost)
+        self.calls = calls
+        self.backend = backend
+        self.device = device
+        self._high_priority = high_priority
+        self._own: Any = None  # the stream of asynchronous calls, once there is one
+
+    def launch_captured(self, prepared: "StreamedCall", send: int, recv: int, stream: int) -> None:
+        """Put a call on a stream from which a CUDA graph is captured."""
+        calls, label, entry = self.calls, prepared.label, self.pending.entered
+        assert entry is not None
+        if prepared.ordered:
+            # A call must be captured on all ranks or on none (NCCL's user guide, Using NCCL with CUDA Graphs):
+            # so the ranks agree on each of them.
+            captured = compared(label.name, {**label.values, "captured": True}, label.nbytes)
+            calls.compare(captured, entry)
+        with streams.relaxed():  # a kernel of a fold may be loaded for the first time
+            prepared.launch(send, recv, stream)
+
+    def not_issued(
+        self, error: BaseException, entry: CallRecord, keep: object, stream: int
+    ) -> NoReturn:
+        """Raise what kept a call from being put on a stream.
+
+        If the watchdog released it from the library, that is what the watchdog found. What a captured
+        call is refused for is harmless: nothing of it has run.
+        """
+        failure = self.calls.gate.error
+        if failure is not None and isinstance(error, Exception):
+            error = failure.__cause__ or failure
+        harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
+        self.calls.failed(error, entry, keep, harmless=harmless)
+
+    def start(
+        self,
+        call: Call,
+        label: CallFingerprint,
+        queue: Queue,
+        current: Callable[[], Queue],
+        limit: float,
+        agreement: Callable[[], Steps] | None = None,
+    ) -> Work:
+        """Issue a call on the communicator's own stream, behind what its arrays wait for.
+
+        Parameters
+        ----------
+        call : Call
+            The call, whose arrays lie on the device.
+        label : CallFingerprint
+            Of the asynchronous call.
+        queue : tuple of int and object
+            The stream on which they are ready.
+        current : callable
+            Returns the current stream of the arrays' framework.
+        limit : float
+            Seconds.
+        agreement : callable, optional
+            Returns the steps by which the ranks agree on the call, once it is issued. They run
+            beside it: such a call does not wait for other ranks.
+        """
+        own, pending, prepared = self.own_stream(), self.pending, call.prepared
+        assert isinstance(prepared, StreamedCall)
+        launch = prepared.launch
+        under_way: PendingCall | None = None
+
+        def apart(send: int, recv: int, stream: int) -> None:
+            nonlocal under_way
+            with streams.on_device(self.device):
+                event = pending.event()
+                streams.record(event, stream)
+                streams.order(event, own)
+                launch(send, recv, own)
+                entry = pending.entered
+                assert entry is not None
+                under_way = pending_call(own, self._own, entry, call.keep)
+                under_way.captured = pending.capturing(own)
+                pending.note_alone(under_way)
+                # A captured event belongs to the graph until the capture ends.
+                if not under_way.captured:
+                    pending.give(event)
+
+        beside = replace(prepared, label=label, launch=apart, noted=False)
+        beside.issue((*pointers(call), queue), call.keep, limit)
+        assert under_way is not None
+        trace = self.calls.reports.trace
+        if trace is not None:
+            trace.apart(under_way.entry, own)
+        if agreement is not None:
+            self._agree(under_way, agreement())
+        work = Work(self.calls, under_way.entry, prepared.tally, None, call.result)
+        return work.on_stream(StreamCall(pending, under_way, current))
+
+    def _agree(self, call: PendingCall, agreement: Steps) -> None:
+        """Have the ranks agree on a call while it is under way."""
+        calls = self.calls
+        task = _Agreement(calls, call, agreement)
+        calls.under_way[task] = call.entry
+        calls.progress.submit(calls.queue, task)
+
+    def try_out(
+        self, way: str, launch: Launch, pointer: int, queue: Queue, x: Any, control: Control
+    ) -> None:
+        """Issue a call of the self-check in place on `x`, and wait for it. Collective; blocks.
+
+        Raises
+        ------
+        CommunicationError
+            On every rank, if the call cannot be issued on one.
+        """
+        calls, pending = self.calls, self.pending
+        pending.entered = entry = calls.start_record(
+            CallFingerprint("self-check", int(x.nbytes)), DEVICE, calls.timeout
+        )
+        failure = ""
+        try:
+            launch(pointer, pointer, queue[0])
+        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
+            failure = str(error) or repr(error)
+        pending.entered = None
+        failure = control.objections(failure)
+        if failure:
+            raise CommunicationError(
+                f"self-check of communicator {calls.name!r}: a call on device arrays over {way} cannot "
+                f"be issued ({failure})",
+                communicator=calls.name,
+                rank=calls.backend.rank,
+                operation="self-check",
+            )
+        pending.note(*queue, x, entry)
+        calls.run_steps("self-check", iter(pending.idle, True))
+
+    def own_stream(self) -> int:
+        """Return the stream of asynchronous calls."""
+        if self._own is None:
+            self._own = streams.make_stream(self.device, high_priority=self._high_priority)
+        pointer: int = self._own.ptr
+        return pointer
+
+    # Calls with the host's participation.
+
+    def refuse_captured(self, name: str, stream: int) -> None:
+        """Raise if a CUDA graph is being captured from a stream.
+
+        Raises
+        ------
+        UsageError
+            Then.
+        """
+        if self.pending.capturing(stream):
+            raise UsageError(
+                f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
+                "it, as comm.explain says; call it outside of the capture, or make a call that NCCL has"
+            )
+
+    def operation(
+        self,
+        label: CallFingerprint,
+        start: DeviceStart,
+        addresses: tuple[int, int],
+        queue: Queue,
+        keep: object,
+        ordered: bool,
+        *,
+        apart: bool = False,
+    ) -> Operation:
+        """Return a call as a polled operation; with `apart`, on the communicator's own stream.
+
+        It is done once the device is: its arrays may be dropped then, though a pool gives their memory to
+        work on another stream. Apart, the stream of the arrays, which may be gone by then, is asked for
+        nothing more.
+
+        Raises
+        ------
+        UsageError
+            If a CUDA graph is being captured.
+        """
+        device, stream = self.device, queue[0]
+        self.refuse_captured(label.name, stream)
+        ready = None
+        if apart:
+            # Another thread may capture a graph in the mode "global".
+            with streams.on_device(device), streams.relaxed():
+                ready = streams.owned_event()
+                streams.record(ready.ptr, stream)
+                stream = self.own_stream()
+                streams.order(ready.ptr, stream)
+        begin = partial(_to_the_end, partial(start, *addresses, stream), stream, device)
+        return Operation(
+            label, partial(streams.polled, device, begin), (keep, queue, ready), ordered
+        )
+
+    # Failure.
+
+    def _lost(
+        self, call: PendingCall | None, error: CommunicationError | None
+    ) -> BaseException | None:
+        """Take note of a failure that the watchdog found; None if the call may wait on."""
+        if error is None:
+            assert call is not None
+            causes, entry = CAUSES, call.entry
+            if entry[LABEL].name in ("send", "recv", "send_recv", "batch"):
+                causes = f"{CAUSES}; or both ends send before they receive: {TOGETHER}"
+            error = self.calls.at_deadline(entry, perf_counter() - entry[BEGIN], causes)
+            if error is None:
+                call.expires = math.inf
+                return None
+        # Before other threads can see it: the thread that raises it clears this.
+        self.calls.failure.unraised = error
+        if call is not None:
+            call.error = error
+        self.calls.fail(error)
+        write_stderr(
+            f"hpccomm: {error}\nhpccomm: communicator {self.calls.name!r} is aborted, so that its "
+            "streams go on; results of its calls that were under way are undefined"
+        )
+        return error
+
+
+def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
+    """Return the steps of a call, which begins now, until the device has done them."""
+    steps = begin()
+
+    def each() -> Steps:
+        yield from steps
+        done = streams.passed(stream, device)
+        yield from iter(done, True)
+
+    return each()
+
+
+class _Agreement(Task):
+    """An agreement of the ranks on a call that is under way on the device."""
+
+    __slots__ = ("_agreement", "_call", "_calls")
+
+    def __init__(self, calls: CallEngine, call: PendingCall, agreement: Steps) -> None:
+        super().__init__(calls.gate, call.entry[TIMEOUT], perf_counter())
+        self._calls = calls
+        self._call = call
+        self._agreement = agreement
+
+    def begin(self) -> Steps:
+        return self._agreement
+
+    def expired(self, elapsed: float) -> CommunicationError | None:
+        return self._calls.at_deadline(self._call.entry, elapsed)
+
+    def ended(self, error: BaseException | None) -> BaseException | None:
+        calls, call = self._calls, self._call
+        self._agreement = iter(())
+        calls.under_way.pop(self, None)
+        if error is None or error is calls.gate.error:
+            return error
+        raised = calls.failure.raised(error, call.entry, perf_counter() - self.started)
+        call.error = calls.failure.unraised = raised
+        calls.fail(raised)
+        return raised

@@ -1,0 +1,311 @@
+"""Which way a call on device arrays takes, and hpccomm's algorithms on them.
+
+What stays on the device is what the library has itself, and hpccomm's algorithms over its messages: to move data, or
+as asked by name. Everything else goes through the host (`staged`). `nccl` and `aware` are the two libraries.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpccomm.calls import policy
+from hpccomm.calls.execution.program import Program, Slice, Step, Transit, compiled
+from hpccomm.calls.proving import proven
+from hpccomm.calls.staged import StagedDispatch
+from hpccomm.contracts.device import (
+    Begin,
+    Begun,
+    DeviceBackend,
+    DeviceImplementation,
+    Piece,
+    Pieces,
+    Span,
+)
+from hpccomm.contracts.signature import Choice, Signature
+from hpccomm.contracts.transport import Reach
+from hpccomm.dtypes import DType
+from hpccomm.memory.cuda.folding import DeviceFolder, folds
+from hpccomm.memory.cuda.memory import Scratch, copy
+from hpccomm.memory.cuda.streams import used
+from hpccomm.reductions import ReduceOp, name_of
+from hpccomm.schedules.algorithms import Asked
+from hpccomm.schedules.cost.network_files import typical
+from hpccomm.schedules.schedule import Tuning, segment_elements, world
+from hpccomm.settings import Settings
+from hpccomm.topology import Topology
+
+DEFAULT_SEGMENT = 32 << 20
+"""Bytes of a segment. Segments follow each other on one stream, without a pipeline: each is a launch of some ten microseconds, in which NVLink moves several MiB. They bound the scratch."""
+
+MOST_SEGMENTS = 1 << 10
+"""The most segments of an array: their number is the length of a program."""
+
+LINEAR = "linear"
+"""All messages at the same time: one group, for a library that moves what it lacks on a stream."""
+
+Addresses = tuple[int, int, int]
+"""Of this rank's buffers, by number."""
+
+
+class OnDevice(ABC):
+    """A way of device arrays over one library: what stays on the device, and what is staged.
+
+    Parameters
+    ----------
+    rank : int
+        Of this communicator.
+    topology : Topology
+        Which ranks share a node.
+    device : int
+        CUDA device of this rank.
+    settings : Settings
+        Of the communicator.
+    staged : StagedDispatch
+        The way through the host.
+    library : DeviceBackend or None
+        What has collectives of its own; None if the library has only messages.
+
+    Attributes
+    ----------
+    name : str
+        As in ``comm.backends["cuda"]``.
+    over : str
+        What moves the data of hpccomm's algorithms, in words.
+    scratch : Scratch
+        The source of intermediate memory.
+    """
+
+    name: str
+    over: str
+
+    def __init__(
+        self,
+        rank: int,
+        topology: Topology,
+        device: int,
+        settings: Settings,
+        staged: StagedDispatch,
+        library: DeviceBackend | None = None,
+    ) -> None:
+        links = typical("typical_gpus")
+        per_node = max(Counter(topology.node_of).values())
+        self.scratch = Scratch()
+        self._network = links.placed(topology.size, per_node, links)
+        self._rank = rank
+        self._topology = topology
+        self._device = device
+        self._setting = settings.algorithm
+        self._segment = settings.segment or DEFAULT_SEGMENT
+        self._staged = staged
+        self._library = library
+
+    def decide(self, call: Signature, algorithm: Asked) -> tuple[Choice, DeviceImplementation]:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply.
+        """
+        own, scheduled = self._names(call)
+        names = tuple(dict.fromkeys((*own, *scheduled)))
+        if algorithm is not None:  # the communicator's setting sends nothing through the host
+            names = tuple(dict.fromkeys((*names, *self._staged.applicable(call))))
+        name, other = policy.asked_for(algorithm, self._setting, names, call, self.name)
+        auto = name == policy.AUTO
+        if own and (auto or name in own):
+            why = "NCCL has its own" if auto else "as asked, NCCL's own"
+            return self._natively(call, self._choice(call, own[0] if auto else name, why))
+        if scheduled and auto and (self._library is None or call.op is None):
+            name = LINEAR
+            if self._library is None or LINEAR not in scheduled:
+                name = policy.fastest(call, scheduled, self._network).algorithm
+            return self._by_schedule(call, self._choice(call, name, "hpccomm's own"))
+        if name in scheduled or (scheduled and other is not None):
+            why = "as asked, hpccomm's own"
+            return self._by_schedule(call, self._choice(call, name, why, other))
+        return self._staged.decide(call, algorithm, self._lacking(call) if auto else "as asked")
+
+    def _names(self, call: Signature) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the library's own algorithms for a call, and of hpccomm's that stay on the device."""
+        if call.deterministic:
+            return (), ()
+        own = () if self._library is None else self._library.algorithms(_apart(call))
+        stays = call.op is None or (folds(call.op, call.dtype) and not call.exclusive)
+        return own, policy.applicable(call) if stays else ()
+
+    def _lacking(self, call: Signature) -> str:
+        """Return why a call leaves the device."""
+        if call.deterministic:
+            return "contributions are folded in one order by the host"
+        what = call.dtype if call.op is None else f"{name_of(call.op)} on {call.dtype}"
+        return f"{self.name} has no {call.name} of {what} of its own"
+
+    def _choice(self, call: Signature, algorithm: str, reason: str, other: object = None) -> Choice:
+        return Choice(call.name, "cuda", self.name, algorithm, None, False, reason, other=other)
+
+    def _natively(self, call: Signature, choice: Choice) -> tuple[Choice, DeviceImplementation]:
+        """Carry a call out by the library's own collective."""
+        assert self._library is not None
+        found = self._library.native(_apart(call), choice.algorithm)
+        # NCCL_ALGO holds for NCCL's own choice alone.
+        setting = self._library.reason() if choice.algorithm == policy.NATIVE else found.how
+        if setting:
+            choice = replace(choice, reason=f"{choice.reason}; {setting}")
+        found = replace(found, groups=True)
+        if not call.elements:
+            return choice, replace(found, launch=_nothing)
+        if call.in_place and not _apart(call).in_place:
+            found = replace(found, begin=self._copying(call), registered=None)
+        return choice, found
+
+    def _copying(self, call: Signature) -> Begin:
+        """Return the function that copies what is sent, where what comes would overwrite it."""
+        nbytes, device = sum(call.counts) * call.dtype.itemsize, self._device
+
+        def begin(send: int, recv: int, stream: int) -> Begun:
+            with used(stream, device):
+                memory = self.scratch.empty(nbytes)
+                copy(send, memory.data.ptr, nbytes, stream)
+            return Begun(memory.data.ptr, recv, memory)
+
+        return begin
+
+    def _by_schedule(self, call: Signature, choice: Choice) -> tuple[Choice, DeviceImplementation]:
+        """Carry a call out by one of hpccomm's algorithms, over messages."""
+        size = self._topology.size
+        build = policy.algorithm_of(call, choice).by_messages(False)
+        # Channels would follow one another on a stream: they have nothing to gain.
+        tuning = Tuning(segment_elements(call, self._segment, MOST_SEGMENTS), 1, self._topology)
+        code = ""
+        if choice.other is not None:
+            code = proven(choice.algorithm, {Reach.NONE: build}, call, tuning, size)
+        schedule = build(world(size, np.array([self._rank])), call, tuning)
+        lengths = call.lengths_of(self._rank)
+        fold = None
+        if isinstance(call.op, ReduceOp):
+            averaged = size if call.op is ReduceOp.AVG else 0
+            fold = DeviceFolder(call.op, call.dtype, self._device, averaged)
+        choice = replace(
+            choice,
+            segment=schedule.segment_nbytes(call.dtype.itemsize),
+            schedule=code,
+            reason=f"{choice.reason}; {self.over}",
+        )
+        if not call.elements:
+            return choice, DeviceImplementation(_nothing)
+        program = compiled(schedule, lengths)
+        return choice, self.running(DeviceProgram(program, lengths, call.dtype, fold, self.scratch))
+
+    @abstractmethod
+    def running(self, program: "DeviceProgram") -> DeviceImplementation:
+        """Return what runs a program over the library's messages."""
+
+    @abstractmethod
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces."""
+
+    def close(self) -> None:
+        """Free its resources, after the end of all calls. Local; idempotent."""
+        self._staged.close()
+        self.scratch.free()
+
+
+def _apart(call: Signature) -> Signature:
+    """Return a call as the library is asked for it.
+
+    Ranks that are in place must choose like the others, where each rank decides on that itself: they copy first.
+    """
+    return call._replace(in_place=False) if call.description.individual else call
+
+
+def _nothing(_send: int, _recv: int, _stream: int) -> None:
+    pass
+
+
+class DeviceProgram:
+    """One rank's program, for arrays in device memory: messages, copies and folds.
+
+    A stream runs them one after the other. Channels follow one another: they are independent, and may run in any
+    order.
+
+    Parameters
+    ----------
+    program : Program
+        What this rank does. It names no memory of peers.
+    lengths : tuple of int
+        Elements of this rank's arrays, the sent one and the received one.
+    dtype : dtype
+        Of its elements.
+    fold : DeviceFolder or None
+        The reduction, if there is one.
+    scratch : Scratch
+        Where its scratch is from.
+
+    Attributes
+    ----------
+    turns : tuple of LocalRound
+        In order, one channel after another.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        lengths: tuple[int, int],
+        dtype: DType,
+        fold: DeviceFolder | None,
+        scratch: Scratch,
+    ) -> None:
+        self.turns = tuple(turn for channel in program.channels for turn in channel)
+        self._sizes = (*lengths, program.scratch)
+        self._dtype = dtype
+        self._fold = fold
+        self._scratch = scratch
+
+    def buffers(self, send: int, recv: int) -> tuple[Addresses, Any]:
+        """Return the addresses of this rank's buffers, and what keeps its scratch.
+
+        For work on CuPy's current stream. What keeps the scratch may be dropped once that work is on
+        the stream, and what else reads it is done.
+
+        Parameters
+        ----------
+        send, recv : int
+            Addresses of the arrays; any number without an array.
+
+        Raises
+        ------
+        UsageError
+            If a graph is captured from the stream, and its memory is not allocated yet.
+        """
+        if not self._sizes[-1]:
+            return (send, recv, 0), None
+        scratch = self._scratch.empty(self._sizes[-1] * self._dtype.itemsize)
+        return (send, recv, scratch.data.ptr), scratch
+
+    def pieces(self, messages: Sequence[Transit], at: Addresses) -> list[Piece]:
+        """Return messages of a turn that have elements, by the addresses that `buffers` gave."""
+        pieces = [Piece(peer, self._span(where, at)) for peer, where in messages]
+        return [each for each in pieces if each.data.elements]
+
+    def carry_out(self, local: Sequence[Step], at: Addresses, stream: int) -> None:
+        """Put a turn's local steps on a stream, which is CuPy's current one. Never blocks."""
+        for sources, target, final in local:
+            given = [self._span(source, at).pointer for source in sources]
+            out = self._span(target, at)
+            if final is None:
+                copy(given[0], out.pointer, out.nbytes, stream)
+            else:
+                assert self._fold is not None
+                self._fold(given, out.pointer, out.elements, final)
+
+    def _span(self, part: Slice, at: Addresses) -> Span:
+        buffer, where = part
+        whole = Span(at[buffer], self._sizes[buffer], self._dtype)
+        return whole if where is None else whole.part(where)

@@ -1,0 +1,305 @@
+"""The dispatch of device arrays through pinned host memory, over the host's dispatch.
+
+Large arrays go in parts: while the host communicates one, the next is copied to the host, and the
+last one back to the device. The device lane uses it if `hpccomm.communicator.making` chose it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.calls.host import HostDispatch
+from hpccomm.calls.parts import PART_BYTES, CallPart, Rows, parts
+from hpccomm.calls.send_order import Messages, SendOrder
+from hpccomm.contracts.backend import Implementation
+from hpccomm.contracts.collectives import NOBODY
+from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
+from hpccomm.contracts.signature import Choice, Signature
+from hpccomm.contracts.transport import Steps, Transport
+from hpccomm.dtypes import DType
+from hpccomm.errors import BufferMismatch
+from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
+from hpccomm.memory.cuda.streams import follow, make_stream, on_device, passed
+from hpccomm.runtime.lifetime import keep
+from hpccomm.schedules.algorithms import Asked
+
+SLOTS = 3
+"""Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
+
+THROUGH_HOST = "through pinned host memory"
+
+
+class Stage(NamedTuple):
+    """A part of a call on this rank, ready to go. Arrays and blocks are sent (0) and received ones (1).
+
+    Attributes
+    ----------
+    host : Implementation
+        The host's.
+    sent : tuple of int and Rows, or None
+        The block with what the host's call sends, and its bytes; the received one if that call is in place.
+    received : Rows or None
+        What it receives.
+    fetches : tuple of (int, Rows, int)
+        What is copied to the host first: from an array, these bytes, to a block.
+    returns : Rows or None
+        What of the received block is copied back.
+    """
+
+    host: Implementation
+    sent: tuple[int, Rows] | None
+    received: Rows | None
+    fetches: tuple[tuple[int, Rows, int], ...]
+    returns: Rows | None
+
+
+def _at_once() -> bool:
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """The memory of a part under way, and whether it has been fetched, and its last result has left for good."""
+
+    blocks: tuple[PinnedBlock | None, PinnedBlock | None]
+    fetched: Callable[[], bool] = _at_once
+    returned: Callable[[], bool] = _at_once
+
+
+class StagedDispatch:
+    """The way of device arrays through pinned host memory.
+
+    The host takes part, so that calls cannot be captured in a graph. Results have the host path's
+    bits where the array is one part, or with ``deterministic=True``. Messages of one sender, receiver
+    and tag arrive in their order; but one from a host array may overtake one from a device array
+    that was sent before it asynchronously and is not done.
+
+    Parameters
+    ----------
+    host : HostDispatch
+        The way of host arrays, between the same ranks.
+    messages : Transport
+        For the user's point-to-point calls, as those on host arrays.
+    device : int
+        CUDA device of this rank.
+    wire : callable
+        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
+    reason : str
+        Why device arrays go this way, for `Choice`; empty where each call has its own reason.
+    part_bytes : int
+        Bytes of a part. Equal on all ranks.
+
+    Attributes
+    ----------
+    order : SendOrder
+        Of the messages.
+    """
+
+    name = "staged"
+
+    def __init__(
+        self,
+        host: HostDispatch,
+        messages: Transport,
+        device: int,
+        wire: Callable[[int, DType], int],
+        reason: str = "",
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._host = host
+        self._messages = messages
+        self._device = device
+        self.order = SendOrder(messages, wire)
+        self._reason = reason
+        self._part_bytes = part_bytes
+        self._streams: tuple[Any, Any] | None = None
+
+    def applicable(self, call: Signature) -> tuple[str, ...]:
+        """Return the names that ``algorithm=`` may take for calls like `call`."""
+        return self._host.applicable(self._parts(call)[0].call)
+
+    def decide(
+        self, call: Signature, algorithm: Asked, reason: str = ""
+    ) -> tuple[Choice, DeviceImplementation]:
+        """Decide how calls like `call` are carried out. Local; the same on every rank.
+
+        `reason` is why this call goes this way; without one it is that of all calls.
+
+        Raises
+        ------
+        UsageError
+            If `algorithm` does not apply.
+        """
+        what, cut = call.description, self._parts(call)
+        # Whether the host's call has one block for contribution and result.
+        single = what.sends == what.receives == "whole" and cut[0].recv is not None
+        decide = cache(lambda inner: self._host.decide(inner, algorithm))
+        made = [
+            decide(each.call._replace(in_place=single and what.in_place != "always"))
+            for each in cut
+        ]
+        stages = [
+            self._stage(call, each, host, single=single)
+            for each, (_, host) in zip(cut, made, strict=True)
+        ]
+        chosen, _ = made[0]
+        choice = replace(
+            chosen,
+            path=self.name,
+            segment=self._part_bytes if len(stages) > 1 else chosen.segment,
+            reason=f"{THROUGH_HOST}, since {reason or self._reason}; {chosen.reason}",
+        )
+        return choice, DeviceImplementation(start=partial(self._steps, stages, call.dtype))
+
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int, reason: str = ""
+    ) -> tuple[Choice, DeviceImplementation]:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        A message of another size than its array raises `BufferMismatch`, as on the host.
+        """
+        name, why = message_name(receives, sends), f"{THROUGH_HOST}, since {reason or self._reason}"
+        choice = Choice(name, self.name, "messages", "native", None, False, why)
+        return choice, DeviceImplementation(
+            start=lambda _send, _recv, stream: self._message(receives, sends, tag, stream)
+        )
+
+    def close(self) -> None:
+        """Release its streams. Local; idempotent."""
+        self._streams = None
+
+    def _parts(self, call: Signature) -> tuple[CallPart, ...]:
+        transport = self._messages
+        return parts(call, transport.rank, transport.size, self._part_bytes)
+
+    def _stage(
+        self, call: Signature, part: CallPart, host: Implementation, *, single: bool
+    ) -> Stage:
+        send, recv = part.send, part.recv
+        if call.description.in_place == "always":
+            assert recv is not None
+            if call.root == self._messages.rank:
+                return Stage(host, None, recv, ((1, recv, 1),), None)
+            return Stage(host, None, recv, (), recv)
+        if single:
+            assert recv is not None
+            return Stage(host, (1, recv), recv, ((0, recv, 1),), recv)
+        fetches = [] if send is None else [(0, send, 0)]
+        if NOBODY in call.peers and recv is not None:  # some of the result is not written
+            fetches.append((1, recv, 1))
+        return Stage(host, None if send is None else (0, send), recv, tuple(fetches), recv)
+
+    # Collectives.
+
+    def _steps(
+        self, stages: Sequence[Stage], dtype: DType, send: int, recv: int, stream: int
+    ) -> Steps:
+        """Fetch a part, communicate it, return it; the next and the last one at the same time."""
+        arrays = send, recv
+        down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
+        slots = [self._slot(stages[0]) for _ in range(min(SLOTS, len(stages)))]
+        try:
+            self._fetch(stages[0], slots[0], arrays, down)
+            for number, stage in enumerate(stages):
+                slot = slots[number % SLOTS]
+                if number + 1 < len(stages):
+                    following = slots[(number + 1) % SLOTS]
+                    while not following.returned():
+                        yield False
+                    self._fetch(stages[number + 1], following, arrays, down)
+                while not slot.fetched():
+                    yield False
+                block, rows = stage.sent or (0, None)
+                given = _array(slot.blocks[block], rows, dtype)
+                yield from stage.host.start(given, _array(slot.blocks[1], stage.received, dtype))
+                if stage.returns is not None:
+                    self._copy(recv, stage.returns, slot.blocks[1], up, to_host=False)
+                    slot.returned = passed(up, self._device)
+            if up != stream:
+                follow(stream, up, self._device)
+        except BaseException:  # the call failed, or was abandoned
+            keep(slots, stages)
+            raise
+        for slot in slots:
+            for each in slot.blocks:
+                if each is not None:
+                    POOL.give_back(each, slot.returned)
+
+    def _beside(self, stream: int) -> tuple[int, int]:
+        """Return streams for both directions, which begin once all on `stream` so far is done."""
+        if self._streams is None:
+            self._streams = (
+                make_stream(self._device, high_priority=False),
+                make_stream(self._device, high_priority=False),
+            )
+        down, up = (each.ptr for each in self._streams)
+        for each in (down, up):
+            follow(each, stream, self._device)
+        return down, up
+
+    def _slot(self, first: Stage) -> Slot:
+        """Return memory for parts; none is larger than the first."""
+        sizes = [0, 0 if first.received is None else first.received.nbytes]
+        for _, rows, block in first.fetches:
+            sizes[block] = max(sizes[block], rows.nbytes)
+        sent, received = (POOL.take(size, self._device) if size else None for size in sizes)
+        return Slot((sent, received))
+
+    def _fetch(self, stage: Stage, slot: Slot, arrays: tuple[int, int], stream: int) -> None:
+        for array, rows, block in stage.fetches:
+            self._copy(arrays[array], rows, slot.blocks[block], stream, to_host=True)
+        slot.fetched = passed(stream, self._device) if stage.fetches else _at_once
+
+    def _copy(
+        self, array: int, rows: Rows, block: PinnedBlock | None, stream: int, *, to_host: bool
+    ) -> None:
+        if rows.nbytes:
+            assert block is not None
+            with on_device(self._device):  # whose default stream is meant, if it is that
+                copied(array, rows, block.pointer, stream, to_host=to_host)
+
+    # Point to point.
+
+    def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
+        """Begin the receives at once, and the sends in their turn: order is kept from here on."""
+        device = self._device
+        landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]
+        leaving = [(piece, POOL.take(piece.data.nbytes, device)) for piece in sends]
+
+        def copies(
+            messages: list[tuple[Piece, PinnedBlock]], *, to_host: bool
+        ) -> Callable[[], bool]:
+            for (_, data), block in messages:
+                self._copy(data.pointer, Rows(0, data.nbytes), block, stream, to_host=to_host)
+            return passed(stream, device)
+
+        begin = partial(copies, leaving, to_host=True)
+        exchange = self.order.exchange(_in_memory(landings), _in_memory(leaving), tag, begin)
+
+        def steps() -> Steps:
+            try:
+                yield from exchange
+            except BufferMismatch:  # all are complete, and the mismatched one is lost
+                for _, block in (*landings, *leaving):
+                    POOL.give_back(block)
+                raise
+            returned = copies(landings, to_host=False)
+            for _, block in (*landings, *leaving):
+                POOL.give_back(block, returned)
+
+        return steps()
+
+
+def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> NDArray[Any] | None:
+    """Return an array of the host's call; None where it has none."""
+    if rows is None:
+        return None
+    return np.empty(0, dtype) if block is None else block.bytes[: rows.nbytes].view(dtype)
+
+
+def _in_memory(messages: Sequence[tuple[Piece, PinnedBlock]]) -> Messages:
+    return [(piece, block.bytes[: piece.data.nbytes]) for piece, block in messages]

@@ -1,4 +1,0 @@
-"""The sources of a node's facts: functions that fill a `Reading`, by kind.
-
-`hpccomm.doctor.facts` calls them; the rules and `hpccomm topo` read the facts.
-"""

@@ -1,0 +1,211 @@
+"""List the variables of NCCL, hpccomm, MPI, UCX, libfabric and CUDA that are set, each with a verdict.
+
+Variables are read from the environment and from NCCL's files. Each fault has a remedy. Under
+mpiexec or srun the variables of all ranks are compared, and rank 0 reports.
+
+It also explains variables (--list), and prints settings for a kind of machine (--preset) or of job (--for-model).
+
+Examples
+--------
+  hpccomm env
+  mpiexec -n 8 hpccomm env --json > good.json
+  mpiexec -n 8 hpccomm env --against good.json
+  hpccomm env --list NCCL_BUFFSIZE UCX_TLS
+  hpccomm env --preset roce
+  hpccomm env --for-model 14G --ranks 64
+
+Exit status: 0 if all is well, 1 if a variable should be changed or differs from FILE, 2 if it could not look.
+"""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hpccomm import settings
+from hpccomm.backends.bootstrap.launch import launched
+from hpccomm.backends.nccl.facts import version_text
+from hpccomm.contracts.variables import judging, machine, tables
+from hpccomm.contracts.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
+from hpccomm.contracts.variables.tables import KnownVariable, known
+from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
+from hpccomm.tools import output
+from hpccomm.tools.flag import Flag
+from hpccomm.tools.flags import JSON
+from hpccomm.tools.perf import readers
+from hpccomm.units import ranges
+
+_FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")
+"""Variables of hpccomm that may differ between ranks, without ``HPCCOMM_``."""
+
+Verdicts = list[VariableVerdict]
+
+
+FLAGS = (
+    JSON,
+    Flag("--against FILE", readers.file, "compare with an earlier output of --json"),
+    Flag("--list NAME", str, "explain these variables, or list all", values="*"),
+    readers.choice(
+        "--preset",
+        tuple(tables.PRESETS),
+        "preset",
+        "print settings for this kind of machine, each with its reason",
+    ),
+    Flag("--for-model BYTES", readers.segment, "print settings for all-reduces"),
+    Flag("--ranks N 2", readers.integer(2), "their ranks"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, compare and report; return the exit status. Every rank of the job runs it."""
+    status = 0
+    if args.list is not None:
+        lines = list(_explained(args.list))
+    elif args.preset:
+        lines = list(tables.preset(args.preset, _facts()))
+    elif args.for_model:
+        lines = list(tables.for_model(args.for_model, args.ranks, _facts()))
+    else:
+        ranks = _gathered(_verdicts())
+        variables = _joined(ranks)
+        changes = list(_changes(args.against, variables)) if args.against else []
+        status = int(bool(changes) or any(entry["fault"] for entry in variables))
+        lines = [line for entry in variables for line in _lines(entry, len(ranks))] + changes
+        if args.json:
+            document = {"ranks": len(ranks), "status": status, "variables": variables}
+            lines = [json.dumps(document | {"changes": changes}, indent=1)]
+    if output.speaks():
+        output.write("\n".join(lines or ["no variable of the tables is set"]) + "\n")
+    return status
+
+
+def _verdicts() -> Verdicts:
+    """Return the verdicts on this process's variables."""
+    present = machine.settings()
+    own = [
+        each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
+    ]
+    surroundings = replace(machine.here(), names=cache(machine.installed))
+    return [*judging.judge_all(present, surroundings), *map(_own, own)]
+
+
+def _own(setting: VariableSetting) -> VariableVerdict:
+    names = [each.name for each in settings.VARIABLES]
+    if setting.name not in names:
+        return judging.unknown(setting, "hpccomm", names)
+    try:
+        settings.read(setting.name)
+    except (ConfigurationError, UsageError) as error:
+        remedy = str(error).partition("; ")[2]
+        return VariableVerdict(*setting, "misfit", "hpccomm cannot read it", remedy)
+    return VariableVerdict(*setting)
+
+
+def _table() -> dict[str, KnownVariable]:
+    """Return the facts about all known variables, hpccomm's among them."""
+    own = {
+        each.name: KnownVariable(
+            *("hpccomm", each.name, "text", each.kind.fits, "", each.meaning, str(each.default)),
+            ranks="free" if each.name.removeprefix("HPCCOMM_") in _FREE else "equal",
+        )
+        for each in settings.VARIABLES
+    }
+    return {**known(), **own}
+
+
+def _gathered(own: Verdicts) -> list[Verdicts]:
+    """Return the verdicts of each rank of the job, in their order; only this rank's if MPI does not start. Collective."""
+    from hpccomm.backends.bootstrap.mpi import load
+
+    place, ranks = launched(), [own]
+    if place is not None and place.size > 1:
+        try:
+            mpi = load()
+            mpi.Init()
+            ranks = mpi.COMM_WORLD.allgather(own)
+            mpi.Finalize()
+        except HpccommError as error:
+            output.warn(f"hpccomm: rank {place.rank} alone: {error}\n")
+    return ranks
+
+
+def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
+    """Return the verdicts of all ranks, equal ones once, and those on differences; faults first."""
+    values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
+    joined: dict[VariableVerdict, list[int]] = {}
+    for entry in judging.differing(values, _table()):
+        joined[entry] = [*range(len(ranks))]
+    for rank, of in enumerate(ranks):
+        for each in of:
+            joined.setdefault(each, []).append(rank)
+    in_order = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
+    return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in in_order]
+
+
+def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
+    where = "" if entry["place"] in (ENVIRONMENT, RANKS) else f" in {entry['place']}"
+    if entry["ranks"] != ranges(range(size)):
+        where += f" on rank {entry['ranks']}"
+    value = f"={entry['value']}" if entry["value"] else ""
+    yield f"{entry['verdict']:10} {entry['name']}{value}{where}"
+    for text in filter(None, (entry["words"], entry["remedy"] and f"-> {entry['remedy']}")):
+        yield textwrap.indent(textwrap.fill(text, 99, break_on_hyphens=False), " " * 11)
+
+
+def _changes(file: Path, current: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the differences of a saved report and this one, by name."""
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
+        reports = [
+            {(str(each["name"]), each["value"]) for each in of if each["place"] != RANKS}
+            for of in (saved, current)
+        ]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"--against {file}: {error}; give a file that hpccomm env --json has written"
+        ) from error
+    for name in sorted({name for name, _ in reports[0] ^ reports[1]}):
+        values = (sorted(repr(value) for each, value in of if each == name) for of in reports)
+        before, now = (" or ".join(each) or "not set" for each in values)
+        yield f"changed    {name}: {before} before, {now} now"
+
+
+def _explained(names: Sequence[str]) -> Iterator[str]:
+    table = _table()
+    for name in names or table:
+        if name not in table:
+            advice = did_you_mean(name, table, "give one that hpccomm env --list names")
+            raise UsageError(f"{name!r} is in no table; {advice}")
+        yield f"{name}: {table[name].meaning}"
+        if names:
+            facts = asdict(table[name]) | {"name": "", "meaning": ""}
+            yield "  " + "; ".join(f"{fact}: {text}" for fact, text in facts.items() if text)
+
+
+def _facts() -> dict[str, Any]:
+    """Return the facts that presets use: active ports, the fastest interface, GPUs, the mode of the IOMMU."""
+    from hpccomm.tools.doctor.reading import read
+    from hpccomm.tools.doctor.sources import network
+
+    facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them
+    ports = read(network.rdma, wait=lambda: None).get("ports", ())
+    for port in sorted(ports, key=lambda port: str(port["device"])):
+        kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer"))
+        if kind and port.get("state") == "ACTIVE" and port.get("rate"):
+            devices = [*filter(None, facts.get(kind, "").split(",")), port["device"]]
+            facts[kind] = ",".join(dict.fromkeys(devices))
+            facts[f"{kind}_rate"] = max(facts.get(f"{kind}_rate", 0), port["rate"])
+    links = read(network.gather, wait=lambda: None).get("devices", ())
+    up = [link for link in links if link.get("state") == "up" and link.get("speed")]
+    for link in sorted(up, key=lambda link: (link["speed"], link["name"])):
+        facts |= {"ethernet": link["name"], "ethernet_rate": link["speed"] / 1000}
+    kinds = [each.read_text() for each in Path("/sys/kernel/iommu_groups").glob("*/type")]
+    nccl = machine.here().nccl
+    facts["gpus"] = len(list(Path("/proc/driver/nvidia").glob("gpus/*")))
+    facts["translating"] = sum(each.startswith("DMA") for each in kinds)
+    facts["nccl"], facts["nccl_text"] = nccl, version_text(nccl) if nccl else 0
+    return {name: fact for name, fact in facts.items() if fact}

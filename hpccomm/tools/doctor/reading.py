@@ -1,0 +1,183 @@
+"""How a source reads: a readable fact is stored, an unreadable one is named with the reason.
+
+All sources read by these functions; patterns of single facts are in ``files.tsv``.
+"""
+
+import csv
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+ALL_USERS = ["0", "0", "4294967295"]
+"""Contents of /proc/PID/uid_map outside of user namespaces."""
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "text": lambda text: " ".join(text.split()),
+    "words": str.split,
+    "int": int,
+    "ints": lambda text: [*map(int, text.split())],
+    "float": float,
+    "kib": lambda text: int(text) * 1024,
+    "limit": lambda text: None if text == "unlimited" else int(text),
+}
+"""A fact of ``files.tsv`` from a text; ``has`` is whether its pattern is in the file."""
+
+
+@cache
+def rows(name: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of a table of this package, by its header."""
+    text = (resources.files("hpccomm.tools.doctor") / name).read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def _parsed(row: Mapping[str, str], text: str) -> Any:
+    """Return a row's fact in a text; raise LookupError or ValueError without one."""
+    match = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
+    if row["kind"] == "has":
+        return match is not None
+    if match is None:
+        raise LookupError(f"{row['file']} has nothing like {row['pattern']}")
+    return KINDS[row["kind"]](match[1])
+
+
+class Reading:
+    """The facts of one source while they are read.
+
+    Parameters
+    ----------
+    root : Path
+        Of the file system; a folder with planted files in tests.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self._found: dict[str, Any] = {}
+        self._unread: dict[str, str] = {}
+
+    def path(self, name: str) -> Path:
+        """Return an absolute path below the root."""
+        return self.root / name.lstrip("/")
+
+    def text(self, name: str) -> str:
+        """Return the text of a file, without the white space around it.
+
+        Raises
+        ------
+        OSError
+            If it cannot be read.
+        """
+        return self.path(name).read_text(errors="replace").strip()
+
+    def line(self, file: Path) -> str | None:
+        """Return the text of an optional file; None if it is missing or cannot be read.
+
+        Why it cannot be read is kept under its path.
+        """
+        try:
+            return file.read_text(errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.miss(str(file.relative_to(self.root)), error.strerror or str(error))
+            return None
+
+    def matches(self, name: str, pattern: str) -> Iterator[Path]:
+        """Yield the matches of a pattern in a folder, in order; nothing without the folder."""
+        yield from sorted(self.path(name).glob(pattern))
+
+    def take(self, fact: str, read: Callable[[], Any]) -> Any:
+        """Store what a function returns as a fact; if it raises, store the reason.
+
+        Parameters
+        ----------
+        fact : str
+            Its name in the source; dots lead into dicts, as in ``devices.0.uuid``.
+        read : callable
+            Returns the fact, of JSON types. Raises `OSError`, `ValueError` or `LookupError` if it is not to be had.
+
+        Returns
+        -------
+        object
+            The fact, or None.
+        """
+        try:
+            value = read()
+        except (OSError, ValueError, LookupError) as error:
+            self.miss(fact, why(error))
+            return None
+        self.put(fact, value)
+        return value
+
+    def file(self, fact: str, name: str, parse: Callable[[str], Any] = str) -> Any:
+        """Keep the text of a file as a fact, parsed; see `take`."""
+        return self.take(fact, lambda: parse(self.text(name)))
+
+    def files(self, of: str) -> None:
+        """Keep the facts that ``files.tsv`` has of a source; see `take`."""
+        for row in rows("files.tsv"):
+            if row["of"] == of:
+                self.file(row["fact"], row["file"], partial(_parsed, row))
+
+    def below(self, of: str, folder: Path) -> dict[str, Any]:
+        """Return the facts that ``files.tsv`` has of a device, port or the like, as far as its folder has them."""
+        facts = {}
+        for row in rows("files.tsv"):
+            text = self.line(folder / row["file"].lstrip("/")) if row["of"] == of else None
+            if text is not None:
+                with suppress(LookupError, ValueError):
+                    facts[row["fact"]] = _parsed(row, text)
+        return facts
+
+    def put(self, fact: str, value: Any) -> None:
+        """Keep a fact."""
+        *folders, last = fact.split(".")
+        into = self._found
+        for folder in folders:
+            into = into.setdefault(folder, {})
+        into[last] = value
+
+    def miss(self, fact: str, reason: str) -> None:
+        """Keep why a fact is not known."""
+        self._unread[fact] = reason
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts; ``unread`` names the missing ones, with the reason."""
+        return self._found | ({"unread": self._unread} if self._unread else {})
+
+
+def read(source: Callable[..., None], root: Path = Path("/"), **options: Any) -> dict[str, Any]:
+    """Return the facts that a source finds below a root, such as ``read(cpu.gather)``."""
+    reading = Reading(root)
+    source(reading, **options)
+    return reading.facts()
+
+
+def why(error: Exception) -> str:
+    """Return in a few words why something cannot be read."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess[str]":
+    """Run a command for some seconds at most, and return what it said."""
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, errors="replace", timeout=patience, check=False,
+    )  # fmt: skip
+
+
+def fields(text: str) -> dict[str, str]:
+    """Return the lines ``name: value`` or ``name value`` of a file such as /proc/meminfo."""
+    matches = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
+    return {line[1]: line[2] for line in matches}
+
+
+def whole(text: str | None) -> int | None:
+    """Return the number in a file; None if it is missing or holds other text."""
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None

@@ -1,0 +1,130 @@
+"""Facts of NVIDIA's GPUs: whether their driver is loaded, NVML's facts, and their NVLinks."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from hpccomm.memory.cuda import nvml
+from hpccomm.tools.doctor.reading import Reading, rows, why
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "text": _text,
+    "address": lambda info: _text(info.busId).lower(),
+    "busy": lambda rates: int(rates.gpu),
+    "number": len,
+    **{kind.__name__: kind for kind in (bool, int, list)},
+}
+"""The fact of ``nvml.tsv`` from a function's result, with the arguments after the device."""
+
+_WAYS = {"read": 0, "write": 1}
+"""NVML's nvmlGpuP2PCapsIndex_t; the package has a tuple for the first."""
+
+AT_WORK = 20
+"""Utilisation in percent above which a GPU counts as loaded: an idle one lowers its link."""
+
+
+def gather(reading: Reading) -> None:
+    """Read the facts of the GPUs."""
+    module = reading.path("/proc/driver/nvidia/version").exists()
+    reading.put("module", module)
+    if not module:
+        reading.miss("", "NVIDIA's driver is not loaded")
+        return
+    try:
+        with nvml.opened() as library:
+            _devices(reading, library)
+    except LookupError as error:
+        reading.miss("", str(error.args[0]))
+
+
+def _ask(library: Any, name: str, *arguments: Any) -> Any:
+    """Return the result of a function of NVML; raises LookupError if NVML cannot tell."""
+    try:
+        return getattr(library, name)(*arguments)
+    except library.NVMLError as error:
+        raise LookupError(f"NVML: {error}") from error
+    except AttributeError as error:
+        raise LookupError(f"this nvidia-ml-py has no {name}") from error
+
+
+def _devices(reading: Reading, library: Any) -> None:
+    reading.take("driver", lambda: _text(_ask(library, "nvmlSystemGetDriverVersion")))
+    reading.take("cuda", lambda: _ask(library, "nvmlSystemGetCudaDriverVersion_v2"))
+    count = _ask(library, "nvmlDeviceGetCount")
+    reading.put("count", count)
+    handles, lost = {}, []
+    for index in range(count):
+        try:
+            handles[index] = _ask(library, "nvmlDeviceGetHandleByIndex", index)
+        except LookupError as error:
+            if "Permission" not in why(error):  # Slurm may keep it from this job
+                lost.append(f"GPU {index}: {why(error)}")
+    if lost:
+        reading.put("lost", lost)
+    for index, handle in handles.items():
+        for row in rows("nvml.tsv"):
+            if row["of"] == "device":
+                reading.take(f"devices.{index}.{row['fact']}", partial(_fact, library, handle, row))
+        reading.take(f"devices.{index}.link", partial(_link, library, handle))
+    for one, other in itertools.permutations(handles, 2):
+        for way, number in _WAYS.items():
+            ends = handles[one], handles[other]
+            ask = partial(_ask, library, "nvmlDeviceGetP2PStatus", *ends, number)
+            reading.take(f"peers.{one}-{other}.{way}", ask)
+
+
+def _fact(library: Any, handle: Any, row: Mapping[str, str]) -> Any:
+    more = map(int, row["arguments"].split())
+    return _KINDS[row["kind"]](_ask(library, row["function"], handle, *more))
+
+
+def _link(library: Any, handle: Any) -> dict[str, int]:
+    """Return the facts of the device's PCI Express slot, if it is under load."""
+    if _ask(library, "nvmlDeviceGetUtilizationRates", handle).gpu < AT_WORK:
+        raise LookupError("an idle GPU lowers its link: look while the GPUs are at work")
+    of_links = (row for row in rows("nvml.tsv") if row["of"] == "link")
+    return {row["fact"]: _fact(library, handle, row) for row in of_links}
+
+
+def nvlink(reading: Reading) -> None:
+    """Read ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
+    if reading.path("/proc/driver/nvidia/version").exists():
+        reading.take("gpus", _linked)
+    else:
+        reading.miss("gpus", "NVIDIA's driver is not loaded")
+
+
+def _linked() -> list[dict[str, Any]]:
+    with nvml.opened() as library:
+        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
+        return [_linked_gpu(library, handle) for handle in handles]
+
+
+def _linked_gpu(library: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "name": library.nvmlDeviceGetName(handle),
+        "pci": address(library.nvmlDeviceGetPciInfo(handle)),
+        "rate": nvml.nvlink_rate(library, handle),
+        "links": list(_links(library, handle)),
+    }
+
+
+def _links(library: Any, handle: Any) -> Iterator[dict[str, Any]]:
+    for number, up in nvml.nvlinks(library, handle):
+        link: dict[str, Any] = {"link": number, "up": up}
+        # A link that is down has no other end, and a virtual machine hides it.
+        with contextlib.suppress(library.NVMLError):
+            link["to"] = address(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, number))
+        yield link
+
+
+def address(info: Any) -> str:
+    """Return a PCI address as sysfs spells it; NVML has more digits and capitals."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

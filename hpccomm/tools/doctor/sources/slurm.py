@@ -1,0 +1,81 @@
+"""Facts of Slurm: its settings, its plug-ins for MPI, and the resources of this node and job."""
+
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+from hpccomm.tools.doctor.reading import Reading, run, why
+
+PATIENCE = 4.0
+"""Seconds for each command; they run side by side. Without a controller they would wait for minutes."""
+
+_SETTINGS = re.compile(
+    r"GresTypes|LaunchParameters|MpiDefault|MpiParams|PrologFlags|ProctrackType|PropagateResourceLimits(Except)?|"
+    r"SelectType(Parameters)?|SLURM_VERSION|SrunPortRange|TaskPlugin(Param)?"
+)
+_OF_NODE = re.compile(r"CPUTot|CPUAlloc|Gres|RealMemory|State|Reason")
+_VARIABLES = re.compile(
+    r"SLURM_(JOB_ID|STEP_ID|NTASKS|STEP_NUM_(TASKS|NODES)|JOB_NUM_NODES|CPUS_(ON_NODE|PER_TASK)|GPUS_ON_NODE|"
+    r"HET_SIZE|NTASKS_HET_GROUP_\d+|MPI_TYPE|OVERCOMMIT)"
+)
+
+
+def variables() -> dict[str, str]:
+    """Return Slurm's variables, without users and paths."""
+    return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
+
+
+def gather(reading: Reading) -> None:
+    """Read the facts, as far as its commands answer in time."""
+    given = variables()
+    if shutil.which("scontrol") is None and not given:
+        reading.miss("", "Slurm is not installed here")
+        return
+    if shutil.which("scontrol") is None:
+        reading.put("variables", given)
+        reading.miss("", "Slurm's commands are not here, as in a container")
+        return
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    commands = {
+        "config": ["scontrol", "show", "config"],
+        "node": ["scontrol", "--oneliner", "show", "node", node],
+        "mpi_types": ["srun", "--mpi=list"],
+    }
+    with ThreadPoolExecutor(len(commands)) as pool:  # side by side
+        said = dict(zip(commands, pool.map(_answer, commands.values()), strict=True))
+    answers = {name: text for name, (text, problem) in said.items() if not problem}
+    problems = {name: problem for name, (_, problem) in said.items() if problem}
+    unconfigured = "configuration source" in " ".join(problems.values())
+    if unconfigured and not given:
+        reading.miss("", "Slurm is installed, and no cluster is configured here")
+        return
+    reading.put("variables", given)
+    for name, reason in problems.items():
+        reading.miss(name, f"{commands[name][0]}: {reason}")
+    if "not found" in problems.get("node", ""):  # such as a login node
+        reading.miss("node", "this is not a node of Slurm's")
+        del problems["node"]
+    reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
+    if "config" in answers:
+        pairs = re.findall(r"^(\S+) *= *(.*?) *$", answers["config"], re.MULTILINE)
+        reading.put("config", {name: value for name, value in pairs if _SETTINGS.fullmatch(name)})
+    if "node" in answers:
+        pairs = re.findall(r"(\w+)=(\S+)", answers["node"])
+        reading.put("node", {name: value for name, value in pairs if _OF_NODE.fullmatch(name)})
+    if "mpi_types" in answers:
+        lines = [line.removeprefix("srun:").strip() for line in answers["mpi_types"].splitlines()]
+        reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
+
+
+def _answer(command: list[str]) -> tuple[str, str]:
+    """Return the output of a command, and why it failed."""
+    try:
+        done = run(command, PATIENCE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        late = isinstance(error, subprocess.TimeoutExpired)
+        return "", f"no answer within {PATIENCE:g} s" if late else why(error)
+    text = done.stdout + done.stderr
+    lines = text.strip().splitlines() or [f"status {done.returncode}"]
+    return text, lines[-1] if done.returncode else ""

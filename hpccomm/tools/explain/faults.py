@@ -1,0 +1,482 @@
+"""The faults of a job: ranks that are missing, differ, wait for each other, or were late.
+
+In each communicator, the first collective that failed matters: some ranks did not complete it, or
+the ranks disagreed about it. All later ones follow from it. `words` says and
+draws them.
+
+The answers that ranks would have given about a call come from a rank's own dump, and from what other ranks recorded.
+`hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs.
+"""
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Literal
+
+from hpccomm.contracts.backend import ANSWERED, Answer
+from hpccomm.errors import RankMismatch
+from hpccomm.runtime.verdict import Verdict, judge, numbered, unlike
+from hpccomm.tools.explain.dumps import Dump, RecordedCall
+from hpccomm.tools.explain.history import PATIENCE, History, Job, Waiting
+from hpccomm.units import grouped, ranks_named
+
+SIGNALS = ("was sent SIGTERM", "was interrupted")
+"""In the last words of ranks that were ended from outside, or because of another rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCall:
+    """The facts of a call that the verdict needs.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        Why it waits.
+    answers : mapping of int to Answer
+        What that rests on.
+    unheard : tuple of int
+        Ranks that left no trace.
+    """
+
+    verdict: Verdict
+    answers: Mapping[int, Answer]
+    unheard: tuple[int, ...]
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """The ranks that are known not to take part."""
+        return tuple(sorted({*self.verdict.absent, *self.verdict.held_up}))
+
+
+def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> JudgedCall:
+    """Return why a rank's call waits.
+
+    Parameters
+    ----------
+    call : RecordedCall
+        The call.
+    rank : int
+        The rank that waits.
+    others : iterable of int
+        The ranks that it may wait for.
+    """
+    number = call.number
+    answers = {each: heard(job, each, call.uid, number) for each in others if each != rank}
+    since = call.waited(job.dumps[rank].time)
+    now = {"operation": call.operation, "collective": number, "since": since}
+    own = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
+    known = {each: answer for each, answer in answers.items() if answer is not None}
+    unheard = tuple(each for each in answers if each not in known)
+    return JudgedCall(judge(own, known), known, unheard)
+
+
+def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
+    """Return a rank's answer about the collective of that number, or about a message (0).
+
+    None where nothing is known: it left no dump, and gave no answer.
+    """
+    seen, history, dump = job.seen(rank, uid), job.histories[uid], job.dumps.get(rank)
+    if dump is None and seen is None:
+        return None
+    state = ANSWERED if dump or seen is None else seen.state
+    known = {} if seen is None else seen.facts
+    begun = history.begun.get(rank, 0)
+    facts: dict[str, object] = {"host": host_of(job, rank)}
+    if 0 < number <= begun:
+        call = history.calls.get(rank, {}).get(number)
+        facts |= {"collective": begun, "done": known.get("done", 0)}
+        facts["leaving"] = known.get("leaving", False)
+        if call is not None:
+            facts |= {"record": call.record, "site": call.site}
+            facts["done"] = facts["done"] if call.open else number
+        return Answer(state, facts)
+    if dump is None:
+        return Answer(state, {**known, **facts, "collective": begun})
+    waits = list(job.waiting(rank))
+    under_way = [call for call in dump.calls if call.state == "started"]
+    if waits or under_way:
+        call = waits[-1].call if waits else under_way[-1]
+        name, site = call_name(job, call.uid, call.number, call.operation), call.site
+        if waits:
+            site += f" (waiting for {ranks_named(waits[-1].awaited)} for {waits[-1].seconds:.1f} s)"
+        facts["now"] = {"operation": name, "collective": 0, "site": site}
+    elif known.get("leaving"):
+        facts["leaving"] = True
+    elif rank in job.raised:
+        raised = job.raised[rank]
+        facts["failed"] = f"raised {raised.error.partition(':')[0]}{at_place(raised.site)}"
+    else:
+        doing = facts["doing"] = known.get("doing")
+        facts["failed"] = (
+            _answered_end(dump, doing) or _failed(job, dump, uid) or known.get("failed")
+        )
+    return Answer(ANSWERED, facts)
+
+
+def _answered_end(dump: Dump, doing: object) -> str:
+    """Return why a rank ended, in its own words; empty if it did not, or if where it was says more."""
+    ended = dump.ended.removeprefix(f"rank {dump.rank} ")
+    if doing and any(each in ended for each in SIGNALS):
+        ended = ""
+    wrote = any(word in dump.reason.lower() for word in ("exception", "exit", "sigterm"))
+    return ended or (dump.reason.strip().split("\n", maxsplit=1)[0].rstrip(".") if wrote else "")
+
+
+def _failed(job: Job, dump: Dump, uid: str) -> str:
+    """Return the error of the last failed call on a communicator; a call that its rank recovered from does not count."""
+    failed = [call for call in dump.calls if call.state == "failed" and call.uid == uid]
+    errors = [call.error for call in failed if not job.gone_on(dump.rank, call)]
+    return errors[-1] if errors else ""
+
+
+def call_name(job: Job, uid: str, number: int, operation: str) -> str:
+    """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
+    return f"{numbered(operation, number)} of communicator {job.histories[uid].group.name!r}"
+
+
+def host_of(job: Job, rank: int) -> str:
+    """Return the host of a rank; empty if it is not known."""
+    if rank in job.dumps:
+        return job.dumps[rank].host
+    answers = (job.seen(rank, uid) for uid in job.histories)
+    return next((each.facts["host"] for each in answers if each is not None), "")
+
+
+def at_place(site: str) -> str:
+    """Return a place of the program in brackets; empty if it is not known."""
+    return f" ({site})" if site else ""
+
+
+Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
+"""``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks called different things.
+``"cycle"``: ranks wait for each other in several communicators. ``"missing"``: ranks have not come.
+``"late"``: they came late. ``"stuck"``: all have come, and it does not end. ``"ended"``: ranks have ended
+by themselves for an unknown reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that went wrong.
+
+    Attributes
+    ----------
+    sort : str
+        See `Sort`.
+    uid : str
+        The communicator; empty for an exception.
+    number : int
+        The collective, 0 for a message and for an exception.
+    operation : str
+        Its name, as most ranks called it; of an exception its class.
+    ranks : tuple of int
+        The ranks to look at, as ranks of the job.
+    waiting : tuple of int
+        The ranks that wait for them.
+    seconds : float
+        How long they have waited; of a late rank, how late it was.
+    differences : mapping of str to mapping of int to str
+        By field and rank the values, for the fields that differ.
+    waits : tuple of Waiting
+        Of a cycle: each rank waits for the one after it, the last for the first.
+    times : tuple of int
+        Of a late rank: in how many collectives it was as late, of how many.
+    unknown : tuple of int
+        Ranks that left no trace, so that they may be missing as well.
+    shift : int
+        Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
+        -1: they made one more); 0 where that does not explain it.
+    answers : mapping of int to Answer
+        Of missing ranks: the known facts of each rank, and of the others.
+    text : str
+        Of calls that differ: what the judge says.
+    """
+
+    sort: Sort
+    uid: str
+    number: int
+    operation: str
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...] = ()
+    seconds: float = 0.0
+    differences: Mapping[str, Mapping[int, str]] = field(default_factory=dict, hash=False)
+    waits: tuple[Waiting, ...] = ()
+    times: tuple[int, int] = (0, 0)
+    unknown: tuple[int, ...] = ()
+    shift: int = 0
+    answers: Mapping[int, Answer] = field(default_factory=dict, hash=False)
+    text: str = ""
+
+
+def find(job: Job) -> list[Fault]:
+    """Return the faults, causes before consequences."""
+    waiting = {rank: list(job.waiting(rank)) for rank in job.dumps}
+    faults = [each for known in job.histories.values() for each in _of_collectives(job, known)]
+    faults += _of_messages(job, waiting, faults)
+    ring, held = _cycle(waiting), {rank for rank, waits in waiting.items() if waits}
+    if ring:
+        first = ring[0].call
+        ranks = tuple(sorted(each.rank for each in ring))
+        seconds = max(each.seconds for each in ring)
+        fault = Fault("cycle", first.uid, first.number, first.operation, ranks, ranks, seconds)
+        faults.append(replace(fault, waits=tuple(ring)))
+        # Who waits in the same calls for ranks that are held up says nothing more.
+        inside = set(ranks)
+        round_uids = {each.call.uid for each in ring}
+        faults = [
+            each
+            for each in faults
+            if each.sort != "missing"
+            or not (held if each.uid in round_uids else inside).issuperset(each.ranks)
+        ]
+    faults.sort(key=lambda fault: _importance(fault, held))
+    return list(_with_raised(job, faults))
+
+
+def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
+    """Yield the exceptions of ranks, and inferred faults.
+
+    An exception outranks all inferred faults, unless it only says that a wait has ended: then the
+    inferred fault is the reason. Consequences of an exception are left out.
+    """
+    shown = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch says
+    causes = [
+        rank
+        for rank, error in job.raised.items()
+        if not error.follows and not (shown and error.error.startswith(RankMismatch.__name__))
+    ]
+    if not causes:
+        yield from inferred
+        if not inferred:
+            yield from _raised(job, list(job.raised))
+        if not inferred and not job.raised:
+            yield from _ended(job)
+        return
+    yield from _raised(job, causes)
+    for fault in inferred:
+        looked_at = fault.waiting if fault.sort == "missing" and not fault.number else fault.ranks
+        if fault.sort in ("differing", "cycle") or (
+            fault.sort == "missing" and not set(causes).intersection(fault.ranks, looked_at)
+        ):
+            yield fault
+
+
+def _ended(job: Job) -> Iterator[Fault]:
+    """Yield the ranks that have ended by themselves; being ended by a signal is not a fault."""
+    words = {rank: dump.ended for rank, dump in sorted(job.dumps.items()) if dump.ended}
+    ended = [rank for rank, said in words.items() if not any(each in said for each in SIGNALS)]
+    if ended:
+        yield Fault("ended", "", 0, "", tuple(ended))
+
+
+def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
+    """Yield the errors of ranks, the first one first; equal ones together."""
+    in_order = sorted(ranks, key=lambda each: -job.raised[each].ago)
+    alike = grouped((re.sub(r"\d+", "#", job.raised[rank].error), rank) for rank in in_order)
+    for same in alike.values():
+        others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
+        name = job.raised[same[0]].error.partition(":")[0]
+        yield Fault("raised", "", 0, name, tuple(sorted(same)), others)
+
+
+def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
+    """Return the key that sorts faults: a rank that is held up itself is not the cause."""
+    order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
+    follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
+    if follows == len(fault.ranks):
+        order = 5
+    return order, follows, -fault.seconds
+
+
+def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
+    """Yield the first fault of one communicator."""
+    uid, members = history.group.uid, sorted(history.group.members)
+    halted = _halted(job, history)
+    number = min(halted.values(), default=None)
+    for each in history.numbers:
+        if number is not None and each > number:
+            break
+        calls = history.at(each)
+        first, call = next(iter(calls.items()))
+        asked = call.operation, call.terms
+        if any((other.operation, other.terms) != asked for other in calls.values()):
+            judged_call = judged(job, call, first, members)
+            if judged_call.verdict.differing:
+                yield _differing(job, history, each, judged_call.verdict)
+                return
+    if number is None:
+        yield from _late(job, history)
+        return
+    calls = history.at(number)
+    waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
+    call = calls[waiting[0]]
+    seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
+    judged_call = judged(job, call, waiting[0], members)
+    if judged_call.absent or judged_call.unheard:
+        yield _missing(call, judged_call, waiting, seconds)
+        return
+    late = list(_late(job, history, number))
+    yield from late
+    if not late:
+        yield Fault("stuck", uid, number, call.operation, tuple(members), waiting, seconds)
+
+
+def _missing(call: RecordedCall, judged_call: JudgedCall, *waited: Any) -> Fault:
+    """Return that ranks have not come to a call; `waited` says who waits for them, and for how many seconds."""
+    absent = judged_call.absent or judged_call.unheard
+    unknown = judged_call.unheard if judged_call.absent else ()
+    fault = Fault("missing", call.uid, call.number, call.operation, absent, *waited)
+    return replace(fault, unknown=unknown, answers=judged_call.answers)
+
+
+def _halted(job: Job, history: History) -> dict[int, int]:
+    """Return the first collective in which each rank has waited for long, or has failed.
+
+    Where ranks have died without a dump, and the others were ended soon after, no wait was long.
+    """
+    halted = {}
+    died = job.broken and any(rank not in job.dumps for rank in history.group.members)
+    patience = 0.0 if died else PATIENCE
+    for rank, calls in history.calls.items():
+        until = job.dumps[rank].time
+        for number in sorted(calls):
+            call = calls[number]
+            if job.gone_on(rank, call):
+                continue
+            if call.open and (call.state == "failed" or call.waited(until) >= patience):
+                halted[rank] = number
+                break
+    return halted
+
+
+def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
+    """Return the groups of ranks that called the same, the largest first."""
+    ranks = next(iter(values.values()))
+    alike = grouped((tuple(each[rank] for each in values.values()), rank) for rank in sorted(ranks))
+    return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
+
+
+def _differing(job: Job, history: History, number: int, verdict: Verdict) -> Fault:
+    calls = history.at(number)
+    differing = unlike({rank: call.record for rank, call in calls.items()})
+    usual, *others = sides(differing)
+    return Fault(
+        "differing",
+        history.group.uid,
+        number,
+        calls[usual[0]].operation,
+        verdict.differing,
+        waiting=tuple(sorted(calls.keys() - verdict.differing)),
+        seconds=max(call.waited(job.dumps[rank].time) for rank, call in calls.items()),
+        differences=differing,
+        shift=_shift(history, number, others[0][0], usual[0]) if len(others) == 1 else 0,
+        text=verdict.text,
+    )
+
+
+def _shift(history: History, number: int, odd: int, usual: int) -> int:
+    """Return by how many calls a rank is ahead of another from a collective on: 1, -1, or 0.
+
+    That shows in what follows; or, where both wait in this collective, in an earlier round of the
+    program: what the one called followed there what the other called.
+    """
+    calls = history.calls[usual]
+    here, other = history.calls[odd][number], calls[number]
+    if any(
+        each + 1 < number and _alike(calls[each], other) and _alike(calls[each + 1], here)
+        for each in calls
+        if each + 1 in calls
+    ):
+        return 1
+    for shift in (1, -1):
+        ahead, behind = (odd, usual) if shift == 1 else (usual, odd)
+        following = [each for each in history.calls[ahead] if each >= number]
+        pairs = [
+            (history.calls[ahead][each], history.calls[behind][each + 1])
+            for each in following
+            if each + 1 in history.calls[behind]
+        ]
+        if pairs and all(_alike(*pair) for pair in pairs):
+            return shift
+    return 0
+
+
+def _alike(one: RecordedCall, other: RecordedCall) -> bool:
+    return (one.operation, one.terms, one.site) == (other.operation, other.terms, other.site)
+
+
+def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fault]:
+    """Yield the rank that came latest, if it kept others waiting.
+
+    Parameters
+    ----------
+    number : int, optional
+        The collective to look at; by default the one in which a rank was latest.
+    """
+    latest: dict[int, tuple[int, float]] = {}
+    for each in history.numbers:
+        came = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
+        if len(came) < max(2, len(history.group.members)):
+            continue
+        last = max(came, key=lambda rank: came[rank])
+        others = statistics.median_low(time for rank, time in came.items() if rank != last)
+        if came[last] - others > PATIENCE:
+            latest[each] = last, came[last] - others
+    if number is not None:
+        latest = {each: late for each, late in latest.items() if each == number}
+    if not latest:
+        return
+    worst = number or max(latest, key=lambda each: latest[each][1])
+    rank, seconds = latest[worst]
+    often = sum(1 for who, _ in latest.values() if who == rank)
+    waiting = tuple(other for other in sorted(history.group.members) if other != rank)
+    call = history.at(worst)[rank]
+    fault = Fault("late", call.uid, worst, call.operation, (rank,), waiting, seconds)
+    yield replace(fault, times=(often, len(history.numbers)))
+
+
+def _of_messages(
+    job: Job, waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
+) -> Iterator[Fault]:
+    """Yield the messages that ranks wait for, if nothing else holds these ranks or their peers."""
+    named = {rank for fault in faults for rank in fault.ranks}
+    for rank, waits in waiting.items():
+        for each in waits:
+            if not each.call.number and not named.intersection((rank, *each.awaited)):
+                judged_call = judged(job, each.call, rank, each.awaited)
+                yield _missing(each.call, judged_call, (rank,), each.seconds)
+
+
+def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
+    """Return a shortest round of ranks that wait for each other, or an empty one."""
+    awaited = {rank: [*chain(*(each.awaited for each in waits))] for rank, waits in waiting.items()}
+    rounds = (_shortest_round(start, awaited) for start in sorted(waiting))
+    ring = min(filter(None, rounds), key=len, default=())
+    return [
+        next(each for each in waiting[rank] if peer in each.awaited)
+        for rank, peer in zip(ring, (*ring[1:], *ring[:1]), strict=True)
+    ]
+
+
+def _shortest_round(start: int, awaited: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
+    """Return the ranks of a shortest circle of waits, from a rank on; none if it is in no circle.
+
+    Parameters
+    ----------
+    start : int
+        The rank that the round begins and ends with.
+    awaited : mapping of int to sequence of int
+        The ranks that each rank waits for.
+    """
+    reached: dict[int, tuple[int, ...]] = {start: (start,)}
+    front = [start]
+    while front:
+        rank = front.pop(0)
+        for peer in awaited.get(rank, ()):
+            if peer == start and rank != start:
+                return reached[rank]
+            if peer not in reached:
+                reached[peer] = (*reached[rank], peer)
+                front.append(peer)
+    return ()

@@ -1,0 +1,199 @@
+"""The facts of a run: who makes it, where, and with which libraries and settings.
+
+The header of a table and the results file show them. Every program that stores a run calls it.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from hpccomm.backends.bootstrap import launch
+from hpccomm.communicator import Communicator
+from hpccomm.errors import HpccommError, ResultsError
+from hpccomm.results import origin
+from hpccomm.results.others import Others
+from hpccomm.results.regular import as_utf8
+from hpccomm.results.schema import (
+    Config,
+    DeviceInfo,
+    RankInfo,
+    RunInfo,
+    recorded_environment,
+    recorded_slurm,
+)
+from hpccomm.settings import busy
+from hpccomm.tools.doctor.sources.others import Span, look, shares
+from hpccomm.tools.doctor.sources.others import rested as rested
+from hpccomm.units import counted, ranges
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+
+class DeviceDescription(NamedTuple):
+    """One rank's device in the header: the fields of `RankInfo`, and more."""
+
+    device: int
+    device_hex: str
+    device_info: str
+    driver: str
+    more: DeviceInfo | None
+
+
+ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
+"""Of a rank whose arrays are in host memory."""
+
+
+def run_info(
+    comm: "Communicator",
+    config: Config,
+    skipped: tuple[str, ...] = (),
+    *,
+    device: DeviceDescription = ON_HOST,
+    versions: Mapping[str, str] | None = None,
+    series: Mapping[str, str] | None = None,
+    group: int = 0,
+    machine: Mapping[str, str] | None = None,
+) -> RunInfo:
+    """Gather the facts of a run. Collective; every rank gets them.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    config : Config
+        The settings.
+    skipped : tuple of str
+        Combinations that are skipped because they do not exist.
+    device : DeviceDescription
+        This rank's device.
+    versions : mapping of str to str, optional
+        Versions of libraries that not every run uses.
+    series : mapping of str to str, optional
+        The series that the run is a launch of.
+    group : int
+        Color of this rank's group.
+    machine : mapping of str to str
+        Further facts of this node.
+    """
+    of_node = launch.facts() | dict(machine or {})
+    process = os.getpid(), ranges(os.sched_getaffinity(0))
+    where = comm.rank, group, origin.host(), comm.node, *process, *device[:4]
+    of_ranks = comm.all_gather_object((RankInfo(*where), device.more, of_node))
+    return local_run_info(
+        config,
+        skipped,
+        tuple(rank for rank, *_ in of_ranks),
+        devices=tuple(device for _, device, _ in of_ranks if device is not None),
+        versions=_versions(comm) | dict(versions or {}),
+        machine=together({rank.node: facts for rank, _, facts in of_ranks}),
+        series=dict(series or {}),
+    )
+
+
+def local_run_info(
+    config: Config,
+    skipped: tuple[str, ...],
+    ranks: tuple[RankInfo, ...],
+    **more: Any,
+) -> RunInfo:
+    """Return the facts of a run that this process starts now; `more` are further fields."""
+    place = launch.launched()
+    facts: dict[str, Any] = {
+        "started": datetime.now().astimezone(),
+        "user": origin.user(),
+        "arguments": ("hpccomm", *map(as_utf8, sys.argv[1:])),
+        "launcher": "none" if place is None else place.launcher,
+        "versions": origin.versions(),
+        "environment": recorded_environment(os.environ),
+        "slurm": recorded_slurm(os.environ),
+    }
+    return RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
+
+
+def others(comm: "Communicator", rest: Span) -> Others:
+    """Return what other processes took since the ranks have `rested`, on rank 0; nothing elsewhere. Collective."""
+    comm.barrier()
+    looks = comm.gather_object((origin.host(), *rest, look())) or []
+    before = shares([(first, second) for _, first, second, _ in looks])
+    during = shares([(first, last) for _, first, _, last in looks])
+    return Others([host for host, *_ in looks], before, during, busy())
+
+
+def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """Return each fact of several nodes as one text; where nodes differ, it says how many are which."""
+    result = {}
+    for name in dict.fromkeys(name for facts in nodes.values() for name in facts):
+        values = Counter(facts.get(name, "unknown") for facts in nodes.values()).most_common()
+        spread = "; ".join(f"{value} on {counted(number, 'node')}" for value, number in values)
+        result[name] = spread if len(values) > 1 else values[0][0]
+    return result
+
+
+def _versions(comm: "Communicator") -> dict[str, str]:
+    result = origin.versions()
+    if comm.mpi_comm is not None:
+        from mpi4py import MPI
+
+        name, number = MPI.get_vendor()
+        result["mpi4py"] = metadata.version("mpi4py")
+        result["mpi"] = f"{name.replace(' ', '')}-{'.'.join(map(str, number))}"
+    return result
+
+
+T = TypeVar("T")
+
+
+def on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
+    """Do what only rank 0 does; if it fails there, raise the error on every rank.
+
+    Collective; blocks.
+
+    Returns
+    -------
+    object
+        What `action` returned, on rank 0; None elsewhere.
+
+    Raises
+    ------
+    HpccommError
+        What `action` raised; `ResultsError` for an error of the operating system.
+    """
+    value: T | None = None
+    failure: HpccommError | None = None
+    if comm.rank == 0:
+        try:
+            value = action()
+        except HpccommError as error:
+            failure = error
+        except OSError as error:
+            failure = ResultsError(f"the results cannot be written: {error}")
+    failure = comm.broadcast_object(failure)
+    if failure is not None:
+        raise failure
+    return value
+
+
+def figures(
+    nbytes: float, seconds: float, factor: float, printed: float | None = None
+) -> tuple[float, float, float]:
+    """Return time, algorithm bandwidth and bus bandwidth of a measurement, as fields of `Row`.
+
+    Parameters
+    ----------
+    nbytes : float
+        Bytes that count in algorithm bandwidth.
+    seconds : float
+        Time of one operation, from which bandwidths are computed.
+    factor : float
+        Bus bandwidth over algorithm bandwidth.
+    printed : float, optional
+        The shown time, if it differs.
+    """
+    # What takes no time has no bandwidth: an infinite one would be all of the average.
+    algbw = nbytes / 1e9 / seconds if seconds > 0 else 0.0
+    return (seconds if printed is None else printed) * 1e6, algbw, algbw * factor

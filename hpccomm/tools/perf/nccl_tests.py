@@ -1,0 +1,173 @@
+"""Stands in for nccl-tests' programs: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
+
+``hpccomm perf --install-programs DIR`` writes small programs with their names, which call this
+module. It runs `hpccomm.tools.perf.command`. Table, JSON and exit status are nccl-tests', so its readers
+work.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hpccomm.backends.bootstrap import mpi
+from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
+from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
+from hpccomm.tools import output
+from hpccomm.tools.flag import Flag, add_flags
+from hpccomm.tools.flags import Parser
+from hpccomm.tools.perf.programs import PROGRAMS, RUN_BY
+from hpccomm.tools.perf.readers import integer
+
+DEVICE, MASK = "NCCL_TESTS_DEVICE", "NCCL_TESTS_SPLIT_MASK"
+
+VARIABLES: Mapping[str, str] = {
+    "NCCL_TESTS_MIN_BW": "--min-bw={}",
+    DEVICE: "--device={}",
+    "NCCL_TESTS_SPLIT": "--split={}",
+    MASK: "--split=AND 0x{}",
+}
+"""nccl-tests' variables, and the flag for each with its value; of two for one flag the last counts."""
+
+OF_ALL_TO_ALL_V = ("SPREAD", "MATRIX_FILE", "MATRIX_SCALE", "PRINT_SUMMARY")
+"""Suffixes of the variables that only ``alltoallv_perf`` reads, which is not among the programs."""
+
+_OF_A_JOB = ("PMIX_", "PMI_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "SLURM_")
+"""Prefixes of the variables that tell a launcher that it runs inside a job."""
+
+_OF_A_USER = ("OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_", "SLURM_CLUSTER_", "SLURM_JOB_ID")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what a program of nccl-tests does; return the exit status.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        Name of the program and its arguments; by default this process's.
+    """
+    from hpccomm.tools.main import fail, main
+
+    name, *rest = sys.argv[1:] if words is None else words
+    place = launched()
+    try:
+        ranks, rest = _ranks(rest)
+        command = [sys.executable, "-m", RUN_BY, name, *rest]
+        if ranks > 1 and place is not None and place.size > 1:
+            raise UsageError(
+                f"{name}: -t times -g is {ranks} on each of {place.size} processes, and a rank is a process here; "
+                f"start all: {_line(place, ranks, os.environ, command)}"
+            )
+        if ranks > 1:
+            command = [*launch_command(ranks, os.environ, command), *command]
+            os.execvpe(command[0], command, launch_environment(os.environ))
+    except (BackendUnavailable, UsageError) as error:
+        return fail(error, collective=True)
+    if place is None or place.rank == 0:
+        for line in _unknown(os.environ):
+            output.warn(line)
+    flags = _flags(os.environ, 0 if place is None else place.rank)
+    return main(["perf", PROGRAMS[name], *flags, *rest])
+
+
+_RANKS = (
+    Flag("-t --nthreads N 1", integer(1), "threads of a process"),
+    Flag("-g --ngpus N 1", integer(1), "devices of a thread"),
+)
+
+
+def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
+    """Return the ranks of a process, which in nccl-tests are threads times devices, and the other arguments."""
+    parser = Parser(prog="perf", add_help=False)
+    add_flags(parser, _RANKS)
+    known, rest = parser.parse_known_args(words)
+    return known.nthreads * known.ngpus, rest
+
+
+def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """Return the command that starts ranks here: a launcher beside this Python, or on the path.
+
+    Raises
+    ------
+    BackendUnavailable
+        Without a launcher.
+    """
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
+    if mpiexec is not None:
+        return [mpiexec, "-n", str(ranks)]
+    how = "install an MPI library, or start the ranks with its launcher"
+    if "SLURM_JOB_ID" in environ:
+        how = f"start all: {_line(None, ranks, environ, command)}"
+    raise BackendUnavailable(
+        f"-g and -t ask for {ranks} ranks, and no mpiexec is there to start them; {how}"
+    )
+
+
+def _line(
+    place: Launch | None, ranks: int, environ: Mapping[str, str], command: Sequence[str]
+) -> str:
+    """Return a shell command that starts several ranks in place of each process."""
+    total = ranks * (1 if place is None else place.size)
+    step = environ.get("SLURM_STEP_NUM_TASKS")
+    # srun may have started them by the protocol of MPICH.
+    srun = place is None or (place.launcher != OPEN_MPI and step == str(place.size))
+    words = ["mpiexec", "-n", str(total)]
+    if srun and "SLURM_JOB_ID" in environ:
+        try:
+            protocol = "pmix" if mpi.vendor(mpi.load()).startswith("Open MPI") else "pmi2"
+        except BackendUnavailable:
+            protocol = "pmix"
+        # The job was asked for fewer tasks, and the step that this is has its cores.
+        words = ["srun", f"--mpi={protocol}", "--overlap", "--overcommit", f"--ntasks={total}"]
+        each, more = divmod(total, int(environ.get("SLURM_STEP_NUM_NODES", 1)))
+        words += [] if more else [f"--ntasks-per-node={each}"]
+    return shlex.join([*words, *command])
+
+
+def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a launcher that starts ranks on this node, whichever job this process belongs to.
+
+    A batch job of one task has one slot to Open MPI's launcher, and MPICH's would ask Slurm for a step.
+    """
+    own = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_OF_A_USER) or not name.startswith(_OF_A_JOB)
+    }
+    # As with nccl-tests, there may be fewer cores.
+    own.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    own.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    if own.get(DEVICE, "").strip().isdecimal():
+        own[DEVICE] = f"{own[DEVICE].strip()}+"  # the first of them
+    return own
+
+
+def _flags(environ: Mapping[str, str], rank: int) -> list[str]:
+    """Return the flags that nccl-tests' variables ask for."""
+    flags = []
+    for name, form in VARIABLES.items():
+        value = environ.get(name, "").strip()
+        if name == MASK:  # base 16 with or without its sign
+            value = re.sub("^0x", "", value, flags=re.IGNORECASE)
+        if name == DEVICE and value.endswith("+"):
+            value = str(int(value[:-1]) + rank)
+        if value and (name, value) != (DEVICE, "-1"):
+            flags.append(form.format(value))
+    return flags
+
+
+def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable that looks like nccl-tests' but is unknown to it."""
+    known = (*VARIABLES, *(f"NCCL_TESTS_ALLTOALLV_{end}" for end in OF_ALL_TO_ALL_V))
+    for name in sorted(environ):
+        if name.startswith("NCCL_TESTS_") and name not in known:
+            advice = did_you_mean(name, known, f"its variables are {', '.join(known)}")
+            yield f"hpccomm: {name} is not a variable of nccl-tests and has no effect; {advice}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,431 @@
+"""The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
+
+Made from the flags by `hpccomm.tools.perf.command` and `hpccomm.tools.simulate.command`; read by all of perf.
+"""
+
+import math
+import operator
+import os
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hpccomm import backends
+from hpccomm.calls import policy
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.reductions import meaningful
+from hpccomm.results.regular import as_utf8
+from hpccomm.results.schema import REQUIRED_FRACTION, Config, Timing, columns
+from hpccomm.settings import VARIABLES
+from hpccomm.tools.perf.collectives import Benchmark
+from hpccomm.tools.perf.names import AUTO, NO_OP, OPS, TYPES
+from hpccomm.tools.perf.readers import ALL, ALL_ROOTS
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+_HOW: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
+    {"AND": operator.and_, "OR": operator.or_, "MOD": operator.mod, "DIV": operator.floordiv}
+)
+_SIGNS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
+_FITS_SPLIT = "AND, OR, MOD or DIV and a number, such as MOD 8, or AND 0x7"
+_LARGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RankSplit:
+    """The rule that makes a rank's number the color of its group.
+
+    Attributes
+    ----------
+    how : str
+        ``AND``, ``OR``, ``MOD`` or ``DIV``.
+    value : int
+        The other operand.
+    """
+
+    how: str
+    value: int
+
+    def color(self, rank: int) -> int:
+        """Return the color of a rank."""
+        return _HOW[self.how](rank, self.value)
+
+
+def split(text: str) -> RankSplit:
+    """Read a split, as nccl-tests reads ``NCCL_TESTS_SPLIT``: letters of any case, base 2, 8, 10 or 16."""
+    match = re.fullmatch(r"\s*(AND|OR|MOD|DIV|[&|%/])\s*(\w+)\s*", text, re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a split; give {_FITS_SPLIT}")
+    how, digits = match[1].upper(), match[2].lower()
+    try:
+        octal = re.fullmatch("0[0-7]+", digits)
+        value = int(digits, 8 if octal else 0)
+    except ValueError:
+        value = -1
+    how = _SIGNS.get(how, how)
+    if not (how in ("MOD", "DIV")) <= value <= _LARGEST:
+        raise ArgumentTypeError(f"{text!r}: {match[2]} does not fit; give {_FITS_SPLIT}")
+    return RankSplit(how, value)
+
+
+@contextmanager
+def grouped(
+    world: "Communicator", asked: RankSplit | None
+) -> Iterator[tuple["Communicator", int, int]]:
+    """Give this rank's group, its color, and the number of ranks of the smallest. Collective; blocks.
+
+    Parameters
+    ----------
+    world : Communicator
+        Of all ranks.
+    asked : RankSplit or None
+        That of rank 0 is taken, as not every launcher passes variables on; None leaves the ranks together.
+    """
+    how: RankSplit | None = world.broadcast_object(asked)
+    if how is None:
+        yield world, 0, world.size
+        return
+    color = how.color(world.rank)
+    group = world.split(color, key=world.rank, name=f"{world.name}-{color}")
+    assert group is not None  # as all ranks have a color
+    with group:
+        yield group, color, min(world.all_gather_object(group.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes in bytes, as ``-b``, ``-e``, ``-f`` and ``-i`` give them.
+
+    Attributes
+    ----------
+    smallest, largest : int
+        Bytes.
+    factor : int
+        Factor between a size and the next; 0 if they grow by `step`.
+    step : int
+        Bytes between a size and the next; 0 if they grow by `factor`.
+    """
+
+    smallest: int
+    largest: int
+    factor: int
+    step: int
+
+    def measured(self, itemsize: int) -> Iterator[int]:
+        """Yield the sizes to measure, ascending.
+
+        A size of 0 is followed by one element of `itemsize` bytes, and that by the factor or step.
+        """
+        size = self.smallest
+        while size <= self.largest:
+            yield size
+            if size == 0:
+                size = itemsize
+            else:
+                size = size * self.factor if self.factor else size + self.step
+
+    def number(self, itemsize: int) -> int:
+        """Return how many sizes there are to measure."""
+        if self.factor:
+            return sum(1 for _ in self.measured(itemsize))
+        # By a step there can be billions.
+        first = self.smallest or itemsize
+        zero = 0 if self.smallest else 1
+        return zero + max(0, 1 + (self.largest - first) // self.step)
+
+    def warmups(self, itemsize: int) -> Iterator[int]:
+        """Return the sizes to warm up with, as nccl-tests does: doubling."""
+        return replace(self, factor=2).measured(itemsize)
+
+
+_LONGEST = next(int(each.kind[1:]) for each in columns(Timing) if each.name == "variant")
+
+_SETTINGS = tuple(each.name for each in VARIABLES)
+
+_PER_COMMUNICATOR = re.compile(r"HPCCOMM_\w+|NCCL_ALGO|NCCL_PROTO")
+"""Variables that are read when a communicator is made, and not once in each process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of two variants that are measured in turns.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    backend, algorithm : str or None
+        Its values of ``--backend`` and ``--algorithm``.
+    environment : mapping of str to str
+        Environment variables that it sets.
+    """
+
+    name: str
+    backend: str | None = None
+    algorithm: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def flags(self) -> list[str]:
+        """Return the flags of perf that it sets, and its name."""
+        flags = {"--backend": self.backend, "--algorithm": self.algorithm, "--variant": self.name}
+        return [word for flag, value in flags.items() if value for word in (flag, value)]
+
+    def same(self, other: "Variant") -> bool:
+        """Whether both set the same, however they are spelled."""
+        return self.algorithm == other.algorithm and self.same_communicator(other)
+
+    def same_communicator(self, other: "Variant") -> bool:
+        """Whether one communicator serves both."""
+        return (self.backend, self.environment) == (other.backend, other.environment)
+
+    def refuse_process_variables(self) -> None:
+        """Raise if it sets a variable that a process reads only once, as it starts.
+
+        Raises
+        ------
+        UsageError
+            If it does; whole launches can differ in it.
+        """
+        for name in self.environment:
+            if not _PER_COMMUNICATOR.fullmatch(name):
+                raise UsageError(
+                    f"--interleave {self.name}: a process reads {name} only once, so one launch cannot alternate "
+                    "between its values; add --launches 10, which alternates whole launches"
+                )
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Return a context with its environment variables."""
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)  # what ran within may have removed it
+                else:
+                    os.environ[name] = value
+
+
+ONLY = Variant("")
+"""The single variant of a run without ``--interleave``."""
+
+
+def name_of_variant(text: str) -> str:
+    """Read the name of a variant, as results files hold it."""
+    if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is not a name; give one of 1 to {_LONGEST} bytes")
+    return text
+
+
+def variant(text: str) -> Variant:
+    """Read a variant: words with blanks between them, as `Variant` has them.
+
+    A word is ``algorithm=NAME``, ``backend=NAME``, a variable ``NAME=VALUE``, or the name of an algorithm or a
+    backend alone.
+    """
+    words = text.split()
+    if not words or len(as_utf8(text).encode()) > _LONGEST:
+        raise ArgumentTypeError(f"{text!r} is not a variant; {_FITS}, in at most {_LONGEST} bytes")
+    algorithms = policy.names()
+    known = {"algorithm": algorithms, "backend": backends.choices()}
+    settings: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            kinds = [kind for kind, names in known.items() if word in names]
+            name, value = (kinds[0] if kinds else "algorithm"), word
+        if name in known and value not in known[name]:
+            every = known[name] if equals else (*algorithms, *known["backend"])
+            advice = did_you_mean(value, every, _FITS)
+            raise ArgumentTypeError(f"{value!r} is not a known {name}; {advice}")
+        if name not in known and not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ArgumentTypeError(f"{word!r} sets no variable; {_FITS}")
+        if name.startswith("HPCCOMM_") and name not in _SETTINGS:
+            advice = did_you_mean(name, _SETTINGS, f"give one of {', '.join(_SETTINGS)}")
+            raise ArgumentTypeError(f"{name} is not a setting of hpccomm; {advice}")
+        if name in settings:
+            raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
+        settings[name] = value
+    return Variant(text, settings.pop("backend", None), settings.pop("algorithm", None), settings)
+
+
+_FITS = (
+    "give words such as ring, algorithm=ring, backend=nccl or a variable like HPCCOMM_SEGMENT=65536, "
+    "with blanks between them"
+)
+
+
+Pair = tuple[str, str]
+"""Names of a type and a reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
+
+    Attributes
+    ----------
+    collectives : tuple of Benchmark
+    backends : tuple of str
+        Each combination is one table.
+    algorithms : tuple of str or None
+        For each, one table; None if the flag was not given.
+    types, ops : tuple of str
+        Names of `TYPES` and `OPS`.
+    root : int
+        Or `ALL_ROOTS`.
+    sizes : Sizes
+        The sizes to measure.
+    config : Config
+        The flags that are recorded with the results.
+    timeout : int
+        Seconds; 0 for the communicator's own.
+    memory : bool
+        Report the memory that was used.
+    json, csv, output : Path or None
+        Files to write.
+    arrays : str
+        Memory of the arrays: ``auto``, ``host`` or ``device``.
+    sync : str
+        How isolated repetitions are started together; empty for none.
+    interval : float
+        How narrow the confidence interval of their median is to be, as a part of it; 0 for any.
+    budget : float
+        Seconds that all of them may take; infinite for any.
+    least_busbw : float or None
+        Average bus bandwidth in 1e9 B/s; a table with less than 0.9 times that fails.
+    series : mapping of str to str
+        The series that the run is a launch of, as `RunInfo` has it.
+    variants : tuple of Variant or None
+        Two that are measured in turns.
+    expected : str or None
+        What the rows should have: a file, or the name of a link.
+    near : float
+        Part of it that is enough.
+    split : RankSplit or None
+        Groups of ranks that measure at the same time.
+    device : int or None
+        This rank's device; None for its number on the node.
+    """
+
+    collectives: tuple[Benchmark, ...]
+    backends: tuple[str, ...]
+    algorithms: tuple[str, ...] | None
+    types: tuple[str, ...]
+    ops: tuple[str, ...]
+    root: int
+    sizes: Sizes
+    config: Config
+    timeout: int = 0
+    memory: bool = False
+    json: Path | None = None
+    csv: Path | None = None
+    output: Path | None = None
+    arrays: str = AUTO
+    sync: str = ""
+    interval: float = 0.0
+    budget: float = math.inf
+    least_busbw: float | None = None
+    series: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[Variant, Variant] | None = None
+    expected: str | None = None
+    near: float = REQUIRED_FRACTION
+    split: RankSplit | None = None
+    device: int | None = None
+
+    def of_variant(self, variant: Variant) -> "Options":
+        """Return the options with a variant's settings."""
+        return replace(
+            self,
+            backends=(variant.backend,) if variant.backend else self.backends,
+            algorithms=(variant.algorithm,) if variant.algorithm else self.algorithms,
+        )
+
+    @property
+    def series_of_run(self) -> dict[str, str]:
+        """The series, with the names of two variants, as `RunInfo` has them."""
+        names = [variant.name for variant in self.variants or ()]
+        return {**dict(zip(("base", "new"), names, strict=False)), **self.series}
+
+    def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
+        """Return the pairs of type and reduction that mean something for a collective.
+
+        Raises
+        ------
+        UsageError
+            Without a pair that the reduction is defined for.
+        """
+        if not collective.what.reduces:
+            op_name = self.ops[0] if collective.names_op else NO_OP
+            return tuple((type_name, op_name) for type_name in self.types)
+        result = tuple(pair for pair in product(self.types, self.ops) if _meaningful(*pair))
+        if not result:
+            raise UsageError(
+                f"-o/--op {','.join(self.ops)} means nothing on -d/--datatype "
+                f"{','.join(self.types)}; give others of them, or {ALL}"
+            )
+        return result
+
+    @property
+    def samples(self) -> bool:
+        """Whether to time every repetition, and not only the block."""
+        stored = self.output is not None or self.csv is not None or self.expected is not None
+        return self.config.per_iter_timing or stored or self.variants is not None
+
+    def refuse_device_flags(self, why: str) -> None:
+        """Raise if there is a flag that host arrays cannot follow.
+
+        Parameters
+        ----------
+        why : str
+            Ends the message: why the arrays are on the host, and what to do.
+        """
+        config = self.config
+        flags = {
+            f"-G/--cudagraph {config.graph}: CUDA graphs hold device work": config.graph,
+            "-y/--stream_null 1: host arrays have no stream": config.stream_null,
+            "-C/--report_cputime 1: calls on host arrays return when they are done": (
+                config.report_cputime
+            ),
+        }
+        for flag, used in flags.items():
+            if used:
+                raise UsageError(f"{flag}, and {why}")
+
+    def skipped(self) -> tuple[str, ...]:
+        """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
+        if not any(collective.what.reduces for collective in self.collectives):
+            return ()
+        pairs = product(self.types, self.ops)
+        return tuple(f"{op} on {kind}" for kind, op in pairs if not _meaningful(kind, op))
+
+    def roots(self, collective: Benchmark, ranks: int) -> tuple[int, ...]:
+        """Return the roots to measure a collective with; -1 for one without a root.
+
+        Raises
+        ------
+        UsageError
+            If the root is not a rank.
+        """
+        if not collective.what.rooted:
+            return (-1,)
+        if self.root == ALL_ROOTS:
+            return tuple(range(ranks))
+        if self.root >= ranks:
+            raise UsageError(
+                f"-r/--root {self.root}: there are {ranks} ranks; give 0 to {ranks - 1}, or {ALL}"
+            )
+        return (self.root,)
+
+
+def _meaningful(type_name: str, op_name: str) -> bool:
+    return meaningful(OPS[op_name], TYPES[type_name])

@@ -1,0 +1,426 @@
+"""Data whose reduction is known without reducing it.
+
+Every element is drawn by a hash of (seed, stream, index), so any rank can write any other rank's
+data, from any index, without communication. For reductions the value of the result is drawn first
+and then shared out over the ranks. Every partial result, in any order, is exactly representable in
+the dtype: any correct algorithm gives the same bits, and the expected element costs the same on two
+ranks as on two thousand.
+
+How a result is shared out depends on what the reduction is:
+
+========================================== ========================================================
+integers under SUM, PROD, BXOR             a group: ``share(r) = g(r+1) - g(r)`` with
+                                           ``g(0)`` neutral and ``g(ranks)`` the result
+MAX, BOR, SUM of bool                      one rank owns the result, the others have some of its
+                                           bits (fewer bits are never more)
+MIN, BAND, PROD of bool                    one rank owns the result, the others have more bits
+floats under SUM, AVG, mulsum;             an integer of the dtype's precision, cut into shares of
+integers under AVG                         one sign: no partial sum exceeds the result
+floats under PROD                          powers of two, exponents cut into shares likewise; one
+                                           rank owns the mantissa; signs (complex: quarter turns)
+                                           form a group
+========================================== ========================================================
+
+The idea is that of NCCL's verifiable reductions, with other formulas.
+
+`verification` fills arrays with it, and compares results by it.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import dtypes
+from hpccomm.dtypes import DType
+from hpccomm.errors import UnsupportedDtype
+from hpccomm.reductions import Op, PremulSum, ReduceOp
+from hpccomm.tools.perf.names import PREMUL_FACTOR
+
+Array = NDArray[Any]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def words(seed: int, stream: int, start: int, count: int, width: int) -> Array:
+    """Draw unsigned integers of `width` bytes: elements `start` to ``start + count`` of a stream.
+
+    The generator is splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+    generators, 2014), which is a hash of the position and needs no state. Narrower integers are the
+    parts of its 64-bit words.
+
+    Returns
+    -------
+    ndarray, shape (count,)
+    """
+    per_word = 8 // width
+    first = start // per_word
+    last = -(-(start + count) // per_word)
+    z = np.arange(first, last, dtype=np.uint64)
+    z *= np.uint64(_GOLDEN)
+    z += np.uint64(_key(seed, stream))
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_MULTIPLIERS[0])
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_MULTIPLIERS[1])
+    z ^= z >> np.uint64(31)
+    skipped = start - first * per_word
+    parts: Array = z.view(f"u{width}")
+    return parts[skipped : skipped + count]
+
+
+@functools.lru_cache(maxsize=4096)
+def _key(seed: int, stream: int) -> int:
+    key = (seed * _GOLDEN + stream + 1) & _MASK
+    for _ in range(2):
+        key = ((key ^ key >> 32) * _MULTIPLIERS[1]) & _MASK
+    return key ^ key >> 29
+
+
+@dataclass(frozen=True, slots=True)
+class ElementRange:
+    """Elements `start` to ``start + count`` of the data that `seed` gives to `ranks` ranks."""
+
+    seed: int
+    ranks: int
+    start: int
+    count: int
+
+    def bits(self, stream: int, width: int) -> Array:
+        """Draw one unsigned integer of `width` bytes for each element."""
+        return words(self.seed, stream, self.start, self.count, width)
+
+    def fraction(self, stream: int, width: int, real: DType) -> Array:
+        """Draw one number in [0, 1] for each element."""
+        numbers: Array = self.bits(stream, width).astype(real)
+        numbers *= real.type(2.0 ** (-8 * width))
+        return numbers
+
+    def owned_by(self, rank: int) -> slice:
+        """Return the elements that `rank` owns: every `ranks`-th, another for each seed."""
+        return slice((rank - self.seed - self.start) % self.ranks, None, self.ranks)
+
+
+REDUCED = -1
+"""As the source of elements: all ranks' contributions, reduced."""
+
+BLOCK = 1 << 14
+"""Elements made at a time: the temporaries of a block stay in cache."""
+
+
+def _significand(dtype: DType) -> int:
+    """Return the bits of a float's significand: integers with that many bits are exact."""
+    return int(_format(dtype).nmant) + 1
+
+
+def _largest_exponent(dtype: DType) -> int:
+    """Return the largest exponent that is used in products.
+
+    It is one below a float's largest, since float8_e4m3fn has no finite number with the largest
+    exponent and a full significand.
+    """
+    return int(_format(dtype).maxexp) - 2
+
+
+@functools.lru_cache
+def _format(dtype: DType) -> Any:
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
+# Streams above any rank's.
+_RESULT = 1 << 40
+_MANTISSA = 1 << 41
+_TURN = 1 << 42
+
+
+Scheme = Callable[[ElementRange, int, DType], Array]
+"""How one reduction's result is shared out: ``scheme(span, source, dtype)`` is what rank `source`
+contributes or, for `REDUCED`, the reduction of all contributions."""
+
+
+def _bounds(span: ElementRange, source: int) -> tuple[int, int]:
+    """Return the first rank whose contribution `source` stands for, and the one after the last."""
+    return (0, span.ranks) if source == REDUCED else (source, source + 1)
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def _quotient(upper: Array, lower: Array) -> Array:
+    """Divide odd integers modulo 2**bits, where each odd integer has an inverse."""
+    one = upper.dtype.type(1)
+    odd = lower | one
+    # Newton's iteration: the first guess has 3 bits right, and each step doubles them.
+    inverse = odd.copy()
+    right = 3
+    while right < 8 * odd.itemsize:
+        inverse *= upper.dtype.type(2) - odd * inverse
+        right *= 2
+    quotient: Array = (upper | one) * inverse
+    return quotient
+
+
+def _as(bits: Array, dtype: DType) -> Array:
+    """Read unsigned integers as elements of an integer dtype or bool of the same width."""
+    if dtype == dtypes.BOOL:
+        bits = bits & bits.dtype.type(1)
+    return bits.view(dtype)
+
+
+def _group(quotient: Callable[[Array, Array], Array], scale: int = 1) -> Scheme:
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        lower, upper = _bounds(span, source)
+        bits = span.bits(upper, dtype.itemsize)
+        bits = quotient(bits, span.bits(lower, dtype.itemsize) if lower else np.zeros_like(bits))
+        if source == REDUCED and scale != 1:
+            bits = bits * bits.dtype.type(scale)
+        return _as(bits, dtype)
+
+    return elements
+
+
+# --- one owner ----------------------------------------------------------------------------------
+
+
+def _from_key(key: Array, dtype: DType) -> Array:
+    """Read unsigned integers as elements in the same order.
+
+    Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
+    """
+    if dtypes.is_float(dtype):
+        precision = _significand(dtype)
+        low = key & key.dtype.type((2 << precision) - 1)
+        real = _real_for(precision)
+        numbers: Array = low.astype(real) - real.type(1 << precision)
+        return numbers.astype(dtype)
+    if dtype.kind == "i":
+        return _as(key ^ key.dtype.type(1 << (8 * key.itemsize - 1)), dtype)
+    return _as(key, dtype)
+
+
+def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType], Array]) -> Scheme:
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        result = span.bits(_RESULT, dtype.itemsize)
+        if source == REDUCED:
+            return read(result, dtype)
+        own = mask(result, span.bits(source, dtype.itemsize))
+        owned = span.owned_by(source)
+        own[owned] = result[owned]
+        return read(own, dtype)
+
+    return elements
+
+
+# --- an integer, cut into shares ----------------------------------------------------------------
+
+
+def _real_for(precision: int) -> DType:
+    """Return a float dtype that holds integers of `precision` bits exactly."""
+    return np.dtype(np.float32 if precision <= 24 else np.float64)
+
+
+def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
+    """Return how much of `total` lies below the share of `rank`: an integer, growing with rank."""
+    if rank == 0:
+        return np.zeros_like(total)
+    if rank == span.ranks:
+        return total
+    real = total.dtype
+    place = span.fraction(rank, width, real)
+    place += real.type(rank)
+    place *= real.type(1.0 / span.ranks)
+    # Each step is monotone in floating point too, so the cuts of higher ranks are never lower; only
+    # the whole could be passed, by rounding.
+    place *= total
+    np.floor(place, out=place)
+    np.minimum(place, total, out=place)
+    return place
+
+
+def _precision(dtype: DType) -> int:
+    """Return for how many bits every integer of that many bits is exact in `dtype`."""
+    if dtypes.is_float(dtype):
+        return _significand(dtype)
+    return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
+
+
+def _total(span: ElementRange, dtype: DType, precision: int) -> Array:
+    """Draw results: integers of exactly `precision` bits."""
+    half = 1 << (precision - 1)
+    bits = span.bits(_RESULT, dtype.itemsize)
+    drawn = bits & bits.dtype.type(half - 1)
+    real = _real_for(precision)
+    numbers: Array = drawn.astype(real)
+    numbers += real.type(half)
+    return numbers
+
+
+def _signed(span: ElementRange, magnitude: Array, dtype: DType) -> Array:
+    """Give each element the sign that all ranks' shares of it have."""
+    if dtype.kind == "u":
+        return magnitude
+    negative = (span.bits(_TURN, 1) & np.uint8(1)).astype(bool)
+    return np.negative(magnitude, out=magnitude, where=negative)
+
+
+def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
+    """Share out integers that leave `spare` bits of the dtype's precision unused."""
+
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        lower, upper = _bounds(span, source)
+        total = _total(span, dtype, _precision(dtype) - spare)
+        own = _cut(span, upper, total, dtype.itemsize) - _cut(span, lower, total, dtype.itemsize)
+        own = _signed(span, own, dtype)
+        return (finish(own, span.ranks, dtype) if source == REDUCED else own).astype(dtype)
+
+    return elements
+
+
+def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
+    """Divide: floats with one rounding in the dtype, integers towards zero."""
+    if dtypes.is_float(dtype):
+        # Two roundings, to float32 and then to a narrow float, are one: float32 has more than
+        # twice the narrow float's precision and two bits (Figueroa, When is double rounding
+        # innocuous?, 1995).
+        total /= total.dtype.type(ranks)
+        return total
+    quotient = np.abs(total).astype(np.int64) // ranks
+    return np.where(total < 0, -quotient, quotient)
+
+
+# --- powers of two, exponents cut into shares -----------------------------------------------------
+
+
+def _magnitude(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
+    """Return the product of the shares of ranks `lower` to `upper`, without signs."""
+    real = _real_for(_precision(dtype))
+    largest = _largest_exponent(dtype)
+    width = dtype.itemsize
+    drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
+    total = np.minimum(np.floor(drawn), real.type(largest))
+    exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
+    bits = _significand(dtype) - 1
+    mantissa = np.ones(span.count, real)
+    owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
+    drawn = span.bits(_MANTISSA, width)[owned]
+    tail = (drawn & drawn.dtype.type((1 << bits) - 1)).astype(real)
+    mantissa[owned] += tail * real.type(2.0**-bits)
+    return np.ldexp(mantissa, exponent.astype(np.int32))
+
+
+def _turns(span: ElementRange, lower: int, upper: int) -> Array:
+    """Return the quarter turns of the product of the shares of ranks `lower` to `upper`."""
+    turns = span.bits(_TURN + upper, 1) - (span.bits(_TURN + lower, 1) if lower else np.uint8(0))
+    return turns & np.uint8(3)
+
+
+def _powers(span: ElementRange, source: int, dtype: DType) -> Array:
+    lower, upper = _bounds(span, source)
+    negative = (_turns(span, lower, upper) & np.uint8(1)).astype(bool)
+    magnitude = _magnitude(span, lower, upper, dtype)
+    np.negative(magnitude, out=magnitude, where=negative)
+    return magnitude.astype(dtype)
+
+
+_QUARTERS = np.array([1, 1j, -1, -1j])
+
+
+def _complex_powers(span: ElementRange, source: int, dtype: DType) -> Array:
+    lower, upper = _bounds(span, source)
+    magnitude = _magnitude(span, lower, upper, np.dtype(f"f{dtype.itemsize // 2}"))
+    return _QUARTERS.astype(dtype)[_turns(span, lower, upper)] * magnitude
+
+
+# --- which scheme ---------------------------------------------------------------------------------
+
+
+def _in_parts(scheme: Scheme) -> Scheme:
+    """Treat a complex element as two real ones."""
+
+    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
+        pairs = ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count)
+        return scheme(pairs, source, np.dtype(f"f{dtype.itemsize // 2}")).view(dtype)
+
+    return elements
+
+
+_BXOR = _group(np.bitwise_xor)
+_MOST = _owner(np.bitwise_and, _from_key)
+_LEAST = _owner(np.bitwise_or, _from_key)
+_BOR = _owner(np.bitwise_and, _as)
+_BAND = _owner(np.bitwise_or, _as)
+_FLOAT_SUM = _parts(0, lambda total, *_: total)
+_FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, lambda total, *_: total * PREMUL_FACTOR)
+_AVG = _parts(0, _averaged)
+
+_BOOL: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _BOR,
+    ReduceOp.MAX: _BOR,
+    ReduceOp.BOR: _BOR,
+    ReduceOp.PROD: _BAND,
+    ReduceOp.MIN: _BAND,
+    ReduceOp.BAND: _BAND,
+    ReduceOp.BXOR: _BXOR,
+}
+_INTEGER: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _group(np.subtract),
+    ReduceOp.PROD: _group(_quotient),
+    ReduceOp.MAX: _MOST,
+    ReduceOp.MIN: _LEAST,
+    ReduceOp.AVG: _AVG,
+    ReduceOp.BAND: _BAND,
+    ReduceOp.BOR: _BOR,
+    ReduceOp.BXOR: _BXOR,
+    "premul_sum": _group(np.subtract, PREMUL_FACTOR),
+}
+_FLOAT: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _FLOAT_SUM,
+    ReduceOp.PROD: _powers,
+    ReduceOp.MAX: _MOST,
+    ReduceOp.MIN: _LEAST,
+    ReduceOp.AVG: _AVG,
+    "premul_sum": _FLOAT_PREMUL,
+}
+_COMPLEX: dict[ReduceOp | str, Scheme] = {
+    ReduceOp.SUM: _in_parts(_FLOAT_SUM),
+    ReduceOp.PROD: _complex_powers,
+    ReduceOp.AVG: _in_parts(_AVG),
+    "premul_sum": _in_parts(_FLOAT_PREMUL),
+}
+
+
+def scheme(op: Op, dtype: DType) -> Scheme:
+    """Return how the results of `op` on `dtype` are shared out.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If the pair has no exact data.
+    """
+    if dtype == dtypes.BOOL:
+        table = _BOOL
+    elif dtypes.is_integer(dtype):
+        table = _INTEGER
+    elif dtypes.is_complex(dtype):
+        table = _COMPLEX
+    else:
+        table = _FLOAT
+    key: object = op.value if isinstance(op, PremulSum) else op
+    if isinstance(key, ReduceOp | str) and key in table:
+        return table[key]
+    raise UnsupportedDtype(f"no exact data for reduction {op!r} on dtype {dtype}")
+
+
+def moved(seed: int, source: int, start: int, count: int, dtype: DType) -> Array:
+    """Return elements that rank `source` sends without a reduction: any bits at all."""
+    if dtype == dtypes.BOOL:
+        return _as(words(seed, source, start, count, 1), dtype)
+    width = min(dtype.itemsize, 8)
+    parts = dtype.itemsize // width
+    return words(seed, source, start * parts, count * parts, width).view(dtype)

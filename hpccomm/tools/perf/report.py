@@ -1,0 +1,380 @@
+"""The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0.
+
+`sweep` and `hpccomm simulate` pass it each table and line.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results import csv_text, expectations, nccl_json, repetitions, table
+from hpccomm.results.bounds import bound
+from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.regular import check_output
+from hpccomm.results.schema import Row, RunInfo, Timing
+from hpccomm.runtime import lifetime
+from hpccomm.runtime.lifetime import Status, before_end, write_stderr
+from hpccomm.tools.perf.lines import MeasuredRow
+from hpccomm.tools.perf.options import Options
+from hpccomm.tools.perf.tables import TableNames
+from hpccomm.tools.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+Samples = NDArray[np.float64]
+
+
+class Report:
+    """Writes a run down, row by row. A context manager: leaving it ends the run.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    options : Options
+        Says which files are written. All are opened here, before anything is measured.
+    expected_rows : int
+        Rows that the run will have, as far as is known.
+    out, err : text stream
+        For the table, and for wrong results.
+    progress : Progress
+        Its line is taken away while others are printed, and for good when this is left.
+
+    Attributes
+    ----------
+    wrong : int
+        Wrong elements so far.
+    slow : int
+        Tables so far whose average bus bandwidth is too low.
+    info : RunInfo
+        Facts of the run.
+    progress : Progress
+        Shows what is measured.
+    others : Others
+        What other processes took so far.
+
+    Raises
+    ------
+    ResultsError
+        If a file cannot be written, now or later.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        options: Options,
+        expected_rows: int,
+        out: TextIO,
+        err: TextIO,
+        progress: Progress,
+    ) -> None:
+        self.info, self.progress = info, progress
+        self._out, self._err = out, err
+        self.wrong = self.slow = 0
+        self.others = UNKNOWN
+        self._least = options.least_busbw
+        # Rows are kept for the JSON alone: a run may have no end.
+        self._rows: list[Row] = []
+        self._samples: list[Samples | None] = []
+        self._tally = table.TableTally()
+        self._judge = None
+        if options.expected is not None:
+            expected = expectations.expectation(options.expected, info)
+            self._judge = expectations.Judge(expected, info, options.near)
+        self._isolated: list[tuple[Row, Timing]] = []
+        self._begun: str | None = None  # the collective whose table has no end yet
+        self._json = None if options.json is None else _free_name(options.json)
+        self._csv: TextIO | None = None
+        self._writer: Any = None
+        self._left = False
+        with ExitStack() as opened:
+            if options.csv is not None:
+                self._csv = opened.enter_context(_open_csv(options.csv))
+            # Last, as the run that it holds is not taken out again if another file is refused.
+            if options.output is not None:
+                try:
+                    self._writer = opened.enter_context(_writer(options, info, expected_rows))
+                except ResultsError:
+                    if options.csv is not None:
+                        _remove_without_rows(options.csv)
+                    raise
+            # The files are this object's from here on, and closed when it is left.
+            self._opened = opened.pop_all()
+        before_end(self._end_at_once, first=True)
+        if self._json is not None:
+            self.show(f"# Writing JSON output to {self._json}\n")
+
+    def begin(self, tables: Sequence[TableNames]) -> None:
+        """Print what stands before a table, and its heading. There is one, of each variant if there are several."""
+        self._tally = table.TableTally()
+        self._isolated = []
+        self.show(table.run_header(self.info, *tables[0]))
+        self.show(table.heading(self.info.config))
+        self._begun = tables[0][0]
+
+    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
+        """Add one line: the row out of place and the row in place, or only the first.
+
+        Parameters
+        ----------
+        halves : sequence of MeasuredRow
+            The rows.
+        wrong : sequence of str
+            Sentences about wrong results.
+        """
+        # On disk first, then shown.
+        self.keep(halves)
+        for half in halves:
+            self._tally.add(half.row)
+            if self._judge is not None:
+                self._judge.add(repetitions.typical(half.row, half.timing))
+        self._isolated += [(half.row, half.timing) for half in halves if half.timing.sync]
+        self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
+        self.complain(wrong)
+
+    def keep(self, halves: Sequence[MeasuredRow]) -> None:
+        """Write rows to the files, and show nothing of them."""
+        for half in halves:
+            row, samples = half.row, half.samples
+            if self._writer is not None:
+                self._writer.append(row, samples, half.isolated, timing=half.timing)
+            if self._csv is not None:
+                name = "" if self._writer is None else self._writer.name
+                variant = half.timing.variant or self.info.series.get("variant", "")
+                _put(self._csv, csv_text.line(name, self.info, row, samples, variant))
+            self.wrong += max(0, row.wrong)
+            if self._json is not None:
+                self._rows.append(row)
+                self._samples.append(samples if self.info.config.per_iter_timing else None)
+        self.progress.advance(len(halves))
+
+    def complain(self, wrong: Sequence[str]) -> None:
+        """Print sentences about wrong results."""
+        for sentence in wrong:
+            _put(self._err, f"hpccomm: wrong result: {sentence}\n")
+
+    def finish(self, others: Others = UNKNOWN) -> None:
+        """Print what stands behind a table; `others` says what other processes took until now."""
+        self.others = others
+        assert self._begun is not None
+        collective, self._begun = self._begun, None
+        least, most = self._least, bound(self.info, collective)
+        self.show(table.footer(self._tally, collective, most, least=least, failed=others.failed))
+        self.slow += table.too_slow(self._tally, self._least)
+        if self._judge is not None:
+            self.show(self._judge.finish(others.failed))
+        self.show(table.isolated_text(self._isolated))
+
+    def conclude(self) -> Status:
+        """Print and store the remarks on all tables; return what the checks say."""
+        self.show(self.others.line)
+        self.others.store(self._writer)
+        if self._judge is not None:
+            self.show(self._judge.nothing())
+            self.wrong += not self._judge.judged
+            self.slow += self._judge.failed
+        if self.slow and not self.wrong and self.others.busy:
+            return Status.UNDECIDED
+        return Status.RAISED if self.wrong or self.slow else Status.DONE
+
+    def show(self, text: str) -> None:
+        """Print text in place of the progress line."""
+        with self.progress.hidden():
+            _put(self._out, text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        self.progress.close()
+        if isinstance(error, KeyboardInterrupt):
+            self._break_off(interrupted=True)
+        self._left = True
+        try:
+            try:
+                if self._json is not None:
+                    said = "interrupted" if kind is KeyboardInterrupt else f"{error}"
+                    self._write_json(self._json, [] if error is None else [said])
+            finally:
+                # Closes the files, and hands the writer how the run ended.
+                self._opened.__exit__(kind, error, where)
+        except (OSError, ResultsError) as second:
+            if error is None:
+                raise
+            # The exception on its way out matters more than this one.
+            _log.info("the end of the run is not written: %s", second)
+
+    def _end_at_once(self) -> None:
+        """Write down what would be lost where hpccomm ends the process. From any thread."""
+        if self._left:
+            return
+        interrupted = lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED)
+        if interrupted and self._writer is not None:
+            with contextlib.suppress(ResultsError, UsageError):
+                self._writer.note_end("failed: interrupted")
+        self._break_off(interrupted=interrupted)
+        if interrupted and self._json is not None:
+            with contextlib.suppress(OSError, ResultsError):
+                self._write_json(self._json, ["interrupted"])
+        self._left = True
+
+    def _break_off(self, *, interrupted: bool) -> None:
+        """Close the table, where that was interrupted, and say where the rows are. From any thread."""
+        text, rows = self._closing() if interrupted else "", self._kept_rows()
+        # What must not wait goes first: a launcher that reads nothing any more fills its pipes.
+        self.progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
+        if text:
+            # Past the stream's buffer, which is empty and whose lock the main thread may hold.
+            try:
+                os.write(self._out.fileno(), text.encode(errors="backslashreplace"))
+            except ValueError:  # no file
+                self._out.write(text)
+            except OSError:  # the reader is gone
+                pass
+        if rows:
+            write_stderr(rows)
+
+    def _closing(self) -> str:
+        """Return the footer of the interrupted table, once; empty without an open table."""
+        if self._begun is None:
+            return ""
+        most = bound(self.info, self._begun)
+        text = table.footer(self._tally, self._begun, most, interrupted=True)
+        self._begun = None
+        return text
+
+    def _kept_rows(self) -> str:
+        """Return where the rows are of a run that is broken off; empty if none are stored."""
+        if self._writer is None:
+            return ""
+        path, rows = self._writer.path, self._writer.rows
+        sentence = "1 row is" if rows == 1 else f"{rows} rows are"
+        return (
+            f"hpccomm: {sentence} kept in {path} as {self._writer.name}: "
+            f"see hpccomm show {shlex.quote(str(path))}"
+        )
+
+    def _write_json(self, path: Path, errors: list[str]) -> None:
+        document = nccl_json.document(
+            self.info,
+            self._rows,
+            self._samples.__getitem__,
+            ended=datetime.now().astimezone(),
+            errors=errors,
+        )
+        written = _write_new(path, json.dumps(document, indent=1) + "\n")
+        if written != path:  # another run took the name in the meantime
+            self.show(f"# JSON output is in {written}\n")
+
+
+def _writer(options: Options, info: RunInfo, rows: int) -> Any:
+    """Return the writer that adds a run to the results file."""
+    from hpccomm.results.writer import Writer  # h5py takes long to import
+
+    repetitions = rows * options.config.iterations
+    assert options.output is not None
+    return Writer(
+        options.output,
+        info,
+        expected_rows=rows,
+        expected_repetitions=repetitions,
+        expected_isolated=repetitions if options.sync else 0,
+    )
+
+
+def _cut_off() -> bool:
+    """Whether nothing reads what this process prints any more.
+
+    From Ctrl-C on, Open MPI's mpiexec drops it. It sends SIGTERM after a quarter of a second, and SIGKILL as
+    soon afterwards.
+    """
+    place = launched()
+    ended = lifetime.ending() == Status.TERMINATED
+    return ended and place is not None and place.launcher == OPEN_MPI
+
+
+def _put(file: TextIO, text: str) -> None:
+    """Write, and see it through to the system."""
+    try:
+        file.write(text)
+        file.flush()
+    except OSError as error:
+        raise _refused(getattr(file, "name", "the output"), error) from None
+
+
+def _free_name(path: Path) -> Path:
+    """Return the name that a new file would have, after trying whether it can be made."""
+    free = _new_file(path)
+    free.unlink()
+    return free
+
+
+def _write_new(path: Path, text: str) -> Path:
+    """Write a new file, whole or not at all; returns its name."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        return part.replace(_new_file(path))
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _refused(path, error) from None
+
+
+def _new_file(path: Path) -> Path:
+    """Make an empty file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
+    tried, numbers = path, itertools.count()
+    while True:
+        try:
+            tried.touch(exist_ok=False)
+            return tried
+        except FileExistsError:
+            tried = Path(f"{path}.{next(numbers)}")
+        except OSError as error:
+            raise _refused(tried, error) from None
+
+
+def _open_csv(path: Path) -> TextIO:
+    """Open a file to add rows to; a new one gets the heading."""
+    heading = csv_text.heading()
+    try:
+        # Any bytes can be read, so that a file of something else is recognised.
+        check_output(path)
+        file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise _refused(path, error) from None
+    file.seek(0)
+    first = file.readline(len(heading))
+    if not first:
+        _put(file, heading)
+    elif first != heading:
+        file.close()
+        raise ResultsError(
+            f"{path} holds something else than rows of this version of hpccomm; name another file"
+        )
+    return file
+
+
+def _remove_without_rows(path: Path) -> None:
+    """Remove a CSV file that holds nothing but the heading."""
+    if path.is_file() and path.read_text(errors="replace") == csv_text.heading():
+        path.unlink()
+
+
+def _refused(path: Path | str, error: OSError) -> ResultsError:
+    return ResultsError(
+        f"{path} cannot be written: {error.strerror or error}; "
+        + ("the run needs its output" if path == "<stdout>" else "name a file that can")
+    )

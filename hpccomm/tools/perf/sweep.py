@@ -1,0 +1,430 @@
+"""A run of perf: every table, every line, from the first check to the last footer.
+
+Variants (``--interleave``) are open at the same time, and measured in turns. A run without them is
+one of a single variant. Its backends are opened one after another, since NCCL and MPI never use a
+device at the same time. Each is opened twice: to see what it can do, and to measure.
+
+A machine's other work changes within seconds, and two launches differ by more than many an effect.
+So each size is measured by both variants, one right after the other, in a random order; then the
+next size; and all of it again in several passes. A pass is the unit of the comparison, which is
+printed at once.
+
+`hpccomm.tools.perf.command` calls `run` on every rank.
+"""
+
+import itertools
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TextIO
+
+from hpccomm.communicator import Communicator
+from hpccomm.errors import UsageError
+from hpccomm.results import table
+from hpccomm.results.comparison import text
+from hpccomm.results.comparison.matching import LaunchRow, matched_passes
+from hpccomm.results.comparison.verdict import Rules, compare_passes
+from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.schema import RunInfo
+from hpccomm.runtime.lifetime import Status
+from hpccomm.tools.perf import facts, memory_use
+from hpccomm.tools.perf.facts import on_root
+from hpccomm.tools.perf.isolated import Budget, IsolatedTimer, RankTimes
+from hpccomm.tools.perf.lines import MeasuredRow, TableLine
+from hpccomm.tools.perf.measure import CaseRunner
+from hpccomm.tools.perf.memory import (
+    DeviceMemory,
+    HostMemory,
+    MemoryKind,
+    allocate,
+    settings_in_effect,
+)
+from hpccomm.tools.perf.names import AUTO, DEVICE, HOST, NCCL
+from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
+from hpccomm.tools.perf.report import Report
+from hpccomm.tools.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
+from hpccomm.tools.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class CommSource:
+    """Where a communicator comes from.
+
+    Attributes
+    ----------
+    backend : str
+        As requested.
+    opened : callable
+        Gives the communicator as a context manager. Collective; blocks.
+    """
+
+    backend: str
+    opened: Callable[[], AbstractContextManager["Communicator"]]
+
+
+def source_of(comm: Communicator, backend: str = AUTO) -> CommSource:
+    """Return the source of a communicator that is open, and stays so."""
+    return CommSource(backend, lambda: nullcontext(comm))
+
+
+def run(
+    sources: Sequence[CommSource],
+    options: Options,
+    out: TextIO,
+    err: TextIO,
+    terminal: TextIO | None = None,
+) -> Status:
+    """Measure all tables. Collective; blocks.
+
+    Parameters
+    ----------
+    sources : sequence of CommSource
+        The source of the communicator of each backend or variant, all of the same ranks.
+    options : Options
+        The options; the same on all ranks.
+    out, err : text stream
+        Rank 0 writes the tables to `out`, wrong results to `err`.
+    terminal : text stream, optional
+        Rank 0 shows its progress there.
+
+    Returns
+    -------
+    Status
+        On every rank: `RAISED` if a result was wrong, or a table or row too slow; `UNDECIDED` if some were slow while
+        others kept nodes busy.
+
+    Raises
+    ------
+    UsageError
+        On every rank, before anything is measured: no such root, an algorithm that does not apply,
+        not enough memory, a flag that host arrays cannot follow, variants that one launch cannot have.
+    BackendUnavailable
+        On every rank, before anything is measured: a backend cannot move device arrays.
+    ResultsError
+        On every rank, if rank 0 cannot write a file, before anything is measured or later.
+    """
+    with ExitStack() as stack:
+        variants = options.variants or (ONLY,)
+        if len(sources) == len(variants):  # they need not be opened again to be measured
+            sources = _all_open(stack, sources, variants)
+        at_once = [sources] if options.variants else [[source] for source in sources]
+        kind = arrays_of_run(sources, options)
+        plans = [TablePlan(options.of_variant(variant)) for variant in variants]
+        for number, each in enumerate(at_once):
+            with _opened(each, variants, options, kind) as sides:
+                _refuse_two_libraries(sides)
+                for side, plan in zip(sides, plans, strict=True):
+                    with side.variant.entered(), side.memory.entered():
+                        plan.add(number, side.comm, side.memory)
+                _refuse_unequal(sides[0], plans[0])
+        tables, skipped = side_by_side(plans, options)
+        rows = sum(
+            (1 + table.collective.in_place) * table.lines(options, sides[0].least)
+            for table in itertools.chain.from_iterable(tables)
+        )
+        sweep = _Sweep(options, rows)
+        with sweep.closing:
+            for number, each in enumerate(at_once):
+                with _opened(each, variants, options, kind) as sides:
+                    sweep.allocate(sides)
+                    if number == 0:
+                        first = sides[0]
+                        config, lacking = settings_in_effect(first.comm, first.memory, options)
+                        versions = {k: text for plan in plans for k, text in plan.versions.items()}
+                        info = facts.run_info(
+                            first.world,
+                            config,
+                            (*skipped, *lacking),
+                            device=first.memory.description(),
+                            versions=versions,
+                            series=options.series_of_run,
+                            group=first.color,
+                        )
+                        sweep.open(first.world, info, out, err, terminal)
+                    for row in tables:
+                        if row[0].source == number:
+                            sweep.measure(sides, row)
+                    sweep.leave(sides)
+                    if number == len(at_once) - 1:
+                        status = sweep.conclude(sides[0])
+        return status
+
+
+def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        If they are on the host, and a flag is for device arrays.
+    """
+    kind = kind_of_arrays(sources, options.arrays)
+    if options.arrays == AUTO and not any(each.what.moves for each in options.collectives):
+        kind = HOST  # a barrier is the host's, for arrays of any memory
+    if kind == HOST:
+        options.refuse_device_flags(
+            "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
+        )
+    return kind
+
+
+def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
+    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+
+    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and it
+    found NCCL.
+    """
+    if arrays != AUTO:
+        return arrays
+    if any(source.backend == NCCL for source in sources):
+        return DEVICE
+    for source in sources:
+        if source.backend == AUTO:
+            with source.opened() as comm:
+                if comm.backends["cuda"] == NCCL:
+                    return DEVICE
+    return HOST
+
+
+class _Side(NamedTuple):
+    """A variant that is open, and its ranks.
+
+    Attributes
+    ----------
+    variant : Variant
+        The variant.
+    world, comm : Communicator
+        Of all ranks, and of this rank's group.
+    memory : MemoryKind
+        The arrays.
+    color : int
+        Of this rank's group.
+    least : int
+        Number of ranks of the smallest group.
+    """
+
+    variant: Variant
+    world: Communicator
+    comm: Communicator
+    memory: MemoryKind
+    color: int
+    least: int
+
+
+def _all_open(
+    stack: ExitStack, sources: Sequence[CommSource], variants: Sequence[Variant]
+) -> list[CommSource]:
+    """Open all sources for good; variants share a communicator where they can. Collective."""
+    opened: list[CommSource] = []
+    for source, variant in zip(sources, variants, strict=True):
+        if opened and variant.same_communicator(variants[0]):
+            opened.append(opened[0])
+        else:
+            with variant.entered():
+                opened.append(source_of(stack.enter_context(source.opened()), source.backend))
+    return opened
+
+
+@contextmanager
+def _opened(
+    sources: Sequence[CommSource], variants: Sequence[Variant], options: Options, kind: str
+) -> Iterator[list[_Side]]:
+    """Open sources, with the memory of the first one's arrays current. Collective."""
+    made = DeviceMemory if kind == DEVICE else HostMemory
+    with ExitStack() as stack:
+        sides: list[_Side] = []
+        for source, variant in zip(sources, variants, strict=True):
+            world = stack.enter_context(source.opened())
+            comm, color, least = stack.enter_context(grouped(world, options.split))
+            if sides and comm is sides[0].comm:
+                memory = sides[0].memory
+            else:
+                with variant.entered():
+                    memory = made(comm, options)
+                memory.barrier = world.barrier
+            sides.append(_Side(variant, world, comm, memory, color, least))
+        with sides[0].memory.entered():
+            yield sides
+
+
+def _refuse_two_libraries(sides: Sequence[_Side]) -> None:
+    """Refuse NCCL beside another library on device arrays, which may wait for each other for ever."""
+    names = {side.memory.backend for side in sides}
+    if sides[0].memory.name == DEVICE and NCCL in names and len(names) > 1:
+        raise UsageError(
+            f"--interleave of {' and '.join(sorted(names))} on device arrays: one launch cannot use both on a "
+            "device; add --launches 10, which alternates whole launches"
+        )
+
+
+def _refuse_unequal(side: _Side, plan: TablePlan) -> None:
+    """Raise on every rank unless groups of different sizes have the same tables. Collective."""
+    if side.comm.size == side.world.size:
+        return
+    planned = side.world.all_gather_object((side.comm.size, plan.names))
+    for size, names in planned:
+        if names != planned[0][1]:
+            raise UsageError(
+                f"--split gives groups of {planned[0][0]} and {size} ranks, which do not have the same tables; "
+                "name collectives and algorithms that both have, or split into equal groups"
+            )
+
+
+class _Sweep:
+    """The report of a run, which only rank 0 has, and counts of all ranks.
+
+    Leaving `closing` ends the report.
+    """
+
+    def __init__(self, options: Options, expected_rows: int) -> None:
+        self._options, self._expected_rows = options, expected_rows
+        self._usage = memory_use.Usage()
+        self._serials = itertools.count(1)
+        self._budget = Budget(options.budget, expected_rows)
+        self._report: Report | None = None
+        self._timers: list[IsolatedTimer | None] = []
+        self._draw = random.Random()
+        self.closing = ExitStack()
+
+    def open(
+        self, comm: Communicator, info: RunInfo, out: TextIO, err: TextIO, terminal: TextIO | None
+    ) -> None:
+        """Open the report. Collective."""
+        options, lines = self._options, self._expected_rows
+        kind = InterleavedReport if options.variants else Report
+
+        def opened() -> Report:
+            progress = Progress(terminal, lines if options.config.run_cycles else None)
+            return self.closing.enter_context(kind(info, options, lines, out, err, progress))
+
+        self._report, self._rest = on_root(comm, opened), facts.rested(comm.barrier)
+        # All ranks draw the same orders.
+        self._draw.seed(int(comm.broadcast_object(secrets.randbits(64))))
+
+    def allocate(self, sides: Sequence[_Side]) -> None:
+        """Make the arrays, which variants share where any communicator may use them. Collective."""
+        first = sides[0].memory
+        registered = first.name == DEVICE and self._options.config.local_register
+        self._usage.note("Initialization", first.in_use())
+        for side in sides:
+            if side.memory.slots:
+                continue
+            with side.memory.entered():
+                if side.memory is first or registered:
+                    allocate(side.world, side.memory, self._options)
+                else:
+                    side.memory.slots = first.slots
+        self._usage.note("User-Allocated", first.in_use())
+        self._timers = [None] * len(sides)
+        if self._options.sync:
+            self._timers = [
+                IsolatedTimer(side.comm, side.memory.settle, self._options, self._budget)
+                for side in sides
+            ]
+
+    def measure(self, sides: Sequence[_Side], tables: Sequence[PerfTable]) -> None:
+        """Measure one table, or that of each variant in turns. Collective; blocks."""
+        options, world = self._options, sides[0].world
+        runners = [
+            CaseRunner(side.comm, side.memory, options, table.algorithm, timer)
+            for side, table, timer in zip(sides, tables, self._timers, strict=True)
+        ]
+        self._write(world, lambda to: to.begin([table.names for table in tables]))
+        passes = options.config.run_cycles
+        for segment in tables[0].segments(options, sides[0].least):
+            for case in segment.warmups():
+                for side, runner in zip(sides, runners, strict=True):
+                    with side.memory.entered():
+                        runner.warm_up(case)
+            for number in range(passes) if passes else itertools.count():
+                for case in segment.cases():
+                    for turn in self._draw.sample(range(len(sides)), len(sides)):
+                        with sides[turn].memory.entered():
+                            self._measure_line(sides[turn], runners[turn], tables[turn], case)
+                if options.variants:
+                    done = f"# Pass {number + 1} of {passes} done: {segment.empty}\n"
+                    self._write(world, partial(Report.show, text=done))
+        others = facts.others(world, self._rest)
+        self._write(world, lambda to: to.finish(others))
+
+    def leave(self, sides: Sequence[_Side]) -> None:
+        """Release the arrays."""
+        self._usage.note("Collective", sides[0].memory.in_use())
+        for side in sides:
+            side.memory.slots = ()
+
+    def conclude(self, side: _Side) -> Status:
+        """Close the report; return what its checks say, on every rank. Collective."""
+        memory, comm = side.memory, side.world
+        if self._options.memory:
+            usages = comm.gather_object(self._usage) or []
+            self._write(comm, lambda to: to.show(memory_use.report(usages, memory.usage)))
+        status = Status(comm.broadcast_object(self._write(comm, lambda to: to.conclude())))
+        # Closed here, so that a file that cannot be completed is an error on every rank.
+        on_root(comm, self.closing.close)
+        return status
+
+    def _measure_line(
+        self, side: _Side, runner: CaseRunner, table: PerfTable, case: PerfCase
+    ) -> None:
+        """Measure one line of a table, and write it down. Collective; blocks."""
+        options = self._options
+        halves: list[list[RankTimes] | None] = []
+        for in_place in (False, True)[: 1 + case.collective.in_place]:
+            if self._report is not None:
+                place = "in place" if in_place else "out of place"
+                names = f"{case.collective.name} {case.type_name} {case.op_name}"
+                self._report.progress.show(f"{names} {case.size} B {place}")
+            times = runner.measure(case, in_place=in_place, serial=next(self._serials))
+            halves.append(side.world.gather_object(times))
+        ranks, variant = side.comm.size, side.variant.name
+        line = TableLine(table.names, case, options.config, ranks, options.sync, variant)
+
+        def write(to: Report) -> None:
+            rows, wrong = [], list[str]()
+            for in_place, times in enumerate(halves):
+                assert times is not None
+                rows.append(line.row(times, in_place=bool(in_place)))
+                wrong += line.wrong(times, in_place=bool(in_place))
+            to.add(rows, wrong)
+
+        self._write(side.world, write)
+
+    def _write(self, comm: Communicator, action: Callable[[Report], Any]) -> Any:
+        """Write something down; return what that returns on rank 0. Collective."""
+        report = self._report
+        return on_root(comm, lambda: None if report is None else action(report))
+
+
+class InterleavedReport(Report):
+    """Writes a run of two variants down: it stores their rows, and prints how they compare."""
+
+    _measured: dict[str, list[LaunchRow]]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.info.series["base"], self.info.series["new"]
+
+    def begin(self, tables: Sequence[TableNames]) -> None:
+        """Print what stands before the passes of a collective."""
+        self._measured = {name: [] for name in self._names}
+        collectives, *others = zip(*tables, strict=True)
+        backends, algorithms = (" and ".join(dict.fromkeys(names)) for names in others)
+        header = table.run_header(self.info, collectives[0], backends, algorithms)
+        self.show(f"{header}#\n# Interleaved, in random order: {' and '.join(self._names)}\n")
+
+    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
+        """Add the rows of a variant."""
+        self.keep(halves)
+        self.complain(wrong)
+        for half in halves:
+            self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
+
+    def finish(self, others: Others = UNKNOWN) -> None:
+        """Print the comparison of a collective."""
+        self.others, matched = others, matched_passes(*self._measured.values())
+        comparison = compare_passes(matched, self._names, Rules(busy=bool(others.busy)))
+        self.show(f"#\n{text.text(comparison)}\n")

@@ -1,0 +1,388 @@
+"""The tables and lines of a run, decided before anything is measured.
+
+`sweep` measures them, `report` prints them, and `hpccomm simulate` computes them.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpccomm import dtypes, settings
+from hpccomm.calls import policy
+from hpccomm.calls.policy import AUTO
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.reductions import Op
+from hpccomm.results.schema import UNCHECKED, Row
+from hpccomm.tools.perf.collectives import Benchmark, Layout, Member, Operands
+from hpccomm.tools.perf.facts import figures
+from hpccomm.tools.perf.memory import MemoryKind
+from hpccomm.tools.perf.names import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
+from hpccomm.tools.perf.options import Options, Pair, Sizes
+from hpccomm.tools.perf.readers import ALL
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+    from hpccomm.contracts.signature import Choice
+
+
+TableNames = tuple[str, str, str]
+"""Collective, backend and algorithm of a table, as they are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerfCase:
+    """The subject of one line.
+
+    Attributes
+    ----------
+    collective : Benchmark
+        The collective.
+    type_name, op_name : str
+        Type and reduction, as they are printed.
+    root : int
+        The root, or -1.
+    size : int
+        Bytes.
+    """
+
+    collective: Benchmark
+    type_name: str
+    op_name: str
+    root: int
+    size: int
+
+    @property
+    def dtype(self) -> DType:
+        """The type; bool for a barrier, which has no elements."""
+        return TYPES.get(self.type_name, dtypes.BOOL)
+
+    @property
+    def op(self) -> Op | None:
+        """The reduction; None where nothing is reduced."""
+        return OPS[self.op_name] if self.collective.what.reduces else None
+
+    def arrange(self, rank: int, ranks: int) -> Layout:
+        """Return the layout of the case on one rank."""
+        member = Member(rank, ranks, self.root)
+        return self.collective.arrange(self.size, self.dtype.itemsize, member)
+
+    def row(
+        self,
+        table: TableNames,
+        ranks: int,
+        seconds: float,
+        *,
+        in_place: bool = False,
+        printed: float | None = None,
+        wrong: int = UNCHECKED,
+        iterations: int = 1,
+    ) -> Row:
+        """Return the row of the case on this number of ranks, finished now.
+
+        Parameters
+        ----------
+        table : TableNames
+            The table that it is in.
+        ranks : int
+            Number of ranks.
+        seconds : float
+            Time of one operation, from which bandwidths are computed.
+        in_place, wrong, iterations
+            Fields of `Row`.
+        printed : float, optional
+            The shown time, if it differs.
+        """
+        layout, collective = self.arrange(0, ranks), self.collective
+        carried, factor = collective.carried(ranks), collective.what.bus_factor(ranks)
+        size = layout.root, layout.nbytes, layout.count, in_place
+        case = *table, self.type_name, self.op_name, *size
+        times = figures(layout.nbytes * carried, seconds, factor, printed)
+        return Row(*case, *times, wrong, iterations, time.time())
+
+    def __str__(self) -> str:
+        words = [self.collective.name, self.type_name if self.collective.what.moves else ""]
+        words += [self.op_name if self.collective.what.reduces else ""]
+        words += [f"root {self.root}" if self.root >= 0 else ""]
+        return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSegment:
+    """The lines of a table that differ only in size.
+
+    Attributes
+    ----------
+    empty : PerfCase
+        The case of size 0.
+    sizes : Sizes
+        Sizes of the lines.
+    """
+
+    empty: PerfCase
+    sizes: Sizes
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are."""
+        return self.sizes.number(self.empty.dtype.itemsize)
+
+    def cases(self) -> Iterator[PerfCase]:
+        """Yield the case of each line."""
+        for size in self.sizes.measured(self.empty.dtype.itemsize):
+            yield replace(self.empty, size=size)
+
+    def warmups(self) -> Iterator[PerfCase]:
+        """Yield the cases to warm up with."""
+        for size in self.sizes.warmups(self.empty.dtype.itemsize):
+            yield replace(self.empty, size=size)
+
+
+@dataclass(frozen=True, slots=True)
+class PerfTable:
+    """One table.
+
+    Attributes
+    ----------
+    source : int
+        Number of the backend, in the order of the options.
+    backend : str
+        As it is printed.
+    collective : Benchmark
+        Which is measured.
+    algorithm : str
+        As it is printed, and passed to the calls.
+    pairs : tuple of Pair
+        Types and reductions that are measured.
+    """
+
+    source: int
+    backend: str
+    collective: Benchmark
+    algorithm: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def names(self) -> TableNames:
+        """Collective, backend and algorithm, as they are printed."""
+        return self.collective.name, self.backend, self.algorithm
+
+    def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
+        """Yield the lines, type by type, reduction by reduction, root by root."""
+        if not self.collective.what.moves:
+            empty = PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0)
+            yield SweepSegment(empty, Sizes(0, 0, 2, 0))
+            return
+        for pair in self.pairs:
+            for root in options.roots(self.collective, ranks):
+                yield SweepSegment(PerfCase(self.collective, *pair, root, 0), options.sizes)
+
+    def lines(self, options: Options, ranks: int) -> int:
+        """Return the number of lines; of one cycle, if the cycles are endless."""
+        lines = sum(segment.lines for segment in self.segments(options, ranks))
+        return lines * max(1, options.config.run_cycles)
+
+
+class TablePlan:
+    """The tables of a run, collected backend by backend.
+
+    Parameters
+    ----------
+    options : Options
+        The options of the run.
+
+    Attributes
+    ----------
+    versions : dict of str to str
+        Of the backends' libraries.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.versions: dict[str, str] = {}
+        self._options = options
+        self._tables: dict[TableNames, PerfTable] = {}
+        self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
+        self._refused: dict[str, str] = {}
+        self._unrecorded: list[str] = []
+
+    def add(self, number: int, comm: "Communicator", memory: MemoryKind) -> None:
+        """Add the tables of a backend. Local.
+
+        Parameters
+        ----------
+        number : int
+            The backend's, in the order of the options.
+        comm : Communicator
+            Over it.
+        memory : MemoryKind
+            The arrays.
+        """
+        self.versions |= memory.versions()
+        graph = self._options.config.graph
+        if graph and memory.name == DEVICE and memory.backend != NCCL:
+            why = f"-G/--cudagraph {graph}: the host takes part in calls over {memory.backend!r}"
+            self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
+            self._skipped[f"graphs over {memory.backend}"] = None
+            return
+        for collective in self._options.collectives:
+            if obstacle := self._obstacle(collective, comm.size, memory):
+                why, skipped = obstacle
+                if len(self._options.collectives) == 1:
+                    raise UsageError(why)
+                self._skipped[f"{collective.name} {skipped}"] = None
+                continue
+            for algorithm, fit in self._algorithms(comm, memory, collective):
+                pairs = fit
+                if graph and collective.algorithms:
+                    pairs = self._recorded(comm, memory, collective, algorithm, fit)
+                if not pairs:
+                    continue
+                table = PerfTable(number, memory.backend, collective, algorithm, pairs)
+                self._tables.setdefault(table.names, table)
+
+    def _recorded(
+        self,
+        comm: "Communicator",
+        memory: MemoryKind,
+        collective: Benchmark,
+        algorithm: str,
+        pairs: tuple[Pair, ...],
+    ) -> tuple[Pair, ...]:
+        """Return the pairs whose calls a graph can hold: the host takes no part in them."""
+        fit = []
+        for pair in pairs:
+            case = PerfCase(collective, *pair, -1, 0)
+            if check_algorithm(comm, memory, replace(case, root=0), algorithm).path != "staged":
+                fit.append(pair)
+                continue
+            why = f"-G/--cudagraph: {case} goes through the host"
+            self._unrecorded.append(f"{why}; leave it out, or name an --algorithm of the device")
+            self._skipped[f"graphs of {case}"] = None
+        return tuple(fit)
+
+    def _obstacle(
+        self, collective: Benchmark, ranks: int, memory: MemoryKind
+    ) -> tuple[str, str] | None:
+        """Return why a collective cannot be measured, and whether it is then skipped."""
+        name, batched = collective.name, self._options.config.aggregated_iterations
+        if memory.name == DEVICE and not collective.what.moves:
+            why = f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
+            return why, "on device arrays"
+        if why := collective.possible(ranks):
+            return f"{why}; start others", f"on {ranks} ranks"
+        if collective.steps and batched > 1 and ranks > 2:
+            why = f"{name} sends what its last step received, and -m {batched} issues all at once"
+            return f"{why}; leave -m out", "in batches of -m"
+        return None
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        """The tables and the left-out cases, so far."""
+        return [*self._tables, *((each,) for each in self._skipped)]
+
+    def _algorithms(
+        self, comm: "Communicator", memory: MemoryKind, collective: Benchmark
+    ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
+        """Yield the algorithms of a collective, and the pairs that each applies to."""
+        requested, pairs = self._options.algorithms, self._options.pairs(collective)
+
+        def failures(algorithm: str) -> dict[Pair, str]:
+            """Return the pairs that an algorithm does not apply to, and why.
+
+            Whether it applies does not depend on size or root: empty arrays and root 0 suffice.
+            """
+            fails: dict[Pair, str] = {}
+            for pair in () if algorithm == AUTO else pairs:
+                try:
+                    check_algorithm(comm, memory, PerfCase(collective, *pair, 0, 0), algorithm)
+                except UsageError as error:
+                    fails[pair] = str(error)
+            return fails
+
+        if requested is None or not collective.algorithms:
+            # A table has one algorithm, so the variable holds for a table only if it does for every line.
+            variable = str(settings.read("HPCCOMM_ALGORITHM"))
+            yield variable if collective.algorithms and not failures(variable) else AUTO, pairs
+            return
+        every = ALL in requested
+        for algorithm in policy.names() if every else requested:
+            if every and algorithm == AUTO:
+                continue  # it takes one of the others
+            fails = failures(algorithm)
+            fit = tuple(pair for pair in pairs if pair not in fails)
+            if fit:
+                yield algorithm, fit
+            elif every:
+                continue  # algorithms that never apply are not part of ``all``
+            for pair, why in fails.items():
+                case = PerfCase(collective, *pair, -1, 0)
+                self._refused.setdefault(algorithm, f"{case}: {why}")
+                part = case if fit else collective.name
+                self._skipped[f"{algorithm} on {part}"] = None
+
+    def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
+        """Return the tables, and the skipped cases that do not exist.
+
+        Raises
+        ------
+        UsageError
+            If an algorithm applies to none of the collectives, or nothing can be recorded.
+        """
+        if self._unrecorded and not self._tables:
+            raise UsageError(self._unrecorded[0])
+        requested = self._options.algorithms or ()
+        used = {table.algorithm for table in self._tables.values()}
+        for algorithm in requested:
+            if algorithm not in used and ALL not in requested:
+                names = ", ".join(collective.name for collective in self._options.collectives)
+                why = self._refused.get(algorithm, f"{names} takes no algorithm")
+                raise UsageError(f"--algorithm {algorithm}: {why}")
+        return tuple(self._tables.values()), tuple(self._skipped)
+
+
+def side_by_side(
+    plans: Sequence[TablePlan], options: Options
+) -> tuple[list[tuple[PerfTable, ...]], tuple[str, ...]]:
+    """Return the tables of all plans, grouped by collective, and the skipped cases.
+
+    Raises
+    ------
+    UsageError
+        If an algorithm applies to none of the collectives, or two variants have no case in common.
+    """
+    planned = [plan.made() for plan in plans]
+    skipped = dict.fromkeys(name for _, names in planned for name in names)
+    first, *others = (tables for tables, _ in planned)
+    together = []
+    for table in first:
+        its = [each for tables in others for each in tables if each.collective is table.collective]
+        pairs = tuple(pair for pair in table.pairs if all(pair in each.pairs for each in its))
+        if len(its) == len(others) and pairs:
+            together.append(tuple(replace(each, pairs=pairs) for each in (table, *its)))
+        else:
+            skipped[f"{table.collective.name} with both variants"] = None
+    if options.variants and not together:
+        names = " ".join(repr(variant.name) for variant in options.variants)
+        raise UsageError(
+            f"--interleave {names}: no case has both; name collectives, types and reductions that both have"
+        )
+    return together, tuple(skipped)
+
+
+def check_algorithm(
+    comm: "Communicator", memory: MemoryKind, case: PerfCase, algorithm: str
+) -> "Choice":
+    """Return how a case is carried out by `algorithm`. Local.
+
+    Raises
+    ------
+    UsageError
+        If it does not; the message lists the ones that apply.
+    """
+    layout = case.arrange(comm.rank, comm.size)
+    x = None if layout.inputs is None else memory.module.empty(layout.input_size, case.dtype)
+    out = None if layout.outputs is None else memory.module.empty(layout.output_size, case.dtype)
+    operands = Operands(x, out, case.op, layout, Member(comm.rank, comm.size, case.root))
+    args, keywords = case.collective.arguments(operands)
+    return comm.explain(case.collective.name, *args, **keywords, algorithm=algorithm)

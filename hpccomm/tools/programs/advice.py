@@ -1,0 +1,436 @@
+"""What would make a recorded program faster, and by how much: each rule changes the program's model.
+
+A rule is a pure function of an `Analysis`. It returns the changed `ProgramModel` and words. The predicted step is the recorded
+one times the prediction of the changed program over that of the program as it was, so that what both have wrong cancels.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
+from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
+from hpccomm.results.recording import DEVICE, CallSignature, Recording
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.network_files import typical
+from hpccomm.tools.programs.elsewhere import collective
+from hpccomm.tools.programs.prediction import Prediction, error, predict
+from hpccomm.tools.programs.program import BLOCK, END, ProgramModel, model
+from hpccomm.tools.programs.steps import (
+    BETWEEN,
+    COMPUTE,
+    FIXED,
+    HIDDEN,
+    PARTS,
+    WAITING,
+    FixedCost,
+    ProgramSteps,
+    StepShares,
+    shares,
+    steps,
+)
+from hpccomm.units import few, ranks_named, rounded_size
+
+Seconds = NDArray[np.float64]
+
+LEAST = 0.03
+"""The least part of a step that advice must gain."""
+
+MOST = 5
+"""The most pieces of advice."""
+
+PIECES = 8
+"""Parts in which gradients are reduced while others are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change of a program.
+
+    Attributes
+    ----------
+    cause : str
+        The rule: a name of `RULES`.
+    what : str
+        The change.
+    seconds : float
+        The predicted step.
+    why : str
+        What was recorded.
+    attempt : str
+        A command, or a line of code.
+    uncertain : bool
+        Whether the gain is less than the error of the prediction, or that is not known.
+    """
+
+    cause: str
+    what: str
+    seconds: float
+    why: str
+    attempt: str
+    uncertain: bool
+
+
+class Analysis:
+    """What the rules read of a recording: its steps, where their time goes, and the model.
+
+    Parameters
+    ----------
+    recording : Recording
+        With one call at least.
+
+    Attributes
+    ----------
+    recording, waits, steps, shares, model
+        The recording, and what the modules of these names make of it.
+    predicted : Prediction
+        That of the program as it was recorded.
+    error : float
+        That of predicting the recorded steps, as a part of a step. NaN: it is not known.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.waits: CallWaits = waits(recording)
+        self.steps: ProgramSteps = steps(recording, self.waits.collectives)
+        self.shares: StepShares = shares(recording, self.steps, self.waits)
+        self.model: ProgramModel = model(recording, self.steps)
+        self.predicted: Prediction = predict(self.model)
+        self.error: float = error(self.predicted.seconds, self.steps)
+
+    @property
+    def step(self) -> float:
+        """Seconds of a typical step."""
+        return float(self.shares.mean.sum()) * 1e-9
+
+    def doubt(self, advice: "Advice") -> str:
+        """Return in words how sure a gain is."""
+        error = "error unknown" if math.isnan(self.error) else f"± {self.error:.1%}"
+        return f"{error}{', uncertain' * advice.uncertain}"
+
+    @cached_property
+    def lateness(self) -> Lateness:
+        """Who keeps others waiting."""
+        return lateness(self.recording, self.waits)
+
+    def nodes(self, signature: CallSignature) -> tuple[int, int]:
+        """Return the number of ranks of a call's communicator that are known, and of their nodes."""
+        if signature.group < 0:
+            return 0, 0
+        ranks = [rank for rank in self.recording.groups[signature.group].ranks if rank >= 0]
+        return len(ranks), len({self.recording.facts.hosts[rank] for rank in ranks})
+
+    def moves_far(self, signature: CallSignature, nbytes: int) -> bool:
+        """Return whether a call takes time for its bytes, and another processor than the ranks' moves them."""
+        cost = self.cost(signature)
+        far = signature.mode == DEVICE or self.nodes(signature)[1] > 1
+        return far and cost is not None and nbytes > cost.half_performance_bytes
+
+    def cost(self, signature: CallSignature) -> FixedCost | None:
+        """Return what an operation costs, if it was recorded."""
+        return self.shares.costs.get((signature.operation, signature.group))
+
+    def events(self, fits: Callable[[CallSignature, int], bool]) -> NDArray[np.bool_]:
+        """Return whether the signature and the bytes of each event of the model fit."""
+        events = self.model.events
+        pairs, which = np.unique(events[["signature", "nbytes"]], return_inverse=True)
+        signatures = self.model.signatures
+        fitting = [fits(signatures[number], nbytes) for number, nbytes in pairs.tolist()]
+        return np.array(fitting, bool)[which]
+
+    def named(self, events: NDArray[np.bool_]) -> str:
+        """Return some events in words: how many calls a step, their operation, size and place."""
+        chosen = self.model.events[events]
+        number = max(1, round(len(chosen) / self.model.steps))
+        signatures = [self.model.signatures[each] for each in np.unique(chosen["signature"])]
+        operations = few(dict.fromkeys(each.operation for each in signatures), 2)
+        bounds = {int(chosen["nbytes"].min()), int(chosen["nbytes"].max())}
+        size = " to ".join(map(rounded_size, sorted(bounds)))
+        sites = few(dict.fromkeys(each.site for each in signatures if each.site), 2)
+        return f"{number} {operations} of {size} a step{f' ({sites})' if sites else ''}"
+
+    def priced(self, seconds: Seconds) -> ProgramModel:
+        """Return the program with other seconds of its events."""
+        events = self.model.events.copy()
+        events["seconds"] = seconds
+        return replace(self.model, events=events)
+
+
+Change = tuple[ProgramModel, str, str, str]
+"""A changed program; what was changed, why, and what to try."""
+
+
+def advise(analysis: Analysis) -> list[Advice]:
+    """Return what would help, the greatest gain first: at most `MOST` changes, which gain `LEAST` of a step each."""
+    advice, before = [], analysis.predicted.seconds
+    for cause, rule in RULES.items():
+        for changed, what, why, attempt in rule(analysis):
+            left = predict(changed).seconds / before if before else 1.0
+            if left <= 1 - LEAST:
+                seconds, uncertain = analysis.step * left, not 1 - left >= analysis.error
+                advice.append(Advice(cause, what, seconds, why, attempt, uncertain))
+    return sorted(advice, key=lambda each: each.seconds)[:MOST]
+
+
+def bound(analysis: Analysis) -> str:
+    """Return in words what most of a step is."""
+    mean = analysis.shares.mean
+    if not mean.any():
+        return "its steps take no time"
+    largest = int(np.argmax(mean))
+    return f"{mean[largest] / mean.sum():.0%} of a step is {PARTS[largest]}"
+
+
+def balance(analysis: Analysis) -> Iterator[Change]:
+    """Let all ranks compute for as long as the mean; a slow node, for as long as the others."""
+    work = analysis.shares.typical[:, [COMPUTE, HIDDEN]].sum(axis=1) * 1e-9
+    hosts = np.array(analysis.recording.facts.hosts)
+    late = work > work.mean() * (1 + LEAST)
+    if not late.any() or not work.min():
+        return
+    slow = np.unique(hosts[late])
+    on_slow = np.isin(hosts, slow)
+    node = (
+        on_slow.sum() > len(slow)
+        and np.array_equal(on_slow, late)
+        and not late.all()
+        and work[late].min() > work[~late].max()
+        and np.ptp(work[late]) < 0.1 * work[late].mean()
+    )
+    even = work[~late].mean() if node else work.mean()
+    acts, rank = analysis.model.acts.copy(), analysis.model.rank()
+    modelled = np.bincount(rank, acts["compute"], len(work))
+    goal = np.where(late, modelled[~late].mean(), modelled) if node else modelled.mean()
+    # Noise stays where it is. Between close calls a rank only makes them.
+    usual = _usual(analysis.model)
+    usual[usual < BETWEEN] = 0
+    idle = np.bincount(rank, usual, len(work)) == 0
+    first = np.append(True, acts["kind"][:-1] == END)
+    usual[idle[rank] & first] = 1
+    total = np.bincount(rank, usual, len(work))
+    more = usual * ((goal - modelled) / total)[rank]
+    if len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part of a step by itself
+        parts = _usual(analysis.model).reshape(len(work), -1)
+        even_parts = parts[~late].mean(axis=0) if node else parts.mean(axis=0)
+        more = np.where(np.reshape(late, (-1, 1)) | (not node), even_parts - parts, 0).ravel()
+    acts["compute"] = np.maximum(acts["compute"] + more, 0)
+    ranks = np.flatnonzero(late).tolist()
+    who = ranks_named(ranks) + (f" ({few(slow, 3)})" if all(slow) else "")
+    changed = replace(analysis.model, acts=acts)
+    spent = f"computes for {_ms(work[late].mean())} a step, {'the others' if node else 'the mean'} for {_ms(even)}"
+    waited = analysis.shares.typical[~late, WAITING].mean() * 1e-9
+    why = f"{spent}; each other rank waits for {_ms(waited)}{_late_at(analysis, late)}"
+    less = 1 - even / work[late].mean()
+    if node:
+        attempt = f"on {few(slow, 3)}: hpccomm doctor; hpccomm topo (cores, clocks, binding)"
+        yield changed, f"Let {few(slow, 3)} be as fast as the other nodes: {who}", why, attempt
+    else:
+        attempt = f"give {ranks_named(ranks)} {less:.0%} less of the work, and the others more"
+        yield changed, f"Balance the load of {who}", why, attempt
+
+
+def _late_at(analysis: Analysis, late: NDArray[np.bool_]) -> str:
+    """Return where in the program others waited for some ranks for longest."""
+    calls, blocked = analysis.recording.calls, analysis.waits.blocked
+    waiting = np.flatnonzero(blocked)
+    cause = analysis.waits.awaited[waiting]
+    own = late[calls.ranks()[cause]]
+    spent = np.bincount(calls["signature"][cause[own]], blocked[waiting[own]], 1)
+    site = analysis.recording.signatures[int(np.argmax(spent))].site
+    return f", most at {site}" if site else ""
+
+
+def merge(analysis: Analysis) -> Iterator[Change]:
+    """Make one call of small ones that follow each other."""
+    program = analysis.model
+    acts, events = program.acts, program.events
+    kinds: dict[tuple[object, ...], int] = {}
+
+    def kind(each: CallSignature) -> int:
+        values = tuple(str(each.values.get(name)) for name in ("dtype", "op", "root"))
+        return kinds.setdefault((each.operation, each.group, *values), len(kinds))
+
+    def small(each: CallSignature, nbytes: int) -> bool:
+        cost = analysis.cost(each)
+        moves = each.operation in DESCRIPTIONS and nbytes > 0
+        return moves and cost is not None and nbytes <= cost.half_performance_bytes
+
+    alike = np.array([kind(each) for each in program.signatures])[events["signature"]]
+    fits = analysis.events(small)
+    event = acts["event"]
+    single = (event >= 0) & (acts["kind"] == BLOCK) & fits[event]
+    follows = single & (_usual(program) < BETWEEN)
+    follows[1:] &= single[:-1] & (alike[event[1:]] == alike[event[:-1]])
+    follows[program.starts[:-1]] = False
+    # It follows on all its ranks.
+    gone = fits & (np.bincount(event[~follows & (event >= 0)], minlength=len(events)) == 0)
+    if not gone.any():
+        return
+    dropped = (event >= 0) & gone[event]
+    acts, seconds = acts.copy(), events["seconds"].copy()
+    heads = np.maximum.accumulate(np.where(dropped, 0, np.arange(len(acts))))
+    head = np.zeros(len(events), np.int64)
+    head[event[dropped]] = event[heads[dropped]]
+    costs = map(analysis.cost, program.signatures)
+    beta = np.array([cost.beta if cost else 0 for cost in costs])
+    grown = np.flatnonzero(gone)
+    seconds[grown] = 0
+    np.add.at(seconds, head[grown], (beta[events["signature"]] * events["nbytes"])[grown])
+    # The least time between two calls is what making a call takes.
+    for start, stop in itertools.pairwise(program.starts.tolist()):
+        own = start + np.flatnonzero(dropped[start:stop])
+        if len(own):
+            computed = acts["compute"][own]
+            acts["compute"][own] -= np.minimum(computed, np.median(computed))
+    acts["own"][dropped] = acts["tail"][dropped] = 0
+    whole = gone.copy()
+    whole[head[grown]] = True
+    changed = replace(analysis.priced(seconds), acts=acts)
+    fixed = analysis.shares.mean[FIXED] * 1e-9
+    one = program.signatures[events["signature"][grown[0]]]
+    cost = analysis.cost(one)
+    assert cost is not None
+    left = max(1, round((whole.sum() - gone.sum()) / program.steps))
+    blocked = float((analysis.predicted.end - analysis.predicted.begin)[dropped].sum())
+    blocked /= program.ranks * program.steps * max(analysis.predicted.seconds, 1e-9)
+    why = (
+        f"they block for {blocked:.0%} of a step, and in each of them ranks wait for each other; the fixed cost of small "
+        f"calls is {_ms(fixed)} a step: each takes {cost.alpha * 1e6:.3g} µs before its bytes"
+    )
+    if cost.beta:
+        why += f", as long as {rounded_size(cost.half_performance_bytes, 2)} take to move"
+    attempt = f"comm.{one.operation}(np.concatenate(arrays)), if no result is needed before the last of these calls"
+    yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
+
+
+def _usual(program: ProgramModel) -> Seconds:
+    """Return the computation in front of each act: its median over the steps, on ranks whose steps are alike."""
+    compute = program.acts["compute"].copy()
+    for start, stop in itertools.pairwise(program.starts.tolist()):
+        each, rest = divmod(stop - start, program.steps)
+        kinds = program.acts["kind"][start:stop]
+        if not rest and np.array_equal(kinds, np.tile(kinds[:each], program.steps)):
+            steps = compute[start:stop].reshape(program.steps, each)
+            steps[:] = np.median(steps, axis=0)
+    return compute
+
+
+def overlap(analysis: Analysis) -> Iterator[Change]:
+    """Let large calls that block go on beside the computation in front of them or behind them, between nodes."""
+    program = analysis.model
+    fits = analysis.events(lambda each, nbytes: each.blocks and analysis.moves_far(each, nbytes))
+    acts, seconds = program.acts, program.events["seconds"]
+    own = np.flatnonzero((acts["event"] >= 0) & (acts["kind"] == BLOCK))
+    own = own[fits[acts["event"][own]]]
+    if not len(own):
+        return
+    following = np.append(acts["compute"][1:], 0.0)
+    following[program.starts[1:] - 1] = 0
+
+    def least(beside: Seconds) -> Seconds:
+        gap = np.full(len(seconds), np.inf)
+        np.minimum.at(gap, acts["event"][own], beside[own])
+        return np.where(np.isinf(gap), 0, gap)
+
+    before, after = least(acts["compute"]), least(following)
+    one = program.signatures[program.events["signature"][acts["event"][own[0]]]]
+    if before.sum() > after.sum():
+        hidden = np.maximum(seconds / PIECES, seconds - before * (1 - 1 / PIECES))
+        where = "before"
+        attempt = "sync = GradientSync(comm, parameters); sync.ready(name) for each that is computed; sync.wait()"
+    else:
+        hidden, where = np.maximum(seconds - after, 0), "after"
+        attempt = f"work = comm.{one.operation}(x, async_op=True); and work.wait() before x is used"
+    taken, beside = (
+        float(each.sum()) / program.steps for each in (seconds[fits], np.maximum(before, after))
+    )
+    why = (
+        f"they block for {_ms(taken)} a step, and {_ms(beside)} are computed right {where} them; the gain is an upper "
+        "bound, as a recording does not show which values are needed when"
+    )
+    changed = analysis.priced(np.where(fits, hidden, seconds))
+    yield changed, f"Overlap {analysis.named(fits)} with computation", why, attempt
+
+
+def compress(analysis: Analysis) -> Iterator[Change]:
+    """Send floats with half the bytes."""
+
+    def large(each: CallSignature, nbytes: int) -> bool:
+        sums = each.operation == "all_reduce" and each.values.get("op") in ("sum", "avg")
+        return sums and each.values.get("dtype") == "float32" and analysis.moves_far(each, nbytes)
+
+    fits = analysis.events(large)
+    if not fits.any():
+        return
+    events = analysis.model.events
+    rate = converting()
+    costs = map(analysis.cost, analysis.model.signatures)
+    alpha = np.array([cost.alpha if cost else 0 for cost in costs])
+    fixed = np.minimum(alpha[events["signature"]], events["seconds"])
+    shorter = fixed + (events["seconds"] - fixed) / 2 + rate * events["nbytes"]
+    seconds = np.where(fits, shorter, events["seconds"])
+    taken = float(events["seconds"][fits].sum()) / analysis.model.steps
+    spent = rate * float(events["nbytes"][fits].sum()) / analysis.model.steps
+    why = f"they transfer for {_ms(taken)} a step; to convert the values takes {_ms(spent)} here"
+    attempt = 'half = x.astype("float16"); comm.all_reduce(half); or GradientSync(..., compressor=MixedPrecision())'
+    what = f"Compress {analysis.named(fits)} to half the bytes"
+    yield analysis.priced(seconds), what, why, attempt
+
+
+def converting() -> float:
+    """Return the seconds that a byte of float32 takes to become float16 and float32 again on this machine."""
+    x = np.ones(1 << 18, np.float32)
+    narrow = np.ones(len(x), np.float16)
+    taken = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        narrow[:] = x
+        x[:] = narrow
+        taken.append(time.perf_counter() - begin)
+    return min(taken) / x.nbytes
+
+
+def another_algorithm(analysis: Analysis) -> Iterator[Change]:
+    """Take the algorithm that the cost model finds faster than the one that was recorded, by at least a fifth."""
+    program, events = analysis.model, analysis.model.events
+    better: dict[tuple[str, str], list[int]] = {}
+    seconds = events["seconds"].copy()
+    pairs, which = np.unique(events[["signature", "nbytes"]], return_inverse=True)
+    for at, (number, nbytes) in enumerate(pairs.tolist()):
+        each = program.signatures[number]
+        used, what = str(each.values.get("algorithm")), CALLS.get(each.operation)
+        ranks, nodes = analysis.nodes(each)
+        if ranks < 2 or what is None or used not in ALGORITHMS.get(each.operation, ()):
+            continue
+        network = typical().placed(ranks, -(-ranks // nodes), typical())
+        own, best = (collective(network, what, nbytes, name) for name in (used, ""))
+        if best.seconds < 0.8 * own.seconds:
+            seconds[which == at] *= best.seconds / own.seconds
+            better.setdefault((used, best.algorithm), []).append(at)
+    for (used, name), places in better.items():
+        chosen = np.isin(which, places)
+        one = program.signatures[pairs["signature"][places[0]]]
+        why = f"{used} was used; by the cost model on a typical network {name} is the fastest for these sizes"
+        attempt = f'comm.{one.operation}(x, algorithm="{name}"), or "auto" after hpccomm tune'
+        changed = analysis.priced(np.where(chosen, seconds, events["seconds"]))
+        yield changed, f"Let {analysis.named(chosen)} use {name}", why, attempt
+
+
+RULES: dict[str, Callable[[Analysis], Iterator[Change]]] = {
+    "balance": balance,
+    "merge": merge,
+    "overlap": overlap,
+    "compress": compress,
+    "algorithm": another_algorithm,
+}
+"""The rules, by the names of causes."""
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

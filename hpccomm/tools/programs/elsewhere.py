@@ -1,0 +1,280 @@
+"""A recorded program elsewhere: on a described network, with other ranks, and a model's gradients without a recording.
+
+Calls have the prices of their algorithms there.
+
+``hpccomm simulate --trace`` and ``hpccomm advise --what-if`` print it.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.calls.policy import applicable, fastest
+from hpccomm.contracts.collectives import CALLS, Collective
+from hpccomm.contracts.signature import Signature
+from hpccomm.reductions import ReduceOp
+from hpccomm.results.lateness import waits
+from hpccomm.results.recording import ASYNC, CallSignature, Recording
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Network
+from hpccomm.schedules.cost.network_files import load, typical
+from hpccomm.schedules.cost.terms import Estimated, rounds_of
+from hpccomm.schedules.schedule import Tuning
+from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.tools.programs.prediction import Prediction, error, five_numbers, predict
+from hpccomm.tools.programs.program import (
+    ACT,
+    BLOCK,
+    END,
+    EVENT,
+    MOST_ACTS,
+    START,
+    WAIT,
+    ProgramModel,
+    model,
+)
+from hpccomm.tools.programs.steps import COMPUTE, HIDDEN, PARTS, WAITING, shares, steps
+from hpccomm.units import counted, rounded_size
+
+MOST_ROUNDS = 1 << 17
+"""Rounds times ranks of a schedule that is priced exactly; more are estimated."""
+
+CHANNELS = 2
+"""Segments under way at the same time, as in calls."""
+
+
+def on_network(program: ProgramModel, network: Network, algorithm: str = "") -> ProgramModel:
+    """Return a program with the prices of a network, its ranks placed node by node.
+
+    Calls that are neither collectives nor messages keep what they took.
+
+    Parameters
+    ----------
+    program : ProgramModel
+        The program.
+    network : Network
+        The network, with at least its ranks.
+    algorithm : str, optional
+        An algorithm for the collectives that have it; by default, and for others, the one that is estimated to be
+        the fastest there.
+    """
+    events, acts = program.events.copy(), program.acts.copy()
+    calls = program.calls()
+    event, node = acts["event"][calls].astype(np.int64), network.node(program.rank()[calls])
+    places, number = np.unique(event * network.nodes + node, return_counts=True)
+    per_node = np.zeros(len(events), np.int64)  # at most, of each event
+    np.maximum.at(per_node, places // network.nodes, number)
+    each = np.stack([events["signature"], events["nbytes"], program.members(), per_node])
+    kinds, which = np.unique(each, axis=1, return_inverse=True)
+    # Seconds of each kind, and seconds for which its sender is busy. Negative: not known.
+    prices = np.full((kinds.shape[1], 2), -1.0)
+    for kind, (at, nbytes, ranks, near) in enumerate(kinds.T.tolist()):
+        signature = program.signatures[at]
+        what = CALLS.get(signature.operation)
+        level = network.across if ranks > near else network.inner
+        if what is not None and ranks > 1 and not what.peers:
+            within = network.placed(ranks, near, typical())
+            prices[kind] = collective(within, what, nbytes, algorithm).seconds, 0
+        elif level is not None and ranks == 2 and {"dst", "src"} & signature.values.keys():
+            passed = level.gap + nbytes / level.bandwidth
+            prices[kind] = network.overhead + passed + level.latency, passed
+    seconds, sent = prices[which.ravel()].T
+    priced = seconds >= 0
+    events["seconds"] = np.where(priced, seconds, events["seconds"])
+    changed = priced[acts["event"]] & (acts["kind"] != END)
+    sends = changed & (program.rank() == events["source"][acts["event"]])
+    acts["tail"][changed] = acts["own"][changed] = 0
+    acts["own"][sends] = sent[acts["event"][sends]]
+    return replace(program, acts=acts, events=events)
+
+
+def fixed(program: ProgramModel, network: Network, algorithm: str = "") -> NDArray[np.float64]:
+    """Return the seconds of each event of a program of a network that do not depend on its bytes."""
+    empty = program.events.copy()
+    empty["nbytes"] = np.minimum(empty["nbytes"], 1)
+    priced = on_network(replace(program, events=empty), network, algorithm).events["seconds"]
+    least: NDArray[np.float64] = np.minimum(priced, program.events["seconds"])
+    return least
+
+
+@lru_cache(1 << 12)
+def collective(network: Network, what: Collective, nbytes: int, algorithm: str = "") -> Estimated:
+    """Return the seconds of a collective between all ranks of a network, by an algorithm or the fastest one.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    what : Collective
+        The collective.
+    nbytes : int
+        Bytes of the larger array of a rank.
+    algorithm : str, optional
+        The algorithm, if the collective has it.
+    """
+    if network.ranks == 1 or not (nbytes or what.sends == "nothing"):
+        return Estimated(algorithm, network.overhead)
+    counts = (-(-nbytes // network.ranks),) * network.ranks if what.blockwise else (nbytes,)
+    received = counts if what.individual else ()
+    op, root = ReduceOp.SUM if what.reduces else None, 0 if what.rooted else -1
+    call = Signature(what.name, np.dtype(np.uint8), counts, received, op=op, root=root)
+    names = applicable(call, shared=network.nodes == 1)
+    name, seconds = fastest(call, [algorithm] if algorithm in names else names, network)
+    tuning = Tuning(DEFAULT_SEGMENT, CHANNELS, network.topology())
+    rounds = rounds_of(network, what.name, nbytes, name, DEFAULT_SEGMENT)
+    few = rounds * network.ranks <= MOST_ROUNDS
+    return Estimated(name, price(network, call, name, tuning) if few else seconds)
+
+
+LINKS = (
+    ("NVLink", "nvlink8"),
+    ("PCIe", "pcie8"),
+    ("InfiniBand", "ib400x32"),
+    ("Ethernet", "ethernet100"),
+)
+"""What is compared: a kind of link, and a network of it."""
+
+MOST_GROWN = 1_000_000
+"""The most acts of several steps on other ranks."""
+
+BUCKET = 25 << 20
+"""Bytes of gradients that are reduced together, as PyTorch's DistributedDataParallel does by default."""
+
+BACKWARD = 2 / 3
+"""The part of a step's computation that makes the gradients: twice as much as the forward pass."""
+
+
+def grown(program: ProgramModel, ranks: int) -> ProgramModel:
+    """Return a program of another number of ranks, each with as much to do: weak scaling.
+
+    Rank r does what rank r modulo the recorded ranks did. Collectives of all ranks are among all of them, with the
+    same bytes; each further copy of the recorded ranks has its own other communicators and messages. What has
+    a single rank left takes no time.
+    """
+    own, count = program.ranks, len(program.events)
+    copies = np.arange(-(-ranks // own))
+    number = program.members()
+    common = (number == own) & (program.events["queue"] >= 0)
+    events, copy = np.tile(program.events, len(copies)), np.repeat(copies, count)
+    for name, each in (("queue", int(events["queue"].max(initial=-1)) + 1), ("source", own)):
+        events[name] += np.where(events[name] < 0, 0, each * copy)
+    events["source"][events["source"] >= ranks] = -1
+    acts, copy = np.tile(program.acts, len(copies)), np.repeat(copies, len(program.acts))
+    stays = np.append(common, True)[acts["event"]]  # so does -1, of END
+    acts["event"] += np.where(stays, 0, count * copy)
+    starts = np.cumsum([0, *np.tile(np.diff(program.starts), len(copies))[:ranks]])
+    begins = np.tile(program.begins, len(copies))[:ranks]
+    many = replace(program, starts=starts, acts=acts[: starts[-1]], events=events, begins=begins)
+    events["seconds"][(many.members() < 2) & (np.tile(number, len(copies)) > 1)] = 0
+    return many
+
+
+def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> str:
+    """Return what a recorded program would take on a network, beside what was recorded, as lines of comment.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    network : Network
+        The network. Its ranks take part; further ones do what `grown` says.
+    algorithm : str, optional
+        As of `hpccomm.tools.programs.elsewhere.on_network`.
+    """
+    waiting = waits(recording)
+    divided = steps(recording, waiting.collectives)
+    ranks = network.ranks
+    program = model(recording, divided, min(MOST_ACTS, MOST_GROWN * recording.ranks // ranks))
+    priced = on_network(grown(program, ranks), network, algorithm)
+    predicted = predict(priced)
+    here = shares(recording, divided, waiting).mean * 1e-9
+    then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
+    off = error(predict(program).seconds, divided)
+    expected = "not known of one step" if np.isnan(off) else f"{off:.1%}"
+    lines = [
+        f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
+        f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"
+        + f", each with the work of rank r modulo {recording.ranks}" * (ranks > recording.ranks),
+        f"{'':>26}  {'recorded':>24}  {'predicted':>24}",
+    ]
+    for name, *two in [*zip(PARTS, here, then, strict=True), ("step", here.sum(), then.sum())]:
+        cells = (
+            f"{part * 1e3:>12.3f} ms  {part / all_of if all_of else 0:>6.1%}"
+            for part, all_of in zip(two, (here.sum(), then.sum()), strict=True)
+        )
+        lines.append(f"{name:>26}  {'  '.join(cells)}")
+    lines += [
+        f"Expected error: {expected}, that of predicting the recorded steps, and what {network.name} "
+        "leaves out of the network",
+        f"Bound by {_bound(predicted, then)}",
+    ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _bound(predicted: Prediction, five: NDArray[np.float64]) -> str:
+    """Return in words what takes most of a predicted step."""
+    program, acts = predicted.program, predicted.program.acts
+    most = PARTS[int(np.argmax(five))]
+    event = acts["event"][(acts["kind"] >= BLOCK)]
+    if most == PARTS[COMPUTE] or most == PARTS[HIDDEN] or not len(event):
+        return most
+    if most == PARTS[WAITING]:
+        late = np.bincount(program.rank(), acts["compute"], minlength=program.ranks)
+        return f"{most}: rank {int(np.argmax(late))} computes for longest"
+    taken = np.bincount(program.events["signature"][event], program.events["seconds"][event])
+    one = program.signatures[int(np.argmax(taken))]
+    return f"{most}, most of all {one.operation} of {rounded_size(one.nbytes)}"
+
+
+def what_if(program: ProgramModel) -> str:
+    """Return the predicted step of a program over networks, as lines of comment.
+
+    Networks that do not have its ranks are left out, as one node is all that they describe.
+    """
+    lines = [_HEAD.format("step over", "", "step", "of it computation")]
+    for kind, name in LINKS:
+        network = load(name)
+        if program.ranks > network.ranks_per_node and network.across is None:
+            continue
+        # All ranks on one node would not use the link between nodes.
+        near = network.across is None or program.ranks > network.ranks_per_node
+        network = network.placed(program.ranks, network.ranks_per_node if near else 1, network)
+        predicted = predict(on_network(program, network))
+        five = five_numbers(predicted, np.zeros(len(program.events))).mean(axis=0)
+        step = five.sum()
+        computing = five[:WAITING].sum() / step if step else 0
+        lines.append(_HEAD.format(kind, name, f"{step * 1e3:.3f} ms", f"{computing:.1%}"))
+    return "".join(f"# {line}\n" for line in lines)
+
+
+_HEAD = "{:<12}{:<14}{:>14}{:>20}"
+
+
+def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> ProgramModel:
+    """Return the program of a step that computes and then has gradients reduced.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of all gradients.
+    compute : float
+        Seconds of computation.
+    ranks : int
+        Number of ranks.
+    overlap : bool
+        Whether buckets of gradients are reduced beside the backward pass, which takes two thirds of the computation
+        and makes them one after the other, instead of all at once after it.
+    """
+    count = max(1, round(nbytes / BUCKET)) if overlap else 1
+    acts = np.zeros(2 * count + 1, ACT)
+    acts["kind"] = np.repeat([START, WAIT, END], [count, count, 1])
+    acts["event"] = [*range(count), *range(count), -1]
+    acts["compute"][:count] = compute * BACKWARD / count
+    acts["compute"][0] += compute * (1 - BACKWARD)
+    events = np.zeros(count, EVENT)
+    events["nbytes"], events["source"] = nbytes // count, -1
+    signature = CallSignature("all_reduce", 0, nbytes // count, ASYNC)
+    starts, table = np.arange(ranks + 1) * len(acts), np.tile(acts, ranks)
+    return ProgramModel(starts, table, events, np.zeros(ranks), (signature,), 1, compute)

@@ -1,0 +1,112 @@
+"""Compare the runs of two results files: is the new side slower, faster, or the same, in each case.
+
+The unit is the launch: each completed run of a file is one, as `hpccomm perf ... --launches 10` makes them.
+A case is slower if a rank-sum test of the launches' medians says so, after a correction for the number of
+cases, by more than the minimum effect. Runs of machines that differ are refused.
+
+The exit status is 0 if no case is slower, 1 if one is slower or has wrong results (with --require-decision
+also if one is undecided or untested), and 2 if the command failed.
+
+Examples
+--------
+  hpccomm compare last_month.h5 today.h5
+  hpccomm compare last_month.h5 today.h5 --minimum 5% --junit verdict.xml --json verdict.json
+  hpccomm compare runs.h5 runs.h5 --base-runs 1,2,3 --new-runs 4,5,6
+  hpccomm compare archive/october archive/november          folders of results files
+  hpccomm compare runs.h5 runs.h5 --base-variant ring --new-variant tree
+  hpccomm compare runs.h5 runs.h5 --across algorithm=ring:tree
+  hpccomm compare 4_ranks.h5 8_ranks.h5 --across ranks
+"""
+
+import argparse
+
+from hpccomm.errors import UsageError
+from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
+from hpccomm.results.comparison.statistics import require_scipy
+from hpccomm.tools import output
+from hpccomm.tools.flag import Flag
+from hpccomm.tools.flags import ANY_MACHINE
+from hpccomm.tools.perf import readers
+
+
+def across(text: str) -> tuple[str, tuple[str, str]]:
+    """Read what differs on purpose: its name, or ``name=base:new``."""
+    name, given, values = text.partition("=")
+    base, _, new = values.partition(":")
+    if given and not (base and new):
+        raise argparse.ArgumentTypeError(f"{text!r} is incomplete; give {name} or {name}=BASE:NEW")
+    return readers.one_of(ACROSS, "thing to compare across")(name), (base, new)
+
+
+_OF_SIDES = (
+    ("runs RUN[,RUN...]", readers.listed, "only these runs of the {} side, by name or number"),
+    ("series NAME", str, "only launches of this series, on the {} side"),
+    ("variant NAME", str, "only what was measured of this variant, on the {} side"),
+)
+
+FLAGS = (
+    Flag("BASE", readers.file, "a results file, or a folder of them", "base"),
+    Flag("NEW", readers.file, "the runs to compare with it", "new"),
+    Flag("--minimum PERCENT 2%", readers.percentage, "the least change that counts"),
+    Flag(
+        "--level PERCENT 1%",
+        readers.percentage,
+        "how often equal sides may be found to differ, in all cases together",
+    ),
+    readers.choice(
+        "--measure",
+        MEASURES,
+        "measure",
+        "what a launch took: median of isolated repetitions, median of those back to back, or the printed "
+        "time; auto takes the first that all launches of a case have",
+        AUTO,
+    ),
+    Flag(
+        "--across NAME[=BASE:NEW]",
+        across,
+        f"what differs on purpose, one of {', '.join(ACROSS)}; may be given again. If one side has several "
+        "values, each is compared with that of the other; BASE:NEW takes one value of each side",
+        values="append",
+    ),
+    Flag(
+        "--metric METRIC",
+        readers.one_of((*METRICS,), "metric"),
+        "compared figure: time or busbw (default time; busbw across collectives or ranks)",
+    ),
+    *(
+        Flag(f"--{side}-{usage}", read, meaning.format(side))
+        for side in ("base", "new")
+        for usage, read, meaning in _OF_SIDES
+    ),
+    ANY_MACHINE,
+    Flag("--require-decision", bool, "exit status 1 if there is a case without a verdict"),
+    Flag("--junit FILE.xml", readers.file, "write the verdicts as JUnit's XML"),
+    Flag("--json FILE.json", readers.file, "write them as JSON"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; return the exit status."""
+    from hpccomm.results.comparison import matching, text
+    from hpccomm.results.comparison.verdict import Rules, compare
+    from hpccomm.tools.progress import watched
+
+    require_scipy("hpccomm compare")
+    with watched(f"reading {args.base.name} and {args.new.name}"):
+        base = matching.side([args.base], args.base_series, args.base_runs, args.base_variant or "")
+        new = matching.side([args.new], args.new_series, args.new_runs, args.new_variant or "")
+    values = dict(args.across or ())
+    if all(a == b for a, b in values.values()) and (twice := matching.on_both_sides(base, new)):
+        raise UsageError(
+            f"{twice} is on both sides; choose runs by --base-runs and --new-runs, variants of a run by "
+            "--base-variant and --new-variant, or values by --across algorithm=ring:tree"
+        )
+    rules = Rules(args.minimum, args.level, args.measure, values, args.metric or metric_of(values))
+    with watched("comparing"):
+        compared = compare(base, new, rules, any_machine=args.any_machine)
+    if args.json is not None:
+        output.write_file(args.json, text.as_json(compared))
+    if args.junit is not None:
+        output.write_file(args.junit, text.as_junit(compared, f"{args.base} against {args.new}"))
+    output.write(text.text(compared))
+    return 1 if compared.failed or (args.require_decision and not compared.decided) else 0

@@ -1,0 +1,188 @@
+"""Reads nccl-tests' JSON, versions 2 and 3, as ``-J`` writes it.
+
+`hpccomm perf -J` writes the same. `hpccomm.tools.runs.logs.reading` passes the values to it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from hpccomm.backends.nccl.facts import version_text
+from hpccomm.errors import ResultsError
+from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
+from hpccomm.results.table import TIME_FORMAT
+from hpccomm.tools.runs.logs import imported
+from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.tools.runs.logs.printed import Figure, PrintedRow, Unfit, measured
+
+VERSIONS = (2, 3)
+
+_SETTINGS = {each.name for each in fields(Config)}
+
+Block = tuple[str, str, str]
+"""Collective, backend and algorithm; hpccomm writes them, nccl-tests mostly nothing."""
+
+
+def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[LogTable]:
+    """Return the tables of a document, as runs or with the reason why not.
+
+    Raises
+    ------
+    ResultsError
+        If it is of another version.
+    ValueError, LookupError, TypeError, AttributeError, OverflowError
+        If the document has another form.
+    """
+    if document["version"] not in VERSIONS:
+        raise ResultsError(
+            f"{defaults.name} is nccl-tests' JSON of version {document['version']}; versions "
+            f"{' and '.join(map(str, VERSIONS))} can be read"
+        )
+    settings = dict(document["config"])
+    # It names the first device of each process.
+    share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
+    named = [_rank(each) for each in settings.pop("devices", document.get("devices", []))]
+    ranks = _ranks(named, share) or imported.unknown_ranks(defaults.ranks or 1)
+    run = ImportedRun(_info(document, defaults, ranks), line=line)
+    left_out: list[LogTable] = []
+    results = [(_block(each, document), each) for each in document["results"]]
+    for block, members in groupby(results, key=lambda each: each[0]):
+        part = [each for _, each in members]
+        iterations = document["config"].get("iterations", 0)
+        printed = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
+        if not printed:
+            continue
+        host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
+        own = len(_words(part[0])) == 3
+        try:
+            of = measured(block[0], imported.ranks_of(named, share), defaults)
+            run.rows += of.rows(printed, block[1], block[2], host_time=host_time, own=own)
+        except Unfit as error:
+            left_out.append(LeftOutTable(line, f"{len(printed)} rows", str(error), error.unlike))
+            continue
+        run.notes += of.notes
+        run.samples += [_samples(row.repetitions, len(ranks)) for row in printed]
+    if not run.rows:
+        return left_out or [LeftOutTable(line, "a document", "has no rows")]
+    run.info = replace(run.info, config=_config(settings, run.rows))
+    if (ended := document.get("end_time")) is not None:
+        run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
+    run.status = _status(document, run)
+    return [run, *left_out]
+
+
+def _info(document: dict[str, Any], defaults: LogDefaults, ranks: tuple[RankInfo, ...]) -> RunInfo:
+    environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
+    version = document.get("nccl_version")
+    versions = {} if not version else {"nccl": version_text(int(version))}
+    started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
+    known, words = replace(defaults, started=started), map(str, document.get("args", []))
+    unknown = imported.settings_of([])
+    return imported.run_info(known, unknown, ranks, versions, tuple(words), environment)
+
+
+def _status(document: dict[str, Any], run: ImportedRun) -> str:
+    bad = imported.status_of(run.rows, int((document.get("out_of_bounds") or {}).get("count") or 0))
+    if bad != imported.COMPLETED:
+        return bad
+    if errors := [each for each in document.get("errors") or [] if each]:
+        return f"failed: {errors[0]}"
+    if run.ended is None:
+        return imported.CUT
+    judged_slow = str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false"
+    return imported.SLOW if judged_slow else imported.COMPLETED
+
+
+def _ranks(named: list[RankInfo], share: int) -> tuple[RankInfo, ...]:
+    """Return all ranks; a process names the first of its devices."""
+    hosts = list(dict.fromkeys(each.host for each in named))
+    return tuple(
+        replace(
+            each,
+            rank=each.rank + place,
+            node=hosts.index(each.host),
+            device=each.device + place if each.device >= 0 else each.device,
+            device_hex=each.device_hex if not place else "",
+        )
+        for each in named
+        for place in range(share)
+    )
+
+
+def _halves(result: dict[str, Any], number: int, iterations: int) -> Iterator[PrintedRow]:
+    """Yield the rows of a result; their line is its number."""
+    for place in ("out_of_place", "in_place"):
+        half = result.get(place)
+        if half is None:
+            continue
+        wrong = half.get("nwrong")
+        case = str(result["type"]), str(result.get("redop") or ""), int(result.get("root", -1))
+        size = int(result["size"]), int(result["count"]), place == "in_place"
+        time, algbw, busbw = (
+            Figure(float(_either(half, *names)))
+            for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
+        )
+        yield PrintedRow(
+            *(number, *case, *size, time, algbw, busbw),
+            wrong=UNCHECKED if wrong is None else int(wrong),
+            iterations=int(result.get("actual_iterations", iterations)),
+            repetitions=result.get(f"{place}_per_iter"),
+        )
+
+
+def _words(result: dict[str, Any]) -> list[str]:
+    return str(result.get("experiment_name") or "").split()
+
+
+def _block(result: dict[str, Any], document: dict[str, Any]) -> Block:
+    words = _words(result)
+    if len(words) == 3:
+        return words[0], words[1], words[2]
+    program = str((document.get("args") or [""])[0])
+    return (imported.collective_of(program) if "_perf" in program else ""), "nccl", "auto"
+
+
+def _rank(device: dict[str, Any]) -> RankInfo:
+    kinds = {"rank": int, "group": int, "pid": int, "device": int} | dict.fromkeys(
+        ("device_hex", "device_info"), str
+    )
+    facts: dict[str, Any] = {key: kind(device[key]) for key, kind in kinds.items() if key in device}
+    return RankInfo(host=str(device["hostname"]), **facts)
+
+
+def _config(settings: dict[str, Any], rows: list[Row]) -> Config:
+    values = {name: _plain(value) for name, value in settings.items() if name in _SETTINGS}
+    for name in ("per_iter_timing", "parallel_init"):
+        values[name] = bool(values.get(name, False))
+    return imported.settings_of(rows, **values)
+
+
+def _plain(value: Any) -> int:
+    """Return a number; nccl-tests writes truth values as text."""
+    return int({"true": 1, "false": 0}.get(value, value))
+
+
+def _either(half: dict[str, Any], *names: str) -> Any:
+    """Return the value of the first of these keys that is there; versions spell it in two ways."""
+    return half[next((name for name in names if name in half), names[0])]
+
+
+def _samples(repetitions: dict[str, Any] | None, ranks: int) -> np.ndarray | None:
+    """Return the seconds of repetitions, shape ``(repetitions, ranks)``.
+
+    Of a process with several ranks, and where the log has only the slowest process, all have the time of the slowest.
+    """
+    if repetitions is None:
+        return None
+    slowest = np.array(repetitions["times_us"], float)[:, None] * 1e-6
+    processes = repetitions.get("per_process_max_times_us")
+    if processes is None:
+        return np.repeat(slowest, ranks, axis=1)
+    times = np.array(processes, float).T * 1e-6
+    if not len(times) or ranks % times.shape[1]:
+        return np.repeat(slowest, ranks, axis=1)
+    return np.repeat(times, ranks // times.shape[1], axis=1)

@@ -1,0 +1,237 @@
+"""Print a stored run, with its table as `hpccomm perf` printed it, or a recording of a program.
+
+A run comes with the facts of its machine, a recording with its calls and the cost of its gradients. Damaged parts
+are left out and named on standard error, and the exit status is 2.
+
+Examples
+--------
+  hpccomm show run.h5              the last run of the file
+  hpccomm show run.h5 --run 1      the first
+  hpccomm show run.h5 --run run0003
+  hpccomm show run.h5 --run recording0001  the calls of a program, or the cost of its gradients
+  hpccomm show run.h5 --statistics  medians and percentiles as well
+  hpccomm show run.h5 --expect 8xinfiniband-ndr    its part of its links' bandwidth
+  hpccomm show archive/ --list     a line for each run and recording of a folder
+  hpccomm show archive/ --list --case all_reduce:1M --since 30d --host 'gpu-1*'
+  hpccomm show run.h5 --verify     a line a run; status 2 if anything is not as it was stored
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+
+from hpccomm.errors import UsageError
+from hpccomm.results.origin import in_words
+from hpccomm.results.recording import Recording
+from hpccomm.results.recording_text import contents
+from hpccomm.results.run import Run, WholeSamples, choose
+from hpccomm.results.table import TIME_FORMAT
+from hpccomm.runtime.lifetime import Status
+from hpccomm.tools import output
+from hpccomm.tools.flag import Flag, FlagGroup
+from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, query, refuse
+from hpccomm.tools.perf import readers
+from hpccomm.tools.perf.flags import EXPECTED, NOTHING_EXPECTED
+from hpccomm.tools.progress import watched
+from hpccomm.units import counted, counted_all
+
+FLAGS = (
+    Flag(
+        "FILE",
+        readers.file,
+        "a results file; with --list several, and folders of them",
+        "files",
+        values="+",
+    ),
+    RUN,
+    Flag("--list", bool, "a line for each run and recording of the files, instead"),
+    Flag(
+        "--verify",
+        bool,
+        "check every run, row, sample and recording of the file against its checksum instead",
+    ),
+    Flag(
+        "--statistics",
+        bool,
+        "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
+        "a training, as well, in lines of comment",
+    ),
+    FlagGroup((*LOOKED_FOR, JSON), "which runs and recordings --list finds"),
+    FlagGroup(EXPECTED, "the expectations"),
+)
+
+_OF_LIST = ("case", "since", "until", "host", "json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the run; return the exit status."""
+    from hpccomm.results import pairs, pairs_text, rates, recording_text, table
+    from hpccomm.results.archive import verify
+    from hpccomm.results.bounds import published
+    from hpccomm.results.recording import Recording
+
+    if args.near is not None and args.expected is None:
+        raise UsageError(NOTHING_EXPECTED)
+    if args.expected is not None and (args.list or args.verify):
+        other = "list" if args.list else "verify"
+        raise UsageError(f"--expect is about the rows of one run; leave it or --{other} out")
+    if args.list:
+        return _list(args)
+    refuse(args, _OF_LIST, "belongs to --list; give that too, or leave it out")
+    file, *more = args.files
+    if more or file.is_dir():
+        raise UsageError(
+            f"{file if file.is_dir() else f'{1 + len(more)} files'}: show prints a run of one file; add --list to "
+            "list several files, or a folder"
+        )
+    if args.verify:
+        with watched(f"checking {file.name}") as progress:
+            lines, whole = verify(file, progress)
+        output.write("".join(f"{line}\n" for line in lines))
+        return 0 if whole else 2
+    examined, status = output.read_file(file)
+    chosen = choose(examined.stored, args.run)
+    if args.expected is not None and (
+        isinstance(chosen, Recording)
+        or pairs.ENTRY in chosen.entries
+        or rates.are_rates(chosen.rows)
+    ):
+        raise UsageError(
+            f"--expect: {chosen.name} has no rows of collectives; name another run by --run"
+        )
+    listing = _file_listing(examined.runs, examined.recordings, chosen)
+    if isinstance(chosen, Recording):
+        output.write(listing + recording_text.text(chosen, statistics=args.statistics))
+        return status
+    if pairs.ENTRY in chosen.entries:
+        output.write(listing + _run_facts(chosen) + pairs_text.text(*pairs.read(chosen)))
+        return status
+    damage = []
+    with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
+        text = ""
+        # A run of two variants has measured them in turns; each has a table to itself.
+        for variant, part in chosen.by_variant().items():
+            samples = WholeSamples(part, progress)
+            text += f"# Variant: {variant}\n" if variant else ""
+            if rates.are_rates(part.rows):
+                text += rates.text(part.info, part.rows, samples)
+            else:
+                text += table.run_text(
+                    part.info,
+                    part.rows,
+                    samples,
+                    finished=part.status == "completed",
+                    whole=not part.damage,
+                    statistics=args.statistics,
+                    timings=part.timings,
+                )
+            damage += samples.damage()
+        text += chosen.others.line + _how_to_compare(chosen)
+        text += "".join(
+            f"# Published : {collective} {each}\n"
+            for collective in dict.fromkeys(row.collective for row in chosen.rows)
+            for each in published(chosen.info, collective)
+        )
+        expected, failed = _expected(args, chosen)
+    output.write(listing + _run_facts(chosen) + text + expected)
+    return output.damaged(damage, file) or status or failed
+
+
+def _how_to_compare(run: Run) -> str:
+    """Return a comment with the command that compares a run's variants; empty without variants."""
+    variants = list(run.by_variant())
+    if len(variants) < 2 or run.status != "completed" or run.damage:
+        return ""
+    base, new = (shlex.quote(run.info.series[side]) for side in ("base", "new"))
+    file = shlex.quote(str(run.path))
+    return (
+        f"# To compare the variants: hpccomm compare {file} {file} --base-runs {run.name} --new-runs {run.name} "
+        f"--base-variant {base} --new-variant {new}\n"
+    )
+
+
+def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
+    """Return a text on whether a run meets expectations, and the exit status."""
+    from hpccomm.results.expectations import Judge, expectation
+    from hpccomm.results.repetitions import typical
+
+    if args.expected is None:
+        return "", 0
+    expected = expectation(args.expected, run.info)
+    judge = Judge(expected, run.info, args.near)
+    text = ""
+    for variant, part in run.by_variant().items():
+        timed = zip(part.rows, part.timings, strict=True)
+        for block, table in groupby(timed, key=lambda each: each[0].block):
+            for row, timing in table:
+                judge.add(typical(row, timing))
+            words = [*block, *([f"[{variant}]"] if variant else [])]
+            text += f"# {' '.join(words)}\n{judge.finish(run.others.failed)}"
+    whole = run.status == "completed"
+    if not whole:
+        text += f"# The run did not complete ({run.status}): FAILED\n"
+    status = Status.UNDECIDED if run.others.busy and judge.judged and whole else 1
+    return text + judge.nothing(), status if judge.failures > 0 or not whole else 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    """List the runs and recordings of files and folders; return the exit status."""
+    from hpccomm.results import archive
+
+    refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")
+    asked = query(args)
+    with watched("reading files") as progress:
+        searched = archive.search(args.files, asked, progress, recordings=True)
+    output.write(archive.as_json(searched) if args.json else archive.listing(searched, asked))
+    return output.damaged(searched.damage)
+
+
+def _file_listing(
+    runs: Sequence[Run], recordings: Sequence[Recording], chosen: Run | Recording
+) -> str:
+    """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
+    if len(runs) + len(recordings) < 2:
+        return ""
+    numbers = counted_all(run=len(runs), recording=len(recordings))
+    lines = [f"# {chosen.path} holds {numbers}:"]
+    for run in runs:
+        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
+            "no whole row" if run.damage else "no rows"
+        )
+        lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
+    lines += [
+        _entry(each, chosen, each.facts.started, each.ranks, contents(each)) for each in recordings
+    ]
+    return "".join(line + "\n" for line in [*lines, "#"])
+
+
+def _entry(
+    each: Run | Recording, chosen: Run | Recording, started: datetime, ranks: int, what: str
+) -> str:
+    mark = "*" if each.name == chosen.name else " "
+    return (
+        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {counted(ranks, 'rank')}  {what}  "
+        f"{each.status}"
+    )
+
+
+def _run_facts(run: Run) -> str:
+    """Return who made a run, where, when and how it ended, as comment lines."""
+    info = run.info
+    started = info.started.strftime(TIME_FORMAT + " %z")
+    ended = "" if run.ended is None else f" to {run.ended.strftime(TIME_FORMAT)}"
+    status = in_words(run.status, counted(len(run.rows), "row"), run.host)
+    lines = [
+        f"# Run {run.name} of {run.path}: {status}",
+        f"# Started {started}{ended} by {info.user}, {counted(len(info.ranks), 'rank')} on "
+        f"{counted(info.nodes, 'node')}, launcher {info.launcher}",
+        f"# Command: {shlex.join(info.arguments)}",
+    ]
+    if info.slurm:
+        lines.append("# " + " ".join(f"{name}={value}" for name, value in info.slurm.items()))
+    if info.environment:
+        pairs = " ".join(f"{name}={value}" for name, value in info.environment.items())
+        lines.append(f"# Environment: {pairs}")
+    return "".join(line + "\n" for line in [*lines, "#"])

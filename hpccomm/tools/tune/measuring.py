@@ -1,0 +1,454 @@
+"""Measures this machine for a table: each collective, over sizes, by every algorithm that applies.
+
+`table` calls it for each collective, and `rows` makes the rows of the times. In the end `auto` is measured with the
+new table: it is to be as fast as the best fixed choice, measured anew.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.calls.policy import AUTO, NATIVE, Pick, TableRow, TableRows
+from hpccomm.calls.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE
+from hpccomm.communicator import Communicator
+from hpccomm.errors import UsageError
+from hpccomm.results.schema import UNCHECKED, Row
+from hpccomm.schedules.algorithms import ALGORITHMS, registered
+from hpccomm.schedules.cost.terms import ranked
+from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.tools.perf.facts import figures
+from hpccomm.tools.perf.isolated import back_to_back
+from hpccomm.tools.perf.names import NO_OP, NO_TYPE
+from hpccomm.tools.progress import Progress
+from hpccomm.tools.tune.calls import DTYPE, ROOT, Array, Call, TunedCall, TuneRequest, policy_of
+
+CHANGE = math.log(1.1)
+"""Least gain over all sizes for which the pick changes: the logarithm of a time ratio."""
+
+LIMIT = math.log(1.05)
+"""A pick that is further from the fastest at a size than this counts `WEIGHT` times more."""
+
+WEIGHT = 10.0
+"""The factor for the part of a loss that is beyond `LIMIT`."""
+
+OWN = math.log(1.02)
+"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call, which
+lets other threads run Python while it waits."""
+
+Times = Sequence[tuple[int, Mapping[Pick, float]]]
+"""Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""
+
+
+def rows(times: Times) -> TableRows:
+    """Return rows whose picks are close to the fastest at every size, with few changes.
+
+    The rows are the sequence of picks with the least cost. The cost is the sum of the logarithmic losses
+    against the fastest pick of each size, and of a constant for each change. Because of this constant,
+    noise between picks of about the same speed causes no change. The sequence is found by dynamic
+    programming (A. J. Viterbi, "Error bounds for convolutional codes and an asymptotically optimum
+    decoding algorithm", 1967).
+
+    Where two neighboring sizes have different picks, the switch point is their geometric mean.
+    """
+    picks = sorted({pick for _, measured in times for pick in measured})
+    cost = dict.fromkeys(picks, 0.0)
+    before: list[dict[Pick, Pick]] = []
+    for position, (_, measured) in enumerate(times):
+        cheapest = min(picks, key=lambda pick: cost[pick])
+        came = {
+            pick: pick if not position or cost[pick] <= cost[cheapest] + CHANGE else cheapest
+            for pick in picks
+        }
+        fastest = min(measured.values())
+        cost = {
+            pick: cost[came[pick]]
+            + (CHANGE if came[pick] != pick else 0.0)
+            + _loss(measured.get(pick, math.inf), fastest)
+            + (0.0 if pick.algorithm == NATIVE else OWN)
+            for pick in picks
+        }
+        before.append(came)
+    pick = min(picks, key=lambda each: cost[each])
+    chosen = []
+    for came in reversed(before):
+        chosen.append(pick)
+        pick = came[pick]
+    chosen.reverse()
+    result = [TableRow(0, chosen[0])]
+    for index in range(1, len(times)):
+        if chosen[index] != chosen[index - 1]:
+            start = round(math.sqrt(times[index - 1][0] * times[index][0]))
+            result.append(TableRow(start, chosen[index]))
+    return tuple(result)
+
+
+def _loss(seconds: float, fastest: float) -> float:
+    """Return the logarithmic loss of a pick at a size; the part beyond `LIMIT` counts more."""
+    lost = math.log(seconds / fastest)
+    return lost + WEIGHT * max(0.0, lost - LIMIT)
+
+
+def changes(rows: TableRows, sizes: Sequence[int]) -> list[int]:
+    """Return further sizes to measure: one between each two sizes that have different picks.
+
+    Neighbors that differ by a factor of at most two need no size between them.
+    """
+    between = []
+    for row in rows[1:]:
+        below = max((size for size in sizes if size < row.start), default=0)
+        above = min(size for size in sizes if size >= row.start)
+        if below and above > 2 * below:
+            between.append(round(math.sqrt(below * above)))
+    return between
+
+
+Seconds = NDArray[np.float64]
+Candidates = Mapping[Pick, Call]
+"""The candidates for a call: each algorithm, segment and number of channels."""
+
+MOST_CALLS = 1000
+"""The most calls of a block."""
+
+HOPELESS = 1.6
+"""A candidate that takes more than this many times as long as the fastest in the first, short measurement is
+not measured again."""
+
+MOST_CANDIDATES = 4
+"""The most candidates that are measured again at a size, of all and of hpccomm's own."""
+
+SETTLED = 1 << 20
+"""From this size in bytes on, a candidate that was far slower at the size before is not tried."""
+
+FAR = 3.0
+"""A candidate is far slower if it takes more than this many times as long as the fastest."""
+
+PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
+"""Sizes in bytes at which estimated times are compared, to leave out algorithms far from the best."""
+
+SENSIBLE = 2
+"""At each of these sizes, this many algorithms with the shortest estimated times are tried."""
+
+SLOWER = 1.1
+"""How many times as long as the best fixed choice `auto` may take."""
+
+RIVALS = 3
+"""`auto` is measured against this many fixed choices: the fastest ones."""
+
+TURNS = 3
+"""The most measurements of a size: `auto` may be slower in a single one by chance."""
+
+
+@dataclass(slots=True)
+class SizeTimes:
+    """The measurements at one size.
+
+    Attributes
+    ----------
+    nbytes : int
+        The size.
+    rough : dict of Pick to float
+        Approximate seconds of a call, by each candidate of the first round.
+    seconds : dict of Pick to float
+        Seconds of a call, by each candidate of the full measurement.
+    samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
+        The times from which `seconds` were computed.
+    """
+
+    nbytes: int
+    rough: dict[Pick, float]
+    seconds: dict[Pick, float]
+    samples: dict[Pick, Seconds]
+
+
+def in_turns(
+    comm: Communicator, candidates: Candidates, blocks: int, calls: Mapping[Pick, int]
+) -> dict[Pick, Seconds]:
+    """Time blocks of calls in turns, so that a change of the machine affects all candidates alike. Collective; blocks.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose ranks call.
+    candidates : mapping of Pick to callable
+        The calls.
+    blocks : int
+        How often each is timed.
+    calls : mapping of Pick to int
+        Calls of a block, the same on all ranks.
+
+    Returns
+    -------
+    dict of Pick to ndarray of float64, shape (blocks, ranks)
+        Mean seconds of a call; the same on all ranks.
+    """
+    own = np.empty((len(candidates), blocks))
+    for block in range(blocks):
+        for seconds, (pick, call) in zip(own, candidates.items(), strict=True):
+            comm.barrier()
+            seconds[block] = back_to_back([call] * calls[pick]).mean()
+    times: Seconds = comm.all_gather(own, algorithm="ring")
+    return dict(zip(candidates, np.moveaxis(times, 0, -1), strict=True))
+
+
+def roughly(comm: Communicator, candidates: Candidates) -> dict[Pick, float]:
+    """Return the approximate seconds of each candidate, the same on all ranks. Collective; blocks."""
+    for call in candidates.values():  # does the work of a first use
+        call()
+    times = in_turns(comm, candidates, 3, dict.fromkeys(candidates, 2))
+    return {pick: float(seconds.max(axis=1).min()) for pick, seconds in times.items()}
+
+
+def typical(samples: Seconds) -> float:
+    """Return the lower quartile of the slowest rank's seconds.
+
+    Other work on the machine only adds to a time. On a quiet machine the quartile is close to the median;
+    on a busy one it is closer than the median to the time that the call itself needs.
+    """
+    return float(np.quantile(samples.max(axis=1), 0.25))
+
+
+class Bench:
+    """Communicators with the arrays that calls are measured on.
+
+    Parameters
+    ----------
+    comms : mapping of int to Communicator
+        One for each segment in bytes; 0 leaves segments and channels to the built-in table.
+    memory : tuple of two ndarray
+        For the calls.
+    request : TuneRequest
+        Says how much time the measurement takes, and whether to try every algorithm.
+    """
+
+    def __init__(
+        self, comms: Mapping[int, Communicator], memory: tuple[Array, Array], request: TuneRequest
+    ) -> None:
+        self._comms = comms
+        self.memory = memory
+        self._request = request
+        self.comm = next(iter(comms.values()))
+
+    def sweep(
+        self, call: TunedCall, sizes: Sequence[int], report: Callable[[SizeTimes], None]
+    ) -> list[SizeTimes]:
+        """Measure a call at `sizes`, and at sizes between those where the fastest candidate changes.
+
+        Collective; blocks. The times are the same on all ranks, in ascending order of size.
+        """
+        measured: dict[int, SizeTimes] = {}
+        before: SizeTimes | None = None
+        ranks = self.comm.size
+        for size in sorted({call.even(size, ranks) for size in sizes} - {0}) or [0]:
+            before = measured[size] = self._measure(call, size, before)
+            report(before)
+        between = {
+            call.even(size, ranks)
+            for rows in cases([*measured.values()], call).values()
+            for size in changes(rows, [*measured])
+        }
+        for size in sorted(between - measured.keys()):
+            measured[size] = self._measure(call, size, None)
+            report(measured[size])
+        return [measured[size] for size in sorted(measured)]
+
+    def _measure(self, call: TunedCall, nbytes: int, smaller: SizeTimes | None) -> SizeTimes:
+        candidates = self.candidates(call, nbytes)
+        if smaller is not None and nbytes > SETTLED:
+            near = _near(smaller.rough, FAR)
+            candidates = {pick: run for pick, run in candidates.items() if pick in near}
+        rough = roughly(self.comm, candidates)
+        near = _near(rough, HOPELESS, MOST_CANDIDATES)
+        close = {pick: run for pick, run in candidates.items() if pick in near}
+        samples = self.repeated(close, rough)
+        seconds = {pick: typical(each) for pick, each in samples.items()}
+        return SizeTimes(nbytes, rough, seconds, samples)
+
+    def repeated(self, candidates: Candidates, rough: Mapping[Pick, float]) -> dict[Pick, Seconds]:
+        """Time calls in turns; `rough` holds the approximate seconds of each. Collective."""
+        seconds = self._request.seconds
+        calls = {pick: math.ceil(seconds / max(rough[pick], 1e-7)) for pick in candidates}
+        calls = {pick: min(MOST_CALLS, max(1, number)) for pick, number in calls.items()}
+        return in_turns(self.comm, candidates, self._request.blocks, calls)
+
+    def candidates(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
+        """Return the candidates for a call. Local."""
+        result: dict[Pick, Call] = {}
+        for segment, comm in self._comms.items():
+            for name in self._names(call.collective):
+                args, keywords = call.arguments(comm, nbytes, self.memory, name)
+                try:
+                    choice = comm.explain(call.collective, *args, **keywords)
+                except UsageError:  # it does not apply
+                    continue
+                pick = Pick(name)
+                if name != NATIVE:
+                    pick = policy_of(comm).named(
+                        call.collective, name, nbytes, deterministic=call.form == ORDERED_CASE
+                    )
+                if segment:
+                    if choice.segment is None:  # it is not cut: the same as without
+                        continue
+                    pick = pick._replace(segment=segment)
+                result.setdefault(pick, partial(getattr(comm, call.collective), *args, **keywords))
+        return result
+
+    def _names(self, collective: str) -> list[str]:
+        """Return the algorithms to try. Other packages' have no estimate: all are tried."""
+        network = policy_of(self.comm).network()
+        by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
+        sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
+        for nbytes in PROBES:
+            best = ranked(network, collective, nbytes, by_messages, DEFAULT_SEGMENT)
+            sensible.update(each.algorithm for each in best[:SENSIBLE])
+        every = self._request.every
+        own = [name for name in ALGORITHMS[collective] if every or name in sensible]
+        return [NATIVE, *own, *registered()[collective]]
+
+
+def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:
+    """Return the candidates within a factor of the fastest, of all and of hpccomm's own; native always."""
+    by_speed = sorted(rough, key=lambda pick: rough[pick])
+    own = [pick for pick in by_speed if pick.algorithm != NATIVE]
+    result = {pick for pick in by_speed if pick.algorithm == NATIVE}
+    for picks in (by_speed, own):
+        result.update([pick for pick in picks if rough[pick] <= factor * rough[picks[0]]][:most])
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """`auto` at one size.
+
+    Attributes
+    ----------
+    call : TunedCall
+        The call.
+    nbytes : int
+        The size.
+    seconds : float
+        Seconds of a call by `auto`.
+    fixed : dict of Pick to float
+        Seconds of a call by the fastest fixed choices and by the backend's own algorithm.
+    chosen : Pick
+        What `auto` takes at this size.
+    """
+
+    call: TunedCall
+    nbytes: int
+    seconds: float
+    fixed: dict[Pick, float]
+    chosen: Pick
+
+    @property
+    def best(self) -> Pick:
+        """The fastest fixed choice."""
+        return min(self.fixed, key=lambda pick: self.fixed[pick])
+
+    @property
+    def ratio(self) -> float:
+        """The time of `auto` over that of the fastest fixed choice."""
+        return self.seconds / self.fixed[self.best]
+
+    @property
+    def slower(self) -> bool:
+        """Whether another choice would have been faster by more than `SLOWER`.
+
+        Where the fastest is what `auto` takes, both times are of the same calls, and differ by noise.
+        """
+        return self.best != self.chosen and self.ratio > SLOWER
+
+
+def verify(
+    bench: Bench,
+    tuned: Communicator,
+    call: TunedCall,
+    measured: Sequence[SizeTimes],
+    progress: Progress,
+) -> list[Confirmation]:
+    """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
+
+    Parameters
+    ----------
+    bench : Bench
+        Measures the fixed choices.
+    tuned : Communicator
+        Uses the new table.
+    call : TunedCall
+        The call.
+    measured : sequence of SizeTimes
+        The earlier measurements.
+    progress : Progress
+        Says how far it is.
+    """
+    confirmations = []
+    for times in measured:
+        progress.show(f"measuring {call.collective} by the table")
+        candidates = bench.candidates(call, times.nbytes)
+        rough = {pick: took for pick, took in times.seconds.items() if pick in candidates}
+        fastest = sorted(rough, key=lambda pick: rough[pick])[:RIVALS]
+        runs = {
+            pick: run
+            for pick, run in candidates.items()
+            if pick in fastest or (pick in rough and pick.algorithm == NATIVE)
+        }
+        # Where the backend has no algorithm of its own, tables have another case.
+        native = any(pick.algorithm == NATIVE for pick in candidates)
+        row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
+        automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
+        args, keywords = call.arguments(tuned, times.nbytes, bench.memory, AUTO)
+        runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
+        rough[automatic] = rough[fastest[0]]
+        roughly(bench.comm, runs)
+        samples: dict[Pick, list[Seconds]] = {pick: [] for pick in runs}
+        for _ in range(TURNS):
+            for pick, more in bench.repeated(runs, rough).items():
+                samples[pick].append(more)
+            seconds = {pick: typical(np.concatenate(each)) for pick, each in samples.items()}
+            by_auto = seconds.pop(automatic)
+            confirmation = Confirmation(call, times.nbytes, by_auto, seconds, chosen)
+            if not confirmation.slower:
+                break
+        confirmations.append(confirmation)
+        progress.advance()
+    return confirmations
+
+
+def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows]:
+    """Return the rows of a call for each case that was measured."""
+    everything = [(each.nbytes, each.seconds) for each in measured]
+    if call.form:
+        return {call.form: rows(everything)}
+    own = [
+        (nbytes, {pick: took for pick, took in seconds.items() if pick.algorithm != NATIVE})
+        for nbytes, seconds in everything
+    ]
+    of_case = {OWN_CASE: rows(own)}
+    if own != everything:
+        of_case[NATIVE_CASE] = rows(everything)
+    return of_case
+
+
+def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tuple[Row, Seconds]]:
+    """Yield the rows of a results file for what was measured at one size."""
+    what, nbytes = call.what, times.nbytes
+    suffix, backend = call.form and f" {call.form}", comm.backends["host"] or ""
+    type_name, op_name = "float" if what.moves else NO_TYPE, "sum" if what.reduces else NO_OP
+    in_place = what.sends == what.receives == "whole"
+    size = ROOT if what.rooted else -1, nbytes, nbytes // DTYPE.itemsize, in_place
+    for pick, samples in times.samples.items():
+        case = call.collective, backend, spelled(pick) + suffix, type_name, op_name, *size
+        rates = figures(nbytes, typical(samples), what.bus_factor(comm.size))
+        yield Row(*case, *rates, UNCHECKED, len(samples), time.time()), samples
+
+
+def spelled(pick: Pick) -> str:
+    """Return a pick as text: its algorithm, and segment and channels unless default."""
+    name, segment, channels = pick
+    return (
+        f"{name}/{segment or ''}/{channels}" if channels else f"{name}/{segment}".removesuffix("/0")
+    )
