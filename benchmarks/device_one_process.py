@@ -20,8 +20,8 @@ from contest.device import check, one_rank, to_device, to_host
 from contest.verdicts import Verdicts
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.memory.cuda.folding import DeviceFolder
-from hpccomm.memory.cuda.folding import folds as on_device
+from hpccomm.memory.cuda.arrays import DeviceFolder
+from hpccomm.memory.cuda.arrays import folds as on_device
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import ReduceOp, meaningful, premul_sum
 

@@ -54,11 +54,12 @@ from contest.program import Option
 from contest.race import Limit, race
 from contest.results import Line, Result
 from hpccomm.calls import policy
-from hpccomm.results import origin
+from hpccomm.results import facts as origin
 from hpccomm.results.schema import RunInfo
+from hpccomm.tools import flags
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.drawing.pictures import check_place, save
-from hpccomm.tools.perf import facts, readers
+from hpccomm.tools.perf import facts
 
 EVERY = "every"
 """Stands for every algorithm, the backend's own among them."""
@@ -67,7 +68,7 @@ CONTENDERS = (GLOO, COPY, PLAN, *OF_EMPTY, *SETTINGS, *policy.NAMES, EVERY)
 
 def _some_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
     """Return what reads some of these names."""
-    return readers.some_of({name: name for name in names}, "cannot be measured")
+    return flags.some_of({name: name for name in names}, "cannot be measured")
 
 
 def main() -> int:
@@ -78,7 +79,7 @@ def main() -> int:
         "contenders": Option(
             "gloo,memcpy,auto,registered,pages,staging", "beside mpi4py", _some_of(CONTENDERS)
         ),
-        "rounds": Option(11, "turns of each contender", readers.integer(1)),
+        "rounds": Option(11, "turns of each contender", flags.integer(1)),
         "link": Option(None, "rate of each node's link, such as 1gbit", links.rate),
         "interface": Option(None, "network of Gloo (default: lo, or eth0 with --link)", str),
         "out-of-place": Option(False, "give all_reduce, reduce and scan an output of its own"),

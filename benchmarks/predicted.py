@@ -30,10 +30,9 @@ import numpy as np
 import hpccomm
 from contest import jobs, program
 from contest.figures import Figure
-from hpccomm.results.lateness import collectives
-from hpccomm.results.recording import Recording
+from hpccomm.results.recording import Recording, collectives
 from hpccomm.results.recording_file import read_recordings
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import load
 from hpccomm.tools.programs.elsewhere import on_network
 from hpccomm.tools.programs.prediction import predict
 from hpccomm.tools.programs.program import ProgramModel, model

@@ -25,8 +25,7 @@ from contest.program import Option
 from hpccomm.results import reader
 from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.network_files import dump, load
+from hpccomm.schedules.cost.network import Network, dump, load
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import world
 from hpccomm.tools.main import main as hpccomm

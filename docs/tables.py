@@ -17,7 +17,7 @@ from hpccomm.calls.policy import CASES
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.variables.tables import config_fields, known
 from hpccomm.dtypes import REDUCIBLE
-from hpccomm.foreign_names import table as mpi4py_names
+from hpccomm.errors import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.bounds import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.comparison.verdict import MEANINGS
@@ -50,7 +50,7 @@ from hpccomm.tools.explain.meanings import TABLE as EXPLAINED
 from hpccomm.tools.main import VERBS
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.flags import FLAGS
-from hpccomm.tools.perf.names import OPS, TYPES
+from hpccomm.tools.perf.patterns import OPS, TYPES
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "benchmarks"))

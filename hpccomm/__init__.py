@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from hpccomm.communicator.arrivals import Received as Received
     from hpccomm.communicator.creation import new_comm as new_comm
     from hpccomm.communicator.grid import Grid as Grid
+    from hpccomm.communicator.grid import Mesh as Mesh
     from hpccomm.communicator.halo import Halo as Halo
-    from hpccomm.communicator.mesh import Mesh as Mesh
     from hpccomm.communicator.planning import Batch as Batch
     from hpccomm.communicator.planning import Plan as Plan
     from hpccomm.communicator.recording import ProgramRecorder as ProgramRecorder
     from hpccomm.communicator.turns import Counter as Counter
     from hpccomm.communicator.turns import Mutex as Mutex
     from hpccomm.communicator.windows import Window as Window
-    from hpccomm.contracts.arrivals import ANY as ANY
     from hpccomm.contracts.signature import Choice as Choice
+    from hpccomm.contracts.transport import ANY as ANY
     from hpccomm.errors import BackendUnavailable as BackendUnavailable
     from hpccomm.errors import BufferMismatch as BufferMismatch
     from hpccomm.errors import CollectiveTimeout as CollectiveTimeout
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hpccomm.reductions import loc_dtype as loc_dtype
     from hpccomm.reductions import premul_sum as premul_sum
     from hpccomm.reductions import with_index as with_index
-    from hpccomm.results.lateness import Lateness as Lateness
+    from hpccomm.results.recording import Lateness as Lateness
     from hpccomm.runtime.dump import dump as dump
     from hpccomm.runtime.reports import CallInfo as CallInfo
     from hpccomm.runtime.reports import Handle as Handle
@@ -67,15 +67,14 @@ _NAMES = {
     "communicator.creation": ("new_comm",),
     "communicator": ("Communicator",),
     "communicator.arrivals": ("Message", "Received"),
-    "contracts.arrivals": ("ANY",),
+    "contracts.transport": ("ANY",),
     "communicator.planning": ("Plan", "Batch"),
     "communicator.windows": ("Window",),
-    "communicator.grid": ("Grid",),
+    "communicator.grid": ("Grid", "Mesh"),
     "communicator.halo": ("Halo",),
-    "communicator.mesh": ("Mesh",),
     "communicator.turns": ("Counter", "Mutex"),
     "communicator.recording": ("ProgramRecorder",),
-    "results.lateness": ("Lateness",),
+    "results.recording": ("Lateness",),
     "runtime.reports": ("CallInfo", "Handle", "Tally"),
     "contracts.signature": ("Choice",),
     "settings": ("CommOptions",),
@@ -113,7 +112,7 @@ def __getattr__(name: str) -> object:
         return import_module("hpccomm.gradients")
     home = _HOME.get(name)
     if home is None:
-        from hpccomm.foreign_names import advice
+        from hpccomm.errors import advice
 
         said = advice(name, __all__, "MPI.")
         raise AttributeError(f"module 'hpccomm' has no attribute {name!r}{said}")

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
-from hpccomm.foreign_names import HintingEnum
+from hpccomm.errors import HintingEnum, UnsupportedDtype, UsageError, did_you_mean
 
 Array = NDArray[Any]
 
@@ -270,7 +269,7 @@ def check(op: object, dtype: DType) -> None:
     """Raise unless `op` is a reduction that means something on `dtype`.
 
     A user's function is not called here. It is tried on arrays of the kind that the call gives it, by
-    `hpccomm.memory.folding`, in the way of `hpccomm.memory.op_trial`.
+    `hpccomm.memory.folding`, in the way of `hpccomm.memory.folding`.
 
     Raises
     ------

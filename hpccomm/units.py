@@ -208,3 +208,12 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def xml_text(text: str) -> str:
     """Return a text with U+FFFD for each character that XML does not allow: control characters, half surrogates."""
     return _NOT_XML.sub("\ufffd", text)
+
+
+def figure(value: float, width: int) -> str:
+    """Print a figure with two decimals, one or none, the first that fits; else with an exponent."""
+    for precision in (2, 1, 0):
+        text = f"{value:{width}.{precision}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"

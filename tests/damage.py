@@ -22,7 +22,7 @@ from pathlib import Path
 from hpccomm.calls.policy import stored
 from hpccomm.errors import ConfigurationError
 from hpccomm.results.lines import UNKNOWN_END
-from hpccomm.results.repetitions import SUMMARY
+from hpccomm.results.rates import SUMMARY
 from hpccomm.tools.main import main
 
 SECONDS = 60.0

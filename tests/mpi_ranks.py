@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hpccomm.runtime.lifetime import before_end
+from hpccomm.runtime.service import before_end
 
 if TYPE_CHECKING:
     from _pytest.capture import CaptureManager

@@ -2,7 +2,7 @@
 
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
-from hpccomm.results import lateness
+from hpccomm.results import recording as lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
 from hpccomm.tools.programs import steps
 from hpccomm.tools.programs.prediction import predict

@@ -10,7 +10,7 @@ import pytest
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, ring
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
 from hpccomm.testing import prove, run_ranks

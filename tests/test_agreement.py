@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpccomm import CommOptions, Communicator, new_comm
 from hpccomm.calls.lanes import HostLane
-from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,

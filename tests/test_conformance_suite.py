@@ -21,9 +21,9 @@ from hpccomm.backends.loopback import (
     LoopbackSideChannel,
     LoopbackTransport,
 )
-from hpccomm.contracts.arrivals import Arrival
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.transport import Arrival
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance import survival
 from hpccomm.testing.conformance.case import equal, raises, same_bits

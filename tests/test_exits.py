@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from conftest import HEAD, Mpiexec
 
-from hpccomm.runtime.lifetime import Status, status_of
 from hpccomm.runtime.raised import report
+from hpccomm.runtime.service import Status, status_of
 from hpccomm.tools.explain.meanings import TABLE
 
 SHM = Path("/dev/shm")
@@ -217,7 +217,7 @@ ENDED_BY = {
 @pytest.mark.parametrize("way", ENDED_BY)
 def test_what_ends_a_job_is_told_in_a_line(mpiexec: Mpiexec, way: str) -> None:
     program = """
-from hpccomm.runtime.lifetime import ExitStep, at_exit, before_end
+from hpccomm.runtime.service import ExitStep, at_exit, before_end
 comm = hpccomm.new_comm(timeout=5)
 """
     does, told, status, untold = ENDED_BY[way]

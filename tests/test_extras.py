@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.extras import install_command
+from hpccomm.errors import install_command
 
 SETUP = Path(__file__).parents[1] / "setup.cfg"
 

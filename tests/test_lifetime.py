@@ -5,7 +5,7 @@ from alone import python
 
 PROGRAM = """
 import atexit, os
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep, let_go
+from hpccomm.runtime.service import ExitStep, after_fork, at_exit, keep, let_go
 
 class Late:
     def __init__(self, name):
@@ -25,7 +25,7 @@ def printed(program: str) -> list[str]:
 def test_what_is_kept_outlives_the_interpreter_and_what_is_let_go_does_not() -> None:
     lines = printed(
         "from time import sleep\n"
-        "from hpccomm.runtime.lifetime import start_thread\n"
+        "from hpccomm.runtime.service import start_thread\n"
         "first, second, third = map(Late, ('kept', 'let go', 'ordinary'))\n"
         "start_thread('one of those that are there with MPI or devices', sleep, 60)\n"
         "keep(first, second)\n"

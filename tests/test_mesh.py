@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.communicator.mesh import balanced
+from hpccomm.communicator.grid import balanced
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.foreign_names import ours as hint_for
-from hpccomm.foreign_names import table
+from hpccomm.errors import ours as hint_for
+from hpccomm.errors import table
 from hpccomm.testing import run_ranks
 
 PAGE = (Path(__file__).parents[1] / "docs" / "mpi4py.rst").read_text("utf-8")

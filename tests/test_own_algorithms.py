@@ -25,12 +25,11 @@ from hpccomm.contracts.transport import Reach
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
 from hpccomm.tools.main import main
-from hpccomm.tools.tune.calls import policy_of
-from hpccomm.tools.tune.measuring import Bench
+from hpccomm.tools.tune.measuring import Bench, policy_of
 
 from .results.appending import example_info
 

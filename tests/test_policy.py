@@ -31,8 +31,7 @@ from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.network_files import dump, typical
+from hpccomm.schedules.cost.network import Level, Network, dump, typical
 from hpccomm.schedules.cost.terms import estimate, has_terms
 from hpccomm.settings import DEFAULT_SEGMENT
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import PeerLost
-from hpccomm.memory.shared.mutex import MUTEX_BYTES, NodeMutex
+from hpccomm.memory.shared.heap import MUTEX_BYTES, NodeMutex
 
 TURNS = 2000
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared import pages as libc
 from hpccomm.memory.shared.heap import PeerSegments
 from hpccomm.memory.shared.node import Offer, ProbeResult, agreed, offer, tried
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
+from hpccomm.memory.views import ScratchBuffer
 
 ELEMENTS = 300_000
 

@@ -11,8 +11,8 @@ import pytest
 from until import until
 
 import hpccomm
-from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.runtime import trace
+from hpccomm.contracts.signature import CallFingerprint
+from hpccomm.runtime import recorder as trace
 from hpccomm.runtime.recorder import ASYNC, BLOCKING, Origin
 from hpccomm.testing import run_ranks
 

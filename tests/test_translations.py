@@ -8,7 +8,7 @@ import pytest
 from test_mpi4py_page import NAMES, Ours, check, literals, ours
 
 from hpccomm.cupyx import NCCLBackend
-from hpccomm.foreign_names import table
+from hpccomm.errors import table
 
 __all__ = ["ours"]  # a fixture
 

@@ -12,7 +12,7 @@ from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
 from hpccomm.communicator import creation
 from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
-from hpccomm.tools.tune.calls import policy_of
+from hpccomm.tools.tune.measuring import policy_of
 
 from .results.appending import example_info
 

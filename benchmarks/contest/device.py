@@ -10,7 +10,7 @@ import hpccomm
 from contest.rounds import Call
 from contest.verdicts import Verdicts
 from hpccomm.backends.nccl import libnccl
-from hpccomm.memory.cuda.identity import identify
+from hpccomm.memory.cuda.library import identify
 from hpccomm.testing import run_ranks
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from contest.contenders import COPY, Contender
 from contest.results import Line, Result
 from hpccomm.results.schema import Config, Row
-from hpccomm.tools.perf.names import NO_OP
+from hpccomm.tools.perf.patterns import NO_OP
 
 if TYPE_CHECKING:
     from hpccomm.results.writer import Writer

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends import refuse_hints, seat
-from hpccomm.contracts.arrivals import Arrival, Wanted
 from hpccomm.contracts.backend import (
     ANSWERED,
     Answer,
@@ -33,6 +32,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import (
     DTYPES,
     RECORD,
+    Arrival,
     BoundSet,
     MemoryUse,
     Packet,
@@ -44,6 +44,7 @@ from hpccomm.contracts.transport import (
     SharedMemory,
     Steps,
     Transport,
+    Wanted,
     begun_anew,
     mismatch,
     other_dtype,

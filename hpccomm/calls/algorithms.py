@@ -13,8 +13,7 @@ from hpccomm.calls.execution.program import MemoryProgram, Program, compiled, co
 from hpccomm.calls.execution.runner import Runner
 from hpccomm.calls.execution.variants import Variants
 from hpccomm.contracts.backend import Backend, Implementation
-from hpccomm.contracts.fingerprint import of_call
-from hpccomm.contracts.signature import Choice, Signature
+from hpccomm.contracts.signature import Choice, Signature, of_call
 from hpccomm.contracts.transport import Reach
 from hpccomm.dtypes import DType
 from hpccomm.errors import ConfigurationError

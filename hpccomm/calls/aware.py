@@ -21,19 +21,18 @@ from hpccomm.backends.control import Control
 from hpccomm.calls.execution.runner import FIRST_TAG
 from hpccomm.calls.on_device import DeviceProgram, OnDevice
 from hpccomm.calls.policy import NATIVE
-from hpccomm.calls.send_order import SendOrder
-from hpccomm.calls.staged import StagedDispatch
+from hpccomm.calls.staged import SendOrder, StagedDispatch
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, Span, message_name
 from hpccomm.contracts.signature import Choice
 from hpccomm.contracts.transport import CALLS, CHANNELS, Request, Steps
 from hpccomm.errors import CollectiveTimeout
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory
 from hpccomm.memory.cuda.arrays import aliased, landing
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.memory.cuda.streams import on_device, passed, used
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.lifetime import keep
+from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import completed, drive
 from hpccomm.settings import Settings
 
@@ -136,7 +135,7 @@ class CudaAwareDispatch(OnDevice):
         super().close()
         if self._claimed:
             self._claimed = False
-            users.release(self._device, users.MPI)
+            memory.release(self._device, memory.MPI)
 
     def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
         coming = [(each, landing(each.data.pointer, each.data.nbytes)) for each in receives]
@@ -196,7 +195,7 @@ def open_aware(
     aware, why = cuda_aware.aware(mpi.start(), settings.cuda_aware)
     claimed = False
     if aware:
-        refused = users.claim(device, users.MPI)
+        refused = memory.claim(device, memory.MPI)
         claimed = not refused
         aware, why = claimed, refused or why
     unfit = control.objections("" if aware else why)
@@ -204,7 +203,7 @@ def open_aware(
         unfit = control.objections(_tried(backend, staged.order, calls, device, why))
     if unfit:
         if claimed:
-            users.release(device, users.MPI)
+            memory.release(device, memory.MPI)
         return None, unfit
     return CudaAwareDispatch(backend, device, settings, why, staged), why
 

@@ -17,7 +17,7 @@ from hpccomm.contracts.backend import Backend, Buffer, Implementation
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.memory.folding import Average, Folder, premultiply, try_out
-from hpccomm.memory.scratch import ScratchBuffer
+from hpccomm.memory.views import ScratchBuffer
 from hpccomm.reductions import PremulSum, ReduceOp, identity
 from hpccomm.schedules.algorithms import Asked
 from hpccomm.settings import Settings

@@ -28,12 +28,12 @@ from hpccomm.contracts.device import (
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dtypes import DType
-from hpccomm.memory.cuda.folding import DeviceFolder, folds
+from hpccomm.memory.cuda.arrays import DeviceFolder, folds
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.memory.cuda.streams import used
 from hpccomm.reductions import ReduceOp, name_of
 from hpccomm.schedules.algorithms import Asked
-from hpccomm.schedules.cost.network_files import typical
+from hpccomm.schedules.cost.network import typical
 from hpccomm.schedules.schedule import Tuning, segment_elements, world
 from hpccomm.settings import Settings
 from hpccomm.topology import Topology

@@ -2,8 +2,18 @@
 
 Large arrays go in parts: while the host communicates one, the next is copied to the host, and the
 last one back to the device. The device lane uses it if `hpccomm.communicator.making` chose it.
+
+Cuts a collective on a large array into calls on its parts, one after the other.
+
+`staged` moves device arrays part by part.
+
+Keeps messages in the order in which they were begun, whichever is ready first.
+
+`aware` and `staged` exchange users' messages by it.
 """
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -13,8 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.calls.host import HostDispatch
-from hpccomm.calls.parts import PART_BYTES, CallPart, Rows, parts
-from hpccomm.calls.send_order import Messages, SendOrder
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name
@@ -24,8 +32,157 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
 from hpccomm.memory.cuda.streams import follow, make_stream, on_device, passed
-from hpccomm.runtime.lifetime import keep
+from hpccomm.runtime.service import keep
+from hpccomm.runtime.waiting import completed
 from hpccomm.schedules.algorithms import Asked
+
+Messages = Sequence[tuple[Piece, Any]]
+"""Messages, each with the memory that the transport is given: an ndarray of uint8."""
+
+
+class SendOrder:
+    """The order of the messages of one communicator. They are begun by one thread at a time.
+
+    Parameters
+    ----------
+    transport : Transport
+        Moves them.
+    wire : callable
+        ``wire(tag, dtype)`` gives the transport's tag for a user's.
+    """
+
+    def __init__(self, transport: Transport, wire: Callable[[int, DType], int]) -> None:
+        self._transport = transport
+        self._wire = wire
+        # How many have left, and how many were begun; where all have left, there is nothing to remember.
+        self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._lock = threading.Lock()
+
+    def exchange(
+        self, receives: Messages, sends: Messages, tag: int, begin: Callable[[], Callable[[], bool]]
+    ) -> Steps:
+        """Begin receives, and take places among the messages of each end, now; return the steps of the rest.
+
+        Parameters
+        ----------
+        receives, sends : sequence of tuple of Piece and ndarray
+            The messages. Their memory is not touched before `begin` says so.
+        tag : int
+            The user's.
+        begin : callable
+            Begins what makes the memory ready, and returns a test whether it is.
+        """
+        isend, wire = self._transport.isend, self._wire
+        # These only take their turn: what comes is taken when they are polled.
+        requests = [
+            self._transport.irecv(memory, piece.peer, wire(tag, piece.data.dtype))
+            for piece, memory in receives
+        ]
+        places = [self._take(piece.peer, tag) for piece, _ in sends]
+
+        def steps() -> Steps:
+            try:
+                ready = begin()
+                while not ready():
+                    yield False
+                for (piece, memory), place in zip(sends, places, strict=True):
+                    counts = self._counts[piece.peer, tag]
+                    while counts[0] != place:
+                        yield False
+                    requests.append(isend(memory, piece.peer, wire(tag, piece.data.dtype)))
+                    with self._lock:
+                        counts[0] += 1
+                        if counts[0] == counts[1]:
+                            del self._counts[piece.peer, tag]
+                yield from completed(requests)
+            except BaseException:  # the call failed, or was abandoned
+                keep(requests, receives, sends)
+                raise
+
+        return steps()
+
+    def _take(self, dst: int, tag: int) -> int:
+        """Return the place of a message that begins now, among those to one rank with one tag."""
+        with self._lock:
+            counts = self._counts[dst, tag]
+            counts[1] += 1
+        return counts[1] - 1
+
+
+PART_BYTES = 4 << 20
+"""Bytes of a part: large enough that starting a copy or a call costs little of its time."""
+
+ROW_BYTES = 32 << 10
+"""Bytes of a rank's block in a part, at least: smaller messages cost more than they carry."""
+
+
+class Rows(NamedTuple):
+    """Bytes of an array: `height` rows of `width` bytes, `pitch` apart, the first one at `offset`."""
+
+    offset: int
+    width: int
+    height: int = 1
+    pitch: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.width * self.height
+
+
+class CallPart(NamedTuple):
+    """A part of a call.
+
+    Attributes
+    ----------
+    call : Signature
+        A call like the whole one on these elements alone.
+    send, recv : Rows or None
+        Their places in this rank's arrays; None without an array.
+    """
+
+    call: Signature
+    send: Rows | None
+    recv: Rows | None
+
+
+def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[CallPart, ...]:
+    """Return the parts of a call, at least one, in their order. The same number on all ranks.
+
+    Blocks of one size are cut across: a part has some elements of each rank's block. Uneven calls
+    stay whole, since each rank would have its own number of parts.
+
+    Parameters
+    ----------
+    call : Signature
+        The whole.
+    rank, size : int
+        This rank, and how many there are.
+    nbytes : int
+        Bytes of the larger array in a part, about.
+    """
+    what = call.description
+    send, recv = what.uses(rank, call.root)
+    itemsize = call.dtype.itemsize
+    whole = call.counts[0] if call.uniform else 0
+    blocks = size if what.blockwise else 1
+    row = nbytes if blocks == 1 else max(nbytes // blocks, ROW_BYTES)
+    step = max(1, row // itemsize)
+    if not call.uniform or whole <= step:
+        sent, received = (Rows(0, int(n[0]) * itemsize) for n in call.lengths(np.array([rank])))
+        return (CallPart(call, sent if send else None, received if recv else None),)
+    cut = []
+    for start in range(0, whole, step):
+        count = min(step, whole - start)
+        one = Rows(start * itemsize, count * itemsize)
+        many = one._replace(height=size, pitch=whole * itemsize)
+        counts = (count,) * len(call.counts)
+        inner = call._replace(counts=counts, recv_counts=counts if call.recv_counts else ())
+        sent = many if what.sends == "blocks" else one
+        received = many if what.receives == "blocks" else one
+        cut.append(CallPart(inner, sent if send else None, received if recv else None))
+    return tuple(cut)
+
 
 SLOTS = 3
 """Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""

@@ -10,16 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.calls.core import Core, HasCore
-from hpccomm.calls.lanes.message import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
+from hpccomm.calls.lanes.lane import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.contracts.arrivals import ANY, Anything, Arrival, Wanted
-from hpccomm.contracts.fingerprint import CallFingerprint, of_message, with_peers
-from hpccomm.contracts.transport import DTYPES, Steps, dtype_code, dtype_of, mismatch, other_dtype
-from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
-from hpccomm.foreign_names import Hinting
+from hpccomm.contracts.signature import CallFingerprint, of_message, with_peers
+from hpccomm.contracts.transport import (
+    ANY,
+    DTYPES,
+    Anything,
+    Arrival,
+    Steps,
+    Wanted,
+    dtype_code,
+    dtype_of,
+    mismatch,
+    other_dtype,
+)
+from hpccomm.errors import BufferMismatch, CommunicationError, Hinting, UsageError, untied
 from hpccomm.memory.views import check_dtype
 from hpccomm.runtime.callpath import PreparedCall, in_turn
-from hpccomm.runtime.traffic import ANY_TAG
+from hpccomm.runtime.dump import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank

@@ -23,8 +23,8 @@ call and includes the earlier work of the stream. When it passes, the communicat
 from typing import Any
 
 from hpccomm.calls.core import HasCore
-from hpccomm.communicator.counts import listed
 from hpccomm.communicator.packing import along, broadcast_to_out
+from hpccomm.communicator.uneven import listed
 from hpccomm.schedules.algorithms import AnyAlgorithm
 
 

@@ -15,9 +15,9 @@ from hpccomm.communicator import (
     uneven,
 )
 from hpccomm.communicator import grid as grids
-from hpccomm.communicator import mesh as meshes
+from hpccomm.communicator import grid as mesh
 from hpccomm.communicator import planning as plans
-from hpccomm.foreign_names import Hinting, respell
+from hpccomm.errors import Hinting, respell
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
 
@@ -113,7 +113,7 @@ class Communicator(Hinting):
     batch = plans.batch
 
     grid = grids.grid
-    mesh = meshes.mesh
+    mesh = mesh.mesh
 
     split = groups.split
     split_ranks = groups.split_ranks

@@ -38,7 +38,7 @@ from hpccomm.errors import (
 from hpccomm.memory.cuda.library import choose, visible_devices
 from hpccomm.runtime.dump import DIRECTORY, install, process, write
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.lifetime import before_end, guard_logging
+from hpccomm.runtime.service import before_end, guard_logging
 from hpccomm.settings import CommOptions, Settings
 
 logger = logging.getLogger("hpccomm")
@@ -276,7 +276,7 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
                 tuned = stored.read(merged.tuning_file)
             links: tuple[str, ...] = ()
             if merged.network:
-                from hpccomm.schedules.cost.network_files import dump, load
+                from hpccomm.schedules.cost.network import dump, load
 
                 network = load(merged.network)
                 links = network.name, dump(network)

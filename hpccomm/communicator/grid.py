@@ -1,16 +1,265 @@
 """Ranks in a Cartesian grid, as MPI's: neighbors, blocks of arrays, and halos.
 
 `Communicator.grid` makes it.
+
+Ranks in an n-dimensional grid with named dimensions, and the groups along them.
+
+`Communicator.mesh` makes it.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+import numpy as np
+
+from hpccomm.communicator.groups import GroupMember
 from hpccomm.communicator.halo import halo
-from hpccomm.communicator.mesh import Arrangement, C
-from hpccomm.errors import UsageError
+from hpccomm.errors import Hinting, UsageError, did_you_mean
 from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_bool, check_int
 from hpccomm.topology import check_rank
+
+CHOSEN = (-1, 0)
+"""Lengths that stand for "whatever fits"."""
+
+
+class Splitting(GroupMember, Protocol):
+    """The part of a communicator that an arrangement of its ranks needs."""
+
+    def split(self, color: int | None, key: int = 0, name: str | None = None) -> Any:
+        """Make a communicator of the ranks that pass the same color."""
+
+
+C = TypeVar("C", bound=Splitting)
+
+
+class Arrangement(Hinting, Generic[C]):
+    """The ranks of a communicator at the places of an n-dimensional grid, and the groups along its dimensions.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Its communicator.
+    shape : sequence of int
+        As the user gave it.
+    checked : callable
+        Returns from the lengths the further arguments, which must be equal on all ranks, or raises.
+    """
+
+    call: ClassVar[str]
+    """The method that makes it."""
+    given: ClassVar[str]
+    """The name of its lengths there."""
+
+    def __init__(
+        self,
+        comm: C,
+        shape: Sequence[int],
+        checked: Callable[[list[int]], dict[str, object]],
+    ) -> None:
+        error, asked, lengths = None, dict[str, object](), list[int]()
+        try:
+            lengths = _lengths(self.given, shape, comm.size)
+            asked = {self.given: lengths} | checked(lengths)
+        except UsageError as refused:
+            error = refused
+        self.comm = comm
+        self._core = comm._core  # noqa: SLF001 (its methods make this)
+        self._agree(asked, error)
+        self.shape = tuple(lengths)
+        self.ranks = np.arange(comm.size).reshape(lengths)
+        self.ranks.setflags(write=False)
+        self.coords = tuple(map(int, np.unravel_index(comm.rank, lengths)))
+        self._made: dict[tuple[object, ...], C] = {}
+
+    def _agree(self, asked: dict[str, object], error: UsageError | None = None) -> None:
+        """Raise on every rank unless all ask for the same; a rank with an error raises that. Collective."""
+        with self._core.outside_batch(self.call):
+            self._core.agree(self.call, asked, error)
+
+    def _group(self, axes: Sequence[int], chosen: tuple[object, ...], what: str) -> C:
+        """Make the group along some dimensions, which the user chose by `chosen`. Collective."""
+        others = [axis for axis in range(len(self.shape)) if axis not in axes]
+        groups = self.ranks.transpose([*others, *axes]).reshape(
+            -1, math.prod(self.shape[axis] for axis in axes)
+        )
+        self._agree({what: list(chosen)})
+        if np.array_equal(groups, [range(self.comm.size)]):
+            return self._made.setdefault(chosen, self.comm)
+        ((color, key),) = np.argwhere(groups == self.comm.rank).tolist()
+        name = f"{self.comm.name}.{'-'.join(map(str, chosen))}{color}"
+        group: C = self.comm.split(color, key, name)
+        return self._made.setdefault(chosen, group)
+
+    def finalize(self) -> None:
+        """End its groups. Collective over it; blocks; idempotent."""
+        for each in self._own():
+            each.finalize()
+        self._made.clear()
+
+    def abort(self) -> None:
+        """Abort its groups. Local."""
+        for each in self._own():
+            each.abort()
+
+    def _own(self) -> list[C]:
+        return [each for each in self._made.values() if each is not self.comm]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, where: object) -> None:
+        if error is None:
+            self.finalize()
+        else:
+            self.abort()
+
+
+class Mesh(Arrangement[C]):
+    """The ranks of a communicator as a grid with named dimensions. Made by `Communicator.mesh`.
+
+    ``mesh["tp"]`` is the communicator of the ranks that differ from this one in ``tp`` alone, in that order.
+    ``mesh["dp", "tp"]`` is that of the ranks that differ in these dimensions, the last of them running fastest.
+
+    The first use of each makes it. **That is collective over all ranks of the mesh**, as `Communicator.split` is:
+    all must use the same names, in the same order. If another rank asks for something else, both raise
+    `RankMismatch`; if it does not come, `CollectiveTimeout` at the deadline. Later uses are local; a group that was
+    ended stays so. So a program whose ranks have different parts, such as stages of a pipeline, names its groups once at
+    the beginning.
+
+    The mesh is a context manager. Leaving it normally ends its groups, but not the communicator that
+    it is a mesh of; leaving it by an exception aborts them.
+
+    Attributes
+    ----------
+    comm : Communicator
+        Its communicator, which is also the group of all its ranks in their order.
+    names : tuple of str
+        Of the dimensions.
+    shape : tuple of int
+        Their lengths. Their product is the number of ranks.
+    ranks : array of shape `shape`, int64
+        Rank at each place: row by row, the last dimension fastest. It cannot be written to.
+    coords : tuple of int
+        Place of this rank.
+    """
+
+    call, given = "mesh", "shape"
+
+    def __init__(self, comm: C, shape: Sequence[int], names: Sequence[str]) -> None:
+        super().__init__(comm, shape, lambda lengths: {"names": _names(lengths, names)})
+        self.names = tuple(names)
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> C:
+        """Return the communicator along one or several dimensions. Collective over the mesh in its first use.
+
+        Raises
+        ------
+        UsageError
+            If the names do not fit. On this rank alone: nothing is sent.
+        RankMismatch
+            On all ranks, if they make groups along different dimensions.
+        """
+        chosen = tuple(names) if isinstance(names, tuple | list) else (names,)
+        group = self._made.get(chosen)
+        return self._make(chosen) if group is None else group
+
+    def _make(self, chosen: tuple[str, ...]) -> C:
+        axes = [self._axis(name) for name in chosen]
+        if not axes or len(set(axes)) < len(axes):
+            raise UsageError(
+                f"the mesh is indexed by {chosen!r}; give names of its dimensions, none twice: {self.names}"
+            )
+        return self._group(axes, chosen, "names")
+
+    def _axis(self, name: str) -> int:
+        if name not in self.names:
+            advice = did_you_mean(str(name), self.names, f"give names out of {self.names}")
+            raise UsageError(f"the mesh has no dimension {name!r}; {advice}")
+        return self.names.index(name)
+
+    def __repr__(self) -> str:
+        lengths = ", ".join(f"{name}={n}" for name, n in zip(self.names, self.shape, strict=True))
+        return f"<hpccomm.Mesh of {self.comm.name!r}: {lengths}; this rank is at {self.coords}>"
+
+
+def mesh(self: C, shape: Sequence[int], names: Sequence[str]) -> Mesh[C]:
+    """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that
+        it stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
+    names : sequence of str
+        Of the dimensions, such as ``("dp", "tp")``.
+
+    Returns
+    -------
+    Mesh
+        ``mesh["tp"]`` is a communicator, which its first use makes.
+
+    Raises
+    ------
+    UsageError
+        If this rank's arguments do not fit.
+    RankMismatch
+        On the other ranks in that case, and on all ranks if they differ.
+    """
+    return Mesh(self, shape, names)
+
+
+def _names(lengths: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Return the names of the dimensions, if each has one of its own."""
+    if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
+        raise UsageError(f'names is {names!r}; give strings, such as ("dp", "tp")')
+    if len(lengths) != len(names) or len(set(names)) < len(names):
+        raise UsageError(
+            f"shape is {tuple(lengths)} and names is {tuple(names)}; give a name to each dimension, none twice"
+        )
+    return list(names)
+
+
+def _lengths(what: str, shape: Sequence[int], size: int) -> list[int]:
+    """Return the lengths of the dimensions. What is left open is chosen."""
+    if not isinstance(shape, tuple | list) or not shape:
+        raise UsageError(f"{what} is {shape!r}; give lengths, such as (2, 0)")
+    lengths = [check_int(what, each) for each in shape]
+    given = [each for each in lengths if each not in CHOSEN]
+    product = math.prod(given)
+    left = len(lengths) - len(given)
+    if min(given, default=1) < 1 or size % product or (not left and product != size):
+        raise UsageError(
+            f"{what} is {tuple(lengths)} for {size} ranks; give lengths whose product is {size}, such as "
+            f"{tuple(balanced(size, len(lengths)))}, or 0 for one that is to be chosen"
+        )
+    free = iter(balanced(size // product, left))
+    return [next(free) if each in CHOSEN else each for each in lengths]
+
+
+def balanced(size: int, dimensions: int) -> list[int]:
+    """Return lengths whose product is `size`, about equal, the largest first: as small as can be.
+
+    Parameters
+    ----------
+    size : int
+        At least 1.
+    dimensions : int
+        At least 1, or 0 for a size of 1.
+    """
+    return next(_descending(size, dimensions, size))
+
+
+def _descending(size: int, dimensions: int, most: int) -> Iterator[list[int]]:
+    """Give lengths up to `most` whose product is `size`, the largest first; those with the least of these first."""
+    if not dimensions:
+        yield from [[]] * (size == 1)
+        return
+    for length in range(1, min(size, most) + 1):
+        if size % length == 0 and length**dimensions >= size:
+            for others in _descending(size // length, dimensions - 1, length):
+                yield [length, *others]
 
 
 class Grid(Arrangement[C]):

@@ -18,12 +18,12 @@ from zlib import crc32
 from hpccomm.calls.core import Core, HasCore, counting, dropped, end_dropped
 from hpccomm.calls.lanes import AnyDeviceLane
 from hpccomm.contracts.backend import Backend, Survival
-from hpccomm.contracts.fingerprint import CallFingerprint, compared
+from hpccomm.contracts.signature import CallFingerprint, compared
 from hpccomm.errors import CommunicatorAborted, PeerLost, UsageError, peers_lost
 from hpccomm.runtime.engine import FINALIZED, CallEngine
 from hpccomm.runtime.inquiry import SHRINK
-from hpccomm.runtime.lifetime import Voice
 from hpccomm.runtime.raised import told
+from hpccomm.runtime.service import Voice
 from hpccomm.settings import Settings, check_int, check_name
 from hpccomm.topology import check_rank
 

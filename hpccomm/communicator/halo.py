@@ -15,7 +15,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 
 from hpccomm.calls.core import Core
 from hpccomm.calls.lanes import Call, Lane, MessageRequest
-from hpccomm.calls.lanes.message import HaloPart
+from hpccomm.calls.lanes.lane import HaloPart
 from hpccomm.communicator.planning import agreed, carrying_out
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.memory.cuda.arrays import DeviceArray

@@ -13,7 +13,7 @@ from hpccomm.backends.control import Control
 from hpccomm.calls.core import Core
 from hpccomm.calls.host import HostDispatch
 from hpccomm.calls.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
-from hpccomm.calls.lanes.message import ARRAYS, wire_tag
+from hpccomm.calls.lanes.lane import ARRAYS, wire_tag
 from hpccomm.calls.policy import Tables
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.groups import grouped, own_ranks

@@ -18,7 +18,7 @@ from hpccomm.calls.core import Core, HasCore
 from hpccomm.calls.lanes import Call, MessageRequest
 from hpccomm.communicator.arrivals import received
 from hpccomm.communicator.packing import Packing
-from hpccomm.contracts.arrivals import ANY, Anything
+from hpccomm.contracts.transport import ANY, Anything
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, contiguous, overlap, view
 from hpccomm.runtime.callpath import in_turn

@@ -12,13 +12,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from hpccomm.calls.core import Core, HasCore
-from hpccomm.calls.lanes.message import OBJECTS, REST, behind, in_order, wire_tag
+from hpccomm.calls.lanes.lane import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.communicator.arrivals import known, loaded, received_object
 from hpccomm.communicator.object_transfer import Frame
-from hpccomm.contracts.arrivals import ANY, Anything
-from hpccomm.contracts.fingerprint import CallFingerprint, compared, of_message
-from hpccomm.contracts.transport import DTYPES, Steps
+from hpccomm.contracts.signature import CallFingerprint, compared, of_message
+from hpccomm.contracts.transport import ANY, DTYPES, Anything, Steps
 from hpccomm.errors import UsageError, untied
 from hpccomm.runtime.callpath import PreparedCall, all_in_turn, in_turn
 from hpccomm.runtime.work import Later

@@ -17,9 +17,17 @@ import numpy as np
 from hpccomm.calls.core import Core
 from hpccomm.calls.host import with_pre_and_post
 from hpccomm.calls.lanes import Call, Lane
-from hpccomm.calls.numbers import NUMBERS, SCALARS, plain
 from hpccomm.calls.prepared_calls import NEW, is_in_place
-from hpccomm.calls.resolving import NO_LISTS, Lists, Shape, check_out, row_shape
+from hpccomm.calls.resolving import (
+    NO_LISTS,
+    NUMBERS,
+    SCALARS,
+    Lists,
+    Shape,
+    check_out,
+    plain,
+    row_shape,
+)
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceImplementation

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpccomm.calls.core import Core, HasCore
 from hpccomm.calls.lanes import Call
 from hpccomm.calls.lanes.check import odd_calls
-from hpccomm.calls.lanes.message import BLOCKS, Parts
-from hpccomm.calls.numbers import SCALARS
+from hpccomm.calls.lanes.lane import BLOCKS, Parts
+from hpccomm.calls.resolving import SCALARS
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
-from hpccomm.errors import HpccommError, RankMismatch, UsageError, did_you_mean
-from hpccomm.foreign_names import of_argument
+from hpccomm.errors import HpccommError, RankMismatch, UsageError, did_you_mean, of_argument
 from hpccomm.runtime.callpath import PreparedCall, carried, in_turn
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import NO_CALL, side_by_side

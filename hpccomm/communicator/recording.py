@@ -20,24 +20,23 @@ import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.calls.core import HasCore
-from hpccomm.contracts.fingerprint import recorded
-from hpccomm.errors import HpccommError, ResultsError, UsageError
-from hpccomm.foreign_names import Hinting
-from hpccomm.results import origin
-from hpccomm.results.lateness import Lateness, lateness
-from hpccomm.results.origin import RUNNING
+from hpccomm.contracts.signature import recorded
+from hpccomm.errors import Hinting, HpccommError, ResultsError, UsageError
+from hpccomm.results import facts as origin
+from hpccomm.results.facts import RUNNING
 from hpccomm.results.recording import (
     COMPLETED,
     CallSignature,
+    Lateness,
     RecordedGroup,
     Recording,
     RecordingFacts,
+    lateness,
 )
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
 from hpccomm.results.regular import os_errors_as
 from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
@@ -46,13 +45,16 @@ from hpccomm.runtime.recorder import (
     MODE,
     ORIGIN,
     SITE,
+    THROUGHOUT,
+    WAITED,
     CallRecord,
+    Trace,
     described,
     in_words,
     unix_ns,
 )
 from hpccomm.runtime.reports import traces
-from hpccomm.runtime.trace import THROUGHOUT, WAITED, Trace
+from hpccomm.runtime.service import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.units import counted
 
 logger = logging.getLogger("hpccomm")

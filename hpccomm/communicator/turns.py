@@ -7,14 +7,13 @@ import numpy as np
 
 from hpccomm.calls.core import Core, HasCore
 from hpccomm.communicator import memory
-from hpccomm.contracts.fingerprint import CallFingerprint, compared, with_peers
+from hpccomm.contracts.signature import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.foreign_names import Hinting
+from hpccomm.errors import CommunicationError, Hinting, UsageError
 from hpccomm.reductions import ReduceOp, WindowOp
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.dump import TURNS
+from hpccomm.runtime.progress import Operation
 from hpccomm.runtime.recorder import LABEL
-from hpccomm.runtime.traffic import TURNS
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 

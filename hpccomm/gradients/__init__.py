@@ -21,14 +21,12 @@
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 from hpccomm.gradients.group import Channel, Compressor, Exchange
-from hpccomm.gradients.layout import layout
+from hpccomm.gradients.layout import LossScale, ReductionSettings, layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
-from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.parameters import Bucket, Parameter, Update, adam, sgd
 from hpccomm.gradients.record import BucketStatistics, Statistics
-from hpccomm.gradients.settings import LossScale, ReductionSettings
 from hpccomm.gradients.sharded import ShardedOptimizer
 from hpccomm.gradients.sync import GradientSync
-from hpccomm.gradients.updates import Update, adam, sgd
 
 __all__ = [
     "Bucket",

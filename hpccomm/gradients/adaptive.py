@@ -15,10 +15,9 @@ from time import perf_counter
 import numpy as np
 
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import layout
+from hpccomm.gradients.layout import KIB, ReductionSettings, layout
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
-from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 
 SMALLEST = 64 * KIB

@@ -14,8 +14,8 @@ from hpccomm.contracts.pairing import odd_ones
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
 from hpccomm.gradients.arrays import Array, on_host
 from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.layout import ReductionSettings, check_known
 from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
-from hpccomm.gradients.settings import ReductionSettings, check_known
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import grouped, ranks_named

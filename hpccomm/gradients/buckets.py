@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
 from hpccomm.gradients.arrays import Array, address, is_on_device, overlap, view
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import FlatMemory, registered_together, scale, views_of
+from hpccomm.gradients.layout import (
+    FlatMemory,
+    ReductionSettings,
+    registered_together,
+    scale,
+    views_of,
+)
 from hpccomm.gradients.parameters import Bucket
-from hpccomm.gradients.settings import ReductionSettings
 
 SAMPLE = 256
 """Elements of a bucket that are compared, but at least `LEAST` of each gradient."""

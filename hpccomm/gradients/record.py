@@ -15,7 +15,7 @@ from hpccomm.errors import UsageError
 from hpccomm.gradients.buckets import Buckets
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import Reducer
-from hpccomm.results import origin
+from hpccomm.results import facts as origin
 from hpccomm.results.recording import (
     COMPLETED,
     RecordingFacts,

@@ -17,11 +17,10 @@ import numpy as np
 from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.group import Channel, Exchange, RankGroup
-from hpccomm.gradients.layout import FlatMemory
+from hpccomm.gradients.layout import FlatMemory, ReductionSettings
 from hpccomm.gradients.parameters import BucketKind
-from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.reductions import ReduceOp
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, leaving
+from hpccomm.runtime.service import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait
 
 Job = Callable[[], None]

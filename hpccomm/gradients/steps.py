@@ -24,13 +24,19 @@ from hpccomm.gradients.buckets import (
     Buckets,
 )
 from hpccomm.gradients.group import Channel, RankGroup
-from hpccomm.gradients.layout import layout, mean_order, ordered, urgent_buckets
+from hpccomm.gradients.layout import (
+    CurrentScale,
+    ReductionSettings,
+    layout,
+    mean_order,
+    ordered,
+    urgent_buckets,
+)
 from hpccomm.gradients.record import Log, Record
 from hpccomm.gradients.reducer import Reducer, Worker
-from hpccomm.gradients.settings import CurrentScale, ReductionSettings
-from hpccomm.runtime.lifetime import after_fork
 from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace
+from hpccomm.runtime.service import after_fork
 from hpccomm.units import few, ranks_named
 
 SYNC, READY = "sync()", "ready() and wait()"

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from hpccomm.errors import UsageError
-from hpccomm.foreign_names import Hinting
+from hpccomm.errors import Hinting, UsageError
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.arrays import Array
 from hpccomm.gradients.buckets import gradient_of
-from hpccomm.gradients.checks import check_number
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import clip
-from hpccomm.gradients.parameters import Bucket, Named, read
+from hpccomm.gradients.layout import ReductionOptions, ReductionSettings, clip
+from hpccomm.gradients.parameters import Bucket, Named, check_number, read
 from hpccomm.gradients.record import Log, Statistics, log_path
-from hpccomm.gradients.settings import ReductionOptions, ReductionSettings
 from hpccomm.gradients.steps import READY, SYNC, TrainingSteps
 from hpccomm.runtime.recorder import entered
 

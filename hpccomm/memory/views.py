@@ -1,6 +1,8 @@
 """Views of arrays of any kind: NumPy arrays over the same memory, or device arrays.
 
 Every call of a communicator begins with them.
+
+Memory that calls use one after the other: runners, windows and shared memory take it here.
 """
 
 import ctypes
@@ -18,6 +20,40 @@ from hpccomm.errors import UnsupportedDtype, UsageError
 from hpccomm.memory.cuda import arrays as devices
 from hpccomm.memory.cuda.arrays import DeviceArray, on_device
 from hpccomm.memory.foreign import class_name, host_array, is_tensor
+
+KEPT_BYTES = 64 << 20
+"""More is given back after the call."""
+
+
+class ScratchBuffer:
+    """Memory for what a call needs besides its arrays; calls have it one after the other.
+
+    Parameters
+    ----------
+    least : int
+        Bytes that are allocated at least, where sizes vary.
+    """
+
+    __slots__ = ("_bytes", "_least", "_taken")
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+        self._bytes = np.empty(0, np.uint8)
+        self._taken = self._bytes
+
+    def take(self, count: int, dtype: DType) -> NDArray[Any]:
+        """Return `count` elements, which the next call has as well."""
+        taken = self._taken
+        if taken.size == count and taken.dtype == dtype:
+            return taken
+        nbytes = count * dtype.itemsize
+        if nbytes > KEPT_BYTES:
+            return np.empty(count, dtype)
+        if nbytes > self._bytes.size:
+            self._bytes = np.empty(max(nbytes, self._least), np.uint8)
+        self._taken = taken = self._bytes[:nbytes].view(dtype)
+        return taken
+
 
 Array = NDArray[Any]
 View = Array | DeviceArray

@@ -20,8 +20,8 @@ from hpccomm.results.recording_text import contents
 from hpccomm.results.regular import ForeignFile
 from hpccomm.results.run import Run, Steps, WholeSamples
 from hpccomm.results.schema import Row, RunInfo, Timing
-from hpccomm.results.table import TIME_FORMAT, figure
-from hpccomm.units import counted, few, grouped, size_text
+from hpccomm.results.table import TIME_FORMAT
+from hpccomm.units import counted, few, figure, grouped, size_text
 
 JSON_VERSION = 1
 

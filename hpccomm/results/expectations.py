@@ -1,6 +1,6 @@
 """Expected rates of a run (``--expect``): read from a file or made from a link, compared with rows; also written.
 
-An expectation is a file in TOML, or the name of a link of `hpccomm.results.bounds`. An entry of a
+An expectation is a file in TOML, or the name of a link of `hpccomm.results.table`. An entry of a
 file looks as follows; only the collective, and one of ``busbw`` and ``time``, are required::
 
     [[expect]]
@@ -34,8 +34,7 @@ from hpccomm.contracts.collectives import ALIASES, MEASURED
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.bounds import DEVICE, SHARES, LinkType, links, share_of_node
 from hpccomm.results.schema import REQUIRED_FRACTION, Row, RunInfo
-from hpccomm.results.table import figure
-from hpccomm.units import counted, size
+from hpccomm.units import counted, figure, size
 
 _Value = TypeVar("_Value")
 

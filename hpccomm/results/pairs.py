@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.units import grouped
 
 ENTRY = "pairs"

@@ -20,10 +20,10 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import facts, layout, lines, origin, records
-from hpccomm.results.blocks import StoredColumns
+from hpccomm.results import facts, layout, lines, records
+from hpccomm.results.facts import INTERRUPTED
+from hpccomm.results.layout import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
-from hpccomm.results.origin import INTERRUPTED
 from hpccomm.results.recording import (
     COMPLETED,
     MISSING,
@@ -145,7 +145,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
     file = Path(path)
     with records.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
         source = Source(file, os.dup(descriptor))
-        held = origin.held(source.descriptor, file)
+        held = facts.held(source.descriptor, file)
         runs, damage = _each(file, hdf5, source, RUN, _run)
         recordings, lost = _each(file, hdf5, source, RECORDING, _recording)
         if not keep_open:
@@ -157,7 +157,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
 
     def with_status(each: _Stored) -> _Stored:
         last = each.name == newest
-        unended = origin.without_end(held, each.host) if last else origin.INTERRUPTED
+        unended = facts.without_end(held, each.host) if last else facts.INTERRUPTED
         return each if each.status else replace(each, status=unended)
 
     return Examined([*map(with_status, runs)], [*map(with_status, recordings)], damage + lost)

@@ -3,6 +3,16 @@
 The dataclasses are the columns, described once for writer, reader and documentation. `hpccomm.communicator.recording` records calls, and
 `hpccomm.gradients` the steps. ``show``, ``plot``, ``advise``, ``replay``, ``export`` and ``report``
 read them. Nothing here imports h5py.
+
+Which calls of different ranks belong together, and who waits for whom.
+
+A collective is matched over its ranks, a message at its two ends.
+
+A call's ``wait`` is the last arrival less its own one, and its ``transfer`` the rest of it. These are the wait states
+of Scalasca's patterns: "Wait at N x N", "Late Broadcast" (for the root alone), "Early Reduce" (only the root waits for
+all), "Late Sender" and "Late Receiver". The waiting is charged to the rank that arrived last, as the short-term cost
+of its delay (D. Böhme and others, "Identifying the root causes of wait states in large-scale parallel applications",
+ACM Transactions on Parallel Computing 3, 2016).
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +24,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.collectives import CALLS
 from hpccomm.results.lines import StoredLines
 from hpccomm.results.schema import BesideArray, Column, SectionKind, TableForm, columns
+from hpccomm.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +176,7 @@ BLOCKS = TableForm(
     (Column("rank", "<i8", "whose calls they are"), Column("calls", "<i8", "how many")),
     (BesideArray("packed", "u1", (), "first_packed", "packed_bytes"),),
 )
-"""The calls, some thousand of one rank in each line: see `hpccomm.results.blocks`."""
+"""The calls, some thousand of one rank in each line: see `hpccomm.results.layout`."""
 
 RECORDING = SectionKind("recordings", "recording", (STEPS, BLOCKS, EVENTS))
 """A recording. Events are written first, and counted last by readers: calls have their signatures."""
@@ -293,3 +305,310 @@ class Recording:
         yield from dict.fromkeys(
             each.operation for each in self.signatures if each.operation != STEP
         )
+
+
+Indices = NDArray[np.int64]
+
+_NUMBERS = 1 << 40
+"""A communicator makes fewer collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedCollectives:
+    """The collectives of a recording, by communicator, each communicator's in their order.
+
+    Attributes
+    ----------
+    calls : ndarray of int64, shape (calls of collectives,)
+        Their calls, one collective's after the other's, and in each by rank.
+    starts : ndarray of int64, shape (collectives + 1,)
+        Where in `calls` each collective begins, and the end of the last one.
+    last : ndarray of int64, shape (collectives,)
+        The call of the rank that arrived last.
+    """
+
+    calls: Indices
+    starts: Indices
+    last: Indices
+
+    def __len__(self) -> int:
+        """Return the number of collectives."""
+        return len(self.last)
+
+    @property
+    def sizes(self) -> Indices:
+        """The number of recorded calls of each."""
+        return np.diff(self.starts)
+
+    def of(self, each: NDArray[Any]) -> NDArray[Any]:
+        """Return a value of each collective for each of `calls`."""
+        return np.repeat(each, self.sizes)
+
+
+def collectives(recording: Recording) -> MatchedCollectives:
+    """Return which calls are one collective: they have one communicator and one number.
+
+    A collective that some ranks have not recorded, since the program was killed, has the calls of the others.
+    """
+    calls = recording.calls
+    numbered = np.flatnonzero(calls["number"] > 0)
+    key = recording.of_signature("group")[numbered] * _NUMBERS + calls["number"][numbered]
+    order = np.argsort(key, kind="stable")
+    key, chosen = key[order], numbered[order]
+    firsts = np.flatnonzero(np.diff(key, prepend=-1))
+    starts = np.append(firsts, len(key))
+    begin = calls["begin"][chosen]
+    arrival = np.maximum.reduceat(begin, firsts)
+    latest = np.flatnonzero(begin == np.repeat(arrival, np.diff(starts)))
+    return MatchedCollectives(chosen, starts, chosen[latest[np.searchsorted(latest, firsts)]])
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedMessages:
+    """The calls that are the two ends of a message.
+
+    Attributes
+    ----------
+    sends, receives : ndarray of int64, shape (messages,)
+        The call that sent each message, and the one that received it, by receiver.
+    """
+
+    sends: Indices
+    receives: Indices
+
+
+def messages(recording: Recording) -> MatchedMessages:
+    """Return which sends and receives are one message.
+
+    The k-th send of a rank to another in one communicator, with one tag, belongs to the k-th such receive (MPI's
+    rule of order). A receive from any rank, or of any tag, takes a message that the recording does not name. It is
+    matched where only one sender and tag is possible. Else no message to its rank in that communicator is.
+    """
+    ends = [list(_ends(recording, each)) for each in recording.signatures]
+    signature = recording.calls["signature"]
+    numbers = np.array([len(each) for each in ends], np.int64)
+    first = np.cumsum(numbers) - numbers
+    having = np.flatnonzero(numbers[signature] * (recording.calls["failed"] == 0))
+    count = numbers[signature[having]]
+    call = np.repeat(having, count)
+    within = np.arange(len(call)) - np.repeat(np.cumsum(count) - count, count)
+    table = np.array([end for each in ends for end in each], np.int64).reshape(-1, 4)
+    sends, channel, peer, kind = table[first[signature[call]] + within].T
+    own = recording.calls.ranks()[call]
+    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
+    known = recording.ranks - _UNKNOWN
+    inbox = channel * known + target - _UNKNOWN
+    for box in np.unique(inbox[(sends == 0) & (peer == _ANY)]):
+        here = inbox == box
+        possible = np.unique(np.stack([source, kind])[:, here & (sends == 1)], axis=1)
+        if possible.shape[1] == 1:
+            source[here], kind[here] = possible
+        else:
+            sends[here] = -1
+    key = (inbox * known + source - _UNKNOWN) * (int(kind.max(initial=0)) + 2) + kind + 1
+    _, key = np.unique(key, return_inverse=True)
+    sent, received = _ordered(key, sends == 1), _ordered(key, sends == 0)
+    _, left, right = np.intersect1d(sent[0], received[0], assume_unique=True, return_indices=True)
+    return MatchedMessages(call[sent[1][left]], call[received[1][right]])
+
+
+_ANY, _UNKNOWN = -1, -2
+
+
+def _ends(recording: Recording, signature: CallSignature) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the ends of messages of a call: whether it sends, the communicator, the other rank, and the kind of message."""
+    each: Mapping[str, Any]
+    for each in signature.values.get("calls", (signature.values,)):
+        objects = signature.operation.endswith("_object")
+        for way in ("dst", "src"):
+            peer = each.get(way)
+            if peer is not None:
+                ranks = recording.groups[signature.group].ranks
+                whom = ranks[peer] if ranks[peer] >= 0 else _UNKNOWN
+                yield way == "dst", signature.group, whom, 2 * (each.get("tag") or 0) + objects
+    if signature.operation in ("recv", "recv_object") and "src" not in signature.values:
+        yield False, signature.group, _ANY, -1
+
+
+def _ordered(key: Indices, chosen: NDArray[np.bool_]) -> tuple[Indices, Indices]:
+    """Return the chosen ends with a number of their own, which is equal for the k-th send and receive of a key."""
+    places = np.flatnonzero(chosen)
+    places = places[np.argsort(key[places], kind="stable")]
+    firsts = np.flatnonzero(np.diff(key[places], prepend=-1))
+    order = np.arange(len(places)) - np.repeat(firsts, np.diff(firsts, append=len(places)))
+    return key[places] * (len(key) + 1) + order, places
+
+
+BINS = 60
+"""Columns of a heat map."""
+
+MOST_RANKS = 32
+"""The most ranks of a printed table."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallWaits:
+    """What each call waits for. All times are in ns.
+
+    Attributes
+    ----------
+    awaited : ndarray of int64, shape (calls,)
+        The call whose arrival it waited for; itself if it waited for none.
+    wait : ndarray of int64, shape (calls,)
+        The arrival of that call less its own one.
+    since : ndarray of int64, shape (calls,)
+        When the program began to be blocked by the call.
+    blocked : ndarray of int64, shape (calls,)
+        How long the program was blocked before the awaited arrival.
+    collectives : MatchedCollectives
+        Which calls are one collective.
+    """
+
+    awaited: Indices
+    wait: Indices
+    since: Indices
+    blocked: Indices
+    collectives: MatchedCollectives
+
+
+def waits(recording: Recording) -> CallWaits:
+    """Return what each call waits for.
+
+    A call that ended before the arrival did not wait for it. One that ended before it by less than the error of the
+    two clocks waited until its end.
+    """
+    calls = recording.calls
+    begin, end = calls["begin"], calls["end"]
+    matched = collectives(recording)
+    awaited = np.arange(len(begin))
+    awaited[matched.calls] = _awaited(recording, matched)
+    _add_messages(awaited, begin, messages(recording))
+    arrival = begin[awaited]
+    known = recording.facts.clock_error_ns or [0] * recording.ranks
+    error = np.array(known, np.int64)[calls.ranks()]
+    waiting = (arrival > begin) & (arrival <= end + error + error[awaited])
+    awaited[~waiting] = np.flatnonzero(~waiting)
+    until = np.minimum(np.where(waiting, arrival, begin), end)
+    since = np.where(calls["asked"] > 0, calls["asked"], begin)
+    early = np.clip(until - since, 0, calls["waited"])
+    return CallWaits(awaited, until - begin, since, early, matched)
+
+
+def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
+    """Return for each call of `matched` the call that it waits for."""
+    awaited: Indices = matched.of(matched.last)
+    root, from_root = roots(recording)
+    if not (root >= 0).any():
+        return awaited
+    signature = recording.calls["signature"][matched.calls]
+    at_root = recording.calls.ranks()[matched.calls] == root[signature]
+    of_root = matched.last.copy()  # where the root's call is not recorded
+    of_root[matched.of(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
+    for_all = (root[signature] < 0) | (at_root & ~from_root[signature])
+    return np.where(for_all, awaited, matched.of(of_root))
+
+
+def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
+    """Return the root of the calls of each signature, -1 without one, and whether all data is from it."""
+    root = np.full(len(recording.signatures), -1)
+    from_root = np.zeros(len(root), bool)
+    for at, each in enumerate(recording.signatures):
+        what = CALLS.get(each.operation)
+        if what is not None and what.rooted and "root" in each.values:
+            root[at] = recording.groups[each.group].ranks[each.values["root"]]
+            from_root[at] = what.root_sends
+    return root, from_root
+
+
+def _add_messages(awaited: Indices, begin: Indices, matched: MatchedMessages) -> None:
+    """Let the ends of messages wait for each other, and what has two messages for the later one."""
+    ends = np.concatenate([matched.sends, matched.receives])
+    others = np.concatenate([matched.receives, matched.sends])
+    order = np.argsort(begin[others], kind="stable")
+    ends, others = ends[order], others[order]
+    later = begin[others] > begin[ends]
+    awaited[ends[later]] = others[later]  # of several for one call, the last is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How long each rank kept others waiting. Arrays have an item a rank; times are in ns.
+
+    Attributes
+    ----------
+    collectives : ndarray of int64
+        In how many collectives of two ranks or more it took part.
+    last : ndarray of int64
+        How often it was the last of them.
+    kept_waiting : ndarray of int64
+        How long the others' programs were blocked until it arrived, in collectives and messages, added up.
+    waited : ndarray of int64
+        How long its own program was blocked until others arrived.
+    edges : ndarray of int64, shape (bins + 1,)
+        The edges of the bins of ``map``, on the common clock.
+    map : ndarray of int64, shape (ranks, bins)
+        ``kept_waiting``, by the time when the rank arrived.
+    """
+
+    collectives: NDArray[np.int64]
+    last: NDArray[np.int64]
+    kept_waiting: NDArray[np.int64]
+    waited: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    map: NDArray[np.int64]
+
+    def __str__(self) -> str:
+        """Return a table, the rank that others waited for most first."""
+        lines = [_ROW.format("rank", "kept others waiting", "was last", "waited itself")]
+        worst = np.argsort(-self.kept_waiting, kind="stable").tolist()
+        for rank in worst[:MOST_RANKS]:
+            times = [f"{each[rank] / 1e6:.3f} ms" for each in (self.kept_waiting, self.waited)]
+            last = f"{self.last[rank]} of {self.collectives[rank]}"
+            lines.append(_ROW.format(rank, times[0], last, times[1]))
+        if (more := len(worst) - MOST_RANKS) > 0:
+            lines.append(f"and {counted(more, 'rank')} more")
+        return "\n".join(lines)
+
+
+_ROW = "{:>6}  {:>20}  {:>20}  {:>16}"
+
+
+def lateness(recording: Recording, waiting: CallWaits | None = None) -> Lateness:
+    """Return how long each rank kept others waiting.
+
+    Parameters
+    ----------
+    recording : Recording
+        The recording.
+    waiting : CallWaits, optional
+        Its `waits`, if they are known.
+    """
+    waiting = waiting or waits(recording)
+    rank, begin = recording.calls.ranks(), recording.calls["begin"]
+    matched, ranks = waiting.collectives, recording.ranks
+    several = matched.sizes > 1
+    edges = np.linspace(*span(recording), BINS + 1).astype(np.int64)
+    blocked = np.flatnonzero(waiting.blocked)
+    cause, cost = waiting.awaited[blocked], waiting.blocked[blocked]
+    place = np.clip(np.searchsorted(edges, begin[cause], "right") - 1, 0, BINS - 1)
+    heat = _summed(rank[cause] * BINS + place, cost, ranks * BINS).reshape(ranks, BINS)
+    return Lateness(
+        np.bincount(rank[matched.calls[matched.of(several)]], minlength=ranks),
+        np.bincount(rank[matched.last[several]], minlength=ranks),
+        heat.sum(axis=1),
+        _summed(rank[blocked], cost, ranks),
+        edges,
+        heat,
+    )
+
+
+def span(recording: Recording) -> tuple[int, int]:
+    """Return when the first call began and the last one ended, in ns of the common clock."""
+    if not recording.calls.starts[-1]:
+        return 0, 0
+    return int(recording.calls["begin"].min()), int(recording.calls["end"].max())
+
+
+def _summed(place: NDArray[Any], values: Indices, size: int) -> Indices:
+    """Return the sums of values by place. They are exact up to 2**53 ns, which are 104 days."""
+    return np.bincount(place, values, minlength=size).astype(np.int64)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import blocks, lines, reader
 from hpccomm.results import facts as json_facts
+from hpccomm.results import layout, lines, reader
 from hpccomm.results.recording import (
     BLOCKS,
     COMPLETED,
@@ -118,9 +118,9 @@ class RecordingWriter:
         ResultsError
             As in `add_step`.
         """
-        for first in range(0, len(calls["begin"]), blocks.CALLS):
-            part = {name: each[first : first + blocks.CALLS] for name, each in calls.items()}
-            self._new["blocks"].append(((rank, len(part["begin"])), (blocks.pack(part),)))
+        for first in range(0, len(calls["begin"]), layout.CALLS):
+            part = {name: each[first : first + layout.CALLS] for name, each in calls.items()}
+            self._new["blocks"].append(((rank, len(part["begin"])), (layout.pack(part),)))
             self._flush_if_due("blocks")
 
     def add_clock(self, local_ns: int, ahead_ns: int, error_ns: int) -> None:

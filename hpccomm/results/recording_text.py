@@ -11,7 +11,7 @@ from itertools import groupby, repeat
 
 import numpy as np
 
-from hpccomm.results.origin import in_words
+from hpccomm.results.facts import in_words
 from hpccomm.results.recording import Recording, TrainingStep
 from hpccomm.results.schema import columns
 from hpccomm.results.table import TIME_FORMAT

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hpccomm.errors import ResultsError
+from hpccomm.results.facts import ENTRY, Others
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
-from hpccomm.results.others import ENTRY, Others
 from hpccomm.results.recording import Recording
 from hpccomm.results.records import DIFFERS
 from hpccomm.results.regular import as_utf8

@@ -6,7 +6,7 @@ the path names a complete file, even if the process is killed in the middle of H
 
 A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other
 programs' HDF5 libraries may read but not change the file. The kernel drops the lock with the
-process. A lock of another kind tells readers that the writer lives (`hpccomm.results.origin`).
+process. A lock of another kind tells readers that the writer lives (`hpccomm.results.facts`).
 
 `hpccomm.results.store` writes through it.
 """
@@ -27,7 +27,7 @@ import h5py
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import layout, origin, records
+from hpccomm.results import facts, layout, records
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.records import FORMAT, RUNS, SCHEMA_VERSION
 from hpccomm.results.regular import damaged, no_folder, open_regular
@@ -168,7 +168,7 @@ def replace(
                 _adopt(path.stat(), file.fileno())
             fill(file)
             os.fsync(file.fileno())
-            origin.hold(file.fileno())  # before another process finds the file
+            facts.hold(file.fileno())  # before another process finds the file
             partial.replace(path)
         except BaseException:
             if not same(path, file):  # else a signal's handler has raised behind the renaming

@@ -29,7 +29,7 @@ from typing import Any
 import h5py
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import layout, lines, origin, reader, records, storage
+from hpccomm.results import facts, layout, lines, reader, records, storage
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.regular import as_utf8, os_errors_as
@@ -289,7 +289,7 @@ class Section:
         """Close the file, which keeps the written lines. Idempotent."""
         if self._open is not None:
             if self.is_open:  # a forked child that has the file open would keep the locks
-                origin.hold(self._open.fileno(), fcntl.F_UNLCK)
+                facts.hold(self._open.fileno(), fcntl.F_UNLCK)
                 with suppress(OSError):
                     fcntl.flock(self._open, fcntl.LOCK_UN)
             self._open.close()

@@ -15,7 +15,7 @@ from datetime import datetime
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results import placement, repetitions
+from hpccomm.results import facts, rates
 from hpccomm.results.bounds import bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
     REQUIRED_FRACTION,
@@ -26,6 +26,7 @@ from hpccomm.results.schema import (
     RunInfo,
     Timing,
 )
+from hpccomm.units import figure
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
@@ -34,15 +35,6 @@ _LEAD = "# %10s  %12s  %8s  %6s  %6s"
 _HALF = "  %7s  %6s  %6s  %6s"
 _UNCHECKED = "  %7s  %6s  %6s    N/A"
 _STATISTICS = "  %7s  %7s  %7s  %7s"
-
-
-def figure(value: float, width: int) -> str:
-    """Print a figure with two decimals, one or none, the first that fits; else with an exponent."""
-    for precision in (2, 1, 0):
-        text = f"{value:{width}.{precision}f}"
-        if len(text) <= width:
-            return text
-    return f"{value:{width}.{1 if width >= 7 else 0}e}"
 
 
 def run_header(
@@ -88,7 +80,7 @@ def run_header(
         ]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
-    lines += placement.folded(info) if fold else placement.lines(info)
+    lines += facts.folded(info) if fold else facts.lines(info)
     slowest, fabric = bounding_link(info), fabric_rate(info)
     if slowest is not None:
         lines.append(f"# Link of a device: {slowest.link}, {slowest.peak:g} GB/s in one direction")
@@ -154,8 +146,8 @@ def body(half: Half, config: Config) -> str:
         return text
     if samples is None or len(samples) <= config.per_iter_skip:
         return text + _STATISTICS % (("N/A",) * 4)
-    times = repetitions.iteration_times(samples)[config.per_iter_skip :]
-    statistics = repetitions.iteration_statistics(times)
+    times = rates.iteration_times(samples)[config.per_iter_skip :]
+    statistics = rates.iteration_statistics(times)
     return text + _STATISTICS % tuple(figure(statistics[key], 7) for key in _SHOWN)
 
 
@@ -367,11 +359,11 @@ def repetitions_text(
     samples : iterable of ndarray or None
         The samples of each row, as of `Half`.
     """
-    columns = repetitions.SUMMARY
+    columns = rates.SUMMARY
     heads = [(each.name, each.unit and f"({each.unit})") for each in columns]
     lines = []
     for row, times in zip(rows, samples, strict=True):
-        number, *summary = repetitions.summary(times, config.per_iter_skip) or (0,)
+        number, *summary = rates.summary(times, config.per_iter_skip) or (0,)
         figures = [figure(value, 9).strip() for value in summary] or ["N/A"] * (len(columns) - 1)
         lines.append((row, (f"{number:.0f}", *figures)))
     title = "Repetitions, each with the time of its slowest rank"

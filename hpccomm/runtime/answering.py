@@ -17,8 +17,8 @@ from typing import Any
 
 from hpccomm.contracts.backend import Facts
 from hpccomm.runtime import dump
-from hpccomm.runtime.lifetime import ServiceThread, after_fork
 from hpccomm.runtime.recorder import doing, lingering
+from hpccomm.runtime.service import ServiceThread, after_fork
 
 logger = logging.getLogger("hpccomm")
 

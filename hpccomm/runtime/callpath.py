@@ -26,11 +26,10 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
 from hpccomm.contracts.backend import both
-from hpccomm.contracts.fingerprint import CallFingerprint
-from hpccomm.contracts.signature import Choice, Signature
+from hpccomm.contracts.signature import CallFingerprint, Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.runtime.failure import harmless_error
-from hpccomm.runtime.operation import COMPARED, DIGEST
+from hpccomm.runtime.progress import COMPARED, DIGEST
 from hpccomm.runtime.recorder import (
     ASYNC,
     BLOCKING,

@@ -13,16 +13,14 @@ from functools import cache
 from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Facts
-from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime import callpath, dump
 from hpccomm.runtime.answering import register, withdraw
 from hpccomm.runtime.callpath import LEFT, PreparedCall
 from hpccomm.runtime.inquiry import Inquiry
-from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.operation import Operation
-from hpccomm.runtime.progress import CALL, Task, awaiting, progress_engine
+from hpccomm.runtime.progress import CALL, Operation, Task, awaiting, progress_engine
 from hpccomm.runtime.recorder import (
     BLOCKING,
     ENDED,
@@ -43,7 +41,7 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.reports import CallInfo, Handle
-from hpccomm.runtime.service import service
+from hpccomm.runtime.service import after_fork, service
 from hpccomm.runtime.state import CallState
 from hpccomm.runtime.waiting import drive, spun, wait
 from hpccomm.runtime.work import Work

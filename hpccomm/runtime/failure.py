@@ -20,7 +20,8 @@ from hpccomm.errors import (
     RankMismatch,
     WaitTimeout,
 )
-from hpccomm.runtime import dump, lifetime
+from hpccomm.runtime import dump
+from hpccomm.runtime import service as lifetime
 from hpccomm.runtime.recorder import ERROR, SEQUENCE, CallRecord, in_words, place
 from hpccomm.runtime.reports import AbortHook, Hooks, Reports
 from hpccomm.runtime.service import service

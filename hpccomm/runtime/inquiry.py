@@ -27,7 +27,6 @@ from typing import Any
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch, peers_lost
 from hpccomm.runtime import deadlock, dump
-from hpccomm.runtime.lifetime import Voice, write_stderr
 from hpccomm.runtime.recorder import (
     BEGIN,
     BLOCKING,
@@ -43,7 +42,7 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.recorder import calls as recorded
-from hpccomm.runtime.service import service
+from hpccomm.runtime.service import Voice, service, write_stderr
 from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.verdict import Verdict, judge
 from hpccomm.runtime.waiting import Expired

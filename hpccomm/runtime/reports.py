@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.foreign_names import Hinting
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.errors import CommunicationError, Hinting, UsageError
 from hpccomm.runtime.recorder import LABEL, NUMBER, SEQUENCE, CallRecord, Origin
+from hpccomm.runtime.service import after_fork
 
 if TYPE_CHECKING:
-    from hpccomm.runtime.trace import Trace
+    from hpccomm.runtime.recorder import Trace
 
 logger = logging.getLogger("hpccomm")
 

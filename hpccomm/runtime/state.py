@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from hpccomm.contracts.backend import Backend, Facts
-from hpccomm.contracts.fingerprint import CallFingerprint
 from hpccomm.contracts.pairing import Between, between
+from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicatorAborted,
@@ -20,6 +20,7 @@ from hpccomm.errors import (
     RankMismatch,
     WaitTimeout,
 )
+from hpccomm.runtime.dump import BLOCKED_SECONDS, Traffic
 from hpccomm.runtime.failure import Failure
 from hpccomm.runtime.progress import ANY_OF, CALL, NOBODY, Task, TaskQueue
 from hpccomm.runtime.recorder import (
@@ -44,7 +45,6 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.reports import Reports
-from hpccomm.runtime.traffic import BLOCKED_SECONDS, Traffic
 from hpccomm.settings import Settings
 
 MAKING = -(1 << 20)

@@ -10,10 +10,10 @@ from itertools import zip_longest
 
 from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.contracts.fingerprint import MEMORY, PLAIN, written
 from hpccomm.contracts.pairing import odd_ones, unfit
-from hpccomm.runtime.operation import FINALIZE
-from hpccomm.runtime.traffic import has_begun, unmatched, unreceived
+from hpccomm.contracts.signature import MEMORY, PLAIN, written
+from hpccomm.runtime.dump import has_begun, unmatched, unreceived
+from hpccomm.runtime.progress import FINALIZE
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2

@@ -15,12 +15,12 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CommunicationError,
     CommunicatorAborted,
+    Hinting,
     HpccommError,
     UsageError,
     WaitTimeout,
     untied,
 )
-from hpccomm.foreign_names import Hinting
 from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.progress import ANY_OF, NOBODY, ProgressEngine, Task, awaiting
 from hpccomm.runtime.recorder import (

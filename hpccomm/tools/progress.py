@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.runtime import lifetime
+from hpccomm.runtime import service
 
 SOON = 1.0
 """Seconds after which something takes long."""
@@ -58,7 +58,7 @@ class Progress:
         if stream is not None:
             import tqdm  # noqa: F401 (it takes a while, which is not to be measured)
         if self._ticking:
-            lifetime.start_thread("hpccomm-terminal", self._tick)
+            service.start_thread("hpccomm-terminal", self._tick)
 
     def show(self, doing: str) -> None:
         """Show the current work."""

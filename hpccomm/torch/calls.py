@@ -12,7 +12,7 @@ import torch
 from torch.distributed import DistBackendError
 
 from hpccomm.communicator import Communicator
-from hpccomm.contracts.arrivals import ANY
+from hpccomm.contracts.transport import ANY
 from hpccomm.errors import (
     CollectiveTimeout,
     HpccommError,

@@ -12,7 +12,7 @@ from torch.distributed import DistBackendError
 from torch.futures import Future
 
 from hpccomm.errors import BufferMismatch, CollectiveTimeout, CommunicationError
-from hpccomm.runtime.lifetime import after_fork
+from hpccomm.runtime.service import after_fork
 from hpccomm.torch.arguments import seconds
 from hpccomm.torch.tensors import Settle
 from hpccomm.torch.untraced import untraced

@@ -11,7 +11,7 @@ import pytest
 from damage import called
 
 from hpccomm.results import pairs, reader
-from hpccomm.results.comparison.crossovers import crossovers
+from hpccomm.results.comparison.statistics import crossovers
 from hpccomm.results.schema import Timing
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.drawing.pictures import Canvas, as_json

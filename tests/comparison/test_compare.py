@@ -15,7 +15,7 @@ from hpccomm.results.comparison import statistics
 from hpccomm.results.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
 from hpccomm.results.comparison.text import text
 from hpccomm.results.comparison.verdict import Rules, _judged, compare, compare_passes
-from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 

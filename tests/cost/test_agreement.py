@@ -9,8 +9,7 @@ from hpccomm.contracts.collectives import ROOTED
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import Level, Network, load
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import Tuning, whole, world
 

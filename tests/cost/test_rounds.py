@@ -10,8 +10,7 @@ from cost.calls import REGISTERED, call_of
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import Level, Network, load
 from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
 from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers, whole, world
 

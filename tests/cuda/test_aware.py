@@ -10,7 +10,7 @@ import pytest
 import hpccomm
 from hpccomm.calls import aware
 from hpccomm.errors import BufferMismatch, CommunicatorAborted, RankMismatch
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory
 
 pytestmark = pytest.mark.mpi
 
@@ -99,7 +99,7 @@ def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, 
     device = mpi_comm.rank + 4  # of the stand-in's eight
     last = mpi_comm.rank == mpi_comm.size - 1
     if last:
-        assert users.claim(device, users.NCCL) == ""
+        assert memory.claim(device, memory.NCCL) == ""
     try:
         with opened(monkeypatch, mpi_comm) as comm:
             assert comm.device == device
@@ -109,12 +109,12 @@ def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, 
             assert "NCCL" in choice.reason
     finally:
         if last:
-            users.release(device, users.NCCL)
+            memory.release(device, memory.NCCL)
     with opened(monkeypatch, mpi_comm) as comm:
         assert comm.backends["cuda"] == "mpi"
-        assert "CUDA-aware MPI" in users.claim(device, users.NCCL)
-    assert users.claim(device, users.NCCL) == ""  # it was let go of
-    users.release(device, users.NCCL)
+        assert "CUDA-aware MPI" in memory.claim(device, memory.NCCL)
+    assert memory.claim(device, memory.NCCL) == ""  # it was let go of
+    memory.release(device, memory.NCCL)
 
 
 @pytest.mark.standin

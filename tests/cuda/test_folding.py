@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hpccomm import dtypes
-from hpccomm.memory.cuda.folding import DeviceFolder, folds
+from hpccomm.memory.cuda.arrays import DeviceFolder, folds
 from hpccomm.memory.folding import Folder
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 

@@ -12,7 +12,7 @@ from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
-from hpccomm.gradients.settings import LossScale
+from hpccomm.gradients.layout import LossScale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

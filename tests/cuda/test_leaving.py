@@ -10,7 +10,7 @@ from forked import Forks
 from nccl_ranks import on_devices
 from until import until
 
-from hpccomm.calls.lanes import ending
+from hpccomm.calls.lanes import device
 
 cupy = pytest.importorskip("cupy")
 
@@ -37,7 +37,7 @@ def forks():
 @pytest.mark.processes
 @pytest.mark.parametrize("dropped", [False, True])
 def test_trap_finalize_does_not_wait_for_graphs_as_nccl_does(dropped, caplog, monkeypatch):
-    monkeypatch.setattr(ending, "GRAPH_SECONDS", GRAPH_SECONDS)
+    monkeypatch.setattr(device, "GRAPH_SECONDS", GRAPH_SECONDS)
 
     def main(comm):
         x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
@@ -92,8 +92,8 @@ def left(forks, program, status=0, **environment):
     ],
 )
 def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(forks, ending):
-    status = 3 if "3" in ending else 0
-    _, told = left(forks, ending, status, STANDIN_DELAY="0.01")
+    status = 3 if "3" in device else 0
+    _, told = left(forks, device, status, STANDIN_DELAY="0.01")
     assert "Error" not in told, told
 
 
@@ -214,11 +214,11 @@ stream.synchronize()
     ],
 )
 def test_trap_leaving_does_not_wait_for_graphs_as_nccl_does(forks, ending, waits):
-    lines, told = left(forks, CAPTURE + ending)
+    lines, told = left(forks, CAPTURE + device)
     # Who aborts asks once more than whoever may be at it already: NCCL is aborted once.
     assert [*dict.fromkeys(lines)] == waits
     assert "Error" not in told, told
-    assert ("drop the graphs" in told) == ("finalize" in ending)
+    assert ("drop the graphs" in told) == ("finalize" in device)
 
 
 def test_trap_a_forked_child_is_refused_and_ends_in_peace(forks):

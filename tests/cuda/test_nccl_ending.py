@@ -15,7 +15,7 @@ from nccl_ranks import bare, on_ranks, sound
 from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, PeerLost, UsageError
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory as users
 from hpccomm.reductions import ReduceOp
 
 nccl = pytest.importorskip("cupy.cuda.nccl")

@@ -10,7 +10,7 @@ import pytest
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.facts import Facts, mine, shared_gpus, unfit, unpacked, version_text
 from hpccomm.errors import CommunicatorAborted
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory
 
 
 @contextmanager
@@ -201,17 +201,17 @@ def test_a_pin_that_was_given_up_holds_nothing_back(monkeypatch):
 
 
 def test_trap_nccl_and_cuda_aware_mpi_never_have_one_device():
-    assert users.claim(77, users.NCCL) == ""
-    assert users.claim(77, users.NCCL) == ""
-    assert "in use by NCCL" in users.claim(77, users.MPI)
-    assert users.claim(78, users.MPI) == ""
-    users.release(77, users.NCCL)
-    assert users.claim(77, users.MPI) != ""
-    users.release(77, users.NCCL)
-    assert users.claim(77, users.MPI) == ""
+    assert memory.claim(77, memory.NCCL) == ""
+    assert memory.claim(77, memory.NCCL) == ""
+    assert "in use by NCCL" in memory.claim(77, memory.MPI)
+    assert memory.claim(78, memory.MPI) == ""
+    memory.release(77, memory.NCCL)
+    assert memory.claim(77, memory.MPI) != ""
+    memory.release(77, memory.NCCL)
+    assert memory.claim(77, memory.MPI) == ""
     for device in (77, 78):
-        users.release(device, users.MPI)
-    users.release(77, users.MPI)  # once too often does no harm
+        memory.release(device, memory.MPI)
+    memory.release(77, memory.MPI)  # once too often does no harm
 
 
 @pytest.fixture

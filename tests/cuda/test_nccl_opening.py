@@ -16,7 +16,7 @@ from hpccomm.errors import (
     CommunicatorAborted,
     RankMismatch,
 )
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
@@ -110,16 +110,16 @@ def test_a_rank_without_a_device_is_told_on_all(never_asked):
 
 
 def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
-    assert users.claim(1, users.MPI) == ""
+    assert memory.claim(1, memory.MPI) == ""
     try:
         why = the_same(on_ranks(2, refused, timeout=LONG))
     finally:
-        users.release(1, users.MPI)
+        memory.release(1, memory.MPI)
     assert why.startswith("rank 1 (")
     assert "in use by CUDA-aware MPI" in why
     # Rank 0's own device was free, and is again.
-    assert users.claim(0, users.MPI) == ""
-    users.release(0, users.MPI)
+    assert memory.claim(0, memory.MPI) == ""
+    memory.release(0, memory.MPI)
 
 
 def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(monkeypatch):
@@ -157,8 +157,8 @@ def test_trap_a_rank_that_does_not_come_ends_in_a_timeout(monkeypatch):
     results = on_ranks(3, hurried)
     assert [type(each) for each in results] == [CollectiveTimeout] * 3
     assert all("NCCL_SOCKET_IFNAME" in str(each) for each in results)
-    assert users.claim(0, users.MPI) == ""  # nothing is left claimed
-    users.release(0, users.MPI)
+    assert memory.claim(0, memory.MPI) == ""  # nothing is left claimed
+    memory.release(0, memory.MPI)
 
 
 @bare(3)
@@ -167,7 +167,7 @@ def test_groups_and_several_communicators_of_the_same_ranks(rank):
     part = rank.group([0, 2] if rank.rank in (0, 2) else [1], 7).opened()
     assert (summed(whole), summed(part), summed(whole)) == (6, 1 if rank.rank == 1 else 3, 6)
     part.close()
-    assert users.claim(rank.device, users.MPI) != ""
+    assert memory.claim(rank.device, memory.MPI) != ""
     assert summed(whole) == 6
     whole.close()
 

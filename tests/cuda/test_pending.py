@@ -10,7 +10,7 @@ import pytest
 from held import Held, in_thread
 from until import until
 
-from hpccomm.contracts.fingerprint import CallFingerprint
+from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls, pending_call

@@ -22,11 +22,11 @@ from hpccomm.errors import (
     UsageError,
 )
 from hpccomm.results import reader, table
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.service import Status
 from hpccomm.tools.flag import add_flags
 from hpccomm.tools.perf import flags, sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
-from hpccomm.tools.perf.names import AUTO, DEVICE, HOST
+from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
 from hpccomm.tools.perf.sweep import CommSource, kind_of_arrays, source_of
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
@@ -368,7 +368,7 @@ def test_what_never_gets_done_ends_at_the_deadline():
 @pytest.mark.standin
 def test_trap_a_uuid_with_a_zero_byte_is_not_told_from_another_by_what_cupy_gives(monkeypatch):
     """CuPy reads a UUID as a C string: here are two devices whose UUIDs begin with a zero byte."""
-    from hpccomm.memory.cuda.identity import identify
+    from hpccomm.memory.cuda.library import identify
 
     found = cupy.cuda.runtime.getDeviceProperties(0)
     monkeypatch.setattr(

@@ -8,7 +8,7 @@ from held import Held
 from nccl_ranks import ranked, run_ranks
 
 from hpccomm.calls import staged
-from hpccomm.calls.parts import ROW_BYTES, parts
+from hpccomm.calls.staged import ROW_BYTES, parts
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import BufferMismatch

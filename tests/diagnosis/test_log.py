@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.tools.explain import meanings
-from hpccomm.tools.explain.log import reading, report, words
+from hpccomm.tools.explain.log import reading, words
 from hpccomm.tools.explain.log.reading import WordScanner
-from hpccomm.tools.explain.log.report import LogReport
+from hpccomm.tools.explain.log.words import LogReport
 from hpccomm.tools.main import main
 
 LOGS = Path(__file__).parent / "logs"
@@ -295,13 +295,13 @@ PREFIXES = [
 
 @pytest.mark.parametrize(("prefix", "rank", "host"), PREFIXES)
 def test_prefixes_say_whose_a_line_is(prefix: str, rank: int | None, host: str) -> None:
-    origin, rest = report.split(f"{prefix}MemoryError here")
+    origin, rest = words.split(f"{prefix}MemoryError here")
     assert (origin.rank, origin.host, rest) == (rank, host, "MemoryError here")
 
 
 @pytest.mark.parametrize("line", ["loss: 3: 4", "[warn] x", "step 3: done", "a:b c", "", "  File"])
 def test_other_lines_stay_as_they_are(line: str) -> None:
-    assert report.split(line) == (report.LineOrigin(), line)
+    assert words.split(line) == (words.LineOrigin(), line)
 
 
 # The table.
@@ -394,9 +394,9 @@ def test_repetitions_are_counted_beyond_what_is_looked_at(monkeypatch: pytest.Mo
     monkeypatch.setattr(reading, "ENOUGH", 10)
     line = "[1,{}]<stderr>: n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"
     data = "".join(line.format(rank % 4) + "all is well\n" for rank in range(1000)).encode()
-    report = read(data)
-    (found,) = report.of("consequence")
-    assert (found.count, found.ranks, report.lines) == (1000, {0, 1, 2, 3}, 2000)
+    words = read(data)
+    (found,) = words.of("consequence")
+    assert (found.count, found.ranks, words.lines) == (1000, {0, 1, 2, 3}, 2000)
 
 
 @given(data=st.data())
@@ -446,10 +446,10 @@ def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     peaks = []
     for size in (2 << 20, 8 << 20):
         tracemalloc.start()
-        report = reading.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
+        words = reading.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert [each.message.name for each in report.of("cause")] == ["sys-no-space"]
+        assert [each.message.name for each in words.of("cause")] == ["sys-no-space"]
     assert max(peaks) < 10 << 20
     assert peaks[1] < 1.2 * peaks[0]
 
@@ -485,8 +485,8 @@ def test_what_is_no_log_is_refused(
 
 
 def test_a_last_line_may_lack_its_end() -> None:
-    report = read(b"well\nOSError: [Errno 28] No space left on device")
-    assert (report.lines, report.of("cause")[0].line) == (2, 2)
+    words = read(b"well\nOSError: [Errno 28] No space left on device")
+    assert (words.lines, words.of("cause")[0].line) == (2, 2)
 
 
 def test_an_empty_log_has_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

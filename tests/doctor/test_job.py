@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 from planted_trees.node import SOUND
 
-from hpccomm.tools.doctor import in_mpi, job, judge
+from hpccomm.tools.doctor import job
+from hpccomm.tools.doctor import rule as judge
 from hpccomm.tools.doctor.rules import RULES
 from hpccomm.tools.main import main
 
@@ -80,7 +81,7 @@ def test_what_was_not_looked_at_is_skipped_with_its_reason():
 
 
 def test_nodes_of_one_name_are_kept_apart():
-    assert list(in_mpi.named([("n", {}), ("m", {}), ("n", {}), ("n", {})])) == [
+    assert list(job.named([("n", {}), ("m", {}), ("n", {}), ("n", {})])) == [
         "n",
         "m",
         "n#2",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from healthy_nodes import HEALTHY
 
-from hpccomm.tools.doctor import judge
+from hpccomm.tools.doctor import rule as judge
 from hpccomm.tools.doctor.rules import RULES
 
 PLANTED = [

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from planted_sysfs import plant
 
-from hpccomm.tools.doctor import facts, job, judge, rank
+from hpccomm.tools.doctor import facts, job, rank, rule
 from hpccomm.tools.doctor.reading import KINDS, read, rows
 from hpccomm.tools.doctor.rules.gpus import SLOWED
 from hpccomm.tools.doctor.sources import gpus, host, limits, others, slurm
@@ -288,7 +288,7 @@ config) echo 'MpiDefault = pmix' ;; *) echo 'Node login1 not found'; exit 1 ;; e
     found = read(slurm.gather)
     assert found["variables"] == {"SLURM_NTASKS": "4"}
     assert "problems" not in found
-    assert "Slurm's commands are not here" in judge.missing({"slurm": found}, "slurm.problems")
+    assert "Slurm's commands are not here" in rule.missing({"slurm": found}, "slurm.problems")
 
 
 def test_slurm_without_a_cluster_is_none(commands):
@@ -353,8 +353,8 @@ def test_who_may_lock_all_memory(tmp_path):
 
 def test_an_idle_gpu_s_link_is_not_judged(with_driver, nvml):
     tree = {"gpus": read(gpus.gather, with_driver)}
-    assert judge.at(tree, "gpus.devices.*.link") is judge.MISSING
-    assert "an idle GPU" in judge.missing(tree, "gpus.devices.*.link")
+    assert rule.at(tree, "gpus.devices.*.link") is rule.MISSING
+    assert "an idle GPU" in rule.missing(tree, "gpus.devices.*.link")
 
 
 def test_the_double_of_nvml_is_as_the_package(monkeypatch, nvml):

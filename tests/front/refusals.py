@@ -11,7 +11,7 @@ from front.misuse import each_is_refused
 from hpccomm import ReduceOp, WindowOp
 from hpccomm.errors import BufferMismatch, RankMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.groups import members
+from hpccomm.testing.conformance.collectives import members
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, RankMismatch, UsageError
-from hpccomm.runtime.operation import COMPARED
+from hpccomm.runtime.progress import COMPARED
 from hpccomm.testing.conformance.case import Behaviours, raises
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from hpccomm import Communicator, CommunicatorAborted, RankMismatch
 from hpccomm.gradients import GradientSync, reducer
 from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import next_bucket
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.service import Status
 from hpccomm.testing import run_ranks
 
 

@@ -19,7 +19,7 @@ from published_nodes import (
     planted,
 )  # fmt: skip
 
-from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.schedules.cost.network import load, parse
 from hpccomm.tools.doctor import facts, topo
 from hpccomm.tools.doctor.hardware import binding, picture, words
 from hpccomm.tools.doctor.hardware.facts import SOURCES, NodeHardware, NumaDomain, hardware

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.communicator.mesh import balanced
+from hpccomm.communicator.grid import balanced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

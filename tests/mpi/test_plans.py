@@ -7,7 +7,7 @@ import pytest
 
 from hpccomm.backends.mpi.transport import DIRECT_BYTES
 from hpccomm.errors import CollectiveTimeout, UsageError
-from hpccomm.runtime import lifetime, recorder
+from hpccomm.runtime import recorder, service
 
 if TYPE_CHECKING:
     import hpccomm
@@ -149,9 +149,9 @@ def test_the_arrays_of_a_plan_that_failed_are_kept(mpi_comm: Any) -> None:
     else:
         comm.plan("send", out, 0 if comm.rank == 1 else None)
     if comm.rank == 0:
-        before = set(lifetime._kept)
+        before = set(service._kept)
         with pytest.raises(CollectiveTimeout, match="recv"):
             plan()
-        assert set(lifetime._kept) - before
+        assert set(service._kept) - before
     mpi_comm.Barrier()
     comm.abort()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpccomm import ReduceOp
-from hpccomm.results.lateness import collectives
+from hpccomm.results.recording import collectives
 from hpccomm.tools.programs.prediction import five_numbers, predict
 from hpccomm.tools.programs.program import model
 from hpccomm.tools.programs.steps import steps

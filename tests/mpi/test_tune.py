@@ -12,8 +12,8 @@ from hpccomm.calls.policy import stored
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.tools.perf.options import Sizes
-from hpccomm.tools.tune.calls import TuneRequest, policy_of
-from hpccomm.tools.tune.table import tune
+from hpccomm.tools.tune.command import tune
+from hpccomm.tools.tune.measuring import TuneRequest, policy_of
 
 
 @by_default_on(2)

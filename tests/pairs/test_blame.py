@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpccomm.results.others import Others
+from hpccomm.results.facts import Others
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices
 from hpccomm.results.pairs_text import text
 

@@ -11,8 +11,8 @@ import pytest
 from damage import called
 
 from hpccomm.results import pairs, reader
-from hpccomm.runtime.lifetime import Status
-from hpccomm.tools.perf.pairs.flags import expected
+from hpccomm.runtime.service import Status
+from hpccomm.tools.perf.pairs.command import expected
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.service import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
 from hpccomm.tools.flag import add_flags

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hpccomm import dtypes
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 from hpccomm.tools.perf import patterns
-from hpccomm.tools.perf.names import OPS, PREMUL_FACTOR, TYPES
-from hpccomm.tools.perf.patterns import REDUCED
+from hpccomm.tools.perf.patterns import OPS, PREMUL_FACTOR, REDUCED, TYPES
 from hpccomm.tools.perf.verification import CheckedData, RankSlice, compare, fill, poison
 
 PAIRS = [

@@ -28,8 +28,7 @@ from hpccomm.schedules.schedule import (
     world,
 )
 from hpccomm.tools.drawing.pictures import check_place, rendered, save
-from hpccomm.tools.drawing.schedule import draw
-from hpccomm.tools.drawing.text import contributed, lines, members, runs
+from hpccomm.tools.drawing.schedule import contributed, draw, lines, members, runs
 from hpccomm.tools.drawing.trace import Subject, subject
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,10 +8,9 @@ from programs_made import message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.results.lateness import waits
-from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup
+from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup, waits
 from hpccomm.results.recording_file import write
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import load
 from hpccomm.tools.main import main
 from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network, what_if
 from hpccomm.tools.programs.prediction import five_numbers, predict

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
-from hpccomm.results.lateness import collectives
-from hpccomm.results.recording import ASYNC, RecordedGroup, Recording
+from hpccomm.results.recording import ASYNC, RecordedGroup, Recording, collectives
 from hpccomm.tools.programs.replaying import score
 from hpccomm.tools.programs.steps import steps
 

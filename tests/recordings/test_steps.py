@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 
-from hpccomm.results.lateness import waits
-from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature
+from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature, waits
 from hpccomm.tools.programs.steps import (
     COMPUTE,
     EXPOSED,

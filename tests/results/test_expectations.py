@@ -14,10 +14,10 @@ from hpccomm.errors import UsageError
 from hpccomm.results import bounds, table
 from hpccomm.results.bounds import links
 from hpccomm.results.expectations import Expectation, Judge, entries, expectation, written
-from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.service import Status
 from hpccomm.tools.perf.collectives import COLLECTIVES
 
 NDR = "mlx5_0 400 Gb/sec (4X NDR)"

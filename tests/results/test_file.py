@@ -17,9 +17,9 @@ import pytest
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import facts, reader, schema, storage
 from hpccomm.results.archive import verify
+from hpccomm.results.rates import timing as timing_of
 from hpccomm.results.records import SCHEMA_VERSION
 from hpccomm.results.regular import ForeignFile
-from hpccomm.results.repetitions import timing as timing_of
 from hpccomm.results.run import WholeSamples, choose
 from hpccomm.results.writer import Writer
 
@@ -462,7 +462,7 @@ def test_the_interval_of_a_median_holds_it_as_often_as_it_says():
     """Against SciPy's binomial distribution: its ends are as close as 95 % allows."""
     from scipy.stats import binom
 
-    from hpccomm.results.repetitions import median_interval
+    from hpccomm.results.rates import median_interval
 
     assert np.isnan(median_interval(np.arange(5.0))).all()
     for count in (6, 7, 20, 100, 1001):

@@ -9,7 +9,7 @@ import pytest
 
 from hpccomm.calls.policy import stored
 from hpccomm.errors import HpccommError
-from hpccomm.schedules.cost import network_files
+from hpccomm.schedules.cost import network
 from hpccomm.tools.main import main
 
 SETTING = "nodes = 1\nranks_per_node = 2\nreduce = 1e9\n[inner]\nlatency = 1e-6\nbandwidth = 1e9\n"
@@ -74,7 +74,7 @@ def test_what_is_no_input_is_refused_in_a_line(tmp_path, monkeypatch, capsys, na
         assert said.err.startswith("hpccomm: error: ")
         assert path in said.err
         assert len(said.err) < 1000
-    for read in (stored.read, network_files.load):
+    for read in (stored.read, network.load):
         with pytest.raises(HpccommError) as caught:
             read(path)
         assert path in str(caught.value)

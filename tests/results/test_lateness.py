@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from recordings_made import MadeCall, all_reduce, made
 
-from hpccomm.results.lateness import lateness, messages, waits
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature, RecordedGroup
+from hpccomm.results.recording import (
+    ASYNC,
+    POLLED,
+    CallSignature,
+    RecordedGroup,
+    lateness,
+    messages,
+    waits,
+)
 
 
 def rooted(operation):

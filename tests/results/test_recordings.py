@@ -20,7 +20,7 @@ from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from until import until
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import blocks, reader, recording_file, storage
+from hpccomm.results import layout, reader, recording_file, storage
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     POLLED,
@@ -369,7 +369,7 @@ def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(blocks, "CALLS", 100)
+    monkeypatch.setattr(layout, "CALLS", 100)
     path = tmp_path / "t.h5"
     recording = stepped(2, 200, lambda rank, at: 1000 + at, 500)
     write(path, recording)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.results import repetitions, table
+from hpccomm.results import bounds, rates, table
 from hpccomm.results.schema import DeviceInfo
+from hpccomm.units import figure
 
 libc = ctypes.CDLL(None)
 
@@ -34,8 +35,8 @@ def test_a_figure_has_the_most_decimals_that_fit(value, width):
     candidates = [printf(f"%{width}.{precision}f", value) for precision in (2, 1, 0)]
     fitting = [text for text in candidates if len(text) <= width]
     exponent = printf(f"%{width}.{1 if width >= 7 else 0}e", value)
-    assert table.figure(value, width) == (fitting[0] if fitting else exponent)
-    assert len(table.figure(value, width)) == width
+    assert figure(value, width) == (fitting[0] if fitting else exponent)
+    assert len(figure(value, width)) == width
 
 
 @given(st.floats(0, 1e9), st.integers(0, 1 << 40), st.integers(0, 10**9), st.integers(-1, 63))
@@ -44,7 +45,7 @@ def test_a_line_is_what_c_prints(example, value, size, wrong, root):
     values |= {"time": value, "algbw": value / 3, "busbw": value / 7}
     out = example.example_row(0, wrong=wrong, **values)
     inside = example.example_row(1, wrong=-1, **values)
-    figures = (table.figure(value, 7), table.figure(value / 3, 6), table.figure(value / 7, 6))
+    figures = (figure(value, 7), figure(value / 3, 6), figure(value / 7, 6))
     expected = (
         printf(LINE, size, size // 2, "half", "prod", printf("%6i", root))
         + printf(HALF, *figures, float(wrong))
@@ -114,7 +115,7 @@ def test_statistics_and_time_stamp(example):
 
 
 def test_percentiles_are_nearest_rank():
-    summary = repetitions.iteration_statistics([index * 1e-6 for index in range(1, 201)])
+    summary = rates.iteration_statistics([index * 1e-6 for index in range(1, 201)])
     found = [summary[key] for key in ("min_us", "p50_us", "p95_us", "p99_us", "max_us")]
     assert found == pytest.approx([1, 101, 190, 198, 200])
 
@@ -146,7 +147,7 @@ def devices(example, peaks, ranks=2, uuids="abcd"):
 def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
     info = devices(example, [450.0, 50.0])
     rows = [example.example_row(0, busbw=20.0), example.example_row(1, busbw=40.0)]
-    assert table.bounding_link(info) == info.devices[1]
+    assert bounds.bounding_link(info) == info.devices[1]
     line = "# Peak bus bandwidth   : 40 (80% of the link's 50) \n"
     footer = table.footer(table.tallied(rows), "all_reduce", 50.0)
     assert footer.splitlines(keepends=True)[2] == line
@@ -168,7 +169,7 @@ def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
 )
 def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(example, about):
     info = devices(example, **about)
-    assert table.bounding_link(info) is None
+    assert bounds.bounding_link(info) is None
     assert "Link" not in table.run_header(info, "all_reduce", "nccl", "auto")
     assert "Peak" not in table.footer(table.tallied([example.example_row(0)]), "all_reduce", None)
 

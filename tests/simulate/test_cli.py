@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpccomm.results import reader
-from hpccomm.results.comparison.crossovers import crossovers
-from hpccomm.schedules.cost.network_files import load, parse
+from hpccomm.results.comparison.statistics import crossovers
+from hpccomm.schedules.cost.network import load, parse
 from hpccomm.tools.main import main
 from hpccomm.tools.simulate.runs import SIMULATED, Cost, comparison
 

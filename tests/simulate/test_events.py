@@ -9,7 +9,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost import repeats
+from hpccomm.schedules.cost import rounds as repeats
 from hpccomm.schedules.cost.links import Links
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.rounds import simulate

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.network_files import dump, load, parse, ready
+from hpccomm.schedules.cost.network import Level, Network, dump, load, parse, ready
 
 PAIRS = """
 nodes = 4

@@ -10,7 +10,7 @@ from alone import python
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network_files import load
+from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.settings import DEFAULT_SEGMENT

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.backends.bootstrap.libmpi import loaded
 from hpccomm.backends.bootstrap.mpi import vendor
-from hpccomm.runtime.lifetime import write_stderr
+from hpccomm.runtime.service import write_stderr
 
 VARIABLE = "HPCCOMM_CUDA_AWARE"
 

@@ -2,7 +2,7 @@
 
 mpi4py holds the interpreter's lock in ``MPI_Init_thread``, ``MPI_Finalize`` and ``MPI_Abort``, so
 that Python's threads cannot watch them. Calls by ctypes release it. `mpi` and `shutdown` start and end
-MPI by it; `hpccomm.backends.mpi.ulfm` calls functions that mpi4py lacks.
+MPI by it; `hpccomm.backends.mpi.backend` calls functions that mpi4py lacks.
 """
 
 import contextlib

@@ -22,7 +22,7 @@ from hpccomm.contracts.backend import Backend
 from hpccomm.errors import BackendUnavailable, CommunicatorAborted, LaunchError
 from hpccomm.runtime import answering
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.lifetime import ExitStep, Status, at_exit, leaving, run_exit_steps
+from hpccomm.runtime.service import ExitStep, Status, at_exit, leaving, run_exit_steps
 
 logger = logging.getLogger("hpccomm")
 

@@ -26,8 +26,7 @@ from typing import NamedTuple
 from hpccomm.backends.bootstrap.launch import job_key, launched
 from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer, Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import after_fork
-from hpccomm.runtime.service import Descriptors, service
+from hpccomm.runtime.service import Descriptors, after_fork, service
 
 logger = logging.getLogger("hpccomm")
 

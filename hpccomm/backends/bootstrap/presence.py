@@ -16,8 +16,7 @@ from hpccomm.backends.bootstrap.node_sockets import Address, ask, present, proce
 from hpccomm.contracts.backend import ANSWERED, SILENT, STOPPED, Answer, Backend, Facts
 from hpccomm.runtime import answering
 from hpccomm.runtime.answering import ended, say
-from hpccomm.runtime.lifetime import write_stderr
-from hpccomm.runtime.service import service
+from hpccomm.runtime.service import service, write_stderr
 from hpccomm.units import ranks_named
 
 ANSWER_SECONDS = 0.5

@@ -20,17 +20,19 @@ from hpccomm.backends.bootstrap import libmpi, presence
 from hpccomm.backends.bootstrap.node_sockets import refuse
 from hpccomm.contracts.backend import Facts
 from hpccomm.errors import HpccommError, PeerLost, WaitTimeout
-from hpccomm.runtime import answering, lifetime, raised
+from hpccomm.runtime import answering, raised
+from hpccomm.runtime import service as lifetime
 from hpccomm.runtime.dump import meaning, process
-from hpccomm.runtime.lifetime import (
+from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, site_of
+from hpccomm.runtime.service import (
     PATIENCE_SECONDS,
     Status,
     Voice,
+    on_signal,
+    service,
     status_of,
     write_stderr,
 )
-from hpccomm.runtime.recorder import PACKAGE, described, frames, in_standard, site_of
-from hpccomm.runtime.service import on_signal, service
 
 ALONE_SECONDS = 2.0
 """How long a rank that exits with a status other than 0 waits in ``MPI_Finalize`` for the others."""

@@ -45,9 +45,11 @@ def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
     if has_ulfm(mpi):
-        from hpccomm.backends.mpi import ulfm
+        from hpccomm.backends.mpi import backend
 
-        lost = ulfm.lost(mpi.COMM_WORLD if mpi_comm is None else mpi_comm, ulfm.LEARNING_SECONDS)
+        lost = backend.lost(
+            mpi.COMM_WORLD if mpi_comm is None else mpi_comm, backend.LEARNING_SECONDS
+        )
         if lost:
             return peers_lost(lost, "no communicator was made; start the job anew")
     if not isinstance(error, mpi.Exception):

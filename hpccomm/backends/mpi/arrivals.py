@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.mpi.transport import FOLLOWS, NOTE_BYTES, CheckedTransport, NearbyTransport
 from hpccomm.backends.mpi.types import block
-from hpccomm.contracts.arrivals import Arrival, Wanted
-from hpccomm.contracts.transport import PACKET_BYTES, Steps
+from hpccomm.contracts.transport import PACKET_BYTES, Arrival, Steps, Wanted
 
 _BYTE = MPI.BYTE
 

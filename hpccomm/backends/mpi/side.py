@@ -23,8 +23,7 @@ from mpi4py import MPI
 from hpccomm.backends.bootstrap.node_sockets import Address, ask, state_of
 from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, Answer, Facts
 from hpccomm.runtime.answering import answer
-from hpccomm.runtime.lifetime import ExitStep, after_fork, at_exit, keep, let_go
-from hpccomm.runtime.service import service
+from hpccomm.runtime.service import ExitStep, after_fork, at_exit, keep, let_go, service
 
 logger = logging.getLogger("hpccomm")
 

@@ -39,7 +39,7 @@ from hpccomm.contracts.transport import (
 )
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.views import as_bytes
-from hpccomm.runtime.lifetime import keep
+from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import completed, polled, received
 
 PATIENT_POLLS = 100

@@ -18,7 +18,7 @@ from hpccomm.backends.mpi.transport import CheckedTransport
 from hpccomm.backends.mpi.types import PIECE_BYTES
 from hpccomm.contracts.transport import Request, SharedMemory, Transport
 from hpccomm.errors import CommunicationError
-from hpccomm.memory.shared.mutex import MUTEX_BYTES, NodeMutex
+from hpccomm.memory.shared.heap import MUTEX_BYTES, NodeMutex
 from hpccomm.memory.views import as_bytes
 
 NEXT, SERVED = 0, 1

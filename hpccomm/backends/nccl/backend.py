@@ -27,7 +27,8 @@ from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, s
 from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, UsageError
-from hpccomm.memory.cuda import streams, users
+from hpccomm.memory.cuda import memory as users
+from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.library import cupy
 
 NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))

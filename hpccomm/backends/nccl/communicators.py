@@ -18,7 +18,7 @@ from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import streams
-from hpccomm.runtime.lifetime import ServiceThread, keep, let_go
+from hpccomm.runtime.service import ServiceThread, keep, let_go
 
 
 class TeardownThread:

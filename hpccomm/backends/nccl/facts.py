@@ -14,7 +14,7 @@ from typing import Any
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.memory.cuda import library
-from hpccomm.memory.cuda.identity import identify
+from hpccomm.memory.cuda.library import identify
 from hpccomm.units import ranks_named
 
 SEVERAL_RANKS_SINCE = 23000

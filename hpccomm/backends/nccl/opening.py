@@ -14,7 +14,7 @@ from hpccomm.backends.nccl.facts import mine, shared_gpus, unfit, unpacked, vers
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import ConfigurationError
-from hpccomm.memory.cuda import users
+from hpccomm.memory.cuda import memory
 
 logger = logging.getLogger("hpccomm")
 
@@ -95,7 +95,7 @@ def open_nccl(
         if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in config:
             variables.order_launches(own.nccl)
         variables.register_no_captured_arrays()
-        equal, why_not = variables.equal_on_all(), users.claim(own.device, users.NCCL)
+        equal, why_not = variables.equal_on_all(), memory.claim(own.device, memory.NCCL)
         own = replace(own, variables=equal, why_not=why_not)
     claimed = not own.why_not
     opened: NcclBackend | None = None
@@ -117,7 +117,7 @@ def open_nccl(
                 why = f"NCCL cannot connect the ranks ({why}); NCCL_DEBUG=WARN tells more"
     finally:
         if claimed and opened is None:
-            users.release(own.device, users.NCCL)
+            memory.release(own.device, memory.NCCL)
     return opened, why
 
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.transport import Exposure, Pages
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
-from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.views import address
+from hpccomm.memory.views import ScratchBuffer, address
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,

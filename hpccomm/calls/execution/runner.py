@@ -17,8 +17,8 @@ from hpccomm.contracts.backend import Buffer
 from hpccomm.contracts.transport import CALLS, CHANNELS, Exposure, Reach, Request, Steps, Transport
 from hpccomm.dtypes import DType
 from hpccomm.memory.folding import Folder
-from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.runtime.lifetime import keep
+from hpccomm.memory.views import ScratchBuffer
+from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import at_once
 
 FIRST_TAG = 2

@@ -23,8 +23,7 @@ from hpccomm.contracts.transport import Exposure, Reach, Record, SharedMemory
 from hpccomm.dtypes import DType
 from hpccomm.errors import RankMismatch
 from hpccomm.memory.folding import Folder
-from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.views import address
+from hpccomm.memory.views import ScratchBuffer, address
 from hpccomm.units import ranks_named
 
 KEPT = 64

@@ -21,7 +21,7 @@ from hpccomm.calls.lanes.check import Check as Check
 from hpccomm.calls.lanes.host import HostLane as HostLane
 from hpccomm.calls.lanes.lane import Call as Call
 from hpccomm.calls.lanes.lane import Lane as Lane
-from hpccomm.calls.lanes.message import MessageRequest as MessageRequest
+from hpccomm.calls.lanes.lane import MessageRequest as MessageRequest
 from hpccomm.contracts.signature import Choice
 from hpccomm.dtypes import DType
 from hpccomm.errors import BackendUnavailable

@@ -19,8 +19,7 @@ import numpy as np
 from hpccomm.backends.control import Control, Result
 from hpccomm.contracts import pairing
 from hpccomm.contracts.backend import Implementation
-from hpccomm.contracts.fingerprint import CallFingerprint, compared, written
-from hpccomm.contracts.signature import Signature
+from hpccomm.contracts.signature import CallFingerprint, Signature, compared, written
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CollectiveTimeout,
@@ -34,10 +33,10 @@ from hpccomm.memory.views import View, address
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime import recorder
 from hpccomm.runtime.callpath import PreparedCall
+from hpccomm.runtime.dump import OTHERS, in_words, left_over
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.lifetime import keep
-from hpccomm.runtime.operation import COMPARED, DIGEST, FINALIZE, Operation, digested
-from hpccomm.runtime.traffic import OTHERS, in_words, left_over
+from hpccomm.runtime.progress import COMPARED, DIGEST, FINALIZE, Operation, digested
+from hpccomm.runtime.service import keep
 from hpccomm.runtime.verdict import NO_CALL, refusals, side_by_side
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 

@@ -5,10 +5,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from hpccomm.calls.lanes.lane import Call
-from hpccomm.calls.lanes.message import HALO, HaloPart, Pairs
+from hpccomm.calls.lanes.lane import HALO, Call, HaloPart, Pairs
 from hpccomm.contracts.device import Begun, DeviceBackend, DeviceImplementation, Launch
-from hpccomm.contracts.fingerprint import CallFingerprint, joined
+from hpccomm.contracts.signature import CallFingerprint, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import used_for

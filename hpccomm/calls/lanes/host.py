@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from hpccomm.backends.control import Control
 from hpccomm.calls.host import HostDispatch
 from hpccomm.calls.lanes.check import Check
-from hpccomm.calls.lanes.lane import SELF_CHECK, Call, Lane
-from hpccomm.calls.lanes.message import (
+from hpccomm.calls.lanes.lane import (
     ARRAYS,
     BLOCKS,
     HALO,
+    SELF_CHECK,
+    Call,
     HaloPart,
+    Lane,
     MessageRequest,
     Pairs,
     Parts,
@@ -29,8 +31,7 @@ from hpccomm.calls.lanes.message import (
 from hpccomm.calls.policy import AUTO, NATIVE
 from hpccomm.calls.resolving import CallKind
 from hpccomm.contracts.backend import Backend, Buffer, Implementation, Start
-from hpccomm.contracts.fingerprint import CallFingerprint, of_message
-from hpccomm.contracts.signature import Choice, Signature
+from hpccomm.contracts.signature import CallFingerprint, Choice, Signature, of_message
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, MemoryUse, Steps, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
@@ -45,9 +46,9 @@ from hpccomm.memory.views import (
     overlap,
 )
 from hpccomm.runtime.callpath import Kept, PreparedCall
+from hpccomm.runtime.dump import PLANNED
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.operation import Operation, as_one
-from hpccomm.runtime.traffic import PLANNED
+from hpccomm.runtime.progress import Operation, as_one
 from hpccomm.runtime.waiting import at_once
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.algorithms.partition import offsets

@@ -15,18 +15,17 @@ from hpccomm.backends.control import Control
 from hpccomm.calls.lanes.device_batch import pointers
 from hpccomm.calls.lanes.lane import Call
 from hpccomm.contracts.device import DeviceBackend, DeviceStart, Launch
-from hpccomm.contracts.fingerprint import CallFingerprint, compared
+from hpccomm.contracts.signature import CallFingerprint, compared
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.lifetime import write_stderr
-from hpccomm.runtime.operation import COMPARED, DIGEST, Operation
 from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
-from hpccomm.runtime.progress import Task
+from hpccomm.runtime.progress import COMPARED, DIGEST, Operation, Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
+from hpccomm.runtime.service import write_stderr
 from hpccomm.runtime.work import Work
 
 CAUSES = (

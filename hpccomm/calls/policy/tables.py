@@ -146,7 +146,7 @@ class Tables(NamedTuple):
 
     def _network(self, shape: Shape) -> "Network":
         """Return the links between the ranks of a shape."""
-        from hpccomm.schedules.cost.network_files import parse, typical
+        from hpccomm.schedules.cost.network import parse, typical
 
         described = typical()
         if self.links:

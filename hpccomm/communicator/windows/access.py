@@ -16,8 +16,7 @@ from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.transport import Pages, Steps
 from hpccomm.dtypes import DType, is_integer
 from hpccomm.memory.folding import Folder, premultiply
-from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.views import as_bytes
+from hpccomm.memory.views import ScratchBuffer, as_bytes
 from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp
 
 Array = NDArray[Any]

@@ -12,13 +12,12 @@ import numpy as np
 
 from hpccomm import dtypes
 from hpccomm.calls.core import Core
-from hpccomm.calls.numbers import NUMBERS, SCALARS, plain
+from hpccomm.calls.resolving import NUMBERS, SCALARS, plain
 from hpccomm.communicator.windows.access import Access, Array, bounds
-from hpccomm.contracts.fingerprint import End, with_peers
+from hpccomm.contracts.signature import End, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
-from hpccomm.foreign_names import Hinting
+from hpccomm.errors import BufferMismatch, Hinting, UnsupportedDtype, UsageError
 from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import (
     address,
@@ -31,7 +30,7 @@ from hpccomm.memory.views import (
 )
 from hpccomm.reductions import Op, ReduceOp, WindowOp, check, recognised
 from hpccomm.runtime.callpath import PreparedCall, in_turn
-from hpccomm.runtime.operation import Operation
+from hpccomm.runtime.progress import Operation
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 

@@ -28,10 +28,9 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.foreign import AddressedBytes
-from hpccomm.memory.scratch import ScratchBuffer
 from hpccomm.memory.shared.heap import Heap, RegisteredBytes, process_memory
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
-from hpccomm.memory.views import address
+from hpccomm.memory.views import ScratchBuffer, address
 
 logger = logging.getLogger("hpccomm")
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError, PeerLost
-from hpccomm.memory.scratch import ScratchBuffer
-from hpccomm.memory.views import address
+from hpccomm.memory.views import ScratchBuffer, address
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 """Bytes of a page of memory."""

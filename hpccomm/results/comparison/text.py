@@ -20,8 +20,7 @@ from hpccomm.results.comparison.verdict import (
     CaseVerdict,
     Comparison,
 )
-from hpccomm.results.table import figure
-from hpccomm.units import xml_text
+from hpccomm.units import figure, xml_text
 
 
 def text(comparison: Comparison) -> str:

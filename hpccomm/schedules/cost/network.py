@@ -23,14 +23,47 @@ The rules of time:
 - Each call takes `overhead` seconds on every rank before its first message.
 
 `rounds` prices schedules by it, `terms` estimates by it, and the policy of ``auto`` holds one.
+
+Descriptions of networks as TOML: files, and ready ones by name.
+
+::
+
+    description = "..."       # optional
+    nodes = 4
+    ranks_per_node = 2
+    reduce = 5e9              # bytes a second that a rank folds
+    copy = 8e9                # optional: bytes a second that a rank copies
+    overhead = 0.0            # optional: seconds of each call
+
+    [inner]                   # between ranks of a node; needed if it has several
+    latency = 1e-6            # seconds
+    bandwidth = 5e9           # bytes a second of a port, in one direction
+    ports = 2                 # optional: of a node; one for each rank
+    duplex = "full"           # optional: or "half"
+    gap = 0.0                 # optional: seconds that a message takes a port for beyond its bytes
+    node_bandwidth = inf      # optional: bytes a second of all ports of a node together
+
+    [across]                  # between nodes; needed if there are several
+    # the same keys, and:
+    total_bandwidth = inf     # optional: bytes a second of all nodes together
+
+The verbs with ``--cluster`` read them, and so does ``auto`` for its assumed network.
 """
 
 import dataclasses
+import json
 import math
+import re
+import reprlib
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from hpccomm.errors import UsageError
+from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
+from hpccomm.results.regular import read_text
 from hpccomm.schedules.schedule import Column
 from hpccomm.topology import Topology
 
@@ -154,3 +187,223 @@ class Network:
                 "for; give fewer, or a network that has [across], which connects nodes"
             )
         return dataclasses.replace(self, ranks=ranks)
+
+
+_READY = Path(__file__).parent / "networks"
+_SUFFIX = ".toml"
+
+MOST = 2**31 - 1
+"""The most that an integer of a description can be."""
+
+_LEVELS = ("inner", "across")
+
+
+class _Kind(NamedTuple):
+    """The rule of a value: a test, which may raise `OverflowError`, and its words."""
+
+    fits: Callable[[Any], bool]
+    words: str
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TEXT = _Kind(lambda value: isinstance(value, str), "a text")
+_INTEGER = _Kind(
+    lambda value: _is_number(value) and isinstance(value, int) and 1 <= value <= MOST,
+    f"an integer from 1 to {MOST}",
+)
+_SECONDS = _Kind(
+    lambda value: _is_number(value) and 0 <= float(value) < math.inf,
+    "seconds, 0 or more, such as 5e-6",
+)
+# The prices multiply by its inverse.
+_SPEED = _Kind(
+    lambda value: _is_number(value) and float(value) > 0 and not math.isinf(1 / float(value)),
+    "bytes a second, more than 0, such as 12.5e9",
+)
+_TABLE = _Kind(lambda value: isinstance(value, dict), "a table")
+
+_TOP = {
+    "description": _TEXT,
+    "nodes": _INTEGER,
+    "ranks_per_node": _INTEGER,
+    "reduce": _SPEED,
+    "copy": _SPEED,
+    "overhead": _SECONDS,
+    **dict.fromkeys(_LEVELS, _TABLE),
+}
+_INNER = {
+    "latency": _SECONDS,
+    "bandwidth": _SPEED,
+    "ports": _INTEGER,
+    "duplex": _Kind(lambda value: value in ("full", "half"), '"full" or "half"'),
+    "gap": _SECONDS,
+    "node_bandwidth": _SPEED,
+}
+_ACROSS = {**_INNER, "total_bandwidth": _SPEED}
+_NEEDED = ("nodes", "ranks_per_node", "reduce", "latency", "bandwidth")
+
+
+def ready() -> tuple[str, ...]:
+    """Return the names of the networks that are ready."""
+    return tuple(sorted(path.stem for path in _READY.glob(f"*{_SUFFIX}")))
+
+
+@cache
+def typical(name: str = "typical") -> Network:
+    """Return the network that `auto` assumes where none is described: a ready one."""
+    return load(name)
+
+
+def load(name: str) -> Network:
+    """Return the network of a ready name, or of a TOML file.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file or name does not exist, or the file does not describe a network.
+    """
+    if name in ready():
+        return parse((_READY / f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name, name)
+    try:
+        text = read_text(name)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        advice = f"give one of {', '.join(ready())}, or the path of a TOML file"
+        raise ConfigurationError(
+            f"{name!r} is not a ready network, and not a readable file ({why}); "
+            f"{did_you_mean(name, ready(), advice)}"
+        ) from None
+    return parse(text, Path(name).name.removesuffix(_SUFFIX), name)
+
+
+def parse(text: str, name: str, where: str) -> Network:
+    """Return the network that a TOML text describes.
+
+    Parameters
+    ----------
+    text : str
+        The description.
+    name : str
+        Of the network.
+    where : str
+        What errors call the text.
+
+    Raises
+    ------
+    ConfigurationError
+        If it describes none.
+    """
+    try:
+        table = tomllib.loads(text)
+    except ValueError as error:  # also for an integer of thousands of digits
+        raise ConfigurationError(f"network {where} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(
+            f"network {where} has tables or arrays nested hundreds deep; a description has two levels"
+        ) from None
+    top = _checked(where, "", table, _TOP)
+    nodes, ranks_per_node = top.pop("nodes"), top["ranks_per_node"]
+    for key, several in zip(_LEVELS, (ranks_per_node, nodes), strict=True):
+        top[key] = _level(where, key, top.get(key), ranks_per_node, needed=several > 1)
+    return Network(name=name, ranks=nodes * ranks_per_node, **top)
+
+
+def dump(network: Network) -> str:
+    """Return the TOML text of a network, all nodes of it taken as full."""
+    lines = _pairs(network, (key for key in _TOP if key not in _LEVELS))
+    for key, names in zip(_LEVELS, (_INNER, _ACROSS), strict=True):
+        level = getattr(network, key)
+        if level is not None:
+            lines += ["", f"[{key}]", *_pairs(level, names)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _pairs(described: Network | Level, keys: Iterable[str]) -> list[str]:
+    return [f"{key} = {_spelled(getattr(described, key))}" for key in keys]
+
+
+def _spelled(value: object) -> str:
+    if not isinstance(value, str):
+        return repr(value)  # numbers, inf among them, are spelled alike in TOML and Python
+    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell. Otherwise its
+    # strings are JSON's, except that it escapes DEL too.
+    text = re.sub("[\ud800-\udfff]", "\ufffd", value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _level(
+    where: str, key: str, table: Mapping[str, Any] | None, ranks_per_node: int, *, needed: bool
+) -> Level | None:
+    if table is None:
+        if needed:
+            of = "nodes have several ranks" if key == "inner" else "cluster has several nodes"
+            raise _refused(where, f"its {of} and nothing that connects them; add a table [{key}]")
+        return None
+    if key == "inner" and ranks_per_node == 1:
+        raise _refused(where, "[inner] connects nothing where ranks_per_node is 1; remove it")
+    prefix = f"[{key}] "
+    values = _checked(where, prefix, table, _INNER if key == "inner" else _ACROSS)
+    if values.setdefault("ports", ranks_per_node) > ranks_per_node:
+        fits = (
+            f"at most ranks_per_node ({ranks_per_node}), as a rank has one; where it has more, "
+            "give their bandwidth together"
+        )
+        raise _wrong(where, prefix, "ports", values, fits)
+    return Level(**values)
+
+
+def _checked(
+    where: str, prefix: str, table: Mapping[str, Any], kinds: Mapping[str, _Kind]
+) -> dict[str, Any]:
+    """Return the values of a table, times and speeds as floats, after a check of each.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is a key that `kinds` does not have, or a needed one is missing, or a value does not fit.
+    """
+    for key in table:
+        if key not in kinds:
+            advice = did_you_mean(key, kinds, f"there can be {', '.join(kinds)}")
+            raise _refused(where, f"{prefix}{key} is not a known key; {advice}")
+    values = dict(table)
+    for key, kind in kinds.items():
+        if key not in table and key not in _NEEDED:
+            continue
+        try:
+            fits = key in table and kind.fits(table[key])
+        except OverflowError:  # an integer beyond all floats
+            fits = False
+        if not fits and kind is _TABLE:
+            raise _refused(where, f"{key} is {_short(table[key])}; make it a table")
+        if not fits:
+            raise _wrong(where, prefix, key, table, kind.words)
+        if kind in (_SECONDS, _SPEED):
+            values[key] = float(table[key])
+    return values
+
+
+def _wrong(
+    where: str, prefix: str, key: str, values: Mapping[str, Any], fits: str
+) -> ConfigurationError:
+    """Return the error for a value that does not fit."""
+    problem = "is missing"
+    if key in values:
+        value = values[key]
+        huge = isinstance(value, int) and value.bit_length() > 64
+        problem = "is a huge integer" if huge else f"is {_short(value)}"
+    return _refused(where, f"{prefix}{key} {problem}; give {fits}")
+
+
+def _refused(where: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"network {where}: {problem}")
+
+
+def _short(value: object) -> str:
+    """Return a value of a description as errors show it: not hundreds of levels or thousands of letters."""
+    shown = reprlib.Repr()
+    shown.maxstring = 60
+    return shown.repr(value)

@@ -33,14 +33,7 @@ something else in every element before the call. Values are chosen so that arith
 comparison is for equality; the few cases that tolerate an error say why.
 """
 
-from hpccomm.testing.conformance import (
-    collectives,
-    groups,
-    memory,
-    survival,
-    transport,
-    window,
-)
+from hpccomm.testing.conformance import collectives, memory, survival, transport, window
 from hpccomm.testing.conformance.case import Case
 
 SECTIONS = (
@@ -50,7 +43,7 @@ SECTIONS = (
     window.WINDOW,
     memory.MEMORY,
     memory.SHARED_MEMORY,
-    groups.GROUPS,
+    collectives.GROUPS,
     survival.SURVIVAL,
 )
 """The suite, simplest behaviours first, failing communicators last."""

@@ -25,16 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import hpccomm
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpccomm.tools.doctor.judge import Diagnosis
-    from hpccomm.tools.doctor.rule import Rule
+    from hpccomm.tools.doctor.rule import Diagnosis, Rule
 
 
 FLAGS = (
@@ -43,7 +41,7 @@ FLAGS = (
     Flag("--list", bool, "list the rules, and look at nothing"),
     Flag(
         "--against FILE.json",
-        readers.file,
+        flags.file,
         "compare each node with the first one of this file, which --json has written",
     ),
     Flag(
@@ -56,7 +54,8 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Gather, judge and report; return the exit status."""
-    from hpccomm.tools.doctor import job, judge
+    from hpccomm.tools.doctor import job
+    from hpccomm.tools.doctor import rule as judge
 
     rules = chosen(args.only or "")
     if args.list:

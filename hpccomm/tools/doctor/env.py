@@ -33,10 +33,9 @@ from hpccomm.contracts.variables import judging, machine, tables
 from hpccomm.contracts.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
 from hpccomm.contracts.variables.tables import KnownVariable, known
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import JSON
-from hpccomm.tools.perf import readers
 from hpccomm.units import ranges
 
 _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")
@@ -47,16 +46,16 @@ Verdicts = list[VariableVerdict]
 
 FLAGS = (
     JSON,
-    Flag("--against FILE", readers.file, "compare with an earlier output of --json"),
+    Flag("--against FILE", flags.file, "compare with an earlier output of --json"),
     Flag("--list NAME", str, "explain these variables, or list all", values="*"),
-    readers.choice(
+    flags.choice(
         "--preset",
         tuple(tables.PRESETS),
         "preset",
         "print settings for this kind of machine, each with its reason",
     ),
-    Flag("--for-model BYTES", readers.segment, "print settings for all-reduces"),
-    Flag("--ranks N 2", readers.integer(2), "their ranks"),
+    Flag("--for-model BYTES", flags.segment, "print settings for all-reduces"),
+    Flag("--ranks N 2", flags.integer(2), "their ranks"),
 )
 
 

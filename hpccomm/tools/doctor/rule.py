@@ -2,13 +2,20 @@
 
 The modules of `hpccomm.tools.doctor.rules` make rules. Their words are in ``rules.tsv`` beside this
 module. `judge` applies them.
+
+From the trees of nodes to diagnoses, and these as lines of text: pure functions that apply the rules.
+
+`hpccomm.tools.doctor.command` calls it.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
 from hpccomm.tools.doctor.reading import rows
+from hpccomm.units import counted, few, grouped, wrapped
 
 Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
@@ -87,3 +94,202 @@ def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
 def many(number: int, what: str) -> str:
     """Return a number with its noun, such as ``1 rank`` or ``2 ranks``."""
     return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+Tree = Mapping[str, Any]
+
+Status = Literal["fail", "warn", "note", "skipped", "ok"]
+"""The worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The finding of a rule.
+
+    Attributes
+    ----------
+    rule : Rule
+        The rule.
+    status : {"fail", "warn", "note", "skipped", "ok"}
+        Its result.
+    evidence : tuple of str
+        The faults, a sentence each.
+    reason : str
+        Why it was skipped.
+    nodes : tuple of str
+        The names of the nodes with this result.
+    """
+
+    rule: Rule
+    status: Status
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
+    """Apply rules to the trees of nodes, by name. Nodes with the same result share a diagnosis."""
+    diagnoses = []
+    for rule in rules:
+        if rule.over_nodes:
+            diagnoses.append(_over_nodes(rule, trees))
+            continue
+        alike = grouped((_of_node(rule, tree), node) for node, tree in trees.items())
+        diagnoses += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
+    return diagnoses
+
+
+def against(
+    trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
+) -> list[Diagnosis]:
+    """Compare each node with a sound one, by the rules of the area ``alike``."""
+    diagnoses = []
+    for rule in rules:
+        if rule.area == "alike":
+            question = f"{rule.question[:-1]} as {name}?"
+            own = replace(rule, id=f"against.{rule.id.partition('.')[2]}", question=question)
+            for node, tree in trees.items():
+                found = _over_nodes(own, {name: golden, node: tree})
+                diagnoses.append(replace(found, nodes=(node,)))
+    return diagnoses
+
+
+def _of_node(rule: Rule, tree: Tree) -> Diagnosis:
+    values = []
+    for path in rule.reads:
+        value = at(tree, path.rstrip("?"))
+        if value is MISSING and not path.endswith("?"):
+            return Diagnosis(rule, "skipped", reason=missing(tree, path))
+        values.append(None if value is MISSING else value)
+    return _result(rule, values)
+
+
+def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
+    nodes = tuple(trees)
+    if len(trees) == 1:
+        return Diagnosis(rule, "skipped", reason="the job has one node", nodes=nodes)
+    values = []
+    for path in rule.reads:
+        each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
+        lacking = [node for node, value in each.items() if value is MISSING]
+        if lacking and not (path.endswith("?") and len(lacking) < len(trees)):
+            reason = missing(trees[lacking[0]], path)
+            return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
+        values.append({node: None if node in lacking else value for node, value in each.items()})
+    return replace(_result(rule, values), nodes=nodes)
+
+
+def _result(rule: Rule, values: list[Any]) -> Diagnosis:
+    evidence = tuple(rule.fails(*values))
+    return Diagnosis(rule, rule.severity if evidence else "ok", evidence)
+
+
+MISSING = object()
+"""Stands for a missing fact of a tree."""
+
+
+def at(tree: Tree, path: str) -> Any:
+    """Return the fact at a path, or `MISSING`. With stars, the list of the existing ones."""
+    if "*" not in path:
+        return next(_reached(tree, path.split(".")), MISSING)
+    return list(_reached(tree, path.split("."))) or MISSING
+
+
+def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
+    if not parts:
+        yield value
+        return
+    first, *rest = parts
+    if first == "*":
+        items = value.values() if isinstance(value, dict) else value
+        for item in items if isinstance(value, dict | list) else ():
+            yield from _reached(item, rest)
+    elif isinstance(value, Mapping) and first in value:
+        yield from _reached(value[first], rest)
+
+
+def missing(tree: Tree, path: str) -> str:
+    """Return why a tree lacks a fact: the reason stored for it, or for what contains it."""
+    parts = path.rstrip("?").split(".")
+    here: Any = tree
+    if parts[0] not in tree:
+        return str(tree.get("unread", {}).get(parts[0], f"{parts[0]} was not looked at"))
+    for at_part, part in enumerate(parts):
+        unread = here.get("unread", {}) if isinstance(here, Mapping) else {}
+        for end in range(len(parts), at_part - 1, -1):
+            name = ".".join(parts[at_part:end])
+            if reasons := [unread[key] for key in unread if fnmatchcase(key, name)]:
+                return str(reasons[0])
+        if isinstance(here, list) or part == "*":
+            items = list(here.values() if isinstance(here, Mapping) else here)
+            here = items[0] if items else {}
+        else:
+            here = here.get(part, {}) if isinstance(here, Mapping) else {}
+    return f"there is no {'.'.join(part for part in parts if part != '*')} here"
+
+
+_SHOWN = (
+    "host.kernel",
+    "host.cpu",
+    "host.container",
+    "cpu.online",
+    "mpi.library",
+    "gpus.driver",
+    "gpus.devices.*.name",
+    "ranks.*.nccl",
+)
+
+
+def head(trees: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the checked facts: each once, with the nodes that differ."""
+    ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
+    yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {few(trees, 4)}"
+    for path in _SHOWN:
+        alike: dict[str, list[str]] = {}
+        for node, tree in trees.items():
+            if (value := at(tree, path)) not in (MISSING, []):
+                items = value if isinstance(value, list) else [value]
+                alike.setdefault(", ".join(dict.fromkeys(map(str, items))), []).append(node)
+        for value, nodes in alike.items():
+            where = f" ({few(nodes, 4)})" if len(alike) > 1 else ""
+            yield f"  {path.replace('.*', ''):14} {value}{where}"
+
+
+def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the report: faults first, then notes, skipped checks with reasons, and passed ones."""
+    nodes = len(trees)
+    for status in ("fail", "warn", "note"):
+        for each in diagnoses:
+            if each.status == status:
+                yield from _fault(each, nodes)
+    sizes = collections.Counter(each.rule.area for each in diagnoses)
+    skipped: dict[tuple[str, tuple[str, ...]], dict[str, list[str]]] = {}
+    for each in diagnoses:
+        if each.status == "skipped":
+            area, _, name = each.rule.id.partition(".")
+            skipped.setdefault((each.reason, each.nodes), {}).setdefault(area, []).append(name)
+    for (reason, of), areas in skipped.items():
+        ids = "; ".join(
+            f"{area}: {', '.join(names) if len(names) < sizes[area] else f'all {len(names)}'}"
+            for area, names in areas.items()
+        )
+        yield from wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})", 0, 9)
+    well = grouped(
+        (each.rule.area, each.rule.id.partition(".")[2])
+        for each in diagnoses
+        if each.status == "ok" and len(each.nodes) == nodes
+    )
+    for area, names in well.items():
+        yield from wrapped(f"{'ok':8} {area}: {', '.join(names)}", 0, 9)
+
+
+def _fault(each: Diagnosis, nodes: int) -> Iterator[str]:
+    yield f"{each.status.upper():8} {each.rule.id}{_where(each.nodes, nodes)}: {each.rule.question}"
+    for sentence in each.evidence:
+        yield from wrapped(sentence, 9, 9)
+    yield from wrapped(f"remedy: {each.rule.remedy}", 9, 9)
+    yield f"         page: {each.rule.page}"
+
+
+def _where(names: Sequence[str], nodes: int) -> str:
+    return "" if len(names) == nodes else f" on {len(names)} of {nodes} nodes ({few(names, 4)})"

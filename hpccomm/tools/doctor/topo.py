@@ -25,7 +25,7 @@ from typing import Any
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import UsageError
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.doctor.hardware import binding, picture, words
 from hpccomm.tools.doctor.hardware.binding import BoundRank, bound_ranks
 from hpccomm.tools.doctor.hardware.facts import NodeHardware
@@ -33,7 +33,6 @@ from hpccomm.tools.doctor.hardware.nccl_files import read_graphs, read_topology
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.flag import Flag, FlagGroup
 from hpccomm.tools.flags import JSON
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
@@ -43,20 +42,20 @@ Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
 _SOURCES = (
     Flag(
         "--nccl-topo FILE",
-        readers.file,
+        flags.file,
         "show the node of this file, which NCCL wrote (NCCL_TOPO_DUMP_FILE), instead of this node",
     ),
     Flag(
         "--nccl-graph FILE",
-        readers.file,
+        flags.file,
         "show the rings and trees of this file, which NCCL wrote (NCCL_GRAPH_DUMP_FILE)",
     ),
 )
 
 FLAGS = (
     FlagGroup(_SOURCES, exclusive=True),
-    Flag("--output FILE", readers.file, "draw it too, as FILE.svg or FILE.png"),
-    Flag("--cluster FILE", readers.file, "write such nodes for hpccomm simulate"),
+    Flag("--output FILE", flags.file, "draw it too, as FILE.svg or FILE.png"),
+    Flag("--cluster FILE", flags.file, "write such nodes for hpccomm simulate"),
     JSON,
 )
 

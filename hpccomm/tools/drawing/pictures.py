@@ -14,8 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.extras import install_command
+from hpccomm.errors import ConfigurationError, UsageError, install_command
 from hpccomm.results.regular import check_output, no_folder
 from hpccomm.units import xml_text
 

@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.regular import open_regular
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import JSON
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 from hpccomm.units import ranks_named
 
@@ -56,7 +55,7 @@ FLAGS = (
         values="?",
     ),
     Flag(
-        "--last N 40", readers.integer(1), "collectives to show in the timeline, as far as they fit"
+        "--last N 40", flags.integer(1), "collectives to show in the timeline, as far as they fit"
     ),
     JSON,
 )

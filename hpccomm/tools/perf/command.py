@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import UsageError
 from hpccomm.results.comparison.statistics import require_scipy
+from hpccomm.tools import flags as readers
 from hpccomm.tools import output
 from hpccomm.tools.flag import Flag
-from hpccomm.tools.perf import flags, readers
+from hpccomm.tools.perf import flags
 from hpccomm.tools.perf.options import Options
 
 if TYPE_CHECKING:

@@ -15,14 +15,13 @@ from functools import partial
 from statistics import median
 
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import ADD_RUN
-from hpccomm.tools.perf import readers
 
 FLAGS = (
-    Flag("-b --bytes SIZE[,SIZE] 256M", readers.segments, "sizes that are copied"),
-    Flag("-n --iters COUNT 16", readers.integer(1, 100_000), "repetitions of each"),
+    Flag("-b --bytes SIZE[,SIZE] 256M", flags.segments, "sizes that are copied"),
+    Flag("-n --iters COUNT 16", flags.integer(1, 100_000), "repetitions of each"),
     ADD_RUN,
 )
 

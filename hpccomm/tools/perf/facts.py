@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from hpccomm.backends.bootstrap import launch
 from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, ResultsError
-from hpccomm.results import origin
-from hpccomm.results.others import Others
+from hpccomm.results import facts as origin
+from hpccomm.results.facts import Others
 from hpccomm.results.regular import as_utf8
 from hpccomm.results.schema import (
     Config,

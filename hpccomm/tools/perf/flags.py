@@ -21,13 +21,13 @@ from hpccomm.contracts.collectives import ALIASES
 from hpccomm.errors import UsageError
 from hpccomm.results.bounds import links
 from hpccomm.results.schema import REQUIRED_FRACTION, Config
+from hpccomm.tools import flags
 from hpccomm.tools.flag import Flag, FlagGroup
-from hpccomm.tools.perf import readers
+from hpccomm.tools.flags import ALL
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.isolated import ROUND_TIME, SYNCS
-from hpccomm.tools.perf.names import AUTO, DEVICE, HOST, OPS, TYPES
 from hpccomm.tools.perf.options import Options, Sizes, name_of_variant, split, variant
-from hpccomm.tools.perf.readers import ALL
+from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, OPS, TYPES
 from hpccomm.units import size
 
 _MOST_OPERATIONS = 1_000_000
@@ -39,11 +39,11 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "split": split,
     "variant": variant,
     "name_of_variant": name_of_variant,
-    "arrays": readers.one_of((AUTO, HOST, DEVICE), "kind of memory"),
-    "syncs": readers.one_of(SYNCS, "way to start repetitions"),
-    "algorithms": readers.algorithms(policy.NAMES, "is not an algorithm"),
-    "ops": readers.some_of({name: name for name in OPS}, "is not a reduction"),
-    "types": readers.some_of(
+    "arrays": flags.one_of((AUTO, HOST, DEVICE), "kind of memory"),
+    "syncs": flags.one_of(SYNCS, "way to start repetitions"),
+    "algorithms": flags.algorithms(policy.NAMES, "is not an algorithm"),
+    "ops": flags.some_of({name: name for name in OPS}, "is not a reduction"),
+    "types": flags.some_of(
         {name: name for name in TYPES} | {dtype.name: name for name, dtype in TYPES.items()},
         "is not a type",
     ),
@@ -65,11 +65,11 @@ WORDS = {
 def _flag(row: Mapping[str, Any]) -> Flag:
     """Return the flag of a row of the table."""
     if "range" in row:
-        read: Callable[[str], Any] = readers.integer(*row["range"])
+        read: Callable[[str], Any] = flags.integer(*row["range"])
     elif "only" in row:
-        read = readers.only(row["only"], row["why"])
+        read = flags.only(row["only"], row["why"])
     else:
-        read = READERS.get(row["read"]) or getattr(readers, row["read"])
+        read = READERS.get(row["read"]) or getattr(flags, row["read"])
     meaning = row["meaning"].format_map(WORDS)
     return Flag(row["usage"], read, meaning, row.get("field", ""), values=row.get("values", 1))
 
@@ -92,7 +92,7 @@ NOTHING_EXPECTED = "--at-least is about what --expect names, which was not given
 ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
     Flag(
         "COLLECTIVE[,COLLECTIVE...]",
-        readers.some_of(
+        flags.some_of(
             COLLECTIVES | {alias: COLLECTIVES[name] for alias, name in ALIASES.items()},
             "is not a collective",
         ),

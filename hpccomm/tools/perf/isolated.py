@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.repetitions import isolated_times, median_interval
+from hpccomm.results.rates import isolated_times, median_interval
 from hpccomm.runtime.clocks import CommonClock
-from hpccomm.runtime.lifetime import no_garbage_collection
+from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.tools.perf.options import Options
 
 if TYPE_CHECKING:

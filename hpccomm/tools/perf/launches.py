@@ -21,12 +21,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hpccomm.errors import LaunchError, ResultsError, UsageError
-from hpccomm.results import reader, table
+from hpccomm.results import reader
 from hpccomm.results.comparison.matching import side
 from hpccomm.results.comparison.text import text
 from hpccomm.results.comparison.verdict import compare
-from hpccomm.runtime.lifetime import Status
+from hpccomm.runtime.service import Status
 from hpccomm.tools.perf.options import ONLY, Variant
+from hpccomm.units import figure
 
 _GRACE = 20.0
 """Seconds that a launch has to store its rows, after this program was asked to end."""
@@ -242,5 +243,5 @@ def summary(output: Path, name: str) -> Iterator[str]:
     for (_, shown), each in times.items():
         middle = float(np.median(each))
         spread = float(np.median(np.abs(np.array(each) - middle))) / middle * 100 if middle else 0.0
-        figures = [table.figure(value, 9).strip() for value in (middle, min(each), max(each))]
-        yield form.format(*shown, *figures, table.figure(spread, 7).strip())
+        figures = [figure(value, 9).strip() for value in (middle, min(each), max(each))]
+        yield form.format(*shown, *figures, figure(spread, 7).strip())

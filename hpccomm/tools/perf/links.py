@@ -36,21 +36,19 @@ from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.communicator import Communicator
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda import nvml
-from hpccomm.memory.cuda.identity import identify
-from hpccomm.memory.cuda.library import cupy, visible_devices
+from hpccomm.memory.cuda.library import cupy, identify, visible_devices
 from hpccomm.memory.cuda.pinned import PinnedBlock
-from hpccomm.memory.cuda.streams import make_stream, on_device, passed
-from hpccomm.memory.cuda.timing import Marks
+from hpccomm.memory.cuda.streams import Marks, make_stream, on_device, passed
 from hpccomm.results.rates import COUNTED, path_fact, text
 from hpccomm.results.schema import Config, Row
 from hpccomm.results.writer import Writer
-from hpccomm.runtime.lifetime import no_garbage_collection
+from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.tools.doctor.reading import read
 from hpccomm.tools.doctor.sources import host
 from hpccomm.tools.perf import facts
 from hpccomm.tools.perf.facts import figures, on_root
-from hpccomm.tools.perf.memory_use import PAGE, available, spelled
+from hpccomm.tools.perf.memory import PAGE, available, spelled
 from hpccomm.tools.progress import Progress, terminal
 from hpccomm.units import counted, numbers
 

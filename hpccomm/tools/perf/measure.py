@@ -17,8 +17,8 @@ from hpccomm.tools.perf import verification
 from hpccomm.tools.perf.collectives import Call, Layout, Member, Operands, Segments, bind
 from hpccomm.tools.perf.isolated import IsolatedTimer, RankTimes, repetitions
 from hpccomm.tools.perf.memory import Array, MemoryKind
-from hpccomm.tools.perf.names import DEVICE
 from hpccomm.tools.perf.options import Options
+from hpccomm.tools.perf.patterns import DEVICE
 from hpccomm.tools.perf.tables import PerfCase
 from hpccomm.tools.perf.verification import CheckedData, Mismatch
 

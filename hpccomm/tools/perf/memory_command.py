@@ -13,18 +13,17 @@ Examples
 import argparse
 from functools import partial
 
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import ADD_RUN
-from hpccomm.tools.perf import readers
 
 FLAGS = (
     Flag(
         "-b --bytes SIZE",
-        readers.segment,
+        flags.segment,
         "each of three arrays, over all cores of a rank (default: four times their caches)",
     ),
-    Flag("-n --iters COUNT 10", readers.integer(1, 100_000), "repetitions of each"),
+    Flag("-n --iters COUNT 10", flags.integer(1, 100_000), "repetitions of each"),
     ADD_RUN,
 )
 

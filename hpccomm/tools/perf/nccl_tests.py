@@ -18,9 +18,8 @@ from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
 from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
 from hpccomm.tools import output
 from hpccomm.tools.flag import Flag, add_flags
-from hpccomm.tools.flags import Parser
+from hpccomm.tools.flags import Parser, integer
 from hpccomm.tools.perf.programs import PROGRAMS, RUN_BY
-from hpccomm.tools.perf.readers import integer
 
 DEVICE, MASK = "NCCL_TESTS_DEVICE", "NCCL_TESTS_SPLIT_MASK"
 

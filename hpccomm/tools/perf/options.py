@@ -23,9 +23,9 @@ from hpccomm.reductions import meaningful
 from hpccomm.results.regular import as_utf8
 from hpccomm.results.schema import REQUIRED_FRACTION, Config, Timing, columns
 from hpccomm.settings import VARIABLES
+from hpccomm.tools.flags import ALL, ALL_ROOTS
 from hpccomm.tools.perf.collectives import Benchmark
-from hpccomm.tools.perf.names import AUTO, NO_OP, OPS, TYPES
-from hpccomm.tools.perf.readers import ALL, ALL_ROOTS
+from hpccomm.tools.perf.patterns import AUTO, NO_OP, OPS, TYPES
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import csv_text, expectations, nccl_json, repetitions, table
+from hpccomm.results import csv_text, expectations, rates, table
 from hpccomm.results.bounds import bound
-from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.regular import check_output
 from hpccomm.results.schema import Row, RunInfo, Timing
-from hpccomm.runtime import lifetime
-from hpccomm.runtime.lifetime import Status, before_end, write_stderr
-from hpccomm.tools.perf.lines import MeasuredRow
+from hpccomm.runtime import service
+from hpccomm.runtime.service import Status, before_end, write_stderr
 from hpccomm.tools.perf.options import Options
-from hpccomm.tools.perf.tables import TableNames
+from hpccomm.tools.perf.tables import MeasuredRow, TableNames
 from hpccomm.tools.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -140,7 +139,7 @@ class Report:
         for half in halves:
             self._tally.add(half.row)
             if self._judge is not None:
-                self._judge.add(repetitions.typical(half.row, half.timing))
+                self._judge.add(rates.typical(half.row, half.timing))
         self._isolated += [(half.row, half.timing) for half in halves if half.timing.sync]
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
         self.complain(wrong)
@@ -221,7 +220,7 @@ class Report:
         """Write down what would be lost where hpccomm ends the process. From any thread."""
         if self._left:
             return
-        interrupted = lifetime.ending() in (Status.TERMINATED, Status.INTERRUPTED)
+        interrupted = service.ending() in (Status.TERMINATED, Status.INTERRUPTED)
         if interrupted and self._writer is not None:
             with contextlib.suppress(ResultsError, UsageError):
                 self._writer.note_end("failed: interrupted")
@@ -268,7 +267,7 @@ class Report:
         )
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
-        document = nccl_json.document(
+        document = csv_text.document(
             self.info,
             self._rows,
             self._samples.__getitem__,
@@ -284,14 +283,14 @@ def _writer(options: Options, info: RunInfo, rows: int) -> Any:
     """Return the writer that adds a run to the results file."""
     from hpccomm.results.writer import Writer  # h5py takes long to import
 
-    repetitions = rows * options.config.iterations
+    rates = rows * options.config.iterations
     assert options.output is not None
     return Writer(
         options.output,
         info,
         expected_rows=rows,
-        expected_repetitions=repetitions,
-        expected_isolated=repetitions if options.sync else 0,
+        expected_repetitions=rates,
+        expected_isolated=rates if options.sync else 0,
     )
 
 
@@ -302,7 +301,7 @@ def _cut_off() -> bool:
     soon afterwards.
     """
     place = launched()
-    ended = lifetime.ending() == Status.TERMINATED
+    ended = service.ending() == Status.TERMINATED
     return ended and place is not None and place.launcher == OPEN_MPI
 
 

@@ -27,13 +27,13 @@ from hpccomm.results import table
 from hpccomm.results.comparison import text
 from hpccomm.results.comparison.matching import LaunchRow, matched_passes
 from hpccomm.results.comparison.verdict import Rules, compare_passes
-from hpccomm.results.others import UNKNOWN, Others
+from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import RunInfo
-from hpccomm.runtime.lifetime import Status
-from hpccomm.tools.perf import facts, memory_use
+from hpccomm.runtime.service import Status
+from hpccomm.tools.perf import facts
+from hpccomm.tools.perf import memory as memory_use
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import Budget, IsolatedTimer, RankTimes
-from hpccomm.tools.perf.lines import MeasuredRow, TableLine
 from hpccomm.tools.perf.measure import CaseRunner
 from hpccomm.tools.perf.memory import (
     DeviceMemory,
@@ -42,10 +42,18 @@ from hpccomm.tools.perf.memory import (
     allocate,
     settings_in_effect,
 )
-from hpccomm.tools.perf.names import AUTO, DEVICE, HOST, NCCL
 from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
+from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, NCCL
 from hpccomm.tools.perf.report import Report
-from hpccomm.tools.perf.tables import PerfCase, PerfTable, TableNames, TablePlan, side_by_side
+from hpccomm.tools.perf.tables import (
+    MeasuredRow,
+    PerfCase,
+    PerfTable,
+    TableLine,
+    TableNames,
+    TablePlan,
+    side_by_side,
+)
 from hpccomm.tools.progress import Progress
 
 

@@ -15,10 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
-from hpccomm.results.lateness import CallWaits, Lateness, lateness, waits
-from hpccomm.results.recording import DEVICE, CallSignature, Recording
+from hpccomm.results.recording import (
+    DEVICE,
+    CallSignature,
+    CallWaits,
+    Lateness,
+    Recording,
+    lateness,
+    waits,
+)
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network_files import typical
+from hpccomm.schedules.cost.network import typical
 from hpccomm.tools.programs.elsewhere import collective
 from hpccomm.tools.programs.prediction import Prediction, error, predict
 from hpccomm.tools.programs.program import BLOCK, END, ProgramModel, model

@@ -25,10 +25,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import JSON, refuse
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 from hpccomm.units import counted, rounded_size, seconds, size
 
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
     from hpccomm.tools.programs.advice import Advice, Analysis
 
 FLAGS = (
-    Flag("FILE", readers.file, "a results file with a recording", "file", values="?"),
+    Flag("FILE", flags.file, "a results file with a recording", "file", values="?"),
     Flag("--run NAME", str, "the recording, such as recording0001 (default: the last)"),
     Flag("--what-if", bool, "predict the step over other links"),
     Flag("--gradients SIZE", size, "without a recording: bytes of all gradients of a model"),
     Flag("--compute TIME", seconds, "its computation a step"),
-    Flag("--ranks N", readers.integer(2), "ranks that train it"),
+    Flag("--ranks N", flags.integer(2), "ranks that train it"),
     JSON,
 )
 UNSURE = 0.5

@@ -15,11 +15,9 @@ from hpccomm.calls.policy import applicable, fastest
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.results.lateness import waits
-from hpccomm.results.recording import ASYNC, CallSignature, Recording
+from hpccomm.results.recording import ASYNC, CallSignature, Recording, waits
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.network_files import load, typical
+from hpccomm.schedules.cost.network import Network, load, typical
 from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT

@@ -17,8 +17,16 @@ from typing import TextIO
 
 import numpy as np
 
-from hpccomm.results.lateness import CallWaits, Indices, messages, span, waits
-from hpccomm.results.recording import DEVICE, CallSignature, Recording
+from hpccomm.results.recording import (
+    DEVICE,
+    CallSignature,
+    CallWaits,
+    Indices,
+    Recording,
+    messages,
+    span,
+    waits,
+)
 from hpccomm.results.regular import os_errors_as
 from hpccomm.tools.programs.steps import steps
 

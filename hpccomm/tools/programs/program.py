@@ -16,12 +16,15 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.results.lateness import CallWaits, messages, roots, waits
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     Calls,
     CallSignature,
+    CallWaits,
     Recording,
+    messages,
+    roots,
+    waits,
 )
 from hpccomm.tools.programs.steps import ProgramSteps
 

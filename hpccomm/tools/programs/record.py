@@ -18,12 +18,11 @@ import argparse
 import os
 
 from hpccomm.errors import UsageError
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
-from hpccomm.tools.perf import readers
 
 FLAGS = (
-    Flag("-o --output FILE", readers.file, "results file to add the recording to", required=True),
+    Flag("-o --output FILE", flags.file, "results file to add the recording to", required=True),
     Flag("COMMAND", str, "the program and its arguments, behind --", "command", values="+"),
 )
 

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.calls import policy
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
-from hpccomm.tools.perf import readers
 from hpccomm.units import counted, ranges, rounded_size
 
 if TYPE_CHECKING:
@@ -44,23 +43,23 @@ HEAD = "recorded(us)  replayed(us)   ratio  where"
 _NAMES = {"recorded", *policy.NAMES}
 
 FLAGS = (
-    Flag("FILE", readers.file, "a results file with a recording", "file"),
+    Flag("FILE", flags.file, "a results file with a recording", "file"),
     Flag("--run NAME", str, "the recording, by name (default: the last one)"),
     Flag(
         "--algorithm NAME[,NAME...] recorded",
-        readers.algorithms(_NAMES, "is not an algorithm"),
+        flags.algorithms(_NAMES, "is not an algorithm"),
         "what the calls take that have it; each of several is replayed, in turns",
     ),
     Flag(
         "--steps N",
-        readers.integer(1),
+        flags.integer(1),
         f"steps to run; more than recorded begin anew (default: what fills {SECONDS} s)",
     ),
-    Flag("--warm-up N 5", readers.integer(0), "steps that are run before, and not counted"),
+    Flag("--warm-up N 5", flags.integer(0), "steps that are run before, and not counted"),
     Flag("--without-gaps", bool, "call after call, without computation between them"),
     Flag("--backend NAME auto", str, "as in perf"),
-    Flag("-T --timeout SECONDS 60", readers.integer(1), "deadline of each call"),
-    Flag("--output FILE.h5", readers.file, "add the recording of the replay to this file"),
+    Flag("-T --timeout SECONDS 60", flags.integer(1), "deadline of each call"),
+    Flag("--output FILE.h5", flags.file, "add the recording of the replay to this file"),
 )
 
 
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _replayed(args: argparse.Namespace, comm: "Communicator") -> int:
     from hpccomm.tools.perf.facts import on_root
-    from hpccomm.tools.programs.player import Player
+    from hpccomm.tools.programs.replaying import Player
 
     planned = on_root(comm, lambda: _planned(args, comm.size))
     parts = [(planned.steps, planned.score.of_rank(each)) for each in range(comm.size)] if planned else None  # fmt: skip
@@ -118,7 +117,7 @@ class _Planned(NamedTuple):
 
 def _planned(args: argparse.Namespace, ranks: int) -> _Planned:
     """Choose what is replayed, and print it."""
-    from hpccomm.results.lateness import collectives
+    from hpccomm.results.recording import collectives
     from hpccomm.tools.programs.replaying import score
     from hpccomm.tools.programs.steps import steps
 

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.lateness import CallWaits, Indices, MatchedCollectives, span
-from hpccomm.results.recording import STEP, Calls, Recording
+from hpccomm.results.recording import (
+    STEP,
+    Calls,
+    CallWaits,
+    Indices,
+    MatchedCollectives,
+    Recording,
+    span,
+)
 from hpccomm.units import counted
 
 ALIKE = 0.95

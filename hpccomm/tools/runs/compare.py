@@ -23,10 +23,9 @@ import argparse
 from hpccomm.errors import UsageError
 from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
 from hpccomm.results.comparison.statistics import require_scipy
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import ANY_MACHINE
-from hpccomm.tools.perf import readers
 
 
 def across(text: str) -> tuple[str, tuple[str, str]]:
@@ -35,25 +34,25 @@ def across(text: str) -> tuple[str, tuple[str, str]]:
     base, _, new = values.partition(":")
     if given and not (base and new):
         raise argparse.ArgumentTypeError(f"{text!r} is incomplete; give {name} or {name}=BASE:NEW")
-    return readers.one_of(ACROSS, "thing to compare across")(name), (base, new)
+    return flags.one_of(ACROSS, "thing to compare across")(name), (base, new)
 
 
 _OF_SIDES = (
-    ("runs RUN[,RUN...]", readers.listed, "only these runs of the {} side, by name or number"),
+    ("runs RUN[,RUN...]", flags.listed, "only these runs of the {} side, by name or number"),
     ("series NAME", str, "only launches of this series, on the {} side"),
     ("variant NAME", str, "only what was measured of this variant, on the {} side"),
 )
 
 FLAGS = (
-    Flag("BASE", readers.file, "a results file, or a folder of them", "base"),
-    Flag("NEW", readers.file, "the runs to compare with it", "new"),
-    Flag("--minimum PERCENT 2%", readers.percentage, "the least change that counts"),
+    Flag("BASE", flags.file, "a results file, or a folder of them", "base"),
+    Flag("NEW", flags.file, "the runs to compare with it", "new"),
+    Flag("--minimum PERCENT 2%", flags.percentage, "the least change that counts"),
     Flag(
         "--level PERCENT 1%",
-        readers.percentage,
+        flags.percentage,
         "how often equal sides may be found to differ, in all cases together",
     ),
-    readers.choice(
+    flags.choice(
         "--measure",
         MEASURES,
         "measure",
@@ -70,7 +69,7 @@ FLAGS = (
     ),
     Flag(
         "--metric METRIC",
-        readers.one_of((*METRICS,), "metric"),
+        flags.one_of((*METRICS,), "metric"),
         "compared figure: time or busbw (default time; busbw across collectives or ranks)",
     ),
     *(
@@ -80,8 +79,8 @@ FLAGS = (
     ),
     ANY_MACHINE,
     Flag("--require-decision", bool, "exit status 1 if there is a case without a verdict"),
-    Flag("--junit FILE.xml", readers.file, "write the verdicts as JUnit's XML"),
-    Flag("--json FILE.json", readers.file, "write them as JSON"),
+    Flag("--junit FILE.xml", flags.file, "write the verdicts as JUnit's XML"),
+    Flag("--json FILE.json", flags.file, "write them as JSON"),
 )
 
 

@@ -19,19 +19,18 @@ from pathlib import Path
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run, WholeSamples, choose
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import RUN
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 
 
 def _json(run: Run, samples: WholeSamples) -> str:
-    from hpccomm.results import nccl_json
+    from hpccomm.results import csv_text
 
     errors = [] if run.status == "completed" else [run.status]
     errors += run.damage
-    document = nccl_json.document(
+    document = csv_text.document(
         run.info, run.rows, samples, ended=run.ended, errors=errors, whole=not run.damage
     )
     document["errors"] += samples.damage()
@@ -50,7 +49,7 @@ def _csv(run: Run, samples: WholeSamples) -> str:
 
 def _expect(run: Run, _samples: WholeSamples) -> str:
     from hpccomm.results.expectations import written
-    from hpccomm.results.repetitions import typical
+    from hpccomm.results.rates import typical
 
     return written(run.info, map(typical, run.rows, run.timings), run.others.line)
 
@@ -92,12 +91,12 @@ def _write_timeline(recording: Recording, path: Path | None) -> None:
 
 
 FLAGS = (
-    Flag("FILE", readers.file, "a results file", "file"),
-    readers.choice(
+    Flag("FILE", flags.file, "a results file", "file"),
+    flags.choice(
         "--format", sorted((*_FORMATS, "perfetto")), "format", "what to write", required=True
     ),
     RUN,
-    Flag("--output PATH", readers.file, "a new file to write it to (default: standard output)"),
+    Flag("--output PATH", flags.file, "a new file to write it to (default: standard output)"),
 )
 
 

@@ -27,26 +27,25 @@ from typing import Any
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.fingerprint import identity
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
-from hpccomm.tools.perf import readers
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.progress import watched
 from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, collective_of
 
 
 def _collective(text: str) -> str:
-    return readers.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
+    return flags.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
 
 
 FLAGS = (
-    Flag("LOG", readers.file, "a log; - is standard input", "logs", values="+"),
-    Flag("--output FILE.h5", readers.file, "the results file"),
+    Flag("LOG", flags.file, "a log; - is standard input", "logs", values="+"),
+    Flag("--output FILE.h5", flags.file, "the results file"),
     Flag("--dry-run", bool, "store nothing, and say what would become of each table"),
     Flag("--collective NAME", _collective, "what was measured, where the log does not say it"),
     Flag(
         "--ranks N",
-        readers.integer(1),
+        flags.integer(1),
         "how many ranks there were, where the log does not say it, as OSU's",
     ),
 )
@@ -107,13 +106,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what else is known of it."""
-    from hpccomm.results import origin
+    from hpccomm.results import facts
     from hpccomm.results.regular import os_errors_as
 
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":
         data, now = sys.stdin.buffer.read(), datetime.now().astimezone()
-        return data, LogDefaults("standard input", now, origin.user(), **asked)
+        return data, LogDefaults("standard input", now, facts.user(), **asked)
     with os_errors_as(log, "read"):
         data, stat = log.read_bytes(), log.stat()
     try:

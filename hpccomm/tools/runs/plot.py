@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.flag import Flag, FlagGroup
 from hpccomm.tools.flags import CASE, case, refuse
-from hpccomm.tools.perf import readers
 from hpccomm.tools.progress import watched
 from hpccomm.units import counted, few
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 _WHAT = ("size", "skew", "history")
 """The charts of runs."""
 
-_NUMBER = readers.integer(0)
+_NUMBER = flags.integer(0)
 
 _NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
 
@@ -51,24 +50,24 @@ _DRAWN = (
     Flag("--schedule ALGORITHM", str, f"the algorithm to draw: {', '.join(_NAMES)}"),
     Flag(
         "--training FILE",
-        readers.file,
+        flags.file,
         "a results file, whose last training is drawn, or that of --run",
     ),
     Flag(
         "--pairs FILE",
-        readers.file,
+        flags.file,
         "a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
     ),
     Flag(
         "--runs FILE",
-        readers.file,
+        flags.file,
         "results files, or folders of them: the last run of each file, all runs with --all",
         values="+",
     ),
 )
 
 _OF_RUNS = (
-    readers.choice(
+    flags.choice(
         "--what",
         _WHAT,
         "chart",
@@ -105,7 +104,7 @@ _OF_SCHEDULES = (
 )
 
 _SHOWN = (
-    Flag("--output FILE", readers.file, "the picture, FILE.svg or FILE.png"),
+    Flag("--output FILE", flags.file, "the picture, FILE.svg or FILE.png"),
     Flag("--text", bool, "print a line a round instead"),
 )
 
@@ -237,14 +236,14 @@ def _title(runs: Sequence[Run]) -> str:
 
 def _schedule(args: argparse.Namespace) -> Drawn:
     """Draw an algorithm."""
-    from hpccomm.tools.drawing import schedule, text
+    from hpccomm.tools.drawing import schedule
     from hpccomm.tools.drawing.trace import subject
 
     given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
     with watched(f"drawing {args.schedule}"):
         shown = subject(args.schedule, given.pop("collective"), **given)
         if args.text:
-            return Drawn("", "", "\n".join(text.lines(shown)))
+            return Drawn("", "", "\n".join(schedule.lines(shown)))
         picture = schedule.draw(shown)
     return Drawn(picture, f"{_name(shown, args)}.svg", f"{shown.title}: {shown.summary}")
 

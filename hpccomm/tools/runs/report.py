@@ -17,18 +17,17 @@ import argparse
 from pathlib import Path
 
 from hpccomm.errors import ResultsError
-from hpccomm.tools import output
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, query
-from hpccomm.tools.perf import readers
 from hpccomm.units import counted_all
 
 FLAGS = (
-    Flag("FILE", readers.file, "results files, and folders of them", "files", values="+"),
-    Flag("--base FILE", readers.file, "compare with the runs of this file or folder"),
+    Flag("FILE", flags.file, "results files, and folders of them", "files", values="+"),
+    Flag("--base FILE", flags.file, "compare with the runs of this file or folder"),
     ANY_MACHINE,
     *LOOKED_FOR,
-    Flag("--output FILE.html", readers.file, "the page (default: named as the first file)"),
+    Flag("--output FILE.html", flags.file, "the page (default: named as the first file)"),
 )
 
 

@@ -23,16 +23,15 @@ from datetime import datetime
 from itertools import groupby
 
 from hpccomm.errors import UsageError
-from hpccomm.results.origin import in_words
+from hpccomm.results.facts import in_words
 from hpccomm.results.recording import Recording
 from hpccomm.results.recording_text import contents
 from hpccomm.results.run import Run, WholeSamples, choose
 from hpccomm.results.table import TIME_FORMAT
-from hpccomm.runtime.lifetime import Status
-from hpccomm.tools import output
+from hpccomm.runtime.service import Status
+from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag, FlagGroup
 from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, query, refuse
-from hpccomm.tools.perf import readers
 from hpccomm.tools.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.tools.progress import watched
 from hpccomm.units import counted, counted_all
@@ -40,7 +39,7 @@ from hpccomm.units import counted, counted_all
 FLAGS = (
     Flag(
         "FILE",
-        readers.file,
+        flags.file,
         "a results file; with --list several, and folders of them",
         "files",
         values="+",
@@ -155,7 +154,7 @@ def _how_to_compare(run: Run) -> str:
 def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     """Return a text on whether a run meets expectations, and the exit status."""
     from hpccomm.results.expectations import Judge, expectation
-    from hpccomm.results.repetitions import typical
+    from hpccomm.results.rates import typical
 
     if args.expected is None:
         return "", 0

@@ -36,14 +36,14 @@ from hpccomm.errors import UsageError
 from hpccomm.results.comparison.statistics import require_scipy
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.network_files import load, ready
+from hpccomm.schedules.cost.network import Network, load, ready
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.tools import flags as readers
 from hpccomm.tools import output
 from hpccomm.tools.flag import Flag, FlagGroup
-from hpccomm.tools.perf import flags, readers
-from hpccomm.tools.perf.lines import MAXIMUM
+from hpccomm.tools.perf import flags
 from hpccomm.tools.perf.options import Options
+from hpccomm.tools.perf.tables import MAXIMUM
 from hpccomm.tools.progress import terminal, watched
 from hpccomm.tools.simulate import runs
 from hpccomm.tools.simulate.runs import EVENTS, MODELS, SIMULATED, SimulationRequest

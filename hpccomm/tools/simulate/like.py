@@ -31,7 +31,7 @@ from hpccomm.schedules.cost.rounds import PARAMETERS
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.tools.perf.names import TYPES
+from hpccomm.tools.perf.patterns import TYPES
 from hpccomm.units import few
 
 CHANNELS = 2

@@ -17,29 +17,26 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.results.comparison.crossovers import crossovers, fastest
-from hpccomm.results.repetitions import timing
+from hpccomm.results.comparison.statistics import crossovers, fastest
+from hpccomm.results.rates import timing
 from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
-from hpccomm.results.table import figure
 from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.model import price
-from hpccomm.schedules.cost.network import Network
-from hpccomm.schedules.cost.network_files import dump
+from hpccomm.schedules.cost.network import Network, dump
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.cost.terms import estimate, has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Schedule, Tuning, world
-from hpccomm.tools.perf import facts, memory_use
+from hpccomm.tools.flags import ALL
+from hpccomm.tools.perf import facts, memory
 from hpccomm.tools.perf.collectives import COLLECTIVES, Benchmark, Layout, benchmark
-from hpccomm.tools.perf.lines import MeasuredRow
 from hpccomm.tools.perf.options import Options
-from hpccomm.tools.perf.readers import ALL
 from hpccomm.tools.perf.report import Report
-from hpccomm.tools.perf.tables import PerfCase, PerfTable
+from hpccomm.tools.perf.tables import MeasuredRow, PerfCase, PerfTable
 from hpccomm.tools.progress import Progress
 from hpccomm.topology import Topology
-from hpccomm.units import rounded_size
+from hpccomm.units import figure, rounded_size
 
 EVENTS = "events"
 COST = "cost"
@@ -198,7 +195,7 @@ def _check_size(table: PerfTable, request: SimulationRequest) -> None:
     """Refuse what takes the square of the ranks, where that is too much memory or time."""
     what = table.collective.what
     everybody = not (what.rooted or what.peers or what.prefix)
-    ranks, left = request.network.ranks, memory_use.available()
+    ranks, left = request.network.ranks, memory.available()
     if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
         raise UsageError(
             f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "

@@ -20,11 +20,12 @@ from pathlib import Path
 
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.results import expectations
+from hpccomm.tools import flags as readers
 from hpccomm.tools import output
 from hpccomm.tools.flag import Flag, FlagGroup, add_flags
 from hpccomm.tools.flags import Parser
-from hpccomm.tools.perf import flags, readers
-from hpccomm.tools.perf.pairs.flags import FLAGS as PAIRS
+from hpccomm.tools.perf import flags
+from hpccomm.tools.perf.pairs.command import FLAGS as PAIRS
 from hpccomm.tools.slurm import BINDINGS, DIRECTIVES, STARTERS, Request, text
 
 _VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}

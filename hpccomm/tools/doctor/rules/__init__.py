@@ -1,6 +1,6 @@
 """The rules: one module an area, each with its tuple ``RULES``.
 
-`hpccomm.tools.doctor.judge` applies them; ``hpccomm doctor --list`` prints them.
+`hpccomm.tools.doctor.rule` applies them; ``hpccomm doctor --list`` prints them.
 """
 
 from hpccomm.tools.doctor.rule import Rule

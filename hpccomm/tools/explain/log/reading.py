@@ -20,8 +20,8 @@ import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.tools.explain import meanings
-from hpccomm.tools.explain.log import report
-from hpccomm.tools.explain.log.report import LineOrigin, LogReport, Sighting
+from hpccomm.tools.explain.log import words as report
+from hpccomm.tools.explain.log.words import LineOrigin, LogReport, Sighting
 from hpccomm.tools.explain.meanings import TABLE
 
 PIECE = 1 << 22

@@ -7,8 +7,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
-from hpccomm.errors import ConfigurationError
-from hpccomm.extras import install_command
+from hpccomm.errors import ConfigurationError, install_command
 from hpccomm.results import bounds, pairs, recording_text
 from hpccomm.results.comparison.text import change
 from hpccomm.results.comparison.verdict import SAME, Comparison

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.comparison.crossovers import crossovers
+from hpccomm.results.comparison.statistics import crossovers
 from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, matrices, parts
 from hpccomm.tools.drawing.pictures import Chart, chart, encoding, layer
 from hpccomm.tools.runs.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment

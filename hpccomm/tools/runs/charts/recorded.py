@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.lateness import CallWaits, Lateness
-from hpccomm.results.recording import STEP, Recording
+from hpccomm.results.recording import STEP, CallWaits, Lateness, Recording
 from hpccomm.results.recording_text import spans
 from hpccomm.tools.drawing.pictures import Chart, chart, encoding, layer
 from hpccomm.tools.programs.steps import (

@@ -12,8 +12,7 @@ from typing import Any
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.results.schema import Config, RankInfo
 from hpccomm.tools.runs.logs import imported, layout
-from hpccomm.tools.runs.logs.causes import cause
-from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable, cause
 from hpccomm.tools.runs.logs.layout import MODERN, Cells, Columns
 from hpccomm.tools.runs.logs.lines import LogLine
 from hpccomm.tools.runs.logs.printed import ITEMSIZES, PrintedRow, Unfit, measured

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import imported
-from hpccomm.tools.runs.logs.causes import cause
-from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable
+from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable, cause
 from hpccomm.tools.runs.logs.lines import LogLine
 
 _TITLE = re.compile(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hpccomm.results.schema import Row
 from hpccomm.tools.perf.collectives import COLLECTIVES
-from hpccomm.tools.perf.names import TYPES
+from hpccomm.tools.perf.patterns import TYPES
 from hpccomm.tools.runs.logs.imported import LIMIT, LogDefaults, lacking
 
 ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
