@@ -9,4 +9,4 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 make_environment test docs dev plot
-say "source $(printf '%q' "$venv")/bin/activate, then python -m pytest tests/test_policy.py, say"
+say "source $(printf '%q' "$venv")/bin/activate, then python -m pytest tests/calls/test_policy.py, say"

@@ -9,7 +9,7 @@
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
 #   --all        Run every combination of the tests' parameters, and the tests that take long. Without it,
-#                a run takes few cases of each product of parameters (tests/chosen.py says how), in a
+#                a run takes few cases of each product of parameters (tests/helpers/chosen.py says how), in a
 #                fifth of the time. Run it before a release, and for a change that many parameters meet in.
 #   --part I/N   Of the tests, only the ones of part I, from 0 to N - 1. The N parts together are
 #                all tests. Static checks and the documentation are left out.

@@ -2,7 +2,7 @@
 
 A call takes its turn, gets a number and a record, runs, and is counted. That costs a microsecond, and each function
 that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and what the
-forms share stands in each of them. `tests/test_callpath.py` holds that it is the same.
+forms share stands in each of them. `tests/runtime/test_callpath.py` holds that it is the same.
 
 What is equal for calls with the same arguments, sizes included, stands in their `PreparedCall`, which is made once.
 `hpccomm.communicator` makes and keeps them.

@@ -1,4 +1,4 @@
-"""The advice on a program that was recorded as it ran. `tests/recordings/test_advice.py` has made ones."""
+"""The advice on a program that was recorded as it ran. `tests/tools/programs/test_advice.py` has made ones."""
 
 from typing import Any
 

@@ -2,9 +2,8 @@
 
 from types import ModuleType
 
+import appending
 import pytest
-
-from . import appending
 
 
 @pytest.fixture(autouse=True)

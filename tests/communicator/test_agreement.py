@@ -1,0 +1,371 @@
+"""Ranks with different calls raise before data moves, with the call of each."""
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from calls import CALLS
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hpccomm import CommOptions, Communicator, new_comm
+from hpccomm.calls.lanes import HostLane
+from hpccomm.contracts.signature import CallFingerprint
+from hpccomm.errors import (
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorAborted,
+    HpccommError,
+    RankMismatch,
+    UsageError,
+)
+from hpccomm.runtime.recorder import BEGIN, BLOCKING
+from hpccomm.testing import run_ranks
+
+NAMES = st.sampled_from(sorted(CALLS))
+
+
+@given(NAMES, NAMES, st.integers(2, 3))
+def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
+    one: str, other: str, ranks: int
+) -> None:
+    assume(one != other)
+
+    def on_rank(comm) -> tuple[tuple[int, ...], str]:
+        with pytest.raises(RankMismatch) as caught:
+            CALLS[other if comm.rank == 1 else one](comm)
+        return caught.value.ranks, str(caught.value)
+
+    for odd, said in run_ranks(ranks, on_rank, timeout=60):
+        assert odd == ((0, 1) if ranks == 2 else (1,))
+        assert one.partition("(")[0] in said
+        assert other.partition("(")[0] in said
+
+
+SHAPES = {
+    "all_reduce": lambda comm, a, b: comm.all_reduce(np.ones((a, b))),
+    "broadcast": lambda comm, a, b: comm.broadcast(np.ones((a, b))),
+    "all_gather": lambda comm, a, b: comm.all_gather(np.ones((a, b))),
+    "gather": lambda comm, a, b: comm.gather(np.ones((a, b))),
+    "scan": lambda comm, a, b: comm.scan(np.ones((a, b)), async_op=True).wait(),
+    "all_to_all": lambda comm, a, b: comm.all_to_all(np.ones((2, a, b))),
+    "reduce_scatter_v": lambda comm, a, b: comm.reduce_scatter_v(np.ones((4, a, b)), [1, 3]),
+    "all_to_all_v": lambda comm, a, b: comm.all_to_all_v(
+        np.ones((3, a, b)), [1, 2] if comm.rank else [2, 1]
+    ),
+    "all_gather_v": lambda comm, a, b: comm.all_gather_v(np.ones((1 + comm.rank, a, b))),
+    "plan": lambda comm, a, b: comm.plan("all_reduce", np.ones((a, b)))(),
+}
+
+
+@pytest.mark.parametrize("call", SHAPES.values(), ids=SHAPES)
+def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(call) -> None:
+    def on_rank(comm) -> str:
+        call(comm, 4, 1)  # another shape before
+        comm.barrier()
+        a, b = ((2, 3), (3, 2))[comm.rank]
+        with pytest.raises(RankMismatch) as caught:
+            call(comm, a, b)
+        return str(caught.value)
+
+    for said in run_ranks(2, on_rank, timeout=60):
+        assert "rank 0" in said
+        assert "shape (2, 3)" in said.replace("(2, 2, 3)", "(2, 3)")
+        assert "shape (3, 2)" in said.replace("(2, 3, 2)", "(3, 2)")
+
+
+def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long_ago() -> None:
+    def on_rank(comm) -> None:
+        with pytest.raises(UsageError):
+            comm.all_reduce([1.5])
+        for _ in range(20):
+            comm.barrier()
+        with comm.batch():
+            comm.barrier()
+            comm.all_reduce(np.ones(3 + comm.rank))
+
+    with pytest.raises(RankMismatch, match=r": call 2 of the batch: rank 0: all_reduce") as caught:
+        run_ranks(2, on_rank, timeout=60)
+    assert not re.search(r"refused|[{}]", str(caught.value))
+
+
+def test_shapes_whose_elements_meet_in_one_order_are_alike() -> None:
+    def on_rank(comm) -> None:
+        own = comm.rank == 1
+        assert (comm.all_reduce(np.ones((3, 1, 2) if own else (1, 3, 2))) == 2).all()
+        assert comm.all_reduce(np.ones(1) if own else np.ones(())).item() == 2
+        assert comm.all_reduce(np.ones((2, 3)), out=np.empty(6 if own else (3, 2))).max() == 2
+        # Only the root knows the whole of what it scatters.
+        out = np.empty((2, 3) if own else (3, 2))
+        comm.scatter(None if own else np.ones((2, 6)), out=out)
+        comm.all_gather_v(np.ones((comm.rank, 2, 3)), [0, 1])
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+def test_known_calls_in_another_order_are_found_at_the_next_agreement() -> None:
+    def on_rank(comm) -> str:
+        a, b = np.ones(2), np.full(2, 2.0)
+        for root in (0, 1):
+            comm.broadcast(a, root, algorithm="binomial")
+        # Each rank takes itself for the root: nobody waits, and nobody notices.
+        comm.broadcast(b, comm.rank, algorithm="binomial")
+        with pytest.raises(RankMismatch) as caught:
+            comm.barrier()
+        return str(caught.value)
+
+    for said in run_ranks(2, on_rank, timeout=60):
+        assert "the first was call" in said
+        assert "rank 0: broadcast(root 0)" in said
+        assert "rank 1: broadcast(root 1)" in said
+
+
+@pytest.mark.parametrize(
+    ("crossed", "alike", "says"),
+    [(True, True, "undefined"), (True, False, "split"), (False, False, "split")],
+)
+def test_a_caught_mismatch_fails_the_communicator_where_calls_before_it_differed(
+    crossed: bool, alike: bool, says: str
+) -> None:
+    """Which numbers come then is undefined; else nothing was sent, and the next numbers are right."""
+
+    def on_rank(comm: Communicator) -> None:
+        for root in (0, 1, comm.rank if crossed else 0):
+            comm.broadcast(np.ones(2), root, algorithm="binomial")
+        with pytest.raises(RankMismatch, match=says):
+            comm.split(0) if alike or comm.rank else comm.dup()
+        if not crossed:
+            assert comm.all_reduce(1 + comm.rank) == 3
+            return
+        with pytest.raises(CommunicatorAborted, match=says):
+            comm.broadcast(np.ones(2), 0, algorithm="binomial")
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+FROM_ROOT = {
+    "array": lambda comm, x, root: comm.broadcast(x, root, algorithm="binomial"),
+    "asynchronous": lambda comm, x, root: comm.broadcast(
+        x, root, algorithm="binomial", async_op=True
+    ).wait(),
+    "number": lambda comm, x, root: x.fill(comm.broadcast(x[0], root, algorithm="binomial")),
+    "object": lambda comm, x, root: x.fill(comm.broadcast_object(x[0], root)),
+}
+"""Calls that the root completes before the others come."""
+
+
+@pytest.mark.parametrize("form", FROM_ROOT)
+@pytest.mark.parametrize("then", ["skips it", "repeats it", "all skip it"])
+def test_numbers_after_a_caught_refusal_are_right_or_an_error(form: str, then: str) -> None:
+    """The truth is the root's number of that step, as MPI's broadcasts of one root come in order."""
+    ahead = threading.Event()
+
+    def on_rank(comm: Communicator) -> tuple[list[float], str]:
+        came, said = [], ""
+        for step in range(6):
+            if step == 2 and comm.rank == 0:
+                ahead.wait(60)  # rank 1 has made all its calls
+            x = np.full(2, float(step) if comm.rank else -1.0)
+            refused = step == 2 and (comm.rank == 0 or then == "all skip it")
+            try:
+                FROM_ROOT[form](comm, x, 7 if refused else 1)
+            except UsageError:
+                if then != "repeats it":
+                    continue
+                FROM_ROOT[form](comm, x, 1)
+            except RankMismatch as error:
+                said = str(error)
+                break
+            came.append(x[0])
+        ahead.set()
+        if comm.rank and then == "skips it":
+            with pytest.raises(RankMismatch, match="has refused a call"):
+                comm.barrier()
+        return came, said
+
+    steps = {"skips it": [0, 1], "repeats it": [*range(6)], "all skip it": [0, 1, 3, 4, 5]}
+    came, said = run_ranks(2, on_rank, timeout=60)[0]
+    assert came == steps[then]
+    told = re.search(
+        "has refused a call at .*test_agreement.py line .* root is 7.*, which rank 1 made", said
+    )
+    assert bool(told) is (then == "skips it"), said
+
+
+@pytest.mark.parametrize("form", ["call", "plan", "asynchronous"])
+def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
+    def on_rank(comm) -> tuple[int, str]:
+        a, b = np.ones(2), np.ones(2, np.int64)
+        plans = {each.dtype: comm.plan("all_reduce", each) for each in (a, b)}
+
+        def call(x) -> None:
+            if form == "call":
+                comm.all_reduce(x)
+            elif form == "plan":
+                plans[x.dtype]()
+            else:
+                comm.all_reduce(x, async_op=True).wait()
+
+        def calls() -> None:
+            for number in range(2000):
+                crossed = number == 100 and comm.rank == 1
+                for x in (b, a) if crossed else (a, b):
+                    call(x)
+
+        with pytest.raises(RankMismatch) as caught:
+            calls()
+        return caught.value.sequence or 0, str(caught.value)
+
+    for number, said in run_ranks(2, on_rank, timeout=60):
+        assert 200 < number <= 1100
+        assert "dtype int64" in said
+
+
+def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
+    monkeypatch.setattr("hpccomm.calls.lanes.check.KNOWN", 3)
+
+    def on_rank(comm) -> int:
+        control, asked = comm._core.control, []
+        steps, plan = control.largest_steps, comm.plan("all_reduce", np.ones(1))
+        control.largest_steps = lambda *mine: asked.append(mine) or steps(*mine)
+        for count in (1, 2, 3, 4, 5, 1, 2):
+            comm.all_reduce(np.ones(count))
+            # The same call, which only one rank has not made before in this shape.
+            x = np.ones((1, count)) if comm.rank else np.ones(count)
+            comm.all_reduce(x)
+            assert (x == 2).all()
+            plan()
+        return len(asked)
+
+    asked = run_ranks(2, on_rank, timeout=60)
+    assert asked[0] == asked[1] < 14  # what is remembered is not compared again
+
+
+def test_what_a_rank_met_first_does_not_decide_for_a_class_of_sizes() -> None:
+    def on_rank(comm) -> None:
+        for count in (300, 500):  # whose bins are of two classes
+            x, y = np.ones(count), np.empty(count)
+            out = x if (comm.rank, count) == (0, 300) else y
+            assert comm.all_reduce(x, out=out, deterministic="any ranks")[0] == 2
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "gather", "scan", "all_to_all"])
+def test_a_wrong_size_among_many_is_a_mismatch_on_all_ranks(name: str) -> None:
+    def on_rank(comm) -> str:
+        call = getattr(comm, name)
+        for rows in range(3, 90, 3):
+            call(np.ones(rows))
+        with pytest.raises(RankMismatch) as caught:
+            call(np.ones(120 if comm.rank == 2 else 99))
+        return str(caught.value)
+
+    assert all("rank 2: " in said for said in run_ranks(3, on_rank, timeout=60))
+
+
+def test_user_functions_of_one_name_are_told_apart() -> None:
+    def on_rank(comm) -> None:
+        op = (lambda a, b: a + b) if comm.rank else (lambda a, b: np.maximum(a, b))
+        with pytest.raises(RankMismatch, match="code"):
+            comm.all_reduce(np.ones(2), op=op)
+
+    run_ranks(2, on_rank, timeout=60)
+
+
+def test_off_agrees_on_nothing_and_all_on_every_call() -> None:
+    def agreements(comm) -> int:
+        control, asked = comm._core.control, []
+        steps = control.largest_steps
+        control.largest_steps = lambda *mine: asked.append(mine) or steps(*mine)
+        for _ in range(3):
+            comm.all_gather(np.ones(2))
+        return len(asked)
+
+    for check, expected in (("off", 0), ("first", 1), ("all", 3)):
+        options = CommOptions(check=check)
+        assert run_ranks(2, agreements, options=options, timeout=60) == [expected] * 2
+
+
+def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
+    def on_rank(comm) -> tuple[str, float | None]:
+        engine = comm._core.calls
+        entry = engine.start_record(CallFingerprint("all_reduce", 8), BLOCKING, 60.25)
+        entry[BEGIN] -= 60  # what the parts before took
+        began = time.perf_counter()
+        with pytest.raises(CollectiveTimeout) as caught:
+            engine.run_part(entry, itertools.repeat(False))
+        assert time.perf_counter() - began < 30
+        return str(caught.value), caught.value.elapsed
+
+    for said, elapsed in run_ranks(2, on_rank, timeout=90):
+        assert "60.2" in said
+        assert elapsed is not None
+        assert elapsed > 60
+
+
+def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goes_on() -> None:
+    def on_rank(comm) -> None:
+        engine, check = comm._core.calls, comm._core.check
+
+        def meanwhile(*args: object) -> Iterator[bool]:
+            yield False
+            engine.gate.shut(CommunicationError("noted meanwhile"))
+
+        check._agreement = meanwhile
+        label = CallFingerprint("all_reduce", 8)
+        with pytest.raises(CommunicationError, match="noted meanwhile"):
+            check.compare(label, engine.start_record(label, BLOCKING, 60.0))
+
+    run_ranks(1, on_rank)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "odd", "unlucky", "told"),
+    [
+        (3, 3, 1, "unlucky", r"self-check of communicator 'unlucky': rank 1: .*gave \[4\.0, .* and \[3\.0, "),
+        (4, 2, 3, "unlucky.node", "on another node: self-check of "),
+    ],
+)  # fmt: skip
+def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
+    ranks: int, per_node: int, odd: int, unlucky: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = HostLane.tried
+
+    def wrong(lane, given, control):
+        backend, name = lane._calls.backend, lane._calls.name
+        here = backend.members[backend.rank] == odd and name == unlucky
+        for choice, result in tried(lane, given, control):
+            yield choice, result + here
+
+    monkeypatch.setattr(HostLane, "tried", wrong)
+
+    def on_rank(comm) -> str:
+        with pytest.raises(HpccommError, match="does not compute correctly") as caught:
+            new_comm(name="unlucky")
+        comm.barrier()
+        return str(caught.value)
+
+    said = run_ranks(ranks, on_rank, timeout=30, ranks_per_node=per_node)
+    elsewhere = said[:per_node]
+    assert all(re.match(told, each) for each in elsewhere), said
+
+
+def test_an_object_that_a_rank_did_not_take_is_a_mismatch_at_the_end() -> None:
+    """Its message arrives in place of what the ranks compare there."""
+
+    def main(comm: Communicator) -> str:
+        comm.broadcast_object(1, 2)
+        if comm.rank:
+            comm.broadcast_object({"not": "JSON"}, 2)
+        with pytest.raises(RankMismatch) as raised:
+            comm.finalize()
+        return str(raised.value)
+
+    for told in run_ranks(3, main):
+        assert "rank 0: finalize" in told
+        assert "ranks 1 and 2: broadcast_object" in told

@@ -1,0 +1,128 @@
+"""Meshes: which ranks a group has, what misuse raises, and a training that finds what one rank finds."""
+
+import sys
+from collections.abc import Callable
+from itertools import permutations, product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.communicator.grid import balanced
+from hpccomm.errors import RankMismatch, UsageError
+from hpccomm.testing import run_ranks
+
+FOLDER = Path(__file__).parents[2] / "docs/examples"
+sys.path.append(str(FOLDER))
+
+import train_mesh  # noqa: E402
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 2), (1, 4), (3, 1), (2, 3), (2, 1, 3)])
+def test_a_group_has_the_ranks_that_differ_in_its_dimensions_alone(shape: tuple[int, ...]) -> None:
+    names = tuple("abc"[: len(shape)])
+    places = [
+        dict(zip(names, each, strict=True))
+        for each in product(*(range(length) for length in shape))
+    ]
+    groups = [each for n in range(1, len(names) + 1) for each in permutations(names, n)]
+
+    def found(comm: hpccomm.Communicator) -> list[list[int]]:
+        with comm.mesh(shape, names) as mesh:
+            assert (mesh.shape, mesh.names) == (shape, names)
+            assert mesh.coords == tuple(places[comm.rank].values())
+            assert mesh.ranks[mesh.coords] == comm.rank
+            made = [mesh[along] for along in groups]
+            assert mesh[names] is comm
+            assert mesh[names[0]] is mesh[names[:1]] is mesh[[names[0]]]  # type: ignore[index]
+            told = [each.all_gather(np.array(comm.rank)).tolist() for each in made]
+        assert all(each is comm or each._core.calls.closed for each in made)
+        comm.barrier()
+        return told
+
+    for mine, told in zip(places, run_ranks(prod(shape), found), strict=True):
+        for along, ranks in zip(groups, told, strict=True):
+            alike = [name for name in names if name not in along]
+            members = [r for r, p in enumerate(places) if all(p[n] == mine[n] for n in alike)]
+            assert ranks == sorted(members, key=lambda r: [places[r][n] for n in along])
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [((-1, 2), (3, 2)), ((0, 2), (3, 2)), ((-1, -1), (3, 2)), ((0,), (6,)), ((1, 0, 6), (1, 1, 6))],
+)
+def test_lengths_are_chosen(asked: tuple[int, ...], given: tuple[int, ...]) -> None:
+    names = tuple("abc"[: len(asked)])
+    assert run_ranks(6, lambda comm: comm.mesh(asked, names).shape) == [given] * 6
+
+
+def test_chosen_lengths_are_about_equal() -> None:
+    assert [balanced(*each) for each in ((12, 2), (720, 2), (7, 2), (60, 3), (64, 3), (1, 0))] == [
+        [4, 3], [30, 24], [7, 1], [5, 4, 3], [4, 4, 4], [],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "text"),
+    [
+        ((2, 3), ("dp", "tp"), "whose product is 4"),
+        ((-1, 3), ("dp", "tp"), "whose product is 4"),
+        ((-2, -2), ("dp", "tp"), "whose product is 4"),
+        ((), (), "give lengths"),
+        ((2, 2), ("dp",), "a name to each dimension"),
+        ((2, 2), ("dp", "dp"), "none twice"),
+        ((2, 2), "dp", "give strings"),
+        ((2, 2), ("dp", 2), "give strings"),
+        (4, ("dp",), "give lengths"),
+        ((2.0, 2), ("dp", "tp"), "give an integer"),
+    ],
+)
+def test_arguments_that_do_not_fit_raise_on_every_rank(shape: Any, names: Any, text: str) -> None:
+    def refused(comm: hpccomm.Communicator) -> str:
+        one = comm.rank == 1
+        with pytest.raises(UsageError if one else RankMismatch) as error:
+            comm.mesh(shape if one else (2, 2), names if one else ("dp", "tp"))
+        assert comm.mesh((2, 2), ("dp", "tp"))["tp"].size == 2
+        return str(error.value)
+
+    assert all(text in each for each in run_ranks(4, refused))
+
+
+def test_a_name_that_is_not_there_sends_nothing() -> None:
+    def refused(comm: hpccomm.Communicator) -> None:
+        mesh = comm.mesh((2, 1), ("data", "tensor"))
+        if comm.rank == 0:
+            for names in ("datas", ("data", "data"), (), 0):
+                with pytest.raises(UsageError, match="data"):
+                    mesh[names]  # type: ignore[index]
+        assert mesh["data"].size == 2
+
+    run_ranks(2, refused)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (lambda comm, mesh: mesh["dp"], r"ranks 0-2: mesh\(names \['tp'\]\).*rank 3: mesh\(names \['dp'\]\)"),
+        (lambda comm, mesh: mesh["dp", "tp"], r"rank 3: mesh\(names \['dp', 'tp'\]\)"),
+        (lambda comm, mesh: comm.all_reduce(np.zeros(2)), r"rank 3: all_reduce\("),
+    ],
+)  # fmt: skip
+def test_ranks_that_make_different_groups_say_so(other: Callable[..., Any], text: str) -> None:
+    def differ(comm: hpccomm.Communicator) -> None:
+        mesh = comm.mesh((2, 2), ("dp", "tp"))
+        with pytest.raises(RankMismatch, match=text):
+            mesh["tp"] if comm.rank < 3 else other(comm, mesh)
+
+    run_ranks(4, differ)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2, 2), (1, 4), (4, 1)])
+def test_the_example_finds_what_one_rank_finds(shape: tuple[int, int]) -> None:
+    (alone,) = run_ranks(1, train_mesh.train, (1, 1))
+    assert alone[-1] < 0.8 * alone[0]
+    for losses in run_ranks(prod(shape), train_mesh.train, shape):
+        np.testing.assert_allclose(losses, alone, rtol=1e-12)

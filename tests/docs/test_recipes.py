@@ -1,0 +1,282 @@
+"""The recipes of docs/examples/recipes find on 1 to 6 ranks what NumPy and SciPy find on one.
+
+Prometheus' own parser reads the counters. NVIDIA's package nvtx is played: no profiler shows its ranges here.
+
+Each check runs on ranks that are threads, and on ranks of MPI: there, this file is the program.
+"""
+
+import itertools
+import re
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+import pytest
+
+import hpccomm
+from hpccomm.testing import run_ranks
+
+if TYPE_CHECKING:
+    from conftest import Mpiexec
+
+FOLDER = Path(__file__).parents[2] / "docs/examples/recipes"
+sys.path.append(str(FOLDER))
+
+
+class RecordedRanges:
+    """Plays the package nvtx: a range is known by what begins it, and ends once."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.begun: dict[tuple[int, int], str] = {}
+        self.ended: list[tuple[int, int]] = []
+
+    def start_range(self, message: str, domain: str) -> tuple[int, int]:
+        which = next(self.numbers), get_ident()
+        self.begun[which] = f"{domain}: {message}"
+        return which
+
+    def end_range(self, which: tuple[int, int]) -> None:
+        assert which in self.begun
+        assert which not in self.ended
+        self.ended.append(which)
+
+    def of_thread(self, name: str) -> dict[str, bool]:
+        """Return what this thread began of a communicator, and whether it has ended."""
+        return {
+            text: which in self.ended
+            for which, text in list(self.begun.items())
+            if which[1] == get_ident() and text.endswith(name)
+        }
+
+
+sys.modules["nvtx"] = NVTX = RecordedRanges()
+
+import heat  # noqa: E402
+import life  # noqa: E402
+import monte_carlo  # noqa: E402
+import nbody_ring  # noqa: E402
+import nvtx_ranges  # noqa: E402
+import sample_sort  # noqa: E402
+import transpose_fft  # noqa: E402
+import work_queue  # noqa: E402
+
+RANDOM = np.random.default_rng(3)
+MATRIX = RANDOM.normal(size=(60, 120))
+BODIES = RANDOM.uniform(size=(60, 4))
+VECTOR = RANDOM.normal(size=169)
+
+
+def rows(comm: hpccomm.Communicator, x: np.ndarray) -> np.ndarray:
+    """Return the rank's share of x, as even as may be."""
+    return np.array_split(x, comm.size)[comm.rank]
+
+
+def whole(comm: hpccomm.Communicator, part: np.ndarray) -> np.ndarray:
+    return np.concatenate(comm.all_gather_object(part))
+
+
+def check_transpose_and_fft(comm: hpccomm.Communicator) -> None:
+    own = rows(comm, MATRIX)
+    np.testing.assert_array_equal(whole(comm, transpose_fft.transpose(comm, own)), MATRIX.T)
+    columns = whole(comm, transpose_fft.fft2(comm, own))
+    np.testing.assert_allclose(columns.T, np.fft.fft2(MATRIX), atol=1e-9)
+
+
+def check_sample_sort(comm: hpccomm.Communicator) -> None:
+    for kind, count in (("even", 300), ("equal", 200), ("of one rank", 500 * (comm.rank == 0))):
+        numbers = np.random.default_rng(comm.rank).integers(0, 1 if kind == "equal" else 400, count)
+        part = sample_sort.sample_sort(comm, numbers)
+        np.testing.assert_array_equal(whole(comm, part), np.sort(whole(comm, numbers)))
+        if kind == "even":
+            assert len(part) < 2 * 300
+
+
+def check_sparse_products(comm: hpccomm.Communicator) -> None:
+    from scipy import sparse
+    from spmv import DistributedMatrix, laplacian
+
+    lopsided = sparse.random_array((40, 40), density=0.1, rng=np.random.default_rng(1)).tocsr()
+    for matrix in (laplacian(13), lopsided, sparse.csr_array((40, 40))):
+        own = rows(comm, np.arange(matrix.shape[0]))
+        distributed = DistributedMatrix(comm, matrix[own])
+        for x in (VECTOR[: matrix.shape[0]], np.ones(matrix.shape[0])):
+            product = whole(comm, distributed @ x[own])
+            np.testing.assert_allclose(product, matrix @ x, atol=1e-12)
+
+
+def check_conjugate_gradient(comm: hpccomm.Communicator) -> None:
+    from conjugate_gradient import solve
+    from scipy.sparse.linalg import spsolve
+    from spmv import DistributedMatrix, laplacian
+
+    matrix = laplacian(13)
+    own = rows(comm, np.arange(matrix.shape[0]))
+    part, steps = solve(comm, DistributedMatrix(comm, matrix[own]), VECTOR[own])
+    np.testing.assert_allclose(whole(comm, part), spsolve(matrix.tocsc(), VECTOR), atol=1e-8)
+    assert steps < 60
+
+
+def check_work_queue(comm: hpccomm.Communicator) -> None:
+    results, done = work_queue.work(comm, 300)
+    np.testing.assert_array_equal(results, [work_queue.collatz(n) for n in range(1, 301)])
+    assert comm.all_reduce(done) == 300
+
+
+def check_nbody_ring(comm: hpccomm.Communicator) -> None:
+    part = nbody_ring.accelerations(comm, rows(comm, BODIES))
+    np.testing.assert_allclose(whole(comm, part), nbody_ring.pull(BODIES[:, :3], BODIES))
+
+
+def check_one_file(
+    comm: hpccomm.Communicator, write: Callable[..., None] = monte_carlo.write
+) -> None:
+    points = monte_carlo.sample(comm, 100 + 10 * comm.rank)
+    folder = tempfile.TemporaryDirectory() if comm.rank == 0 else None
+    path = comm.broadcast_object(folder and f"{folder.name}/samples.h5")
+    write(comm, path, points)
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["samples"][:], whole(comm, points))
+    comm.barrier()
+    if folder:
+        folder.cleanup()
+    assert len({part[0, 0] for part in comm.all_gather_object(points)}) == comm.size
+
+
+def check_heat(comm: hpccomm.Communicator) -> None:
+    plate = np.random.default_rng(4).random((12, 15))
+    found, alone = heat.heat(comm, plate, 30), plate.copy()
+    for _ in range(30):
+        beside = alone[:-2, 1:-1] + alone[2:, 1:-1] + alone[1:-1, :-2] + alone[1:-1, 2:]
+        alone[1:-1, 1:-1] += 0.2 * (beside - 4 * alone[1:-1, 1:-1])
+    np.testing.assert_array_equal(found, alone)
+
+
+def check_life(comm: hpccomm.Communicator) -> None:
+    board = np.random.default_rng(5).integers(0, 2, (11, 13), np.uint8)
+    found, alone = life.life(comm, board, 20), board
+    steps = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j]
+    for _ in range(20):
+        around = sum(np.roll(alone, step, (0, 1)) for step in steps)
+        alone = ((around == 3) | ((around == 2) & (alone == 1))).astype(np.uint8)
+    np.testing.assert_array_equal(found, alone)
+    assert found.any()
+
+
+def check_counters_for_prometheus(comm: hpccomm.Communicator) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+    from prometheus_counters import CallCounters
+
+    registry, name = CollectorRegistry(), 'a "b"\n\\'
+    with comm.dup(name=name) as other:
+        registry.register(CallCounters(other))
+        for _ in range(3):
+            other.all_reduce(np.ones(4))
+        other.all_reduce(np.ones(1000), async_op=True).wait()
+        text = generate_latest(registry).decode()
+    found = {each.name: each for each in text_string_to_metric_families(text)}
+    assert {each.type for each in found.values()} == {"counter"}
+    sums = {
+        family: {
+            sample.labels["size"]: sample.value
+            for sample in each.samples
+            if sample.name == f"{family}_total"
+            and sample.labels["call"] == "all_reduce"
+            and sample.labels["communicator"] == name
+            and sample.labels["rank"] == str(comm.rank)
+        }
+        for family, each in found.items()
+    }
+    assert sums["hpccomm_calls"] == {"to 1 KiB": 3, "to 64 KiB": 1}
+    assert sums["hpccomm_bytes"] == {"to 1 KiB": 96, "to 64 KiB": 8000}
+    assert all(0 < each < 100 for each in sums["hpccomm_seconds"].values())
+
+
+def check_ranges_for_nvtx(comm: hpccomm.Communicator) -> None:
+    name = f"shown to {comm.size}"
+    with comm.dup(name=name) as shown:
+        nvtx_ranges.show_calls(shown)
+        shown.all_gather(np.ones(1))
+        if comm.rank:
+            comm.barrier()
+        work = shown.all_reduce(np.ones(4), async_op=True)
+        if comm.rank == 0:
+            ended = NVTX.of_thread(name)[f"hpccomm: all_reduce 32 bytes, {name}"]
+            assert comm.size == 1 or not ended, "the others have not come"
+            comm.barrier()
+        work.wait()
+        shown.all_gather(np.ones(2))
+    ranges = NVTX.of_thread(name)
+    assert len(ranges) == 3, ranges
+    assert all(ranges.values()), ranges
+
+
+CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
+NEEDS = {
+    "check_sparse_products": "scipy",
+    "check_conjugate_gradient": "scipy",
+    "check_counters_for_prometheus": "prometheus_client",
+}
+"""Packages that checks need."""
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("ranks", range(1, 7))
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    run_ranks(ranks, CHECKS[name])
+
+
+@pytest.mark.slow("the ranks run all recipes")
+@pytest.mark.parametrize(
+    "ranks", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 4, 5, 6))]
+)
+def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: Path) -> None:
+    for package in set(NEEDS.values()):
+        pytest.importorskip(package)
+    done = shared_job(ranks, __file__, str(tmp_path / "samples.h5"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    with h5py.File(tmp_path / "samples.h5") as file:
+        assert len(file["samples"]) == ranks * 100_000
+    for rank in range(ranks):
+        assert "hpccomm_calls_total{" in (tmp_path / f"samples.{rank}.prom").read_text()
+    for pattern in (
+        r"energy before (\d+\.\d+), after \1\n",
+        rf"rank {ranks - 1}: \d+ numbers",
+        r"the product with ones sums to 400:",
+        r"\d+ steps; the largest residual is \d\.\de-(0[89]|1\d)\n",
+        r"the longest takes 181 steps\n",
+        r"the sum of all forces, which is 0: \d\.\de-(0\d|1\d)\n",
+        r"pi is about 3\.1[34]",
+        r"the plate has 19\.6385 degrees on average",
+        r"\n # \n  #\n###\n",
+    ):
+        assert re.search(pattern, done.stdout), (pattern, done.stdout)
+
+
+@pytest.mark.skipif(not h5py.get_config().mpi, reason="this h5py was built without MPI")
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ranks_write_one_file_at_once(shared_job: "Mpiexec", ranks: int) -> None:
+    done = shared_job(ranks, __file__, "parallel")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "parallel":
+        with hpccomm.new_comm() as world:
+            check_one_file(world, monte_carlo.write_in_parallel)
+    else:
+        with hpccomm.new_comm() as world:
+            for check in CHECKS.values():
+                check(world)
+        for program in sorted(FOLDER.glob("*.py")):
+            runpy.run_path(str(program), run_name="__main__")

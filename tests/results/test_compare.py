@@ -1,0 +1,251 @@
+"""Launches compared: slower cases are found, equal ones are not, and undecided ones are named."""
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import appending as data
+import numpy as np
+import pytest
+from damage import called
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.comparison import statistics
+from hpccomm.results.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
+from hpccomm.results.comparison.text import text
+from hpccomm.results.comparison.verdict import Rules, _judged, compare, compare_passes
+from hpccomm.results.facts import UNKNOWN, Others
+from hpccomm.results.schema import Timing
+from hpccomm.results.writer import Writer
+
+WRITTEN = {}
+"""Of each series of launches the file after each of them: several tests take the same."""
+
+
+def write(path, launches, factors=(1.0, 1.0), **how):
+    """Write launches of two cases, of 100 and 200 us times a factor each, with 0.5 % of noise."""
+    if path.exists():
+        for _ in launched(path, launches, factors, **how):
+            pass
+        return path
+    files = WRITTEN.setdefault(repr((factors, how)), [])
+    if len(files) < launches:
+        files[:] = [path.read_bytes() for _ in launched(path, launches, factors, **how)]
+    path.write_bytes(files[launches - 1])
+    return path
+
+
+def launched(
+    path, launches, factors, *, seed=0, isolated=False, status=None, others=UNKNOWN, **facts
+):
+    """Add launches to a file, and stop after each."""
+    chance = np.random.default_rng(seed)
+    for number in range(launches):
+        info = replace(data.example_info(), **facts)
+        writer = Writer(path, info)
+        for case, factor in enumerate(factors):
+            middle = 100e-6 * (1 + case) * factor * chance.normal(1, 0.005)
+            samples = middle * chance.normal(1, 0.02, (30, 4))
+            stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2) if isolated else None
+            row = data.example_row(2 * case, wrong=0, time=middle * 1e6)
+            writer.append(row, samples, stamps)
+        others.store(writer)
+        writer.end(status if status and number == 0 else "completed")
+        yield
+
+
+def test_what_was_measured_on_busy_nodes_decides_nothing(tmp_path):
+    # Equal series, of which one ran beside other work, were 88 % apart.
+    base = write(tmp_path / "base.h5", 5, (1.0,))
+    busy = Others(["n0"] * 4, [0.0] * 4, [0.01, 0.6, 0.01, 0.01])
+    new = write(tmp_path / "new.h5", 5, (1.9,), seed=1, others=busy)
+    status, out, _ = called("compare", str(base), str(new), "--require-decision")
+    assert (status, out.count("  undecided: busy\n"), "need" in out) == (1, 1, False)
+    assert "# Other processes      : 60% of the cores of n0, 0% before; busy, above 10%\n" in out
+    # Where quiet launches are left on a side, they decide.
+    status, out, _ = called("compare", str(base), str(write(new, 5, (1.9,), seed=2)))
+    assert (status, "1 slower" in out, "# Left out: new.h5 run0001: busy\n" in out) == (
+        1,
+        True,
+        True,
+    )
+
+
+def test_a_slowdown_is_found_and_the_other_case_is_the_same(tmp_path):
+    base = write(tmp_path / "base.h5", 7)
+    new = write(tmp_path / "new.h5", 7, (1.0, 1.05), seed=1)
+    xml, document = tmp_path / "v.xml", tmp_path / "v.json"
+    status, out, _ = called(
+        "compare", str(base), str(new), "--junit", str(xml), "--json", str(document)
+    )
+    assert status == 1
+    worst = out.splitlines()[1]
+    assert worst.endswith("slower")
+    assert "16 B" in worst
+    assert "1 slower, 1 same" in out
+    found = json.loads(document.read_text())
+    assert [each["verdict"] for each in found["cases"]] == ["slower", "same"]
+    assert found["cases"][0]["ratio"] == pytest.approx(1.05, abs=0.01)
+    assert (
+        found["cases"][0]["ratio_low"]
+        < found["cases"][0]["ratio"]
+        < found["cases"][0]["ratio_high"]
+    )
+    suite = ET.parse(xml).getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
+    (failure,) = suite.iter("failure")
+    assert "% slower" in failure.get("message")
+    # The other way round it is faster, which is no failure; and 5 % may be declared too small to count.
+    status, out, _ = called("compare", str(new), str(base))
+    assert (status, "1 same, 1 faster" in out) == (0, True)
+    assert called("compare", str(base), str(new), "--minimum", "8%")[0] == 0
+
+
+def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
+    # One in ten is expected at most; more than `most` come by chance once in 200 times.
+    comparisons, most = (150, 25) if pytestconfig.getoption("--all") else (50, 11)
+    chance, alarms = np.random.default_rng(0), 0
+    case = CaseKey("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)
+    for _ in range(comparisons):
+        found = {
+            case._replace(bytes=number): CaseValues(
+                "time", *(chance.lognormal(0, 0.2, 10) for _ in "ab"), wrong=0
+            )
+            for number in range(6)
+        }
+        # Without a minimum effect, which would hide how often the test errs.
+        verdicts = _judged(found, Rules(minimum=0.0, level=0.1))
+        alarms += any(each.verdict in ("slower", "faster") for each in verdicts)
+    assert alarms <= most
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
+def test_adjusted_values_reject_what_the_step_down_procedure_does(p, level):
+    rejected, order = set(), sorted(range(len(p)), key=p.__getitem__)
+    for step, number in enumerate(order):
+        if p[number] * (len(p) - step) > level:
+            break
+        rejected.add(number)
+    adjusted = statistics.holm(p)
+    assert {number for number, each in enumerate(adjusted) if each <= level} == rejected
+
+
+def test_too_few_launches_are_said_and_enough_of_them_find_what_is_clear(tmp_path):
+    base, new = write(tmp_path / "base.h5", 1), write(tmp_path / "new.h5", 1, (2.0, 2.0))
+    status, out, _ = called("compare", str(base), str(new))
+    assert (status, "2 untested" in out, "100." in out) == (0, True, True)
+    assert called("compare", str(base), str(new), "--require-decision")[0] == 1
+    needed = compare(side([base]), side([new])).needed
+    assert f"need {needed} launches a side" in out
+    for number, verdict in ((needed - 1, "untested"), (needed, "slower")):
+        sides = (
+            side([write(tmp_path / f"{name}{number}.h5", number, factors)])
+            for name, factors in (("base", (1.0, 1.0)), ("new", (2.0, 2.0)))
+        )
+        assert {each.verdict for each in compare(*sides).cases} == {verdict}
+
+
+def test_another_machine_is_refused_and_another_version_is_told(tmp_path):
+    base = write(tmp_path / "base.h5", 2, machine={"processor": "a"})
+    other = write(tmp_path / "other.h5", 2, machine={"processor": "b"})
+    newer = write(tmp_path / "newer.h5", 2, machine={"processor": "a"}, versions={"nccl": "2.33"})
+    with pytest.raises(
+        ResultsError, match=r"different machines: processor: a and b.*--any-machine"
+    ):
+        compare(side([base]), side([other]))
+    assert compare(side([base]), side([other]), any_machine=True).machines
+    assert "version of nccl: 2.32.3 and 2.33" in called("compare", str(base), str(newer))[1]
+
+
+def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
+    base = write(tmp_path / "base.h5", 3, status="failed: interrupted")
+    assert len(side([base]).runs) == 2
+    assert side([base]).left_out == (f"{base} run0001: failed: interrupted",)
+    wrong = tmp_path / "wrong.h5"
+    with Writer(wrong, data.example_info()) as writer:
+        writer.append(data.example_row(0, wrong=3), None)
+    xml = tmp_path / "cases.xml"
+    status, out, _ = called("compare", str(base), str(wrong), "--junit", str(xml))
+    assert (status, "1 wrong" in out, "Only on the base side" in out) == (1, True, True)
+    suite = ET.parse(xml).getroot()
+    assert int(suite.get("failures")) == len([*suite.iter("failure")]) == 1
+    nothing = tmp_path / "none"
+    nothing.mkdir()
+    with pytest.raises(ResultsError, match=r"holds no file \*.h5"):
+        side([nothing])
+
+
+def test_all_launches_of_a_case_take_the_same_measure(tmp_path):
+    isolated = write(tmp_path / "isolated.h5", 2, isolated=True)
+    plain = write(tmp_path / "plain.h5", 2)
+
+    def measures(base, new):
+        return {each.values.measure for each in compare(side([base]), side([new])).cases}
+
+    assert measures(isolated, isolated) == {"isolated"}
+    assert measures(isolated, plain) == measures(plain, plain) == {"median"}
+    with pytest.raises(UsageError, match="--measure isolated: a launch has none of all_reduce"):
+        compare(side([isolated]), side([plain]), Rules(measure="isolated"))
+
+
+def test_a_case_without_a_time_does_not_hide_the_others(tmp_path):
+    base = write(tmp_path / "base.h5", 6)
+    new = write(tmp_path / "new.h5", 5, (1.0, 1.1), seed=1)
+    write(new, 1, (0.0, 1.1), seed=2)
+    status, out, _ = called("compare", str(base), str(new))
+    assert status == 1
+    assert "1 slower" in out
+    assert "# Left out" in out
+    assert "a launch has no time above 0" in out
+
+
+def test_a_run_counts_once_and_on_one_side(tmp_path):
+    base = write(tmp_path / "base.h5", 6)
+    new = write(tmp_path / "new.h5", 6, seed=1)
+    link = tmp_path / "again.h5"
+    link.symlink_to(base)
+    runs = ("--base-runs", "1,run0001,-6,2")
+    _, out, _ = called("compare", str(base), str(new), *runs)
+    assert "2 and 6" in out
+    status, _, err = called("compare", str(base), str(link))
+    assert status == 2
+    assert "is on both sides" in err
+
+
+def test_runs_without_rows_are_no_launches(tmp_path):
+    base, new = (write(tmp_path / f"{seed}.h5", 6, seed=seed) for seed in (0, 1))
+    with Writer(new, replace(data.example_info(), ranks=data.example_info().ranks[:2])):
+        pass  # as `perf pairs` writes one
+    status, out, _ = called("compare", str(base), str(new))
+    assert status == 0
+    assert "6 and 6" in out
+
+
+def test_a_change_of_exactly_the_minimum_is_none():
+    times = np.full(8, 100.0) + np.arange(8) * 0.01
+    assert statistics.slower(times, times * 1.02, 0.02) > 0.4
+
+
+def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
+    runs = write(tmp_path / "runs.h5", 4, series={"name": "first", "launch": "1", "launches": "4"})
+    write(runs, 4, (1.0, 1.0), seed=5, series={"name": "second", "launch": "1", "launches": "4"})
+    chosen = called("compare", str(runs), str(runs), "--base-runs", "1,2", "--new-runs", "run0003")
+    assert "2 and 1" in chosen[1]
+    named = called(
+        "compare", str(runs), str(runs), "--base-series", "first", "--new-series", "second"
+    )
+    assert "4 and 4" in named[1]
+    assert (
+        "holds no completed run of series 'third'"
+        in (called("compare", str(runs), str(runs), "--base-series", "third")[2])
+    )
+
+
+def test_passes_of_a_case_without_a_time_are_named():
+    none = LaunchRow(data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
+    found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
+    assert (found.cases, found.failed) == ((), False)
+    assert "# Left out: all_reduce" in text(found)
+    assert "a pass has no time above 0" in text(found)

@@ -1,0 +1,180 @@
+"""The price by rounds is the time of the same schedule in a simulation: `tests/tools/simulate/test_events.py` has its truth."""
+
+import math
+
+import pytest
+from costed_calls import REGISTERED, call_of, in_turn
+
+from hpccomm.contracts.collectives import ROOTED
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network, load
+from hpccomm.schedules.cost.rounds import simulate
+from hpccomm.schedules.schedule import Tuning, whole, world
+
+SIZES = (8, 32 << 10, 1 << 20, 1 << 30)
+
+FAST_WITHIN = (Level(2e-6, 100e9, 1, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7), 200e9, math.inf)
+SLOW_FOLDS = (Level(1e-6, 10e9, 1), Level(1e-6, 10e9, 1), 5e9, 8e9)
+FAR_NODES = (Level(5e-7, 50e9, 1), Level(20e-6, 1e9, 1, gap=1e-6), 50e9, 100e9)
+
+
+def network(ranks, per_node, kind):
+    """A network with a port for each rank."""
+    inner, across, reduce, copy = kind
+    ported = [
+        Level(level.latency, level.bandwidth, per_node, gap=level.gap) for level in (inner, across)
+    ]
+    return Network(
+        "test",
+        ranks,
+        per_node,
+        reduce,
+        ported[0] if per_node > 1 else None,
+        ported[1] if ranks > per_node else None,
+        copy=copy,
+    )
+
+
+def networks():
+    for kind in (FAST_WITHIN, SLOW_FOLDS, FAR_NODES):
+        for ranks in (2, 3, 8, 32, 64):
+            yield network(ranks, ranks, kind)
+        for ranks, per_node in ((3, 1), (8, 1), (8, 4), (32, 4), (32, 8), (64, 8)):
+            yield network(ranks, per_node, kind)
+    yield network(256, 8, FAST_WITHIN)
+    yield load("nvlink8")
+    yield load("ib400x32")
+
+
+def agree(net, collective, algorithm, nbytes, *, segment=whole, root=0):
+    """Compare the price of a call with the time of its schedule in a simulation."""
+    tuning = Tuning(segment, 1, net.topology())
+    call = call_of(collective, net.ranks, nbytes, root=root)
+    schedule = ALGORITHMS[collective][algorithm].build(world(net.ranks), call, tuning)
+    wanted = simulate(schedule, net, call.dtype.itemsize).seconds
+    found = price(net, call, algorithm, tuning)
+    assert found == pytest.approx(wanted, rel=1e-9), (net, nbytes)
+
+
+@pytest.mark.parametrize(
+    "large", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["few", "many"]
+)
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_price_is_the_simulated_time(collective, algorithm, large, pytestconfig):
+    shared = ALGORITHMS[collective][algorithm].shared
+    fit = [net for net in networks() if (net.ranks > 8) == large and not (shared and net.nodes > 1)]
+    sizes = SIZES[:1] if collective == "barrier" else SIZES
+    everything = pytestconfig.getoption("--all")
+    for net, nbytes in in_turn(fit, sizes, (collective, algorithm), everything=everything):
+        agree(net, collective, algorithm, nbytes)
+
+
+PIPELINED = [
+    ("broadcast", "chain"),
+    ("reduce", "chain"),
+    ("scan", "linear"),
+    ("all_reduce", "ring"),
+    ("all_gather", "ring"),
+    ("reduce_scatter", "ring"),
+    ("broadcast", "binomial"),
+    ("reduce", "binomial"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_gather", "hierarchical"),
+    ("all_reduce", "hierarchical"),
+]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), PIPELINED)
+@pytest.mark.parametrize("nbytes", [1 << 20, pytest.param(8 << 20, marks=pytest.mark.thorough)])
+def test_segments_follow_each_other(collective, algorithm, nbytes):
+    for kind in (FAST_WITHIN, SLOW_FOLDS, FAR_NODES):
+        for ranks, per_node in ((2, 2), (8, 8), (8, 4), (32, 8)):
+            net = network(ranks, per_node, kind)
+            agree(net, collective, algorithm, nbytes, segment=32 << 10)
+
+
+@pytest.mark.parametrize("ranks", [5, 6, 7, 12, 24, 32])
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "binomial"),
+        ("broadcast", "binomial"),
+        ("reduce", "binomial"),
+        ("reduce", "chain"),
+        ("scatter", "binomial"),
+        ("broadcast", "chain"),
+        ("barrier", "dissemination"),
+    ],
+)
+def test_other_numbers_of_ranks_and_roots(collective, algorithm, ranks):
+    net = network(32, 8, FAR_NODES) if ranks == 32 else network(ranks, ranks, SLOW_FOLDS)
+    for number, nbytes in enumerate(SIZES[:1] if collective == "barrier" else SIZES):
+        root = (1, 7, 8, 0)[number] if ranks == 32 and collective in ROOTED else 0
+        agree(net, collective, algorithm, nbytes, root=root)
+
+
+THROUGH_SCRATCH = {
+    ("reduce", "hierarchical"),
+    ("reduce_scatter", "hierarchical"),
+    ("all_to_all", "bruck"),
+}
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_one_rank_copies(collective, algorithm):
+    alone = network(1, 1, SLOW_FOLDS)
+    call = call_of(collective, 1, 1 << 20)
+    copied = 0 if collective in ("broadcast", "barrier") else (1 << 20) / alone.copy
+    times = 2 if (collective, algorithm) in THROUGH_SCRATCH else 1
+    found = price(alone, call, algorithm, Tuning(whole, 1, alone.topology()))
+    assert found == times * copied
+
+
+def test_nothing_to_move_costs_nothing():
+    net = load("nvlink8")
+    call = call_of("all_reduce", 8, 8)._replace(counts=(0,))
+    assert price(net, call, "ring", Tuning(whole, 1)) == 0
+
+
+def test_many_ranks_share_a_port():
+    # Two ranks share 1 Gb/s.
+    agree(load("lab1g"), "all_reduce", "recursive_doubling", 64 << 20)
+
+
+@pytest.mark.parametrize("duplex", ["full", "half"])
+@pytest.mark.parametrize(
+    ("inner", "across"),
+    [
+        ({"node_bandwidth": 6e9}, {}),
+        ({}, {"node_bandwidth": 2e9}),
+        ({}, {"total_bandwidth": 4e9}),
+    ],
+    ids=["inner node", "across node", "total"],
+)
+def test_what_ports_share_is_passed_as_often_as_in_a_simulation(inner, across, duplex):
+    levels = Level(1e-6, 10e9, 4, duplex, **inner), Level(5e-6, 2e9, 4, duplex, **across)
+    net = Network("shared", 16, 4, math.inf, *levels)
+    for collective, algorithm in (
+        ("all_reduce", "recursive_doubling"),
+        ("all_reduce", "halving_doubling"),
+        ("all_gather", "recursive_doubling"),
+        ("all_to_all", "linear"),
+    ):
+        agree(net, collective, algorithm, 64 << 20)
+
+
+def test_what_has_no_price_is_refused():
+    net, tuning = load("ib400x32"), Tuning(whole, 1)
+    with pytest.raises(UsageError, match="give one of 'ring'"):
+        price(net, call_of("all_reduce", 256, 8), "none", tuning)
+    with pytest.raises(UsageError, match="share memory"):
+        price(net, call_of("all_reduce", 256, 8), "shm", tuning)
+
+
+def test_a_root_that_writes_a_share_of_its_array():
+    for kind in (FAST_WITHIN, SLOW_FOLDS):
+        agree(network(4, 4, kind), "broadcast", "shm", 1 << 20, segment=16 << 10)

@@ -1,0 +1,109 @@
+"""The price of a schedule of several channels, and what a price is made of."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from costed_calls import REGISTERED, call_of
+
+from hpccomm.errors import UsageError
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network, load
+from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
+from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers, whole, world
+
+FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
+LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)
+
+
+def test_channels_fill_a_link_by_hand():
+    def rounds():
+        yield Round(sends=(transfers(np.array([0]), np.array([1]), RECV, 0, 100),))
+
+    # One alone takes 50 + 10 seconds; the port is taken for 50 by each, one after the other.
+    assert walked(Schedule((rounds, rounds)), LINE, itemsize=1) == 110
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+@pytest.mark.parametrize(
+    ("ranks", "per_node"), [(8, 4), pytest.param(12, 4, marks=pytest.mark.thorough), (8, 8)]
+)
+def test_two_channels_take_about_as_long_as_simulated(
+    collective, algorithm, ranks, per_node, pytestconfig
+):
+    inner, across = Level(2e-6, 100e9, per_node, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7)
+    net = Network("test", ranks, per_node, 200e9, inner, across, copy=50e9, overhead=1e-6)
+    found = ALGORITHMS[collective][algorithm]
+    tuning = Tuning(32 << 10, 2, net.topology())
+    if found.shared and net.nodes > 1:
+        with pytest.raises(UsageError, match="share memory"):
+            price(net, call_of(collective, ranks, 8), found, tuning)
+        return
+    left_out = (
+        -1 if pytestconfig.getoption("--all") else REGISTERED.index((collective, algorithm)) % 3
+    )
+    for number, nbytes in enumerate((8, 1 << 20, 8 << 20)):
+        if number == left_out:
+            continue
+        call = call_of(collective, ranks, nbytes)
+        schedule = found.build(world(ranks), call, tuning)
+        wanted = simulate(schedule, net, call.dtype.itemsize).seconds
+        assert price(net, call, found.build, tuning) == pytest.approx(wanted, rel=0.2)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_price_is_the_sum_of_what_it_is_made_of(collective, algorithm, channels, pytestconfig):
+    turn = REGISTERED.index((collective, algorithm)) + channels
+    networks = [
+        load(name).resized(ranks)
+        for name, ranks in (("nvlink8", 8), ("ib400x32", 24), ("lab1g", 6))
+    ]
+    shared = ALGORITHMS[collective][algorithm].shared
+    fitting = [net for net in networks if net.nodes == 1 or not shared]
+    for number, net in enumerate(fitting):
+        # Without --all each network has one number of channels, another for the next algorithm.
+        chosen = len(fitting) == 1 or (turn + number) % 2 == 0
+        if not chosen and not pytestconfig.getoption("--all"):
+            continue
+        ranks = net.ranks
+        tuning = Tuning(64 << 10, channels, net.topology())
+        call = call_of(collective, ranks, 2 << 20)
+        schedule = ALGORITHMS[collective][algorithm].build(world(ranks), call, tuning)
+        seconds, counts = coefficients(schedule, net, call.dtype.itemsize)
+        assert seconds == pytest.approx(walked(schedule, net, call.dtype.itemsize), rel=1e-9)
+        across = net.across or Level(0.0, math.inf, 1)
+        parameters = [net.inner.latency, 1 / net.inner.bandwidth, across.latency]
+        parameters += [1 / across.bandwidth, 1 / net.reduce, 1 / net.copy]
+        # What is left are gaps, and links that ports share.
+        left = seconds - counts @ parameters
+        assert (counts >= 0).all()
+        assert left >= -1e-9 * seconds
+        if not net.inner.gap and net.nodes == 1 and net.inner.node_bandwidth == math.inf:
+            assert left == pytest.approx(0, abs=1e-9 * seconds)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"],
+)
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_it_agrees_with_a_simulation_of_steps_in_memory(collective, ranks):
+    net = replace(load("lab1g"), ranks=ranks)
+    direct = ALGORITHMS[collective]["hierarchical"].direct
+    tuning = Tuning(64 << 10, 4, net.topology())
+    call = call_of(collective, ranks, 16 << 20)
+    schedule = direct(world(ranks), call, tuning)
+    found = simulate(schedule, net, call.dtype.itemsize).seconds
+    assert price(net, call, direct, tuning) == pytest.approx(found, rel=0.05)
+
+
+def test_a_new_name_is_priced_by_its_schedule(monkeypatch):
+    build = ALGORITHMS["all_reduce"]["ring"].build
+    monkeypatch.setitem(ALGORITHMS["all_reduce"], "new", Algorithm(build))
+    call, tuning = call_of("all_reduce", 3, 1 << 20), Tuning(whole, 1)
+    seconds = walked(build(world(3), call, tuning), LINE, itemsize=4)
+    slow = replace(LINE, overhead=7.0)
+    assert price(slow, call, "new", tuning) == price(slow, call, build, tuning) == seconds + 7

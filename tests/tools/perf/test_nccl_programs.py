@@ -1,0 +1,193 @@
+"""Programs of nccl-tests' names, read by scripts made for nccl-tests."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hpccomm.errors import ResultsError
+from hpccomm.tools.perf import nccl_tests
+from hpccomm.tools.perf.programs import PROGRAMS, make
+
+from ...conftest import launch_environment
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory, launcher):
+    folder = tmp_path_factory.mktemp("nccl-tests") / "build"
+    assert [file.name for file in make(folder)] == list(PROGRAMS)
+    return folder
+
+
+def run(programs, *words, **variables):
+    return subprocess.run(
+        [str(programs / words[0]), *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=launch_environment() | variables,
+    )
+
+
+def rows_between_two_lines(text):
+    """Read the table as SuperBench does: between two lines, columns by the words of the heading, from the right."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if "out-of-place" in line)
+    end = next(number for number, line in enumerate(lines) if "Out of bounds values" in line)
+    heading = lines[start + 1].lstrip("#").split()
+    place = len(heading) - heading.index("busbw")  # the first is out of place
+    rows = [line.split() for line in lines[start + 3 : end]]
+    return {int(row[0]): float(row[-place]) for row in rows}
+
+
+@pytest.mark.slow("starts a program alone, and one on two ranks")
+def test_a_script_of_nccl_tests_runs_unchanged(programs, tmp_path):
+    """The command of SuperBench; and with two ranks in one process, as on a node of two GPUs."""
+    sizes = ("-b", "8", "-e", "1K", "-f", "2")
+    words = (*sizes, "-c", "1", "-n", "20", "-w", "5", "-G", "0", "-d", "float")
+    alone = run(programs, "all_reduce_perf", *words, "-g", "1")
+    assert alone.returncode == 0, alone.stderr
+    assert list(rows_between_two_lines(alone.stdout)) == [8 << step for step in range(8)]
+    document = tmp_path / "two.json"
+    two = run(programs, "all_reduce_perf", *words, "-t1", "--ngpus=2", "-J", str(document))
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("#  Rank ") == 2
+    read = json.loads(document.read_text())
+    assert [each["size"] for each in read["results"]] == [8 << step for step in range(8)]
+    assert all(each["out_of_place"]["nwrong"] == 0 for each in read["results"])
+    busbw = rows_between_two_lines(two.stdout)
+    assert [round(each["out_of_place"]["bus_bw"], 2) for each in read["results"]] == list(
+        busbw.values()
+    )
+
+
+@pytest.mark.thorough
+def test_a_program_that_starts_ranks_has_their_exit_status(programs):
+    words = ("sendrecv_perf", "-b", "64", "-e", "64", "-g", "2")
+    assert run(programs, *words, NCCL_TESTS_MIN_BW="1000").returncode != 0
+    assert run(programs, *words, NCCL_TESTS_MIN_BW="0").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) for name in PROGRAMS]
+)
+def test_every_program_measures_what_its_name_says(programs, name):
+    done = run(programs, name, "-b", "1K", "-e", "1K", "-g", "2")
+    assert done.returncode == 0, done.stderr
+    assert f"# Collective test starting: {PROGRAMS[name]} " in done.stdout
+    assert "Out of bounds values : 0 OK" in done.stdout
+
+
+def test_other_programs_of_these_names_are_left_alone(tmp_path):
+    (tmp_path / "all_reduce_perf").write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(
+        ResultsError, match="all_reduce_perf is there already, and not from hpccomm"
+    ):
+        make(tmp_path)
+    assert (tmp_path / "all_reduce_perf").read_text() == "#!/bin/sh\nexit 3\n"
+    again = make(tmp_path / "own")
+    assert make(tmp_path / "own") == again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-g", "0"), "give an integer from 1 up"),
+        (("-g", "many"), "'many' is not an integer"),
+        (("-Q", "1"), "no flag -Q"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(capsys, words, message):
+    assert nccl_tests.main(["broadcast_perf", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+# What Slurm and the protocols of MPI libraries set for the task of a step (seen with Slurm 22.05).
+OF_A_JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOBID": "7",
+    "SLURM_NODELIST": "n1",
+    "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1",
+}
+OF_A_STEP = OF_A_JOB | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param(OF_A_JOB, id="salloc"),
+        pytest.param(OF_A_STEP, id="srun"),
+        pytest.param(OF_A_STEP | {"PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.7"}, id="pmix"),
+        pytest.param(OF_A_STEP | {"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "9"}, id="pmi2"),
+        pytest.param({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, id="mpiexec -n 1"),
+    ],
+)
+def test_one_task_starts_a_rank_for_each_device(monkeypatch, launcher, variables):
+    """nccl-tests has them in the one process. No launcher may take the job's one slot, or ask for a step."""
+    started = []
+
+    class Replaced(Exception):
+        """The process is another program."""
+
+    def replace(file, words, environment):
+        started.append((file, words, environment))
+        raise Replaced
+
+    monkeypatch.setattr(os, "execvpe", replace)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_MCA_btl", "self,sm")
+    with pytest.raises(Replaced):
+        nccl_tests.main(["all_reduce_perf", "-b", "8", "-g", "8"])
+    ((file, words, environment),) = started
+    assert words[:3] == [file, "-n", "8"]
+    assert words[-3:] == ["all_reduce_perf", "-b", "8"]
+    assert not environment.keys() & variables.keys() - {"SLURM_JOB_ID"}
+    assert environment["OMPI_MCA_btl"] == "self,sm"
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        (
+            OF_A_STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"},
+            "srun --mpi=pmix --overlap --overcommit --ntasks=16 --ntasks-per-node=8 ",
+        ),
+        (
+            OF_A_STEP | {"SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "0", "PMI_SIZE": "2"},
+            "srun --mpi=pmix --overlap --overcommit --ntasks=16 --ntasks-per-node=16 ",
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "mpiexec -n 16 "),
+    ],
+)
+def test_several_tasks_get_a_line_that_starts_all_ranks(monkeypatch, capsys, variables, line):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("hpccomm.backends.bootstrap.mpi.vendor", lambda mpi: "Open MPI 5.0.11")
+    assert nccl_tests.main(["all_reduce_perf", "-b", "8", "-g", "8"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"start all: {line}{sys.executable} -m hpccomm.tools.perf.nccl_tests all_reduce_perf -b 8\n"
+        in said
+    )
+
+
+def test_without_a_launcher_a_job_gets_a_line_for_srun(monkeypatch, capsys, tmp_path):
+    for name, value in OF_A_STEP.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nccl_tests.main(["all_reduce_perf", "-g", "8"]) == 2
+    said = capsys.readouterr().err
+    assert "no mpiexec is there to start them" in said
+    assert re.search(r"start all: srun --mpi=pmi\w+ --overlap --overcommit --ntasks=8 ", said)
+
+
+def test_a_program_ends_with_the_status_of_what_it_runs(programs):
+    done = run(programs, "broadcast_perf", "-Q", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no flag -Q" in done.stderr

@@ -1,0 +1,251 @@
+"""Isolated repetitions, and whole launches: `hpccomm perf --sync`, `--ci`, `--launches`."""
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from damage import called
+from until import until
+
+from hpccomm.errors import LaunchError, UsageError
+from hpccomm.results import reader
+from hpccomm.results.rates import isolated_times
+from hpccomm.testing.conformance.case import run_ranks
+from hpccomm.tools.perf import launches
+from hpccomm.tools.perf.isolated import SYNCS, Budget, IsolatedTimer
+from hpccomm.tools.perf.options import variant
+
+from ...conftest import launch_environment
+
+
+def called_as_program(monkeypatch, *words):
+    """As ``called``, of a command that starts launches: it reads its words from ``sys.argv``."""
+    environment = launch_environment()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["hpccomm", *words])
+        for name in os.environ.keys() - environment.keys():
+            patch.delenv(name)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return called(*words)
+
+
+def isolated(interval=0.0, budget=math.inf, slow=0.0, repetitions=10):
+    """Time sleeps on three ranks that are threads, of which the last sleeps longer."""
+
+    def on_rank(comm):
+        flags = {"sync": "barrier", "interval": interval}
+        options = SimpleNamespace(config=SimpleNamespace(iterations=repetitions), **flags)
+        timer = IsolatedTimer(comm, lambda: None, options, Budget(budget, 1))
+        seconds = 2e-3 + slow * (comm.rank == 2)
+        return timer.measure([lambda: time.sleep(seconds)])
+
+    return run_ranks(3, on_rank)
+
+
+def test_an_operation_takes_from_the_first_start_to_the_last_end():
+    found = isolated(slow=20e-3)
+    times = isolated_times(np.stack([each.stamps for each in found], axis=1))
+    assert len(times) == 10
+    assert times.min() > 22e-3
+    assert {each.late for each in found} == {0}
+
+
+def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over(monkeypatch):
+    wide = isolated(interval=1e6)  # wider than what a busy machine makes
+    ticks = itertools.count()
+    # The time that passes is counted, so that a busy machine does as many.
+    monkeypatch.setattr("hpccomm.tools.perf.isolated.perf_counter", lambda: next(ticks) * 0.06)
+    narrow = isolated(interval=1e-6, budget=0.5)
+    assert len(wide[0].stamps) == 10
+    assert len(narrow[0].stamps) > 30
+    assert len({len(each.stamps) for each in narrow}) == 1
+
+
+def test_time_that_a_row_leaves_goes_to_the_others():
+    budget = Budget(60.0, 4)
+    assert budget.share == 15
+    budget.spend(0.0)
+    assert budget.share == 20
+    for _ in range(5):
+        budget.spend(30.0)
+    assert budget.share == 0
+
+
+# Late repetitions are repeated for 10 s a row where ranks share cores. A part of a second is mostly enough.
+PATIENT = """
+import sys
+from hpccomm.tools.perf import isolated
+from hpccomm.tools.main import main
+
+patience, isolated._PATIENCE = isolated._PATIENCE, float(sys.argv[1])
+try:
+    status = main(sys.argv[2:])
+finally:
+    isolated._PATIENCE = patience
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow("on a busy machine the ranks wait for a moment in which they start together")
+@pytest.mark.parametrize(
+    "sync",
+    [pytest.param(each, marks=pytest.mark.thorough if each == "barrier" else ()) for each in SYNCS],
+)
+def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_job, sync):
+    path = tmp_path / "isolated.h5"
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
+    for patience in ("0.2", "10"):
+        path.unlink(missing_ok=True)
+        done = shared_job(2, "-c", PATIENT, patience, *words, "--output", str(path), timeout=100)
+        assert done.returncode == 0, done.stderr
+        (run,) = reader.read(path)
+        if any(len(run.isolated(index)) for index in range(4)):  # else all were late
+            break
+    assert len(run.rows) == 4
+    for index, timing in enumerate(run.timings):
+        stamps = run.isolated(index)
+        assert stamps.shape[1:] == (2, 2)
+        if (
+            len(stamps) < 30
+        ):  # other work kept a core busy: what is missing was late, and is counted
+            assert sync != "barrier"
+            assert timing.late > 0
+        if not len(stamps):
+            assert np.isnan(timing.isolated)
+            continue
+        assert np.all(stamps[..., 1] > stamps[..., 0])
+        # One after the other, on every rank, by the clock that they share.
+        assert np.all(stamps[1:, :, 0].min(axis=1) > stamps[:-1, :, 1].max(axis=1))
+        assert (timing.sync, timing.clock_error) == (sync, 0.0)
+        assert timing.isolated == pytest.approx(np.median(isolated_times(stamps)) * 1e6)
+        if sync != "barrier":  # who was late was discarded
+            assert np.ptp(stamps[..., 0], axis=1).max() < 3e-6
+    _, shown, _ = called("show", str(path))
+    printed = done.stdout[done.stdout.index(f"# Isolated, started by {sync}") :]
+    assert printed in shown
+
+
+@pytest.mark.slow("starts mpiexec twice, one after the other")
+def test_launches_add_a_run_each_and_a_summary(tmp_path, monkeypatch, shared_job, launcher):
+    path = tmp_path / "runs.h5"
+    words = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "--output", str(path))
+    series = ("--launches", "2", "--launcher", f"{launcher} -n 2")
+    status, out, err = called_as_program(monkeypatch, *words, *series)
+    assert status == 0, err
+    runs = reader.read(path)
+    assert_summary(out.splitlines()[-2], runs)
+    # A median is the middle one of three. The third is started by its flag.
+    name = runs[0].info.series["name"]
+    third = shared_job(2, "-m", "hpccomm", *words, "--series", f"{name}:3:3")
+    assert third.returncode == 0, third.stderr
+    runs = reader.read(path)
+    assert [run.info.series["launch"] for run in runs] == ["1", "2", "3"]
+    assert len({run.info.series["name"] for run in runs}) == 1
+    assert_summary(list(launches.summary(path, name))[-2], runs)
+    assert "is not a launch of a series" in called(*words, "--series", "a:4:3")[2]
+    inside = shared_job(2, "-m", "hpccomm", *words, *series)
+    assert inside.returncode != 0
+    assert "--launches starts the ranks itself" in inside.stderr
+
+
+def assert_summary(line, runs):
+    """Assert that a line of a series has the median of the first rows of its runs."""
+    last = line.split()
+    assert last[:7] == ["#", "all_reduce", "auto", "float", "sum", "1024", "no"]
+    assert float(last[7]) == pytest.approx(np.median([run.rows[0].time for run in runs]), abs=0.006)
+
+
+def test_a_launcher_is_the_jobs_or_is_asked_for(tmp_path):
+    with pytest.raises(LaunchError, match="'nothing' cannot be started"):
+        launches.run(["perf"], ["nothing"], 2, tmp_path / "runs.h5", print)
+    with pytest.raises(UsageError, match="give --launcher 'mpiexec -n 4'"):
+        launches.launcher(None, {})
+    assert launches.launcher(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    # Status 1 is also that of wrong results.
+    [*((status, " and left no completed run") for status in (0, 1)), (7, "; 0 before it are kept")],
+)
+def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path, status, why):
+    program = tmp_path / "launcher"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    said = []
+    with pytest.raises(LaunchError, match=f"launch 1 of 2 ended with status {status}{why}"):
+        launches.run(["perf"], [str(program)], 2, tmp_path / "runs.h5", said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("status", [1, 143])
+def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, status):
+    program = tmp_path / "launcher"
+    program.write_text(
+        f"#!/bin/sh\ntrap 'exit {status}' TERM\necho >> started\nwhile :; do sleep 0.1; done\n"
+    )
+    program.chmod(0o755)
+    words = ("perf", "all_reduce", "--output", "runs.h5", "--launches", "2")
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpccomm", *words, "--launcher", str(program)],
+        cwd=tmp_path,
+        env=launch_environment(),
+    ) as series:
+        started = tmp_path / "started"
+        until(started.exists)
+        series.terminate()
+        try:
+            assert series.wait(60) == 143
+        finally:
+            series.kill()
+    assert len(started.read_text().splitlines()) == 1
+
+
+RING = "--backend mpi --algorithm ring --variant ring;backend=mpi"
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "expected"),
+    [
+        ("all_reduce --launches 3 -b 8 --launcher=mpiexec -c1", (), "all_reduce -b 8 -c1 SERIES"),
+        # Its variant, where the series interleaves two.
+        (
+            "all_reduce --interleave ring tree -b 8 --launches 3",
+            ("ring backend=mpi",),
+            f"all_reduce -b 8 SERIES {RING}",
+        ),
+        # In front of what are no flags.
+        (
+            "--launches 3 -b 8 -- all_reduce",
+            ("ring backend=mpi",),
+            f"-b 8 SERIES {RING} -- all_reduce",
+        ),
+    ],
+)
+def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series(words, named, expected):
+    found = launches.words_of_a_launch(words.split(), "s:1:3", *map(variant, named))
+    expected = expected.replace("SERIES", "--series s:1:3").split()
+    assert found == [each.replace(";", " ") for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--budget", "5s"), "give --sync or --ci too"),
+        (("--ci", "200"), "is not a percentage"),
+        (("--launches", "2"), "--launches 2 needs --output"),
+        (("--launcher", "mpiexec"), "give both or none"),
+        (("--sync", "round"), "did you mean"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_first(words, message):
+    status, out, err = called("perf", "all_reduce", *words)
+    assert (status, out) == (2, "")
+    assert message in err

@@ -1,0 +1,114 @@
+"""perf as a job of several processes: output, refusals, and the file after a kill."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from terminal import on_terminal
+
+from hpccomm.results import reader
+from hpccomm.tools.perf.collectives import COLLECTIVES
+
+from ...conftest import launch_environment
+
+PERF = ("-m", "hpccomm", "perf")
+
+
+def rows_of(text):
+    return [line for line in text.splitlines() if re.match(r" +\d", line)]
+
+
+def test_rank_0_alone_prints(shared_job):
+    done = shared_job(3, *PERF, "all", "-b", "0", "-e", "1K", "-f", "32", "-n", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Out of bounds values : 0 OK") == len(COLLECTIVES) - 1
+    assert "hypercube on 3 ranks" in done.stdout
+    assert done.stdout.count("#  Rank  2 Group") == len(COLLECTIVES) - 1
+    assert len(rows_of(done.stdout)) == 3 * (len(COLLECTIVES) - 2) + 1
+
+
+MISUSE = {
+    "-n 0": "-n/--iters: 0 is out of range",  # by the line alone, by the job, by the backend
+    "-r 2 --output run.h5": "-r/--root 2: there are 2 ranks; give 0 to 1, or all",
+    "--backend loopback": "--backend loopback: its ranks are in one process",
+}
+
+# One job runs the command line once after the other, as each refuses before it has begun to measure.
+REFUSED = """
+import contextlib, io, json, pathlib, sys
+from mpi4py import MPI
+from hpccomm.tools.main import main
+
+answers = {}
+for misuse in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(["perf", "broadcast", "-b", "8", "-e", "8", *misuse.split()])
+        except SystemExit as error:
+            status = error.code
+    answers[misuse] = status, out.getvalue(), err.getvalue()
+pathlib.Path(f"rank-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answers))
+"""
+
+
+def test_misuse_is_one_line_and_status_2(shared_job, tmp_path):
+    done = shared_job(2, "-c", REFUSED, json.dumps(list(MISUSE)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    speaks, silent = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    for misuse, said in MISUSE.items():
+        status, out, err = speaks[misuse]
+        assert (status, out) == (2, ""), misuse
+        assert "Traceback" not in err
+        (line,) = [line for line in err.splitlines() if line.startswith("hpccomm: error: ")]
+        assert said in line
+        assert silent[misuse] == [2, "", ""], misuse
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_misuse_ends_the_job_with_status_2(mpiexec, tmp_path):
+    arguments = ["-b", "8", "-e", "8", "--algorithm", "magic"]
+    done = mpiexec(2, *PERF, "broadcast", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("hpccomm: error: ") == 1
+
+
+@pytest.mark.parametrize("redirected", ["", ">table.txt"])
+def test_ctrl_c_given_to_the_launcher_closes_the_table_and_the_file(
+    launcher, tmp_path, monkeypatch, redirected
+):
+    monkeypatch.chdir(tmp_path)
+    # Open MPI's launcher kills the ranks a quarter of a second after it has ended them, which is too soon
+    # now and then on a machine that has more to run than cores.
+    for attempt in range(3):
+        status, shown = interrupted_by_ctrl_c(launcher, Path(f"run{attempt}.h5"), redirected)
+        if f"rows are kept in run{attempt}.h5 as run0001" in shown:
+            break
+    else:
+        raise AssertionError(shown)
+    assert status == "failed: interrupted"
+    table = Path("table.txt").read_text() if redirected else ""
+    assert "# Collective test interrupted: all_reduce" in shown + table
+
+
+def interrupted_by_ctrl_c(launcher, file, redirected):
+    """Return the status that the file of an interrupted sweep has, and what the terminal shows."""
+    sweep = ["all_reduce", "-b", "1K", "-e", "4K", "-f", "2", "-N", "0", "--output", str(file)]
+    perf = [launcher, "-n", "2", sys.executable, *PERF, *sweep]
+    table = Path("table.txt")
+    table.unlink(missing_ok=True)
+    with on_terminal(perf, launch_environment(), redirected) as terminal:
+        if redirected:
+            while not (table.exists() and rows_of(table.read_text())):
+                assert terminal.process.poll() is None
+                time.sleep(0.05)
+        else:
+            terminal.wait_for("float")
+        terminal.press(b"\x03")
+        assert terminal.wait() != 0
+    (run,) = reader.read(file)
+    return run.status, terminal.shown

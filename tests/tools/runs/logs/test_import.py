@@ -1,0 +1,446 @@
+# ruff: noqa: W291 - nccl-tests ends lines in blanks
+"""Logs of nccl-tests and OSU become runs, and nothing else does."""
+
+import argparse
+import io
+import json
+import pickle
+from dataclasses import fields, replace
+from datetime import datetime
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from appending import example_info
+from hypothesis import given
+
+from hpccomm.errors import ResultsError
+from hpccomm.results import csv_text, reader, table
+from hpccomm.results.schema import Row, RunInfo
+from hpccomm.tools.flag import add_flags
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.runs import importing
+from hpccomm.tools.runs.logs import reading
+from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
+from hpccomm.units import figure
+
+WHEN = datetime.fromisoformat("2026-11-24T10:00:00+01:00")
+DEFAULTS = LogDefaults("some.log", WHEN, "someone")
+
+ALL_REDUCE = """\
+# nccl-tests version 2.17.9 nccl-headers=22907 nccl-library=22907
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 3 validation: 1 graph: 0 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid  31337 on  gpu-node-7 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  31338 on  gpu-node-8 device  0 [0000:43:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place          
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         
+           8             2     float     sum      -1    12.34    0.00    0.00       0    12.12    0.00    0.00       0
+     1048576        262144     float     sum      -1    51.05   20.54   20.54       3    50.90   20.60   20.60     N/A
+# Out of bounds values : 3 FAILED
+# Avg bus bandwidth    : 10.3 
+#
+"""
+OLD = """\
+# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid  2718 on       dgx1 device  0 [0x07] Tesla V100-SXM3-32GB
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           8             2   float     sum    31.59    0.00    0.00  2e-07    30.62    0.00    0.00  1e-07
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.00123
+"""
+ONE_ROW = "".join(line for line in ALL_REDUCE.splitlines(True) if "1048576  " not in line)
+HYPERCUBE = """\
+# nccl-tests version 2.19.6 nccl-headers=23203 nccl-library=23203
+# Collective test starting: hypercube_perf
+# nThread 1 nGpus 1 minBytes 8192 maxBytes 8192 step: 2(factor) warmup iters: 1 iters: 5 agg iters: 1 validation: 1 graph: 0 unalign: 0
+# Per-Iteration Report: CUDA event timing; i_* uses max over process rows 
+#
+# Using devices
+#  Rank  0 Group  0 Pid      1 on          a device  0 [0000:00:04] Some GPU
+#
+#       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%            timestamp
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)     (us)     (us)      (%)     (us)  (GB/s)  (GB/s)             (us)     (us)     (us)      (%)  %Y-%m-%d %H:%M:%S
+        8192          2048     float              -1     9.87    0.00    0.00       0     9.10    10.20    10.10     1.20     9.00    0.00    0.00       0     8.10     9.20     9.10     1.00  2026-11-20 09:08:07
+# Out of bounds values : 0 OK
+"""
+OSU = """\
+
+# OSU MPI{} v7.4
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+4                       2.01              1.52              2.50        1000
+1024                    4.00              3.52              4.50        100
+"""
+
+
+def defaults(**asked: object) -> LogDefaults:
+    return replace(DEFAULTS, **asked)
+
+
+def runs_of(text: str, known: LogDefaults = DEFAULTS) -> list[ImportedRun]:
+    return reading.parse(text, known).runs
+
+
+def test_a_table_of_nccl_tests() -> None:
+    (run,) = runs_of(ALL_REDUCE, DEFAULTS)
+    assert run.status == "failed: 3 values are out of bounds"
+    assert run.info.versions == {"nccl-tests": "2.17.9", "nccl": "2.29.7"}
+    assert run.info.arguments == ("all_reduce_perf",)
+    assert run.info.started == WHEN
+    config = run.info.config
+    assert (config.minimum_bytes, config.maximum_bytes, config.step_factor) == (8, 1048576, 2)
+    assert (config.warmup_iters, config.iterations, config.aggregated_iterations) == (5, 20, 3)
+    first, second = run.info.ranks
+    assert (first.host, first.node, first.pid, first.device_hex) == (
+        "gpu-node-7",
+        0,
+        31337,
+        "0000:1b:00",
+    )
+    assert (second.node, second.device_info) == (1, "NVIDIA H100 80GB HBM3")
+    assert [row.in_place for row in run.rows] == [False, True] * 2
+    assert {(row.collective, row.backend, row.op, row.root) for row in run.rows} == {
+        ("all_reduce", "nccl", "sum", -1)
+    }
+    assert [row.wrong for row in run.rows] == [0, 0, 3, -1]
+    assert [row.time for row in run.rows] == [12.34, 12.12, 51.05, 50.90]
+    np.testing.assert_allclose(run.rows[2].busbw, 1048576 / 51.05e-6 / 1e9)
+    np.testing.assert_allclose(run.rows[0].algbw, 8 / 12.34e-6 / 1e9)  # though 0.00 is printed
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", "[0] ", "\r"])
+def test_tags_of_launchers_are_left_out(tag: str) -> None:
+    tagged = "\n".join(line + tag if tag == "\r" else tag + line for line in ALL_REDUCE.split("\n"))
+    assert runs_of(tagged) == runs_of(ALL_REDUCE)
+
+
+def test_other_versions_have_other_columns() -> None:
+    with pytest.raises(ResultsError, match=r"does not say which collective.*give --collective"):
+        reading.parse(OLD, DEFAULTS)
+    (run,) = runs_of(OLD, defaults(collective="all_reduce"))
+    assert [(row.collective, row.root, row.wrong, row.time) for row in run.rows] == [
+        ("all_reduce", -1, -1, 31.59),
+        ("all_reduce", -1, -1, 30.62),
+    ]
+    assert run.info.config.step_bytes == 1 << 20
+    (run,) = runs_of(HYPERCUBE, DEFAULTS)
+    assert [(row.collective, row.op, row.time, row.busbw) for row in run.rows] == [
+        ("hypercube", "none", 9.87, 0.0),
+        ("hypercube", "none", 9.0, 0.0),
+    ]
+    stamp = datetime.fromtimestamp(run.rows[0].finished).astimezone().strftime(table.TIME_FORMAT)
+    assert stamp == "2026-11-20 09:08:07"
+
+
+def test_several_runs_and_one_that_was_cut() -> None:
+    cut = HYPERCUBE.rsplit("#", 1)[0]
+    runs = runs_of(ALL_REDUCE + "some other words\n" + HYPERCUBE + ALL_REDUCE + cut, DEFAULTS)
+    assert [len(run.rows) for run in runs] == [4, 2, 4, 2]
+    bad = "failed: 3 values are out of bounds"
+    assert [run.status for run in runs[:3]] == [bad, "completed", bad]
+    assert runs[3].status.startswith("failed: interrupted: the log ends")
+
+
+def info(**settings: object) -> RunInfo:
+    sizes = {"maximum_bytes": 8 << 20, "step_factor": 0, "step_bytes": 64, "iterations": 7}
+    made = example_info(**{**sizes, **settings})
+    ranks = tuple(replace(rank, cores="0-3,8") for rank in made.ranks)
+    return replace(made, started=WHEN, ranks=ranks)
+
+
+def row_of(size: int, time: float, **others: object) -> Row:
+    """Return a row whose bandwidths are those of its size and time on four ranks."""
+    algbw = size / time / 1e3
+    return Row(bytes=size, time=time, algbw=algbw, busbw=algbw * 3 / 4, **others)
+
+
+rows = st.builds(
+    row_of,
+    size=st.integers(0, 1 << 40),
+    time=st.floats(0.01, 9e5),
+    collective=st.just("all_to_all"),
+    backend=st.sampled_from(["mpi", "nccl"]),
+    algorithm=st.sampled_from(["auto", "pairwise"]),
+    dtype=st.sampled_from(["float", "bfloat16"]),
+    op=st.just("none"),
+    root=st.integers(-1, 3),
+    count=st.integers(0, 1 << 38),
+    in_place=st.booleans(),
+    wrong=st.integers(-1, 99),
+    iterations=st.just(7),
+    finished=st.just(0.0),
+)
+
+
+@given(st.lists(rows, min_size=1, max_size=6), st.booleans())
+def test_what_hpccomm_prints_comes_back(stored: list[Row], statistics: bool) -> None:
+    facts = info(per_iter_timing=statistics)
+    text = table.run_text(facts, stored, lambda _: np.full((3, 4), 1e-6), finished=True)
+    runs = runs_of(text, DEFAULTS)
+    found = [row for run in runs for row in run.rows]
+    for row, original in zip(found, stored, strict=True):
+        for each in fields(Row):
+            value, expected = getattr(row, each.name), getattr(original, each.name)
+            if each.name == "time":
+                assert value == pytest.approx(expected, rel=0.06, abs=0.01)
+            elif each.name not in ("algbw", "busbw"):
+                assert value == expected, each.name
+        for value, expected in ((row.algbw, original.algbw), (row.busbw, original.busbw)):
+            assert figure(value, 6) == figure(expected, 6)
+    assert all(run.info.ranks == facts.ranks for run in runs)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_every_collective_of_hpccomm_comes_back(name: str) -> None:
+    what = COLLECTIVES[name].what
+    size = (1 << 20) if what.moves else 0
+    algbw = size / 50.0 / 1e3 * COLLECTIVES[name].carried(4)
+    op, dtype = ("sum" if what.reduces else "none"), ("float" if what.moves else "none")
+    row = Row(
+        *(name, "mpi", "auto", dtype, op, 0 if what.rooted else -1, size, size // 4, False, 50.0),
+        *(algbw, algbw * what.bus_factor(4), 0, 7),
+    )
+    (run,) = runs_of(table.run_text(info(), [row], lambda _: None, finished=True))
+    assert run.rows == [row]
+    assert run.notes == []
+
+
+@given(st.lists(rows, min_size=1, max_size=6), st.booleans())
+def test_json_comes_back(stored: list[Row], old: bool) -> None:
+    samples = np.arange(12.0).reshape(3, 4) * 1e-6
+    document = csv_text.document(info(), stored, lambda _: samples, ended=WHEN)
+    if old:
+        document["version"] = 2
+        for result in document["results"]:
+            for half in filter(None, (result["out_of_place"], result["in_place"])):
+                half["algbw"], half["busbw"] = half.pop("alg_bw"), half.pop("bus_bw")
+    (run,) = runs_of(json.dumps(document), DEFAULTS)
+    assert run.rows == stored
+    assert run.info.started.strftime(table.TIME_FORMAT) == WHEN.strftime(table.TIME_FORMAT)
+    assert run.info.config == info().config
+    assert [(rank.host, rank.node) for rank in run.info.ranks] == (
+        [("node0", 0)] * 2 + [("node1", 1)] * 2
+    )
+    wrong = sum(max(0, row.wrong) for row in stored)
+    assert run.status == (f"failed: {wrong} values are out of bounds" if wrong else "completed")
+    for each in run.samples:
+        np.testing.assert_allclose(each, samples, rtol=1e-12)
+
+
+@pytest.mark.parametrize("colors", [(0, 1, 0, 1), (0, 0, 0, 1), (0, 0, 1, 1)])
+@pytest.mark.parametrize("share", [1, 2])
+def test_groups_of_json_are_all_stored(colors: tuple[int, ...], share: int) -> None:
+    size = colors.count(0) * share
+    facts = info(ngpus=share)
+    facts = replace(
+        facts,
+        ranks=tuple(
+            replace(rank, group=color) for rank, color in zip(facts.ranks, colors, strict=True)
+        ),
+    )
+    samples = np.arange(12.0).reshape(3, 4) * 1e-6
+    words = {"collective": "all_gather", "backend": "mpi", "algorithm": "auto", "dtype": "float"}
+    more = {"op": "none", "root": -1, "count": 1 << 18, "in_place": False}
+    row = row_of(1 << 20, 50.0, **words, **more, wrong=0, iterations=7)
+    row = replace(row, busbw=row.algbw * (size - 1) / size)
+    document = csv_text.document(facts, [row], lambda _: samples, ended=WHEN)
+    (run,) = runs_of(json.dumps(document), DEFAULTS)
+    assert (run.rows, run.notes) == ([row], [])
+    assert [rank.group for rank in run.info.ranks] == [
+        each for each in colors for _ in range(share)
+    ]
+    assert [each.shape for each in run.samples] == [(3, 4 * share)]
+
+
+@pytest.mark.parametrize(
+    ("title", "ranks", "collective", "sizes", "op", "root"),
+    [
+        (" Allreduce Latency Test", 8, "all_reduce", [4, 1024], "sum", -1),
+        (" All-to-All Personalized Exchange Latency Test", 8, "all_to_all", [32, 8192], "none", -1),
+        (" Broadcast Latency Test", 8, "broadcast", [4, 1024], "none", 0),
+        ("_Reduce_scatter Latency Test", 8, "reduce_scatter", [4, 1024], "sum", -1),
+        (" Latency Test", None, "send_recv", [4, 1024], "none", -1),
+    ],
+)
+def test_osu(
+    title: str, ranks: int | None, collective: str, sizes: list[int], op: str, root: int
+) -> None:
+    (run,) = runs_of(OSU.format(title), defaults(ranks=ranks))
+    assert {(row.collective, row.op, row.root, row.wrong) for row in run.rows} == {
+        (collective, op, root, -1)
+    }
+    assert [row.bytes for row in run.rows] == sizes
+    assert [row.time for row in run.rows] == [2.01, 4.0]
+    assert [row.iterations for row in run.rows] == [1000, 100]
+    assert len(run.info.ranks) == (ranks or 2)
+    assert run.info.versions == {"osu": "7.4"}
+
+
+def test_osu_bandwidth_is_the_time_of_a_message() -> None:
+    text = "# OSU MPI Bandwidth Test v5.6.2\n# Size      Bandwidth (MB/s)\n1  2.5\n4096   1000.00\n"
+    (run,) = runs_of(text, DEFAULTS)
+    assert [row.time for row in run.rows] == pytest.approx([0.4, 4.096])
+    assert run.rows[1].busbw == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no table of nccl-tests"),
+        ("# nothing\n1 2 3\n", "no table of nccl-tests"),
+        (ALL_REDUCE.split("           8")[0], "has no whole row"),
+        (ONE_ROW.replace("12.34", "12.34 5"), "no whole row: line 12: not a row: '8 .*"),
+        (
+            ONE_ROW.replace("12.34", "twelve"),
+            "no whole row: line 12: a row is cut: '8 2 float sum -1'",
+        ),
+        (OSU.format(" Multi-threaded Put Test"), "no counterpart"),
+        ("# OSU MPI Latency Test\n# Size  Latency (us)\n1  x\n", "line 3: a row is cut: '1  x'"),
+        ('{"version": 1}', "of version 1"),
+        ('{"version": 3, "config": {}}', "not nccl-tests' JSON: KeyError"),
+        ("{", "not nccl-tests' JSON"),
+    ],
+)
+def test_what_is_no_log_is_refused_with_the_reason(text: str, said: str) -> None:
+    with pytest.raises(ResultsError, match=said):
+        reading.parse(text, DEFAULTS)
+
+
+FLIGHT_DUMP = {
+    "version": "2.10",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "pg_status": {},
+    "entries": [{"record_id": 0, "profiling_name": "nccl:all_reduce", "state": "completed"}],
+}
+"""What PyTorch 2.13 dumps, without most fields of its entry."""
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (pickle.dumps(FLIGHT_DUMP, 2), "a pickle: PyTorch's .* torchfrtrace FOLDER reads them"),
+        (json.dumps(FLIGHT_DUMP).encode(), FLIGHT_JSON := "a dump of a flight recorder: .*explain"),
+        (json.dumps(FLIGHT_DUMP, sort_keys=True).encode(), FLIGHT_JSON),  # as PyTorch writes JSON
+        (json.dumps({"hpccomm": "0.1.0", "pg_config": {}, "entries": []}).encode(), FLIGHT_JSON),
+    ],
+)
+def test_a_dump_of_a_flight_recorder_is_refused_with_what_reads_it(data: bytes, said: str) -> None:
+    """PyTorch 2.14's torchfrtrace fails on JSON, and reads pickles that the command in the error has made."""
+    with pytest.raises(ResultsError, match=rf"some\.log has no table of a benchmark; it is {said}"):
+        reading.parse(data, DEFAULTS)
+
+
+@pytest.mark.parametrize("cut", [40, 20, 2])
+def test_a_log_that_ends_within_a_line_keeps_the_lines_before(cut: int) -> None:
+    table = ALL_REDUCE[: ALL_REDUCE.index("     N/A") + len("     N/A")]
+    (run,) = runs_of(table[:-cut], DEFAULTS)
+    assert [row.bytes for row in run.rows] == [8, 8]
+    assert run.status.startswith("failed: interrupted: the log ends")
+
+
+def test_words_of_others_between_the_lines_of_a_table_are_passed_over() -> None:
+    noisy = ALL_REDUCE.replace("     1048576  ", "2 more processes said this\n     1048576  ")
+    assert runs_of(noisy) == runs_of(ALL_REDUCE)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("results", 0, "size"),
+        ("results", 0, "type"),
+        ("results", 0, "out_of_place", "nwrong"),
+        ("config", "iterations"),
+        ("config", "devices", 0, "hostname"),
+    ],
+)
+@pytest.mark.parametrize("value", [10**30, float("inf"), "a\0b", "\ud800"])
+def test_json_that_a_results_file_cannot_hold_is_refused(
+    tmp_path: Path, place: tuple[str | int, ...], value: object
+) -> None:
+    row = Row("all_reduce", "mpi", "auto", "float", "sum", -1, 8, 2, False, 1.0, 8e-3, 12e-3, 0, 7)
+    document = json.loads(json.dumps(csv_text.document(info(), [row], lambda _: None, ended=WHEN)))
+    found = document
+    for key in place[:-1]:
+        found = found[key]
+    found[place[-1]] = value
+    log, path = tmp_path / "log.json", tmp_path / "runs.h5"
+    log.write_text(json.dumps(document))
+    if value == float("inf") and place[-1] in ("type", "hostname"):
+        assert call(log, "--output", path) == 0
+        return
+    with pytest.raises(ResultsError, match="not nccl-tests' JSON"):
+        call(log, "--output", path)
+    assert not path.exists()
+
+
+def test_a_log_of_windows_is_read(tmp_path: Path) -> None:
+    document = csv_text.document(info(), [], lambda _: None, ended=WHEN)
+    for name, text in {"a.log": ALL_REDUCE, "a.json": json.dumps(document)}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8-sig", newline="\r\n")
+    assert call(tmp_path / "a.log", "--output", tmp_path / "runs.h5") == 0
+    with pytest.raises(ResultsError, match="has no rows"):  # and not: is no JSON
+        call(tmp_path / "a.json", "--output", tmp_path / "runs.h5")
+
+
+def call(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, importing.FLAGS)
+    return importing.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, osu, path = tmp_path / "a.log", tmp_path / "osu.txt", tmp_path / "runs.h5"
+    log.write_text(ALL_REDUCE)
+    osu.write_text(OSU.format(" Gather Latency Test"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(HYPERCUBE.encode())))
+    assert call(log, osu, "-", "--ranks", 4, "--output", path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{log}: all_reduce, 4 rows, 2 ranks: run0001 of {path}, failed: 3 values are out of bounds",
+        f"{log}:   --ranks 4 contradicts the log, and is not used",
+        f"{osu}: gather, 2 rows, 4 ranks: run0002 of {path}, completed",
+        f"-: hypercube, 2 rows, 1 ranks: run0003 of {path}, completed",
+        "-:   --ranks 4 contradicts the log, and is not used",
+    ]
+    runs = reader.read(path)
+    assert list(runs[0].rows) == runs_of(ALL_REDUCE, DEFAULTS)[0].rows
+    assert runs[1].ended == runs[1].info.started
+    # Nothing is stored if one of the logs cannot be read.
+    log.write_bytes(b"\xff\xfe")
+    with pytest.raises(ResultsError, match=r"\(UTF-16\) has no table"):
+        call(osu, log, "--ranks", 4, "--output", path)
+    with pytest.raises(ResultsError, match="No such file"):
+        call(osu, tmp_path / "none.log", "--ranks", 4, "--output", path)
+    assert len(reader.read(path)) == 3
+
+
+def test_a_run_is_named_only_when_it_is_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, path = tmp_path / "a.log", tmp_path / "runs.h5"
+    log.write_text(ALL_REDUCE + HYPERCUBE)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ResultsError, match="No space left"):
+        call(log, "--output", path)
+    monkeypatch.undo()
+    assert "run0" not in capsys.readouterr().out
+    assert not path.exists()
+    assert call(log, "--output", path) == 0
+    said = capsys.readouterr().out
+    assert [f"{run.name} of {path}" in said for run in reader.read(path)] == [True, True]

@@ -1,0 +1,255 @@
+"""Charts show the measured values."""
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from damage import called
+from stored_runs import SIZES, write
+
+from hpccomm.results import pairs, reader
+from hpccomm.results.comparison.statistics import crossovers
+from hpccomm.results.schema import Timing
+from hpccomm.tools.drawing import pictures as drawing
+from hpccomm.tools.drawing.pictures import Canvas, as_json
+from hpccomm.tools.runs.charts import curves, page, pictures
+
+
+def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_path):
+    # 2 + s / 1000 and 10 + s / 5000 microseconds are equal at 10,000 bytes.
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
+    drawn = curves.curves(reader.read(path))
+    assert [curve.label for curve in drawn] == ["ring", "tree"]
+    assert [point.size for point in drawn[0].points] == SIZES
+    ring = drawn[0].points[0]
+    assert ring.time == pytest.approx(2.008, rel=1e-6)
+    assert (ring.low, ring.high) == pytest.approx((2.008 * 0.91, 2.008 * 1.09), rel=1e-3)
+    (crossing,) = crossovers({each.label: each.times for each in drawn})
+    assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
+    assert (crossing.before, crossing.after) == ("ring", "tree")
+
+
+def test_a_chart_has_the_rows_of_one_collective(tmp_path):
+    (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
+    both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
+    alone, mixed = (charts(page.build([run])) for run in (one, both))
+    assert list(mixed)[:2] == ["all_reduce", "broadcast"]
+    assert mixed["all_reduce"] == alone["all_reduce"]
+    assert mixed["broadcast"] != alone["all_reduce"]
+
+
+def charts(text):
+    """The charts of a page, by what stands above them."""
+    found = re.findall(r'<h2>([^<]*)</h2>\s*<p .*\s*<div.*json">(.*)</script>', text)
+    return {title: json.loads(chart) for title, chart in found}
+
+
+def test_curves_do_not_cross_where_one_takes_no_time():
+    def curve(label, *times):
+        nothing = float("nan")
+        points = [
+            curves.CurvePoint(size, time, nothing, nothing, 1.0, nothing, 0)
+            for size, time in zip(SIZES, times, strict=False)
+        ]
+        return curves.Curve(label, tuple(points))
+
+    drawn = [curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]
+    assert crossovers({each.label: each.times for each in drawn}) == []
+
+
+def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
+    path = tmp_path / "runs.h5"
+    for launch, latency in enumerate((1.0, 2.0, 9.0)):
+        series = {"name": "s", "launch": str(launch + 1), "launches": "3"}
+        write(path, {"ring": (latency, 1.0)}, days=launch, series=series)
+    (curve,) = curves.curves(reader.read(path))
+    assert curve.points[0].time == pytest.approx(2.008, rel=1e-6)
+    found = curves.history(reader.read(path))
+    assert len(found) == len(SIZES)
+    first = found["all_reduce mpi ring float sum 8 B out of place"]
+    assert [moment.point.time for moment in first] == pytest.approx([1.008, 2.008, 9.008])
+    assert [moment.started.day for moment in first] == [1, 2, 3]
+
+
+def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
+    """Of bus bandwidth and time: nccl-tests, doc/PERFORMANCE.md; 2 (n - 1) / n is 1 on 2 ranks."""
+    (kept,) = reader.read(write(tmp_path / "kept.h5", {"ring": (2.0, 1.0)}))
+    # What is printed is a mean, here of a few slow repetitions.
+    slow = [
+        replace(row, time=1.5 * row.time, algbw=row.algbw / 1.5, busbw=row.busbw / 1.5)
+        for row in kept.rows
+    ]
+    skewed = replace(kept, rows=tuple(slow))
+    imported = replace(
+        skewed, path=tmp_path / "imported.h5", timings=(Timing(*[math.nan] * 3),) * len(skewed.rows)
+    )
+    config = replace(skewed.info.config, report_cputime=True)
+    calls = replace(
+        imported,
+        info=replace(imported.info, config=config),
+        rows=tuple(replace(row, time=0.1) for row in slow),
+    )
+    four = [
+        replace(
+            skewed,
+            info=replace(skewed.info, series={"name": "s"}),
+            timings=tuple(replace(each, median=factor * each.median) for each in kept.timings),
+        )
+        for factor in (1, 2, 4, 9)
+    ]
+    for runs, factor, statistic in (
+        ([skewed], 1.0, "median"),
+        ([skewed, imported], 1.5, "mean"),  # a log has no repetitions
+        ([imported], 1.5, "mean"),
+        ([calls], 1.5, "mean"),  # -C prints the time of the calls, and the bandwidth of the work
+        (four, 3.0, "median"),
+    ):
+        for curve in curves.curves(runs):
+            for size, point in zip(SIZES, curve.points, strict=True):
+                assert point.time == pytest.approx(factor * (2.0 + size / 1e3), rel=1e-6)
+                assert point.busbw == pytest.approx(size / point.time / 1e3, rel=1e-6)
+                assert statistic in point.statistic
+    found = curves.history([kept, replace(imported, name="log")])
+    assert {moment.point.statistic for moments in found.values() for moment in moments} == {
+        curves.MEAN
+    }
+
+
+def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
+    (run,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    single = replace(run.info, ranks=run.info.ranks[:1])
+    runs = [
+        replace(
+            run,
+            name=f"{name} {root} {len(info.ranks)}",
+            info=info,
+            rows=tuple(replace(row, root=root) for row in run.rows),
+        )
+        for info in (run.info, single)
+        for root in (0, 1)
+        for name in ("first", "second")
+    ]
+    found = curves.history(runs)
+    assert len(found) == 4 * len(SIZES)
+    assert {len(moments) for moments in found.values()} == {2}
+
+
+def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypatch):
+    for days in (2, 0, 1):
+        write(tmp_path / f"{days}.h5", {"ring": (2.0 + days, 1.0)}, days=days)
+    runs = sorted(
+        (run for path in tmp_path.iterdir() for run in reader.read(path)),
+        key=lambda run: run.info.started,
+    )
+    monkeypatch.setattr(pictures, "MOST_MOMENTS", 2 * len(SIZES))
+    monkeypatch.setattr(pictures, "MOST_CURVES", len(SIZES))
+    history = pictures.histories(curves.history(runs))
+    assert history["title"] == f"History of {len(SIZES)} cases; the last 2 runs of each"
+    assert {row["run"] for row in history["data"]["values"]} == {"1.h5 run0001", "2.h5 run0001"}
+    monkeypatch.setattr(pictures, "MOST_CURVES", 1)
+    over_size = pictures.over_size("all_reduce", curves.curves(runs))
+    assert over_size["title"] == "all_reduce (2 of 3 curves are not drawn)"
+    assert {row["curve"] for row in over_size["data"]["values"]} == {"2.h5"}
+
+
+def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
+    ranks = 4 * pictures.MOST_CELLS
+    links = [pairs.PairLink(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
+    links[41] = pairs.PairLink(0, 42, 4e-6, 25e7, 5e8)
+    nodes, hosts = tuple(range(ranks)), tuple(f"n{rank}" for rank in range(ranks))
+    measured = pairs.MeasuredPairs(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
+    chart = pictures.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
+    latency, bandwidth = [each["data"]["values"][0] for each in chart["hconcat"]]
+    assert bandwidth["names"][10] == "40-43"
+    assert len(bandwidth["value"]) == pictures.MOST_CELLS**2
+    row, column = 10, 10 * pictures.MOST_CELLS  # from rank 0, and to it
+    for record, at, value, part in (
+        (latency, row, 4, 25),
+        (latency, column, 4, 25),
+        (bandwidth, row, 0.25, 25),
+        (bandwidth, column, 0.5, 50),
+        (bandwidth, row + 1, 1, 100),
+    ):
+        assert (record["value"][at], record["part"][at]) == pytest.approx((value, part))
+    assert np.isnan(bandwidth["value"][-1])
+    assert "slow: pair 0 and 42" in chart["title"]["text"]
+
+
+def test_a_chart_is_json_that_html_may_hold():
+    text = as_json(
+        {"title": "</script>\udcff", "value": [float("nan"), float("inf"), 1 / 3, 10**9]}
+    )
+    assert "<" not in text
+    read = json.loads(text)
+    assert read == {"title": "</script>\ufffd", "value": [None, None, 0.333333, 10**9]}
+
+
+@pytest.mark.parametrize("strange", ["\0", "\x1b", "\uffff", "\udcff"])
+def test_no_text_ends_the_process_that_draws(strange):
+    rows = [{"x": strange, strange: 1}]
+    axes = {
+        "x": drawing.encoding("x", "nominal", f"x{strange}"),
+        "y": drawing.encoding("y", "nominal"),
+    }
+    drawn = [drawing.svg(drawing.chart(f"a{strange}\tb", rows, 9, 9, mark="bar", encoding=axes))]
+    canvas = Canvas(1, 1)
+    canvas.text((0, 0), f"<{strange}>", 9)
+    drawn.append(canvas.svg())
+    for each in drawn:
+        assert "\ufffd" in "".join(ET.fromstring(each).itertext())
+    assert drawing.rendered(drawn[1], "png").startswith(b"\x89PNG")
+
+
+def test_skew_is_what_ranks_are_late_by(tmp_path):
+    run = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))[0]
+    starts, ends = curves.skew(run.isolated(0))
+    np.testing.assert_allclose(starts, [[0, 0, 0], [1, 1, 1]])
+    np.testing.assert_allclose(ends, 0)
+
+
+def test_a_part_of_a_run_has_the_samples_of_its_own_rows(tmp_path):
+    run = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))[0]
+    part = run.part([2, 5])
+    for index, whole in enumerate((2, 5)):
+        np.testing.assert_array_equal(part.samples(index), run.samples(whole))
+        np.testing.assert_array_equal(part.isolated(index), run.isolated(whole))
+    assert (part.samples(0) != run.samples(0)).all()
+
+
+@pytest.mark.parametrize("what", ["size", "skew", "history"])
+def test_pictures_show_the_names(tmp_path, what):
+    paths = [write(tmp_path / f"{name}.h5", {"ring": (2.0, 1.0)}) for name in "ab"]
+    picture = tmp_path / "picture.svg"
+    status, _, err = called(
+        "plot", "--runs", *map(str, paths), "--what", what, "--output", str(picture)
+    )
+    assert (status, err) == (0, "")
+    text = picture.read_text()
+    words = {
+        "size": ["a.h5", "b.h5", "median of repetitions", "bus bandwidth in that time", "1 KiB"],
+        "skew": ["starts"],
+        "history": ["8 B", "median of repetitions"],
+    }
+    for word in words[what]:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--case", "all_gather"), "no such row to draw"),
+        (("--what", "history"), "no case was measured by two runs"),
+        (("--what", "color"), "is not a chart"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, words, said):
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
+    status, _, err = called(
+        "plot", "--runs", str(path), *words, "--output", str(tmp_path / "p.png")
+    )
+    assert (status, said in err) == (2, True), err

@@ -1,0 +1,196 @@
+"""The report in a real browser: it loads without a network, answers the mouse, filters and sorts."""
+
+import os
+import re
+import shutil
+import time
+
+import pytest
+from damage import called
+from recordings_made import all_reduce, stepped
+from stored_runs import SIZES, write
+
+from hpccomm.results import recording_file
+
+
+@pytest.mark.slow("twelve launches are stored, and two pages are drawn")
+def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
+    base = tmp_path / "base.h5"
+    for launch in range(6):
+        write(base, {"ring": (2.0 + launch / 1000, 1.0)}, days=launch)
+    new = tmp_path / "new.h5"
+    for launch in range(6):
+        write(
+            new,
+            {"ring": (4.0 + launch / 1000, 0.5)},
+            days=9,
+            environment={"NCCL_DEBUG": "<script>alert(1)</script>"},
+        )
+    page = tmp_path / "page.html"
+    words = ("report", str(new), "--base", str(base), "--output", str(page))
+    status, _, err = called(*words)
+    assert (status, err) == (0, "")
+    text = page.read_text()
+    assert len(text) < 5_000_000
+    assert "Compared with the base" in text
+    assert "time, us (median of repetitions)" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert(1)" not in text.replace("&lt;", "")
+    assert f"All {6 * len(SIZES)} results that were checked are right" in text
+    links = {"fabric": "mlx5_0 400 Gb/sec (4X NDR)"}
+    wrong = write(tmp_path / "wrong.h5", {"ring": (2.0, 1.0)}, wrong=2, machine=links)
+    assert called("report", str(wrong), "--output", str(page))[0] == 0
+    assert f"{len(SIZES)} rows have wrong results" in page.read_text()
+    assert "all_reduce 2% of 50 GB/s" in page.read_text()
+    assert called("report", str(wrong), "--host", "other")[0] == 2
+
+
+def test_a_page_has_a_name_of_its_own_and_never_replaces_measurements(tmp_path, monkeypatch):
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
+    before = path.read_bytes()
+    status, _, err = called("report", str(path), "--output", str(path))
+    assert status == 2
+    assert "is an HDF5 file, which is not overwritten" in err
+    assert path.read_bytes() == before
+    monkeypatch.chdir(tmp_path)
+    assert called("report", ".")[0] == 0
+    assert (tmp_path / "report.html").exists()
+    assert called("report", "run.h5")[0] == 0
+    assert (tmp_path / "run.html").exists()
+
+
+def recorded(path):
+    """Store a program whose rank 2 computes for longer than the others."""
+    program = stepped(4, 20, lambda rank, step: 4_000_000 + (rank == 2) * 2_000_000, 500_000)
+    assert all_reduce(1 << 20) in program.signatures
+    recording_file.write(path, program)
+    return path
+
+
+def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
+    path = recorded(tmp_path / "t.h5")
+    page = tmp_path / "page.html"
+    status, out, err = called("report", str(path), "--output", str(page))
+    assert (status, err) == (0, "")
+    assert out.startswith("1 recording, ")
+    text = page.read_text()
+    assert "recording0001: 6.5 ms a step; what would help" in text
+    assert "Balance the load of rank 2" in text
+    assert "t.h5 recording0001: Where the 6.5 ms of a step go" in text
+    assert re.search(r"waiting for others +1\.500 ms +23\.1%", text)
+    assert re.search(r"\n +2 +120\.000 ms +20 of 20 +0\.000 ms\n", text)
+    write(path, {"ring": (2.0, 1.0)})
+    assert called("report", str(path), "--output", str(page))[1].startswith("1 run and 1 recording")
+
+
+@pytest.fixture
+def browser():
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("chromium or chromedriver is not installed (Debian: chromium chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--disable-gpu", "--window-size=1200,1600"):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def until(driver, script, seconds=20):
+    """Wait until a script's value is true; return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = driver.execute_script(script)
+        if value:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"{script} stayed false for {seconds} s")
+
+
+@pytest.mark.slow("starts a browser")
+def test_a_page_loads_without_network_and_answers(tmp_path, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
+    page = tmp_path / "page.html"
+    assert called("report", str(path), "--output", str(page))[0] == 0
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
+    browser.get(page.as_uri())
+    until(browser, "return window.charts && charts.then(all => all.length)")
+    assert browser.get_log("browser") == []
+    asked = [each["message"] for each in browser.get_log("performance")]
+    assert not [each for each in asked if '"requestWillBeSent"' in each and '"http' in each]
+
+    # On a dark page charts are dark: their colors are inverted, and their hues turned back.
+    drawn = "return getComputedStyle(document.querySelector('.chart')).filter"
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    assert browser.execute_script(drawn) == "none"
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    assert "invert" in browser.execute_script(drawn)
+
+    # The mouse over a point shows its values.
+    point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times_marks path")[3]
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
+    ActionChains(browser).move_to_element(point).perform()
+    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
+    assert "bus bandwidth" in until(browser, tooltip)
+    assert re.search(r"size, B\s+512\n", browser.execute_script(tooltip))
+
+    # A click on a name leaves its curve alone.
+    opaque = """return [...document.querySelectorAll('.chart .mark-line path[stroke-width]')].map(
+        each => getComputedStyle(each).opacity)"""
+    assert set(browser.execute_script(opaque)) == {"1"}
+    legend = ".chart .role-legend-label text"
+    tree = next(x for x in browser.find_elements(By.CSS_SELECTOR, legend) if x.text == "tree")
+    ActionChains(browser).click(tree).perform()
+    faint = f"const all = (() => {{ {opaque} }})(); return all.some(each => each < 0.1) && all"
+    assert sorted(until(browser, faint)) == ["0.07", "0.07", "1", "1"]
+
+    # Words in the filter leave the rows that have all of them; a heading sorts.
+    rows = "return [...document.querySelectorAll('#rows tr:not([hidden])')].map(x => x.innerText)"
+    assert len(browser.execute_script(rows)) == 2 * len(SIZES)
+    browser.find_element(By.ID, "words").send_keys("TREE 8192")
+    (row,) = browser.execute_script(rows)
+    assert row.split("\t")[3] == "tree"
+    browser.find_element(By.ID, "words").clear()
+    browser.find_element(By.ID, "words").send_keys(" ")
+    size = next(x for x in browser.find_elements(By.TAG_NAME, "th") if x.text == "size, B")
+    for falling in (False, True):
+        browser.execute_script("arguments[0].click()", size)
+        sizes = [int(row.split("\t")[7].replace(",", "")) for row in browser.execute_script(rows)]
+        assert sizes == sorted(SIZES * 2, reverse=falling)
+
+
+@pytest.mark.slow("starts a browser")
+def test_a_bar_of_a_timeline_says_what_the_rank_did(tmp_path, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    page = tmp_path / "page.html"
+    assert called("report", str(recorded(tmp_path / "t.h5")), "--output", str(page))[0] == 0
+    browser.get(page.as_uri())
+    until(browser, "return window.charts && charts.then(all => all.length === 3)")
+    assert browser.get_log("browser") == []
+    shares, timeline, heat = browser.find_elements(By.CSS_SELECTOR, ".chart")
+    assert len(shares.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 5 * 5
+    bars = timeline.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")
+    assert len(bars) == 4 + 3 + 4  # computation, waiting of all but rank 2, transfer
+    assert len(heat.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 20
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", bars[1])
+    ActionChains(browser).move_to_element(bars[1]).perform()
+    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
+    said = until(browser, tooltip)
+    assert "waiting for others" in said
+    assert "all_reduce 1 MiB step(), train.py line 9" in said
+    assert "2,000,000" in said

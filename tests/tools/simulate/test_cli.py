@@ -1,0 +1,310 @@
+"""``hpccomm simulate``: its tables, its comparison, its files, and what it refuses."""
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpccomm.results import reader
+from hpccomm.results.comparison.statistics import crossovers
+from hpccomm.schedules.cost.network import load, parse
+from hpccomm.tools.main import main
+from hpccomm.tools.simulate.runs import SIMULATED, Cost, comparison
+
+SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
+
+
+def simulated(capsys, *arguments):
+    """Lines of standard output."""
+    assert main(["simulate", *map(str, arguments)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out.splitlines()
+
+
+def refused(capsys, *arguments):
+    """The one line of standard error."""
+    assert main(["simulate", *map(str, arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"hpccomm: error: .*\n", err)
+    return err
+
+
+def numbers(lines):
+    return [line.split() for line in lines if re.match(r" +\d", line)]
+
+
+def test_a_table_for_each_algorithm_then_both_side_by_side(capsys):
+    lines = simulated(capsys, "all_reduce", *SMALL, "--algorithm", "ring,recursive_doubling")
+    blocks = [line for line in lines if line.startswith("# Collective test starting")]
+    assert [line.split()[-1] for line in blocks] == ["ring", "recursive_doubling"]
+    table = numbers(lines)
+    assert [row[0] for row in table] == ["1024", "32768", "1048576"] * 2
+    assert table[0][1:5] == ["256", "float", "sum", "-1"]
+    assert table[0][8:] == ["N/A"] * 5
+    side = lines.index(
+        "# all_reduce float sum on lab1g, 8 ranks: time of the last rank (and of the first one "
+        "done) in us"
+    )
+    for row, ring, doubling in zip(lines[side + 2 : side + 5], table[:3], table[3:], strict=True):
+        fields = row.split()
+        assert fields[1] == ring[0]
+        assert (fields[2], fields[4]) == (ring[5], doubling[5])
+        fastest = "ring" if float(ring[5]) < float(doubling[5]) else "recursive_doubling"
+        assert fields[-1] == fastest
+    crossover = "# Crossover: recursive_doubling up to 1 KiB, ring from 32 KiB on; about "
+    assert sum(line.startswith(crossover) for line in lines) == 1
+    assert (
+        sum("# Bottleneck: ring at 1 MiB: across port out of node 0" in line for line in lines) == 1
+    )
+    assert "#  cluster lab1g: 8 ranks, 2 a node, 4 nodes" in lines
+
+
+def test_the_page_shows_what_is_printed(capsys):
+    given = ("--algorithm", "ring,tree", "-b", "1M", "-e", "1G", "-f", "4")
+    lines = simulated(capsys, "all_reduce", "--cluster", "ib400x32", *given)
+    begin = next(i for i, line in enumerate(lines) if line.endswith("in us"))
+    shown = "".join(f"   {line}\n" for line in lines[begin:-1])
+    page = Path(__file__).parents[3] / "docs" / "simulate.rst"
+    assert shown in page.read_text(encoding="utf-8")
+
+
+def test_busbw_is_that_of_perf(capsys):
+    given = ["--cluster", "nvlink8", "--algorithm", "ring", "-b", "1G", "-e", "1G"]
+    (row,) = numbers(simulated(capsys, "all_reduce", *given))
+    size, time, algbw, busbw = row[0], *row[5:8]
+    assert float(algbw) == pytest.approx(int(size) / float(time) / 1e3, abs=0.1)
+    assert float(busbw) == pytest.approx(float(algbw) * 14 / 8, abs=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(SIMULATED))
+def test_every_collective_and_algorithm(name, capsys):
+    for cluster in ("lab1g", "nvlink8"):
+        lines = simulated(
+            capsys, name, "--cluster", cluster, "--ranks", 5, "--algorithm", "all", *SMALL[2:]
+        )
+        table = numbers(lines)
+        assert table
+        assert all(float(row[5]) > 0 for row in table)
+
+
+def test_all_types_reductions_and_roots(capsys):
+    given = ("--cluster", "lab1g", "-b", "1K", "-e", "1K", "-d", "all", "-o", "all", "--ranks", 3)
+    lines = simulated(capsys, "reduce", *given, "-r", "all", "--algorithm", "binomial")
+    table = numbers(lines)
+    assert {row[4] for row in table} == {"0", "1", "2"}
+    assert len({(row[2], row[3]) for row in table}) * 3 == len(table)
+    assert {"bfloat16", "complex128", "bool"} <= {row[2] for row in table}
+    assert any(
+        "# Skipped, as they do not exist:" in line and "avg on bool" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize("model", ["cost", "terms"])
+def test_a_price_has_no_times_of_single_ranks(model, capsys):
+    events = numbers(
+        simulated(capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1)
+    )
+    lines = simulated(
+        capsys, "all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1, "--model", model
+    )
+    assert [row[0] for row in numbers(lines)] == [row[0] for row in events]
+    assert f"#  model {model}" in lines
+    assert "# all_reduce float sum on lab1g, 8 ranks: time of the last rank in us" in lines
+    assert not any("Bottleneck" in line for line in lines)
+
+
+def test_what_takes_minutes_to_walk_through_is_refused(capsys):
+    command = ["simulate", "all_reduce", "--cluster", "ib400x32", "--ranks", "65536"]
+    command += ["--algorithm", "ring", "-b", "1M", "-e", "1M", "--model"]
+    assert main([*command, "cost"]) == 2
+    said = capsys.readouterr().err
+    assert "131070 rounds of 65536 ranks" in said
+    assert "--model terms" in said
+    assert main([*command, "terms"]) == 0
+
+
+def test_skew_is_drawn_by_the_seed(capsys):
+    given = ("all_reduce", *SMALL, "--algorithm", "ring", "--skew", "1e-2")
+    first = numbers(simulated(capsys, *given))
+    assert numbers(simulated(capsys, *given)) == first
+    assert numbers(simulated(capsys, *given, "--seed", 1)) != first
+    still = numbers(simulated(capsys, *given[:-2]))
+    assert all(float(row[5]) > float(other[5]) for row, other in zip(first, still, strict=True))
+
+
+def test_the_results_file_holds_what_was_printed_and_what_was_simulated(capsys, tmp_path):
+    file = tmp_path / "runs.h5"
+    lines = simulated(
+        capsys, "all_reduce", *SMALL, "--skew", "1e-3", "--seed", 7, "--output", file, "--ranks", 6
+    )
+    (run,) = reader.read(file)
+    assert run.status == "completed"
+    assert len(run.rows) == len(numbers(lines))
+    for index, row in enumerate(run.rows):
+        assert row.backend == "simulated"
+        samples = run.samples(index)
+        assert samples.shape == (1, 6)
+        assert samples.max() * 1e6 == pytest.approx(row.time)
+    simulation = run.info.simulation
+    assert simulation["model"] == "events"
+    assert simulation["skew"] == "0.001 s, seed 7"
+    assert simulation["segment"] == "524288 B"
+    described = parse(simulation["network"], "lab1g", "stored")
+    assert described.resized(6) == load("lab1g").resized(6)
+    assert [rank.host for rank in run.info.ranks] == [f"node{rank // 2}" for rank in range(6)]
+    assert main(["show", str(file)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-len(lines) :] != lines  # it has no comparison, and facts before the tables
+    tables = lines[: next(i for i, line in enumerate(lines) if "time of the last rank" in line)]
+    assert "\n".join(tables) in "\n".join(shown)
+
+
+def test_a_stored_run_is_drawn(capsys, tmp_path):
+    pytest.importorskip("vl_convert")
+    file, picture = tmp_path / "s.h5", tmp_path / "picture.svg"
+    algorithms = "ring,recursive_doubling,dissemination"
+    simulated(capsys, "all_reduce,barrier", "--algorithm", algorithms, *SMALL, "--output", file)
+    assert main(["plot", "--runs", str(file), "--output", str(picture)]) == 0
+    drawn = picture.read_text()
+    for word in ("ring", "recursive_doubling", "bus bandwidth in that time, GB/s", "8 ranks"):
+        assert word in drawn
+
+
+def test_a_picture_of_nothing_is_not_written(capsys, tmp_path):
+    pytest.importorskip("vl_convert")
+    file, picture = tmp_path / "s.h5", tmp_path / "picture.svg"
+    simulated(capsys, "all_reduce", "--cluster", "lab1g", "-b", "0", "-e", "0", "--output", file)
+    assert main(["plot", "--runs", str(file), "--output", str(picture)]) == 2
+    assert "there is nothing to draw: all sizes or all times are 0" in capsys.readouterr().err
+    assert not picture.exists()
+
+
+def test_what_takes_no_time_has_no_bandwidth(capsys):
+    for cluster, ranks in (("lab1g", 1), ("nvlink8", 1)):
+        given = ("--cluster", cluster, "--ranks", ranks, "-b", "8", "-e", "1K", "-f", "2")
+        lines = simulated(capsys, "broadcast,all_reduce", *given, "--algorithm", "all")
+        assert not re.search(r"\b(inf|nan)\b", "\n".join(lines))
+        averages = [line.split()[-1] for line in lines if "Avg bus bandwidth" in line]
+        assert averages
+        assert set(averages) == {"0"}
+
+
+def test_a_cluster_of_billions_of_ranks_is_refused(capsys, tmp_path):
+    file = tmp_path / "huge.toml"
+    described = "nodes = 2000000000\nranks_per_node = 1\nreduce = 1e9\n"
+    file.write_text(f"{described}[across]\nlatency = 1e-6\nbandwidth = 1e9\n")
+    assert "huge has 2000000000 ranks" in refused(capsys, "all_reduce", "--cluster", file)
+    simulated(capsys, "all_reduce", "--cluster", file, "--ranks", 4, *SMALL[2:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["send_recv", *SMALL], "'send_recv' cannot be simulated; give all or some of all_reduce"),
+        (["all_reduce"], "--cluster"),
+        (["all_reduce", "--cluster", "ib800"], "'ib800' is not a ready network"),
+        (["all_reduce", *SMALL, "--ranks", "0"], "--ranks: 0 is out of range"),
+        (["all_reduce", "--cluster", "nvlink8", "--ranks", "9"], "nvlink8 is one node of 8 ranks"),
+        (
+            ["all_reduce", *SMALL, "--algorithm", "rings"],
+            "'rings' cannot be simulated; did you mean ring? Give",
+        ),
+        (["all_reduce", *SMALL, "--algorithm", "shm"], "reach each other's memory"),
+        (["all_to_all_v", *SMALL, "--algorithm", "bruck"], "blocks of one size"),
+        (["all_to_all_v", *SMALL, "--model", "cost"], "differs from rank to rank"),
+        (["all_to_all_v", *SMALL, "--model", "terms"], "differs from rank to rank"),
+        (
+            ["all_reduce", *SMALL, "--model", "guess"],
+            "'guess' is not a model; give one of events, cost, terms",
+        ),
+        (["all_reduce", *SMALL, "--skew", "-1"], "--skew: '-1' is not a time; give seconds"),
+        (["all_reduce", *SMALL, "--skew", "soon"], "--skew: 'soon' is not a time; give seconds"),
+        (["all_reduce", *SMALL, "--skew", "1", "--model", "cost"], "all ranks start at once"),
+        (["all_reduce", *SMALL, "--segment", "0"], "--segment: '0': nothing would move"),
+        (["all_reduce", *SMALL, "--channels", "0"], "--channels: 0 is out of range"),
+        (["reduce", *SMALL, "-r", "8"], "-r/--root 8: there are 8 ranks; give 0 to 7"),
+        (["all_reduce", *SMALL, "-o", "band"], "band means nothing on -d/--datatype float"),
+        (["all_reduce", "--cluster", "lab1g", "-b", "2M", "-e", "1M"], "-b/--minbytes 2097152"),
+        (["all_to_all", *SMALL, "--ranks", "999999"], "sends 999999² blocks at once"),
+        (
+            ["all_to_all", *SMALL, "--ranks", "999999", "--algorithm", "linear"],
+            "sends 999999² messages at once",
+        ),
+        (["all_to_all_v", *SMALL, "--ranks", "513"], "give at most 512 --ranks, or all_to_all"),
+        (["all_reduce", *SMALL, "--ranks", "100000000"], "at most 1048576 are simulated"),
+    ],
+)
+def test_misuse_is_one_line(arguments, said, capsys):
+    assert said in refused(capsys, *arguments)
+
+
+def test_an_algorithm_that_some_collectives_lack_is_skipped_there(capsys):
+    lines = simulated(capsys, "all_reduce,all_to_all", *SMALL, "--algorithm", "ring,bruck")
+    assert any(
+        line == "# Skipped, as they do not exist: bruck on all_reduce, ring on all_to_all"
+        for line in lines
+    )
+
+
+def test_neither_mpi_nor_cuda_is_loaded():
+    program = (
+        "import sys; from hpccomm.tools.main import main; "
+        "main('simulate all_reduce --cluster lab1g -b 8 -e 8'.split()); "
+        "found = {'mpi4py', 'cupy', 'vl_convert', 'h5py'} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60)
+
+
+def points(curve):
+    return [Cost(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in curve.items()]
+
+
+FLAT, STEEP = {1: 4.0, 16: 4.0}, {1: 1.0, 16: 16.0}
+FALLEN_BEHIND = {1: 2.0, 2: 3.0, 4: 4.0}
+LEADS = {
+    "small": {1: 1.0, 4: 3.0, 16: 9.0, 64: 30.0},
+    "middling": {1: 3.0, 4: 3.5, 16: 5.0, 64: 9.0},
+    "large": {1: 4.0, 4: 4.0, 16: 4.0, 64: 4.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("curves", "found"),
+    [
+        # They lie where logarithms cross.
+        ({"flat": FLAT, "steep": STEEP}, [("steep", "flat", 1, 16, pytest.approx(4.0))]),
+        ({"flat": FLAT, "again": FLAT}, []),
+        ({"flat": {0: 4.0, 16: 4.0}, "nothing": {0: 1.0, 16: 16.0}}, []),
+        # What is the fastest nowhere has none.
+        (LEADS, [("small", "large", 4, 16, pytest.approx(5.5, abs=0.5))]),
+        # A tie between is no end of a lead.
+        (
+            {"one": {1: 1.0, 2: 3.0, 4: 5.0}, "other": FALLEN_BEHIND},
+            [("one", "other", 2, 4, pytest.approx(2.0))],
+        ),
+        ({"before": {1: 1.0, 2: 3.0, 4: 3.0}, "other": FALLEN_BEHIND}, []),
+    ],
+)
+def test_crossovers(curves, found):
+    at = [
+        (each.before, each.after, each.lower, each.upper, each.size) for each in crossovers(curves)
+    ]
+    assert at == found
+
+
+def test_crossovers_are_told():
+    curves = {name: points(curve) for name, curve in LEADS.items()}
+    (line,) = (line for line in comparison("all", curves).splitlines() if "Crossover" in line)
+    assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
+
+
+def test_what_ties_is_named_together():
+    curves = {"one": points({8: 2e-6}), "other": points({8: 2e-6})}
+    lines = comparison("all", curves).splitlines()
+    assert lines[2].endswith("one = other")
+    assert "# Crossover: none between these sizes" in lines

@@ -1,0 +1,315 @@
+"""``hpccomm simulate --like``: parameters that are known are found again in stored times."""
+
+import math
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from costed_calls import call_of
+
+from hpccomm.errors import ResultsError
+from hpccomm.results import reader
+from hpccomm.results.run import choose
+from hpccomm.results.schema import Row
+from hpccomm.schedules.cost.model import price
+from hpccomm.schedules.cost.network import Level, Network, dump, load
+from hpccomm.schedules.schedule import Tuning, whole
+from hpccomm.tools.main import main
+from hpccomm.tools.simulate.like import Measurement, fit, like, measurements, parameters
+
+TRUTH = Network(
+    "truth",
+    16,
+    8,
+    reduce=20e9,
+    inner=Level(1.5e-6, 80e9, 8),
+    across=Level(6e-6, 12e9, 8),
+    copy=30e9,
+    overhead=3e-6,
+)
+UNKNOWN = replace(
+    TRUTH,
+    reduce=math.inf,
+    copy=math.inf,
+    overhead=0.0,
+    inner=Level(1e-6, 5e9, 8),
+    across=Level(1e-6, 5e9, 8),
+)
+NODE, NODE_UNKNOWN = (replace(each, ranks=8, across=None) for each in (TRUTH, UNKNOWN))
+EVERYTHING = (
+    ("all_reduce", "ring"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_gather", "ring"),
+    ("all_gather", "hierarchical"),
+    ("broadcast", "binomial"),
+    ("barrier", "dissemination"),
+)
+
+
+@cache
+def priced(network, algorithms):
+    found = []
+    for collective, algorithm in algorithms:
+        for size in (8,) if collective == "barrier" else (8, 256 << 10, 16 << 20):
+            call = call_of(collective, network.ranks, size)
+            tuning = Tuning(whole, 1, network.topology())
+            row = Row(
+                *(collective, "mpi", algorithm, "float", "sum", -1, size, size // 4, False),
+                *(0, 0, 0, 0, 1),
+            )
+            seconds = price(network, call, algorithm, tuning)
+            found.append(Measurement(row, call, tuning, seconds))
+    return found
+
+
+def timed(network, algorithms, noise=0.0, seed=1):
+    rng = np.random.default_rng(seed)
+    return [
+        each._replace(seconds=each.seconds * math.exp(noise * rng.standard_normal()))
+        for each in priced(network, algorithms)
+    ]
+
+
+def test_known_parameters_are_found():
+    found = fit(UNKNOWN, timed(TRUTH, EVERYTHING))
+    assert parameters(found.network) == pytest.approx(parameters(TRUTH), rel=1e-6)
+    assert found.residuals == pytest.approx(0, abs=1e-9)
+    assert not found.blank
+
+
+def test_noise_moves_them_by_about_their_errors():
+    found = fit(UNKNOWN, timed(TRUTH, EVERYTHING, noise=0.02))
+    assert 0.001 < found.errors["across bandwidth"] < 0.1
+    truth = parameters(TRUTH)
+    for name, value in parameters(found.network).items():
+        assert value == pytest.approx(truth[name], rel=4 * found.errors[name])
+
+
+def test_what_one_algorithm_does_not_tell_is_said():
+    node, known = replace(NODE, ranks=2), replace(NODE_UNKNOWN, ranks=2)
+    found = fit(known, timed(node, (("all_reduce", "ring"),)))
+    # Two ranks: a call's overhead is as constant as two latencies, folds are as many as bytes.
+    assert found.blank == {
+        "reduce": "indistinguishable from those above",
+        "overhead": "indistinguishable from those above",
+        "copy": "no row depends on it",
+    }
+    assert found.residuals == pytest.approx(0, abs=1e-9)
+
+
+def test_work_of_ranks_leaves_time_to_messages():
+    truth = replace(NODE, inner=replace(NODE.inner, latency=0.0))
+    # Rings send more messages than others, and are a little quicker.
+    rows = [
+        each._replace(seconds=each.seconds * (0.95 if each.row.algorithm == "ring" else 1.0))
+        for each in timed(truth, EVERYTHING)
+    ]
+    found = fit(NODE_UNKNOWN, rows)
+    assert found.network.inner.latency > 0
+    assert found.blank["overhead"] == "messages would take no time"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "algorithms", "noise", "seed"),
+    [
+        (8, EVERYTHING, 0.5, 3),
+        # The fit ends where the latency is in no row's price.
+        (2, (("all_reduce", "ring"), ("all_gather", "ring")), 0.6, 5),
+    ],
+)
+def test_nothing_is_negative_and_what_was_not_fitted_is_as_described(
+    ranks, algorithms, noise, seed
+):
+    node, unknown = replace(NODE, ranks=ranks), replace(NODE_UNKNOWN, ranks=ranks)
+    found = fit(unknown, timed(node, algorithms, noise=noise, seed=seed))
+    shown, described = parameters(found.network), parameters(unknown)
+    assert all(value >= 0 for value in shown.values())
+    assert {name: shown[name] for name in found.blank} == {
+        name: described[name] for name in found.blank
+    }
+    assert set(found.blank) | set(found.errors) == set(shown)
+
+
+def test_one_row_is_too_few():
+    with pytest.raises(ResultsError, match="1 rows of own algorithms, which say too little"):
+        fit(UNKNOWN, timed(TRUTH, (("barrier", "dissemination"),)))
+
+
+def simulate(*words):
+    return main(["simulate", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A simulated run of 16 ranks of ib400x32 without gaps, which no test changes."""
+    folder = tmp_path_factory.mktemp("simulated")
+    network, file = load("ib400x32"), folder / "run.h5"
+    (folder / "mine.toml").write_text(
+        dump(replace(network, across=replace(network.across, gap=0.0)))
+    )
+    command = ["all_reduce,all_gather,broadcast", "--cluster", folder / "mine.toml"]
+    command += ["--ranks", "16", "--algorithm", "ring,binomial,hierarchical"]
+    command += ["-b", "1K", "-e", "64M", "-f", "256"]
+    assert simulate(*command, "--segment", "1G", "--channels", "1", "--output", file) == 0
+    return file
+
+
+def test_a_cluster_is_found_in_its_run_within_the_errors(stored, capsys):
+    capsys.readouterr()
+    assert (
+        simulate("all_reduce", "--like", stored, "--ranks", "64", *ONE, "--algorithm", "tree") == 0
+    )
+    said = capsys.readouterr().out
+    assert "16 ranks, 8 a node; " in said
+    truth = load("ib400x32")
+    known = {
+        "inner latency": (truth.inner.latency * 1e6, "us"),
+        "inner bandwidth": (truth.inner.bandwidth / 1e9, "GB/s"),
+        "across latency": (truth.across.latency * 1e6, "us"),
+        "across bandwidth": (truth.across.bandwidth / 1e9, "GB/s"),
+        "reduce": (truth.reduce / 1e9, "GB/s"),
+    }
+    for name, (value, unit) in known.items():
+        fitted, told, error = re.search(rf"# {name} +([\d.]+) (\S+) +([\d.]+)%", said).groups()
+        assert told == unit
+        assert float(fitted) == pytest.approx(value, rel=3 * float(error) / 100 + 1e-3)
+    assert float(re.search(r"([\d.]+)% in the median", said)[1]) < 1
+    assert "64 ranks: time of the last rank" in said
+
+
+ONE = ("-b", "64K", "-e", "64K")
+
+
+def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path, capsys):
+    mine, run = tmp_path / "mine.toml", tmp_path / "run.h5"
+    mine.write_text(
+        "nodes = 4\nranks_per_node = 2\nreduce = 7e9\n[inner]\nlatency = 2e-6\nbandwidth = 6e9\n"
+        "[across]\nlatency = 4e-5\nbandwidth = 2e8\nports = 1\ngap = 2e-6\n"
+    )
+    command = ["all_reduce,all_gather", "--cluster", mine, "--algorithm", "ring,hierarchical"]
+    assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", run) == 0
+    fitted, report, _ = like(choose(reader.read(run), None), load("lab1g"), 6)
+    assert (fitted.ranks, fitted.across.ports, fitted.across.gap) == (6, 1, 2e-6)
+    # A table must not say that it is of the described network.
+    assert fitted.name == "lab1g like run0001 of run.h5"
+    assert fitted.across.bandwidth == pytest.approx(2e8, rel=0.03)
+    assert fitted.across.latency == pytest.approx(4e-5, rel=0.03)
+    assert "copy" in report
+    capsys.readouterr()
+    assert simulate("all_reduce", "--like", run, "--cluster", "ib400x32", *ONE) == 2
+    assert "8 ranks on a node, and run0001 2" in capsys.readouterr().err
+
+
+REAL = [
+    ("all_reduce", "recursive_doubling", 1024, 24.3e-6),
+    ("all_reduce", "recursive_doubling", 16384, 47.6e-6),
+    ("all_reduce", "recursive_doubling", 262144, 243.5e-6),
+    ("all_gather", "ring", 1024, 22.8e-6),
+    ("all_gather", "ring", 16384, 36.4e-6),
+    ("all_reduce", "ring", 262144, 201.9e-6),
+]
+"""Tenth percentiles of a run of 2 ranks on 2 cores of an AMD EPYC, Open MPI 5.0.11, 2026-11-28."""
+
+
+def test_a_real_run_is_predicted_again():
+    node = Network("node", 2, 2, math.inf, Level(1e-6, 5e9, 2), None)
+    tuning = Tuning(1 << 17, 2, node.topology())
+    rows = [
+        timed(node, ((collective, algorithm),))[0]._replace(
+            call=call_of(collective, 2, size), tuning=tuning, seconds=seconds
+        )
+        for collective, algorithm, size, seconds in REAL
+    ]
+    found = fit(node, rows)
+    for collective, algorithm, size, seconds in REAL:
+        predicted = price(found.network, call_of(collective, 2, size), algorithm, tuning)
+        assert seconds / 1.5 < predicted < 1.5 * seconds
+
+
+def test_a_run_says_nothing_of_what_it_did_not_use(tmp_path, capsys):
+    mine, file = tmp_path / "mine.toml", tmp_path / "run.h5"
+    mine.write_text(
+        "nodes = 1\nranks_per_node = 2\nreduce = 7e9\n[inner]\nlatency = 2e-6\nbandwidth = 6e9\n"
+    )
+    command = ["all_reduce,all_gather", "--cluster", mine, "--algorithm", "ring"]
+    assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", file) == 0
+    capsys.readouterr()
+    assert simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
+    said = capsys.readouterr().out
+    assert "2 ranks, 2 a node; 6 of 6 rows used" in said
+    assert said.count("unknown: no message of the run passed there") == 2  # [across]
+
+
+def test_a_file_of_perf_is_read_whatever_its_times_tell(shared_job, tmp_path, capsys):
+    """On a busy machine they may tell too little."""
+    file = tmp_path / "run.h5"
+    command = ["perf", "all_reduce,all_gather", "--algorithm", "ring", "-b", "1K", "-e", "1M"]
+    shared_job(2, "-m", "hpccomm", *command, "-f", "32", "-n", "20", "--output", file)
+    capsys.readouterr()
+    told = simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
+    said = capsys.readouterr()
+    assert ("12 of 12 rows used" in said.out) == told
+    assert told or "the 12 rows of own algorithms of run0001 do not tell" in said.err
+    assert simulate("all_reduce", "--like", file, "--ranks", "4096", *ONE) == 2
+    said = capsys.readouterr().err
+    assert "is one node of 2 ranks, and 4096 were asked for" in said
+
+
+def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path, capsys):
+    file = tmp_path / "run.h5"
+    command = ["all_gather", "--cluster", "nvlink8", "--algorithm", "ring", "-d", "float,int32"]
+    assert simulate(*command, *ONE, "--output", file) == 0
+    assert simulate("all_reduce", "--like", file, *ONE) == 2
+    assert (
+        "the 2 rows of own algorithms of run0001 do not tell inner bandwidth"
+        in capsys.readouterr().err
+    )
+    # Of a row that is damaged, a refusal for too few says it as well.
+    time = np.float64(choose(reader.read(file), None).rows[0].time).tobytes()
+    file.write_bytes(file.read_bytes().replace(time, time[::-1], 1))
+    assert simulate("all_reduce", "--like", file, *ONE) == 2
+    assert re.search("row 0: .*\n.*: 1 rows of own algorithms", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give the network: --cluster with a file or one of ethernet100"),
+        (("--run", "1", "--cluster", "lab1g"), "--run chooses among the runs of --like"),
+        (("--like", "none.h5"), "none.h5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(words, said, capsys):
+    assert simulate("all_reduce", *ONE, *words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_scipy_it_says_what_to_install(stored, monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "scipy", None)
+    capsys.readouterr()
+    assert simulate("all_reduce", "--like", stored) == 2
+    assert "--like needs SciPy" in capsys.readouterr().err
+
+
+def test_rows_that_say_nothing_are_counted(stored, monkeypatch):
+    run = choose(reader.read(stored), None)
+    network = load("ib400x32").resized(16)
+    rows = [
+        replace(run.rows[0], algorithm="native"),
+        replace(run.rows[0], wrong=1),
+        replace(run.rows[0], count=0),
+        *run.rows[3:5],
+    ]
+    used, others, damage = measurements(
+        replace(run, rows=tuple(rows), numbers=tuple(range(5))), network
+    )
+    assert [each.row for each in used] == rows[3:]
+    assert {each.tuning.channels for each in used} == {1}  # the run's own
+    assert sorted(others) == [
+        "all_reduce by native: what it does is not known",
+        "its result was wrong",
+        "size 0: nothing is sent",
+    ]
+    assert not damage
