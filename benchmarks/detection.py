@@ -6,7 +6,7 @@ at 95 % of the rate of the others, in alternation. Then `hpccomm compare` judges
     python benchmarks/detection.py --folder launches
     python benchmarks/detection.py --folder launches --only-draw
 
-docs/compare.rst has what came of it.
+docs/how_to/compare.rst has what came of it.
 """
 
 import random

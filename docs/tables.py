@@ -66,7 +66,7 @@ TRANSLATIONS = HERE / "translations.tsv"
 MEASURED = HERE / "measured" / "promises.json"
 """A run of ``jobs/bench.sh`` on a machine that had nothing else to do."""
 
-PUBLIC = HERE.parent / "tests" / "public_names.txt"
+PUBLIC = HERE.parent / "tests" / "package" / "public_names.txt"
 """The public names with their signatures."""
 
 Line = Sequence[str]

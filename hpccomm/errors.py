@@ -269,7 +269,8 @@ def ours(name: str) -> str:
     if row is None:
         return ""
     code, differs = (
-        re.sub(r":\w+:|`", "", row[column]).strip() for column in ("hpccomm", "differs")
+        re.sub(r":\w+:|`", "", re.sub(r":doc:`(.*?)`", r"docs\1.rst", row[column])).strip()
+        for column in ("hpccomm", "differs")
     )
     call = re.fullmatch(r"comm\.(?!plan|probe|dup|shrink)(\w+)\((.*)\)", code)
     if call and name.endswith("_init"):

@@ -4,7 +4,7 @@
 #   sudo bash jobs/virtual_cluster.sh --nodes 2 --ranks-per-node 2 --link 1gbit -- \
 #       python -m hpccomm perf all_reduce -b 1M -e 16M -f 4
 #
-# --help tells the rest; docs/virtual_cluster.rst tells what it is good for. The MPI is that of
+# --help tells the rest; docs/how_to/virtual_cluster.rst tells what it is good for. The MPI is that of
 # environment.sh. Everything lives in namespaces of this run alone, which the kernel takes down when
 # their first process ends: nothing has a name that another run could meet or that could be left over.
 # shellcheck disable=SC2317  # functions that are called inside, or by traps

@@ -55,7 +55,7 @@ class Communicator(Hinting):
         Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     ``algorithm=None``
         None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones. Or a
-        function that makes the schedule (:doc:`adding_an_algorithm`), the same on all ranks.
+        function that makes the schedule (:doc:`/how_to/adding_an_algorithm`), the same on all ranks.
     ``deterministic=False``
         Of reductions. If True, combine the contributions in rank order, so that the same input gives the same
         bits. With ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.

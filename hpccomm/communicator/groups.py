@@ -303,7 +303,7 @@ def shrink(
 
     Without `exclude`, lost ranks are left out. That works in a job of Open MPI 5 that was started
     with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, repeatedly: see
-    :doc:`losing_ranks`. All remaining ranks must call it. They agree on the lost ranks, which the
+    :doc:`/how_to/losing_ranks`. All remaining ranks must call it. They agree on the lost ranks, which the
     new communicator leaves out; there may be none.
 
     With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's

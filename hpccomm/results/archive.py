@@ -240,7 +240,7 @@ def _figures(row: Row, timing: Timing) -> str:
 
 
 def as_json(searched: SearchResult) -> str:
-    """Return the result as JSON; docs/results.rst describes it."""
+    """Return the result as JSON; docs/reference/results.rst describes it."""
     document = {
         "version": JSON_VERSION,
         "files": searched.files,

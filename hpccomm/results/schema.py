@@ -2,7 +2,7 @@
 
 The dataclasses are the columns. Each field's annotation gives its meaning and, where its Python
 type does not suffice, its storage: the HDF5 types, the CSV heading and the tables of
-``docs/results.rst`` are all derived from `columns`.
+``docs/reference/results.rst`` are all derived from `columns`.
 
 Nothing here imports h5py: the measuring code describes a run without opening a file.
 """

@@ -2,7 +2,7 @@
 
     reframe -C jobs/reframe/settings.py -c jobs/reframe/hpccomm_perf.py -r
 
-`HpccommPerf` is the class to derive tests from. The classes behind it are ready to run. docs/reframe.rst
+`HpccommPerf` is the class to derive tests from. The classes behind it are ready to run. docs/how_to/reframe.rst
 says how to set what they measure, and their references.
 """
 

@@ -364,7 +364,7 @@ def test_a_traceback_has_the_lines_of_the_program_alone(tmp_path: Path, n: int) 
 
 
 def test_the_documentation_lists_the_statuses() -> None:
-    page = (Path(__file__).parents[2] / "docs/failures.rst").read_text()
+    page = (Path(__file__).parents[2] / "docs/explanation/failures.rst").read_text()
     section = page[page.index("Statuses\n---") : page.index("What is installed\n---")]
     listed = [int(number) for number in re.findall(r"^   \* - (\d+)$", section, re.MULTILINE)]
     assert listed == sorted(Status)

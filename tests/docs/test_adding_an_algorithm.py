@@ -1,4 +1,4 @@
-"""The example of docs/adding_an_algorithm.rst has the properties that the page states."""
+"""The example of docs/how_to/adding_an_algorithm.rst has the properties that the page states."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The examples of docs/devices.rst run, on the stand-in for CuPy."""
+"""The examples of docs/how_to/devices.rst run, on the stand-in for CuPy."""
 
 import re
 import textwrap
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def examples() -> list[str]:
-    page = (ROOT / "docs/devices.rst").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how_to/devices.rst").read_text(encoding="utf-8")
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page, re.MULTILINE)
     return [textwrap.dedent(block) for block in blocks]
 

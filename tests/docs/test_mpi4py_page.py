@@ -19,7 +19,7 @@ from hpccomm.errors import ours as hint_for
 from hpccomm.errors import table
 from hpccomm.testing import run_ranks
 
-PAGE = (Path(__file__).parents[2] / "docs" / "mpi4py.rst").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "mpi4py.rst").read_text("utf-8")
 NAMES = ("comm", "grid", "window", "work", "message", "hpccomm", "ReduceOp")
 
 Ours = dict[str, Any]

@@ -1,4 +1,4 @@
-"""``docs/api.rst`` has every public name, and the pages have every type of the contracts of a backend."""
+"""``docs/reference/api.rst`` has every public name, and the pages have every type of the contracts of a backend."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import hpccomm
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "api.rst"
+PAGE = ROOT / "docs" / "reference" / "api.rst"
 
 
 def documented(page: Path) -> set[str]:
@@ -45,7 +45,7 @@ OWN_PARTS = {"collectives", "device", "fingerprint", "pairing"}
 
 
 def test_every_type_of_the_contracts_of_a_backend() -> None:
-    pages = set().union(*(documented(page) for page in ROOT.glob("docs/*.rst")))
+    pages = set().union(*(documented(page) for page in ROOT.glob("docs/**/*.rst")))
     files = sorted(ROOT.glob("hpccomm/contracts/*.py"))
     assert {file.stem for file in files} > OWN_PARTS
     for file in files:

@@ -69,7 +69,7 @@ REFUSED = {"gloo", "gloo_subgroup", "failure_order", "wait_all_ranks"}
 """What fails of ``test_monitored_barrier_...`` with PyTorch 2.13, which refuses `monitored_barrier`."""
 
 WORDED = {"gloo", "failure_order"}
-"""What fails on 3 ranks with others: off rank 0 the text of the error is hpccomm's. See docs/pytorch.rst."""
+"""What fails on 3 ranks with others: off rank 0 the text of the error is hpccomm's. See docs/how_to/pytorch.rst."""
 
 
 @pytest.mark.parametrize("part", range(3))

@@ -103,7 +103,7 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
 
 
 def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs/results.rst").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/results.rst").read_text("utf-8")
     recipe = next(each for each in page.split(".. code-block:: python") if "import zlib" in each)
     lines = recipe.split("\n\n", 1)[1].splitlines()
     code = "\n".join(

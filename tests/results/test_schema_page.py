@@ -1,4 +1,4 @@
-"""``docs/results.rst`` agrees with ``hpccomm/results/schema.py``."""
+"""``docs/reference/results.rst`` agrees with ``hpccomm/results/schema.py``."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from hpccomm.results import schema
 from hpccomm.results.records import FORMAT, SCHEMA_VERSION
 
-PAGE = Path(__file__).parents[2] / "docs" / "results.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.rst"
 
 
 @pytest.mark.parametrize("names", [schema.ENVIRONMENT, schema.SLURM])

@@ -1,6 +1,6 @@
 """Ends this process, and if needed the job: exceptions, signals, exits, MPI's finalisation.
 
-docs/failures.rst lists the ways to leave a program, their consequences, and the handlers installed
+docs/explanation/failures.rst lists the ways to leave a program, their consequences, and the handlers installed
 here. `mpi` installs them when it starts MPI.
 """
 

@@ -103,7 +103,7 @@ _SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "le
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return a comparison as JSON; docs/compare.rst describes it."""
+    """Return a comparison as JSON; docs/how_to/compare.rst describes it."""
     rules = comparison.rules
     document = {
         "version": VERSION,

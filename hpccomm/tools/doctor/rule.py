@@ -59,7 +59,7 @@ class Rule:
     fails: Callable[..., Iterable[str]]
     severity: Severity
     remedy: str
-    page: str = "docs/doctor.rst"
+    page: str = "docs/how_to/doctor.rst"
     over_nodes: bool = False
 
     @property
@@ -84,7 +84,7 @@ def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
             fails,
             cast("Severity", words[name]["severity"]),
             words[name]["remedy"],
-            words[name]["page"] or "docs/doctor.rst",
+            words[name]["page"] or "docs/how_to/doctor.rst",
             words[name]["over"] == "nodes",
         )
         for name, (fails, *reads) in checks.items()

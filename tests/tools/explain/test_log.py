@@ -504,7 +504,7 @@ def test_standard_input_is_read(subject: list[str]) -> None:
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
-    page = (LOGS.parents[2] / "docs" / "explain.rst").read_text()
+    page = (LOGS.parents[2] / "docs" / "how_to" / "explain.rst").read_text()
     shown = re.findall(r"^   \$ hpccomm explain ([\w-]+)\.log\n((?:   .*\n)+)", page, re.MULTILINE)
     assert len(shown) >= 4
     for name, text in shown:

@@ -69,7 +69,7 @@ def test_the_page_shows_what_is_printed(capsys):
     lines = simulated(capsys, "all_reduce", "--cluster", "ib400x32", *given)
     begin = next(i for i, line in enumerate(lines) if line.endswith("in us"))
     shown = "".join(f"   {line}\n" for line in lines[begin:-1])
-    page = Path(__file__).parents[3] / "docs" / "simulate.rst"
+    page = Path(__file__).parents[3] / "docs" / "how_to" / "simulate.rst"
     assert shown in page.read_text(encoding="utf-8")
 
 
