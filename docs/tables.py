@@ -305,7 +305,7 @@ def api() -> Iterator[Line]:
     """Public classes and functions in the order of their page, with what each is."""
     yield "name", "what it is"
     public = PUBLIC.read_text("utf-8").splitlines()
-    page = (HERE / "api.rst").read_text("utf-8")
+    page = (HERE / "reference" / "api.rst").read_text("utf-8")
     for name in re.findall(r"^\.\. auto(?!data)\w+:: (?:hpccomm\.)?([\w.]+)$", page, re.MULTILINE):
         for line in public:
             path, call, _ = line.removeprefix("hpccomm.").partition("(")
