@@ -202,9 +202,10 @@ class PendingCalls:
     def _mark(self, call: PendingCall) -> None:
         """Record the event of a call. Under the lock."""
         with streams.on_device(self.device):  # the default stream has the same number on each
-            event = call.event or self._take()
-            streams.record(event, call.stream)
-            call.event = event
+            if not call.event and not self._events:
+                self._events.append(streams.make_event())
+            streams.record(call.event or self._events[-1], call.stream)  # which may raise
+            call.event = call.event or self._events.pop()
 
     def _mark_later(self, call: PendingCall) -> None:
         """Record the event of a call, unless a graph is captured: then a later look does. Under the lock.

@@ -210,12 +210,14 @@ def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeyp
     assert isinstance(error, CommunicationError)
 
 
-def test_trap_the_watchdog_has_a_device_of_its_own():
+def test_trap_the_watchdog_has_a_device_of_its_own(monkeypatch):
+    """And makes it current without the interpreter, which CuPy holds in setDevice (14.2, runtime.pyx:417: no nogil)."""
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs two devices")
     pending = PendingCalls(1, lambda: None, lambda *_: CollectiveTimeout("overdue"))
     with cupy.cuda.Device(1):
         held = last_of_two(pending, cupy.cuda.Stream.null)
+    monkeypatch.setattr(cupy.cuda.runtime, "setDevice", None)
 
     def watch():
         assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
@@ -261,6 +263,25 @@ def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
     del own
     gc.collect()
     until(pending.idle)
+
+
+@pytest.mark.standin
+def test_an_event_that_cuda_refuses_to_record_is_kept_for_the_next_look(monkeypatch):
+    """As on the default stream beside a capture (cudaErrorStreamCaptureImplicit) that has begun just now."""
+    from standin import events
+
+    pending, _ = pending_calls()
+    last_of_two(pending, cupy.cuda.Stream.null)
+    capturing = cupy.cuda.Stream()
+    capturing.begin_capture()
+    monkeypatch.setattr(streams, "undisturbed", lambda number: True)
+    made = set()
+    for _ in range(3):
+        pending.look(NOW + 1)
+        made.add(len(events._by_pointer))
+    assert len(made) == 1
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):  # it was refused
+        capturing.end_capture()
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -214,10 +215,28 @@ def look_from_here(device: int) -> None:
     If another thread captures a graph in the mode "global", PyTorch's default, a query would end the
     capture unless the mode of this thread is "relaxed".
     """
-    runtime = cupy().cuda.runtime
-    if runtime.getDevice() != device:  # CuPy holds the interpreter in setDevice, which may wait
-        runtime.setDevice(device)
+    if cupy().cuda.runtime.getDevice() != device:
+        _make_current(device)
     _exchange_mode(ctypes.c_int(_RELAXED))
+
+
+def _make_current(device: int) -> None:
+    """Make a device this thread's current one as ``setDevice`` does, in which CuPy holds the interpreter.
+
+    The driver may keep that call waiting for a thread that is stuck in a launch.
+    """
+    driver, context = driver_library(), _context(device)
+    if driver is None or context is None or driver.cuCtxSetCurrent(ctypes.c_void_p(context)):
+        cupy().cuda.runtime.setDevice(device)
+
+
+@cache
+def _context(device: int) -> int | None:
+    """Return a device's primary context, which is the runtime's, and is kept from now on; or None."""
+    driver, context = driver_library(), ctypes.c_void_p()
+    if driver is not None:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    return context.value
 
 
 def _exchange_mode(mode: ctypes.c_int) -> None:

@@ -27,6 +27,15 @@ class Driver:
         active._obj.value = int(devices.device(device).context)
         return 0
 
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
+        devices.device(device).context = True
+        context._obj.value = device + 1  # a handle, which 0 is none
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        devices.use(context.value - 1)
+        return 0
+
     def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
         mode._obj.value = graphs.exchange_mode(mode._obj.value)
         return 0
