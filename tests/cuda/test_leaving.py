@@ -92,8 +92,8 @@ def left(forks, program, status=0, **environment):
     ],
 )
 def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(forks, ending):
-    status = 3 if "3" in device else 0
-    _, told = left(forks, device, status, STANDIN_DELAY="0.01")
+    status = 3 if "3" in ending else 0
+    _, told = left(forks, ending, status, STANDIN_DELAY="0.01")
     assert "Error" not in told, told
 
 
@@ -115,7 +115,7 @@ def test_trap_leaving_starts_no_thread_since_python_may_refuse_to(forks):
 
 # Two communicators. It prints the seconds that they take to end.
 TWO = """
-from hpccomm.calls.lanes import ending
+from hpccomm.calls.lanes import device
 another = comm.dup()
 another.all_reduce(x)
 for each in comm, another:
@@ -127,15 +127,15 @@ def test_trap_what_is_stuck_at_exit_is_aborted_within_the_seconds_that_there_are
     stuck = """
 import threading
 from time import perf_counter
-ending.DRAIN_SECONDS, ending.ABORT_SECONDS = 0.7, 0.5
-drain = ending.DeviceEnd._drain
+device.DRAIN_SECONDS, device.ABORT_SECONDS = 0.7, 0.5
+drain = device.DeviceEnd._drain
 def timed(end, timeout, gate):
     begin = perf_counter()
     try:
         drain(end, timeout, gate)
     finally:
         print("waited", timeout, perf_counter() - begin)
-ending.DeviceEnd._drain = timed
+device.DeviceEnd._drain = timed
 for each in comm, another:
     backend = each._core.lanes.device.backend
     def abort(seconds, inside, abort=backend.abort):
@@ -175,7 +175,7 @@ ends = [each._core.lanes.device.end for each in (comm, third, another)]
 class InOrder(set):
     def __iter__(self):
         return iter(sorted(set.__iter__(self), key=ends.index))
-ending._everyone = InOrder(ending._everyone)
+device._everyone = InOrder(device._everyone)
 """
     lines, told = left(forks, TWO + fails)
     assert lines.count("freed") == lines.count("aborted lost") == 1
@@ -183,8 +183,8 @@ ending._everyone = InOrder(ending._everyone)
 
 
 CAPTURE = f"""
-from hpccomm.calls.lanes import ending
-ending.GRAPH_SECONDS = {GRAPH_SECONDS}
+from hpccomm.calls.lanes import device
+device.GRAPH_SECONDS = {GRAPH_SECONDS}
 backend = comm._core.lanes.device.backend
 def telling(name, end):
     def told(seconds, *inside, **how):
@@ -214,11 +214,11 @@ stream.synchronize()
     ],
 )
 def test_trap_leaving_does_not_wait_for_graphs_as_nccl_does(forks, ending, waits):
-    lines, told = left(forks, CAPTURE + device)
+    lines, told = left(forks, CAPTURE + ending)
     # Who aborts asks once more than whoever may be at it already: NCCL is aborted once.
     assert [*dict.fromkeys(lines)] == waits
     assert "Error" not in told, told
-    assert ("drop the graphs" in told) == ("finalize" in device)
+    assert ("drop the graphs" in told) == ("finalize" in ending)
 
 
 def test_trap_a_forked_child_is_refused_and_ends_in_peace(forks):
