@@ -1,0 +1,65 @@
+"""Pages that the code, the scripts and other pages name are there, on a forge as in a checkout."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.(?:rst|md|tsv|svg)")
+ROLE = re.compile(r":doc:`(?:[^`<]*<)?/([\w/-]+)>?`")
+
+
+FOLDERS = ("hpccomm", "docs", "jobs", "benchmarks", "tests", ".ci")
+KINDS = {".py", ".sh", ".sbatch", ".tsv", ".toml", ".md", ".rst", ".yml", ".yaml"}
+
+
+def texts(*folders: str) -> Iterator[tuple[Path, str]]:
+    """Yield the text files of folders, and the pages beside them."""
+    for folder in folders:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in KINDS and "_build" not in file.parts:
+                yield file, file.read_text("utf-8")
+    for file in sorted(ROOT.glob("*.md")):
+        yield file, file.read_text("utf-8")
+
+
+def test_pages_that_are_named_are_there() -> None:
+    """Errors and remedies name pages, and no build of the documentation reads those."""
+    found = [(file, name) for file, text in texts(*FOLDERS) for name in NAMED.findall(text)]
+    of_roles = [
+        (file, f"docs/{name}") for file, text in texts("hpccomm") for name in ROLE.findall(text)
+    ]
+    assert sum(ROOT / "hpccomm" in file.parents for file, _ in found) > 30
+    assert len(of_roles) > 5
+    missing = [f"{file}: {name}" for file, name in found if not (ROOT / name).is_file()]
+    missing += [
+        f"{file}: {name}"
+        for file, name in of_roles
+        if not any((ROOT / f"{name}{kind}").is_file() for kind in (".rst", ".md"))
+    ]
+    assert not missing
+
+
+def test_relative_links_of_markdown_resolve() -> None:
+    links = [
+        (file, target.split("#")[0])
+        for file, text in texts("docs", "tests", "benchmarks")
+        if file.suffix == ".md"
+        for target in re.findall(r"\]\(([^)\s]+)\)", text)
+        if not re.match(r"\w+:|#", target)
+    ]
+    assert len(links) > 20
+    assert not [
+        f"{file}: {target}" for file, target in links if not (file.parent / target).exists()
+    ]
+
+
+def test_the_picture_of_the_front_page_has_every_package() -> None:
+    """Its truth is the contract of imports in ``pyproject.toml``."""
+    picture = (ROOT / "docs/layers.svg").read_text("utf-8")
+    shown = set(re.findall(r"\w+", " ".join(re.findall(r">([^<]+)</text>", picture))))
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    small = {"extras", "foreign_names", "units"}
+    assert {name for layer in layers for name in re.findall(r"\w+", layer)} - small <= shown
