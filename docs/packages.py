@@ -8,7 +8,6 @@ import ast
 import importlib
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +18,6 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).parents[1]
 CONTRACTS = ROOT / "pyproject.toml"
-
-
-def names(layer: str) -> list[str]:
-    """Return the modules of one layer of a contract."""
-    return re.findall(r"\w+", layer)
-
-
-def importable(layers: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield each module of a contract of layers, and which others it may import, in words."""
-    for number, layer in enumerate(layers):
-        below = "all below" if number + 1 < len(layers) else "none of these"
-        for name in names(layer):
-            beside = ", ".join(f"``{other}``" for other in names(layer) if other != name)
-            if not beside:
-                yield name, below
-            elif ":" in layer:  # a colon lets modules of one layer import each other
-                yield name, f"{beside}, {below}" if below == "all below" else beside
-            else:  # a bar keeps them apart
-                yield name, f"{below}, but not {beside}" if below == "all below" else below
 
 
 def summary(module: str) -> str:
@@ -52,12 +32,13 @@ def summary(module: str) -> str:
 
 
 def table(container: str, layers: list[str]) -> str:
-    """Return a table in reStructuredText: modules from the top down."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 15 55 30", ""]
-    rows = [("module", "what it is", "may import")]
-    for name, allowed in importable(layers):
-        said = summary(f"{container}.{name}").replace("`", "``").replace("````", "``")
-        rows.append((f"``{name}``", said, allowed))
+    """Return the packages of a contract of layers in reStructuredText, from the top down."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 10 20 70", ""]
+    rows = [("layer", "package", "what it is")]
+    for number, layer in enumerate(layers, 1):
+        for name in re.findall(r"\w+", layer):
+            said = summary(f"{container}.{name}").replace("`", "``").replace("````", "``")
+            rows.append((str(number), f"``{name}``", said))
     for first, *others in rows:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
     return "\n".join(lines)
@@ -66,36 +47,25 @@ def table(container: str, layers: list[str]) -> str:
 def drawn(contract: dict[str, Any]) -> str:
     """Return one contract as reStructuredText."""
     if contract["type"] == "layers":
-        return "\n\n".join(table(each, contract["layers"]) for each in contract["containers"])
-    listed = ", ".join(f"``{name}``" for name in contract.get("modules", ()))
-    if contract["type"] == "independence":
-        return f"{listed} do not import each other."
+        (container,) = contract["containers"]
+        rule = "A package imports from layers of a larger number, and from its own."
+        return f"{rule}\n\n{table(container, contract['layers'])}"
     sources, forbidden = (
         ", ".join(f"``{name}``" for name in contract[key])
         for key in ("source_modules", "forbidden_modules")
     )
-    return f"{sources} do not import {forbidden}."
+    return f"{sources} do not import {forbidden}, also indirectly."
 
 
 class ImportContracts(SphinxDirective):
-    """``.. import-contracts:: WHICH``: those of ``packages``, or of ``modules`` inside a package."""
-
-    required_arguments = 1
+    """``.. import-contracts::`` draws all of them."""
 
     def run(self) -> list[nodes.Node]:
-        """Make the tables."""
+        """Make the table."""
         contracts = tomllib.loads(CONTRACTS.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
-        inside = [each for each in contracts if each.get("containers", ["hpccomm"]) != ["hpccomm"]]
-        which = (
-            inside if self.arguments[0] == "modules" else [c for c in contracts if c not in inside]
-        )
-        text = ""
-        for each in which:
-            of = ", ".join(f"``{name}``" for name in each.get("containers", ()))
-            text += f".. rubric:: {each['name']}{of and f' ({of})'}\n\n{drawn(each)}\n\n"
         for file in (CONTRACTS, __file__, *(ROOT / "hpccomm").rglob("*.py")):
             self.env.note_dependency(str(file))
-        return self.parse_text_to_nodes(text)
+        return self.parse_text_to_nodes("\n\n".join(map(drawn, contracts)))
 
 
 def found(name: str) -> tuple[str, str] | None:
