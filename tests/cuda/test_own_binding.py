@@ -40,23 +40,19 @@ def configs():
     return found
 
 
-def test_calls_of_each_kind_without_cupys_binding(no_binding):
-    assert libnccl.binding() is own_binding
-    assert run_ranks(2, every_kind, backend="nccl") == [RawCommunicator] * 2
-
-
 @pytest.mark.standin
 @pytest.mark.parametrize(
     ("version", "named", "ordered"),
     [("23203", True, True), ("22809", True, False), ("22703", False, False)],
 )
-def test_settings_that_nccl_has_are_each_communicators(
+def test_calls_of_each_kind_without_cupys_binding_and_settings_that_nccl_has(
     no_binding, configs, version, named, ordered, monkeypatch
 ):
     """Else the order of launches is a variable, which other users of NCCL in the process read as well."""
     monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
     monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
-    run_ranks(2, every_kind, backend="nccl")
+    assert libnccl.binding() is own_binding
+    assert run_ranks(2, every_kind, backend="nccl") == [RawCommunicator] * 2
     assert {each["commName"] for each in configs} >= ({b"world", b"half"} if named else set())
     assert all(("launchOrderImplicit", 1) in each.items() for each in configs) == (
         ordered or not named

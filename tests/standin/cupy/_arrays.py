@@ -18,8 +18,6 @@ _TYPES = frozenset("?bBhHiIlLqQefdFD")
 def checked_dtype(dtype: Any) -> np.dtype:
     """Return a dtype that CuPy makes arrays of; over memory that is there it takes any."""
     found = np.dtype(dtype)
-    if found.byteorder == ">":
-        raise ValueError(f"Unsupported dtype {found} with big-endian byte-order")
     check_kernel_dtype(found)
     return found
 
@@ -55,18 +53,14 @@ class ndarray:  # CuPy's name
             after = [math.prod(self.shape[axis + 1 :]) for axis in range(self.ndim)]
             strides = [self.itemsize * each for each in after]
         self.strides = tuple(strides)
-        if memptr is not None and not isinstance(memptr, MemoryPointer):
-            raise TypeError(
-                f"Cannot convert {type(memptr).__name__} to cupy.cuda.memory.MemoryPointer"
-            )
         self.data = alloc(self.nbytes) if memptr is None else memptr
         self.base = _base
         # NumPy's of the same form, which is never looked into.
-        form = np.lib.stride_tricks.as_strided(
-            np.empty(1, f"V{self.itemsize}"), self.shape, self.strides
-        )
-        self.flags = form.flags
-        self._c_contiguous = form.flags.c_contiguous
+        void = np.empty(1, f"V{self.itemsize}")
+        form = np.lib.stride_tricks.as_strided(void, self.shape, self.strides)
+        self._form = form.view(self.dtype)
+        self.flags = self._form.flags
+        self._c_contiguous = self.flags.c_contiguous
 
     # What it is
 
@@ -85,7 +79,7 @@ class ndarray:  # CuPy's name
             "shape": self.shape,
             "typestr": self.dtype.str,
             "descr": self.dtype.descr,
-            "strides": None if self._c_contiguous else self.strides,
+            "strides": None if self.flags.c_contiguous else self.strides,
             "version": 3,
             "data": (self.data.ptr, False),
             "stream": get_current_stream().ptr or 1,
@@ -100,12 +94,7 @@ class ndarray:  # CuPy's name
         return _dlpack.export(self, max_version=max_version)
 
     def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of unsized object")
         return self.shape[0]
-
-    def __repr__(self) -> str:
-        return repr(self.get())
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
@@ -115,33 +104,15 @@ class ndarray:  # CuPy's name
 
     # Views
 
-    def _view(self, like: np.ndarray, offset: int) -> "ndarray":
-        base = self if self.base is None else self.base
-        return ndarray(like.shape, like.dtype, self.data + offset, like.strides, _base=base)
-
-    def _like(self) -> tuple[np.ndarray, int]:
-        """Return a NumPy array of the same form that is never looked into, and its address."""
-        size = max(self.nbytes, 1) if self._c_contiguous else self._extent()
-        memory = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), (size,), (1,))
-        low = sum(min(0, (n - 1) * s) for n, s in zip(self.shape, self.strides, strict=True))
-        like = np.ndarray(self.shape, self.dtype, memory, -low if self.size else 0, self.strides)
-        return like, like.__array_interface__["data"][0]
-
-    def _extent(self) -> int:
-        return sum(abs((n - 1) * s) for n, s in zip(self.shape, self.strides, strict=True)) + (
-            self.itemsize
-        )
-
     def _same_memory(self, change: Any) -> "ndarray":
-        like, address = self._like()
-        changed = change(like)
-        return self._view(changed, changed.__array_interface__["data"][0] - address)
+        changed = change(self._form)
+        offset = _address(changed) - _address(self._form) if changed.size else 0
+        base = self if self.base is None else self.base
+        memory = self.data + offset
+        return ndarray(changed.shape, changed.dtype, memory, changed.strides, _base=base)
 
     def __getitem__(self, key: Any) -> "ndarray":
-        parts = key if isinstance(key, tuple) else (key,)
-        if all(isinstance(p, (slice, int, np.integer, type(None), type(...))) for p in parts):
-            return self._same_memory(lambda like: _at_least_array(like, key))
-        return _taken(self, key)
+        return self._same_memory(lambda form: _at_least_array(form, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self[key]
@@ -149,22 +120,16 @@ class ndarray:  # CuPy's name
 
     def reshape(self, *shape: Any, order: str = "C") -> "ndarray":
         wanted = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
-        try:  # as CuPy's: a view, if there is one
-            return self._same_memory(lambda like: like.reshape(wanted, copy=False))
-        except ValueError:
-            return self.copy()._same_memory(lambda like: like.reshape(wanted))
+        return self._same_memory(lambda form: form.reshape(wanted, copy=False))
 
     def ravel(self, order: str = "C") -> "ndarray":
         return self.reshape(-1)
 
-    def view(self, dtype: Any = None) -> "ndarray":
-        if dtype is None:
-            return self._same_memory(lambda like: like.view())
-        wanted = np.dtype(dtype)
-        return self._same_memory(lambda like: like.view(wanted))
+    def view(self, dtype: Any) -> "ndarray":
+        return self._same_memory(lambda form: form.view(dtype))
 
     def transpose(self, *axes: Any) -> "ndarray":
-        return self._same_memory(lambda like: like.transpose(*axes))
+        return self._same_memory(lambda form: form.transpose(*axes))
 
     @property
     def T(self) -> "ndarray":  # NumPy's name
@@ -192,8 +157,6 @@ class ndarray:  # CuPy's name
         return result
 
     def set(self, arr: np.ndarray, stream: Any = None) -> None:
-        if arr.dtype != self.dtype or arr.shape != self.shape:
-            raise ValueError("Shape or dtype mismatch of arrays")
         copied = arr.copy()
         layout = self._layout
         chosen = get_current_stream() if stream is None else stream
@@ -204,19 +167,10 @@ class ndarray:  # CuPy's name
         run(lambda x: x, made, self)
         return made
 
-    def astype(
-        self,
-        dtype: Any,
-        order: str = "K",
-        casting: str = "unsafe",
-        subok: Any = None,
-        copy: bool = True,
-    ) -> "ndarray":
+    def astype(self, dtype: Any) -> "ndarray":
         wanted = np.dtype(dtype)
         if wanted != self.dtype:
             check_kernel_dtype(self.dtype)
-        if not copy and wanted == self.dtype:
-            return self
         made = ndarray(self.shape, wanted)
         run(lambda x: x.astype(wanted), made, self)
         return made
@@ -234,52 +188,23 @@ class ndarray:  # CuPy's name
     def __float__(self) -> float:
         return float(self.get())
 
-    # Reductions over elements
-
-    def sum(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
-        from cupy import _ufuncs
-
-        return _ufuncs.reduced("sum", self, axis, keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
-        from cupy import _ufuncs
-
-        return _ufuncs.reduced("max", self, axis, keepdims)
-
-    def all(self, axis: Any = None, keepdims: bool = False) -> "ndarray":
-        from cupy import _ufuncs
-
-        return _ufuncs.reduced("all", self, axis, keepdims)
-
     # NumPy's functions on it are CuPy's
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         import cupy
 
-        function = getattr(cupy, ufunc.__name__, None)
-        if method != "__call__" or function is None:
-            return NotImplemented
-        if any(isinstance(x, np.ndarray) and x.ndim for x in inputs):
-            return NotImplemented
-        if "out" in kwargs and isinstance(kwargs["out"], tuple):
-            kwargs["out"] = kwargs["out"][0]
-        return function(*inputs, **kwargs)
+        kwargs = {name: each[0] if name == "out" else each for name, each in kwargs.items()}
+        return getattr(cupy, ufunc.__name__)(*inputs, **kwargs)
+
+
+def _address(x: np.ndarray) -> int:
+    return x.__array_interface__["data"][0]
 
 
 def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
     """Index so that a single element is an array without extents, as in CuPy."""
     parts = key if isinstance(key, tuple) else (key,)
     return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
-
-
-def _taken(x: ndarray, key: Any) -> ndarray:
-    keys = tuple(
-        k.get() if isinstance(k, ndarray) else k
-        for k in (key if isinstance(key, tuple) else (key,))
-    )
-    made = ndarray(np.broadcast_to(np.False_, x.shape)[keys].shape, x.dtype)
-    run(lambda values: values[keys], made, x)
-    return made
 
 
 def _operand(x: Any, device: int) -> Any:

@@ -31,8 +31,6 @@ class ufunc:  # CuPy's name
         shape = np.broadcast_shapes(*(np.shape(_shaped(x)) for x in args))
         if out is None:
             out = ndarray(shape, output)
-        elif np.broadcast_shapes(shape, out.shape) != out.shape:
-            raise ValueError("Out shape is mismatched")
         elif not np.can_cast(output, out.dtype, "same_kind"):
             raise TypeError(
                 f"Cannot cast array data from {output!r} to {out.dtype!r} according to the rule "
@@ -97,24 +95,17 @@ def concatenate(tup: Any, axis: Any = 0, out: Any = None) -> ndarray:
     return run(lambda *values: np.concatenate(values, axis), target, *parts)
 
 
-def reduced(name: str, x: Any, axis: Any, keepdims: bool) -> ndarray:
-    """Reduce over elements by one of NumPy's functions of that name."""
-    function = partial(getattr(np, name), axis=axis, keepdims=keepdims)
-    like = np.asarray(function(np.ones(x.shape, x.dtype)))
-    return run(lambda values: function(values), ndarray(like.shape, like.dtype), x)
-
-
 def _reduction(name: str) -> Callable[..., ndarray]:
     def call(a: Any, axis: Any = None, keepdims: bool = False) -> ndarray:
-        return reduced(name, a, axis, keepdims)
+        function = partial(getattr(np, name), axis=axis, keepdims=keepdims)
+        like = np.asarray(function(np.ones(a.shape, a.dtype)))
+        return run(lambda values: function(values), ndarray(like.shape, like.dtype), a)
 
-    call.__name__ = name
     return call
 
 
-_REDUCTIONS = ("sum", "max", "all")
-for _name in _REDUCTIONS:
-    globals()[_name] = _reduction(_name)
+for _name in ("sum", "max", "all"):
+    setattr(ndarray, _name, _reduction(_name))
 
 
 def matmul(x1: ndarray, x2: ndarray, out: Any = None) -> ndarray:
@@ -150,5 +141,5 @@ def _operators() -> None:
 
 _operators()
 __all__ = [  # noqa: PLE0604  # names of the table
-    *TYPES, *_REDUCTIONS, "concatenate", "copyto", "matmul", "ufunc",
+    *TYPES, "concatenate", "copyto", "matmul", "ufunc",
 ]  # fmt: skip

@@ -137,10 +137,6 @@ class Tensor:
     is_sparse = False
 
     @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
-
-    @property
     def device(self) -> device:
         return device("cuda", self.get_device()) if self.is_cuda else device("cpu")
 
@@ -153,12 +149,10 @@ class Tensor:
         return self._array.shape
 
     def get_device(self) -> int:
-        return self._array.data.device_id if self.is_cuda else -1
+        return self._array.data.device_id
 
     def data_ptr(self) -> int:
-        if self.layout is not strided:
-            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
-        return self._array.data.ptr if self.is_cuda else self._array.ctypes.data
+        return self._array.data.ptr
 
     def is_contiguous(self) -> Any:
         return self._array.flags.c_contiguous
@@ -210,8 +204,6 @@ class Tensor:
 
     def new_empty(self, size: Any, *, dtype: dtype | None = None) -> Tensor:
         kind = self._array.dtype if dtype is None else dtype._numpy
-        if not self.is_cuda:
-            return Tensor(np.empty(size, kind))
         with cuda._current(self.get_device()):
             return Tensor(_device_empty(size, kind))
 
@@ -240,14 +232,6 @@ class Tensor:
         with cuda._current(self.get_device()):
             return Tensor(self._array.get())
 
-    def numpy(self) -> np.ndarray:
-        if self.is_cuda:
-            raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
-                "tensor to host memory first."
-            )
-        return self._array
-
     def flatten(self) -> Tensor:
         return Tensor(self._array.reshape(-1))
 
@@ -261,25 +245,13 @@ def _debug_has_internal_overlap(tensor: Tensor) -> int:
     return 0
 
 
-def cat(tensors: list[Tensor]) -> Tensor:
-    whole = tensors[0].new_empty(sum(each.numel() for each in tensors))
-    for place, each in zip(whole.split([t.numel() for t in tensors]), tensors, strict=True):
-        place.copy_(each)
-    return whole
-
-
 def _neg_view(tensor: Tensor) -> Tensor:
     return Tensor(tensor._array, neg=not tensor._neg)
 
 
-def _number(where: Any) -> int | None:
-    """Return the number of a CUDA device; None for the CPU."""
-    if where is None:
-        return None
-    place = where if isinstance(where, device) else device(str(where))
-    if place.type == "cpu":
-        return None
-    return cuda.current_device() if place.index is None else place.index
+def _number(where: Any) -> int:
+    """Return the number of a CUDA device: tensors in host memory are not made here."""
+    return cuda._index(where if isinstance(where, device) else device(str(where)))
 
 
 def _shape(size: Any) -> Any:
@@ -289,10 +261,7 @@ def _shape(size: Any) -> Any:
 def empty(
     *size: Any, dtype: dtype = float32, device: Any = None, requires_grad: Any = False
 ) -> Tensor:
-    number = _number(device)
-    if number is None:
-        return Tensor(np.empty(_shape(size), dtype._numpy)).requires_grad_(requires_grad)
-    with cuda._current(number):
+    with cuda._current(_number(device)):
         return Tensor(_device_empty(_shape(size), dtype._numpy)).requires_grad_(requires_grad)
 
 
@@ -304,11 +273,7 @@ def _device_empty(shape: Any, dtype: Any) -> Any:
 
 
 def full(size: Any, fill_value: Any, **keywords: Any) -> Tensor:
-    made = empty(size, **keywords)
-    if not made.is_cuda:
-        made._array[...] = fill_value
-        return made
-    return made.fill_(fill_value)
+    return empty(size, **keywords).fill_(fill_value)
 
 
 def zeros(*size: Any, **keywords: Any) -> Tensor:

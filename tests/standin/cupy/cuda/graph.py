@@ -9,12 +9,6 @@ from cupy.cuda import runtime
 class Graph:
     """What was captured from a stream; it ends with its object."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError(
-            "currently this class cannot be initiated by the user and must be created via stream "
-            "capture"
-        )
-
     def launch(self, stream: Any = None) -> None:
         runtime.graphLaunch(self.graphExec, _pointer(stream))
 

@@ -34,8 +34,6 @@ class UnownedMemory(BaseMemory):
 
     def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
         if device_id < 0:
-            if ptr == 0:
-                raise RuntimeError("UnownedMemory requires explicit device ID for a null pointer.")
             device_id = runtime.pointerGetAttributes(ptr).device
         self.ptr = ptr
         self.size = size
@@ -47,8 +45,6 @@ class MemoryPointer:
     """A place in memory, which it keeps."""
 
     def __init__(self, mem: BaseMemory, offset: int) -> None:
-        if not isinstance(mem, BaseMemory):
-            raise TypeError(f"Argument 'mem' has incorrect type (got {type(mem).__name__})")
         self.mem = mem
         self.ptr = mem.ptr + offset
         self.device_id = mem.device_id

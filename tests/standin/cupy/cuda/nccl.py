@@ -59,23 +59,10 @@ def groupEnd() -> None:
     check_status(calls.group_end())
 
 
-def _size(count: int) -> int:
-    """As Cython takes a size_t."""
-    if count < 0:
-        raise OverflowError("can't convert negative value to size_t")
-    return count.__index__()
-
-
 class NcclCommunicator:
     _comm = 0
 
     def __init__(self, ndev: int, commId: bytes, rank: int, config: object = None) -> None:
-        if not isinstance(commId, bytes):
-            raise TypeError(
-                f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})"
-            )
-        if len(commId) != rendezvous.ID_BYTES:
-            raise ValueError(f"commId length {len(commId)} != {rendezvous.ID_BYTES}.")
         status, self._comm = calls.init(ndev, commId, rank)
         check_status(status)
 
@@ -109,32 +96,30 @@ class NcclCommunicator:
         return self._told("size")
 
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:
-        terms = _Terms("all_reduce", _size(count), datatype, op)
+        terms = _Terms("all_reduce", count, datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
     def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream) -> None:
-        terms = _Terms("reduce", _size(count), datatype, op, root)
+        terms = _Terms("reduce", count, datatype, op, root)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
-        terms = _Terms("broadcast", _size(count), datatype, 0, root)
+        terms = _Terms("broadcast", count, datatype, 0, root)
         check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
 
     def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
-        terms = _Terms("reduce_scatter", _size(recvcount), datatype, op)
+        terms = _Terms("reduce_scatter", recvcount, datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
     def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
-        terms = _Terms("all_gather", _size(count), datatype)
+        terms = _Terms("all_gather", count, datatype)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
-        check_status(calls.message(self._comm, True, sendbuf, _size(count), datatype, peer, stream))
+        check_status(calls.message(self._comm, True, sendbuf, count, datatype, peer, stream))
 
     def recv(self, recvbuf, count, datatype, peer, stream) -> None:
-        check_status(
-            calls.message(self._comm, False, recvbuf, _size(count), datatype, peer, stream)
-        )
+        check_status(calls.message(self._comm, False, recvbuf, count, datatype, peer, stream))
 
     def check_async_error(self) -> None:
         result, error = calls.async_error(self._comm)

@@ -96,7 +96,7 @@ def malloc(size: int) -> int:
 
 def free(ptr: int) -> None:
     if ptr:
-        heap.free(_pop(_allocated, ptr))
+        heap.free(_allocated.pop(ptr))
 
 
 def hostAlloc(size: int, flags: int) -> int:
@@ -106,14 +106,7 @@ def hostAlloc(size: int, flags: int) -> int:
 
 
 def freeHost(ptr: int) -> None:
-    heap.unpin(_pop(_pinned, ptr))
-
-
-def _pop(blocks: dict[int, heap.Block], ptr: int) -> heap.Block:
-    try:
-        return blocks.pop(ptr)
-    except KeyError:
-        raise CUDARuntimeError(1) from None
+    heap.unpin(_pinned.pop(ptr))
 
 
 def pointerGetAttributes(ptr: int) -> PointerAttributes:
@@ -131,8 +124,6 @@ _SIDES = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True)
 
 
 def _copy(dst: int, src: int, size: int, kind: int) -> Any:
-    if kind not in _SIDES:
-        raise CUDARuntimeError(21)
     to, of = _SIDES[kind]
 
     def run() -> None:

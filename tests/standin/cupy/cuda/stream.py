@@ -53,8 +53,6 @@ class Event:
         self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
         self.ptr = 0
-        if interprocess and not disable_timing:
-            raise ValueError("Timing must be disabled for interprocess events")
         self.ptr = runtime.eventCreateWithFlags(
             (block and runtime.eventBlockingSync)
             | (disable_timing and runtime.eventDisableTiming)

@@ -19,6 +19,7 @@ SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR = 0, 1, 2, 3
 INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
 
 FIRST_OWN_OP = 5
+_own_ops = itertools.count(FIRST_OWN_OP)
 """Numbers of reductions that were made for a communicator begin here."""
 
 handles = itertools.count(0x7F40_0000_0000, 0x1000)
@@ -52,14 +53,9 @@ def _registered(communicator: Communicator) -> int:
 
 def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
     """Create a communicator; return a status and its handle. Blocks until all ranks do so."""
-    if not 0 <= rank < size:
-        return INVALID_ARGUMENT, 0
     if control.rank_is("STANDIN_FAIL_INIT", rank):
         return SYSTEM_ERROR, 0
-    try:
-        device = devices.device()
-    except CUDARuntimeError:
-        return CUDA_ERROR, 0
+    device = devices.device()
     if control.rank_is("STANDIN_LATE_RANK", rank):
         while True:
             time.sleep(60)
@@ -74,17 +70,15 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
     return SUCCESS, _registered(made)
 
 
-def shrink(handle: int, exclude: list[int], flags: int) -> tuple[int, int]:
+def shrink(handle: int, exclude: list[int]) -> tuple[int, int]:
     """Create a communicator of the ranks that are left; only they call. Blocks."""
     parent = _communicators.get(handle)
-    if parent is None or parent.rank in exclude:
+    if parent is None:
         return INVALID_ARGUMENT, 0
     left = [rank for rank in range(parent.size) if rank not in exclude]
     number = parent.children
     parent.children += 1
-    if flags & 1:
-        _stop(parent)
-    elif parent.busy():
+    if parent.busy():
         control.violation(
             "an NCCL communicator was shrunk with calls under way, which can block for ever"
         )
@@ -353,8 +347,8 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
         return INVALID_USAGE  # a message to itself has both sides in one group
     try:
         found = [streams.find(s, communicator.device.number) for _, s in entries]
-        first, others = found[0], [s for s in dict.fromkeys(found) if s is not found[0]]
-        if any(stream.device is not communicator.device for stream in found):
+        (first,) = dict.fromkeys(found)  # a group on several streams is nobody's here
+        if first.device is not communicator.device:
             return CUDA_ERROR
         for call in calls:
             if isinstance(call, Collective):
@@ -362,13 +356,9 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
                 communicator.registers(call)
         if first.capture is not None:
             calls = tuple(map(communicator.recorded, calls))
-        for other in others:
-            first.after(other.mark())
         communicator.order(first)
         first.put(lambda: communicator.carry_out(calls), (communicator,))
         communicator.launched(first)
-        for other in others:
-            other.after(first.mark())
     except CUDARuntimeError:
         return CUDA_ERROR
     except Stopped:
@@ -381,13 +371,8 @@ def make_factor(handle: int, scalar: bytes, datatype: int) -> tuple[int, int]:
     communicator = _communicators.get(handle)
     if communicator is None or not _known(datatype):
         return INVALID_ARGUMENT, 0
-    dtype = DTYPES[datatype]
-    if len(scalar) != dtype.itemsize:
-        return INVALID_ARGUMENT, 0
-    number = FIRST_OWN_OP + len(communicator.factors)
-    while number in communicator.factors:
-        number += 1
-    communicator.factors[number] = datatype, np.frombuffer(scalar, dtype)[0:1].copy()
+    number = next(_own_ops)
+    communicator.factors[number] = datatype, np.frombuffer(scalar, DTYPES[datatype])
     return SUCCESS, number
 
 

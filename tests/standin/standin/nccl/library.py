@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from standin import control, devices, heap
+from standin import control, heap
 from standin.errors import CUDARuntimeError
 from standin.nccl import algorithms, calls, rendezvous
 from standin.nccl.collectives import Terms
@@ -64,12 +64,6 @@ def _number(x: Any) -> int:
     return (x if isinstance(x, int | None) else x.value) or 0
 
 
-def _store(reference: Any, value: int) -> None:
-    """Write through ctypes.byref or ctypes.pointer."""
-    target = reference._obj if hasattr(reference, "_obj") else reference.contents
-    target.value = value
-
-
 selected: list[tuple[str, str]] = []
 """Collectives that were called with settings, and the algorithms that these named."""
 
@@ -93,8 +87,24 @@ def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
 def _given(status_and_value: tuple[int, int], reference: Any) -> int:
     status, value = status_and_value
     if not status:
-        _store(reference, value)
+        reference._obj.value = value
     return status
+
+
+def _taking(kind: str, words: str) -> Callable[..., int]:
+    """Return the function of a collective, which takes C's arguments of these names."""
+
+    def call(_library: object, *given: Any) -> int:
+        of = dict(zip(words.split(), map(_number, given), strict=True))
+        terms = Terms(kind, of["count"], of["datatype"], of.get("op", 0), of.get("root", 0))
+        checked = (
+            os.environ.get("NCCL_CHECK_POINTERS") == "1"
+        )  # NCCL 2.30 misc/argcheck.cc, ArgsCheck
+        if checked and kind in ("gather", "scatter") and not (of["send"] and of["recv"]):
+            return calls.INVALID_ARGUMENT
+        return calls.collective(of["comm"], terms, of["send"], of["recv"], of["stream"])
+
+    return call
 
 
 class Library:
@@ -110,7 +120,7 @@ class Library:
         return partial(_selecting, _SELECTING[name], plain) if name in _SELECTING else plain
 
     def ncclGetVersion(self, version: Any) -> int:
-        _store(version, control.nccl_version())
+        version._obj.value = control.nccl_version()
         return 0
 
     def ncclGetErrorString(self, status: Any) -> bytes:
@@ -127,7 +137,7 @@ class Library:
         except CUDARuntimeError:
             return calls.CUDA_ERROR
         _allocated[block.pointer] = block
-        _store(pointer, block.pointer)
+        pointer._obj.value = block.pointer
         return 0
 
     def ncclMemFree(self, pointer: Any) -> int:
@@ -156,11 +166,11 @@ class Library:
         if control.rank_is("STANDIN_FAIL_REGISTER", communicator.rank):
             return calls.INTERNAL_ERROR
         if os.environ.get("NCCL_LOCAL_REGISTER") == "0":
-            _store(handle, 0)
+            handle._obj.value = 0
             return 0
         key = next(calls.handles)
         communicator.registered[key] = _number(pointer), _number(size)
-        _store(handle, key)
+        handle._obj.value = key
         return 0
 
     def ncclCommDeregister(self, comm: Any, handle: Any) -> int:
@@ -186,11 +196,8 @@ class Library:
             if len(value) != width:
                 control.violation(f"a premul-sum scalar of {len(value)} bytes, not {width}")
                 return calls.INVALID_ARGUMENT
-        elif _number(residence) == 1:  # ncclScalarHostImmediate
+        else:  # ncclScalarHostImmediate
             value = ctypes.string_at(_number(scalar), width)
-        else:
-            devices.device().check()
-            value = heap.view(_number(scalar), width).tobytes()
         return _given(calls.make_factor(_number(comm), value, kind), op)
 
     def ncclRedOpDestroy(self, op: Any, comm: Any) -> int:
@@ -226,7 +233,7 @@ class Library:
         self, comm: Any, exclude: Any, count: Any, made: Any, config: Any, flags: Any
     ) -> int:
         left_out = [int(exclude[i]) for i in range(_number(count))]
-        return _given(calls.shrink(_number(comm), left_out, _number(flags)), made)
+        return _given(calls.shrink(_number(comm), left_out), made)
 
     def ncclCommDestroy(self, comm: Any) -> int:
         return calls.destroy(_number(comm))
@@ -259,55 +266,26 @@ class Library:
 
     # Calls
 
-    def ncclAllReduce(self, send, recv, count, datatype, op, comm, stream) -> int:
-        return _call("all_reduce", send, recv, count, datatype, comm, stream, op=op)
+    ncclAllReduce = _taking("all_reduce", "send recv count datatype op comm stream")
+    ncclReduce = _taking("reduce", "send recv count datatype op root comm stream")
+    ncclBroadcast = _taking("broadcast", "send recv count datatype root comm stream")
+    ncclReduceScatter = _taking("reduce_scatter", "send recv count datatype op comm stream")
+    ncclAllGather = _taking("all_gather", "send recv count datatype comm stream")
+    ncclAlltoAll = _taking("all_to_all", "send recv count datatype comm stream")
+    ncclGather = _taking("gather", "send recv count datatype root comm stream")
+    ncclScatter = _taking("scatter", "send recv count datatype root comm stream")
 
-    def ncclReduce(self, send, recv, count, datatype, op, root, comm, stream) -> int:
-        return _call("reduce", send, recv, count, datatype, comm, stream, op=op, root=root)
+    def ncclSend(self, *given: Any) -> int:
+        return _message(True, *map(_number, given))
 
-    def ncclBroadcast(self, send, recv, count, datatype, root, comm, stream) -> int:
-        return _call("broadcast", send, recv, count, datatype, comm, stream, root=root)
-
-    def ncclReduceScatter(self, send, recv, count, datatype, op, comm, stream) -> int:
-        return _call("reduce_scatter", send, recv, count, datatype, comm, stream, op=op)
-
-    def ncclAllGather(self, send, recv, count, datatype, comm, stream) -> int:
-        return _call("all_gather", send, recv, count, datatype, comm, stream)
-
-    def ncclAlltoAll(self, send, recv, count, datatype, comm, stream) -> int:
-        return _call("all_to_all", send, recv, count, datatype, comm, stream)
-
-    def ncclGather(self, send, recv, count, datatype, root, comm, stream) -> int:
-        return _call("gather", send, recv, count, datatype, comm, stream, root=root)
-
-    def ncclScatter(self, send, recv, count, datatype, root, comm, stream) -> int:
-        return _call("scatter", send, recv, count, datatype, comm, stream, root=root)
-
-    def ncclSend(self, send, count, datatype, peer, comm, stream) -> int:
-        return _message(True, send, count, datatype, peer, comm, stream)
-
-    def ncclRecv(self, recv, count, datatype, peer, comm, stream) -> int:
-        return _message(False, recv, count, datatype, peer, comm, stream)
-
-
-def _call(
-    kind: str, send: Any, recv: Any, count: Any, datatype: Any, comm: Any, stream: Any,
-    *, op: Any = 0, root: Any = 0,
-) -> int:  # fmt: skip
-    terms = Terms(kind, _number(count), _number(datatype), _number(op), _number(root))
-    checked = os.environ.get("NCCL_CHECK_POINTERS") == "1"  # NCCL 2.30 misc/argcheck.cc, ArgsCheck
-    if checked and kind in ("gather", "scatter") and not (_number(send) and _number(recv)):
-        return calls.INVALID_ARGUMENT
-    return calls.collective(_number(comm), terms, _number(send), _number(recv), _number(stream))
+    def ncclRecv(self, *given: Any) -> int:
+        return _message(False, *map(_number, given))
 
 
 def _message(
-    sends: bool, pointer: Any, count: Any, datatype: Any, peer: Any, comm: Any, stream: Any
+    sends: bool, pointer: int, count: int, datatype: int, peer: int, comm: int, stream: int
 ) -> int:
-    return calls.message(
-        _number(comm), sends, _number(pointer), _number(count), _number(datatype), _number(peer),
-        _number(stream),
-    )  # fmt: skip
+    return calls.message(comm, sends, pointer, count, datatype, peer, stream)
 
 
 library = Library()
