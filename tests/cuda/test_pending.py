@@ -175,7 +175,7 @@ def test_nor_is_it_where_the_abort_comes_while_the_event_is_asked_for(stream, as
 
 @pytest.mark.standin
 def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, monkeypatch):
-    """An event may never come for it, and the watchdog tells."""
+    """An event may never come for it, and the watchdog tells; also where it may ask for nothing else."""
     from standin import devices
 
     pending, told = pending_calls()
@@ -188,26 +188,14 @@ def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, monke
     monkeypatch.setattr(devices.device(DEVICE), "error", 700)
     with pytest.raises(CommunicationError, match="CUDA has failed"):
         streams.ready(event)
+    lost, told_of_it = pending_calls()
     pending.look(NOW)
-    ((_, error),) = told
-    assert "CUDA has failed" in str(error)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", devices.device(DEVICE).check)
+    lost.look(NOW)
+    for (_, error), *more in (told, told_of_it):
+        assert "CUDA has failed" in str(error)
+        assert not more
     held_up.let_go()
-
-
-@pytest.mark.standin
-def test_a_device_that_has_failed_for_good_ends_the_communicator(stream, monkeypatch):
-    from standin.errors import CUDARuntimeError
-
-    pending, told = pending_calls()
-    noted(pending, stream, LARGE)
-
-    def lost():
-        raise CUDARuntimeError(700)
-
-    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lost)
-    pending.look(NOW)
-    ((_, error),) = told
-    assert isinstance(error, CommunicationError)
 
 
 def test_trap_the_watchdog_has_a_device_of_its_own(monkeypatch):
