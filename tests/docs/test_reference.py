@@ -40,7 +40,7 @@ def types(file: Path) -> Iterator[str]:
                 yield name
 
 
-OWN_PARTS = {"collectives", "device", "fingerprint", "pairing"}
+OWN_PARTS = {"collectives", "device", "pairing"}
 """Contracts that no backend needs: what hpccomm's own parts tell each other."""
 
 

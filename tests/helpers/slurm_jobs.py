@@ -34,7 +34,7 @@ def one_node() -> Iterator[dict[str, str]]:
         pytest.skip(f"{', '.join(missing)} not installed (Debian: slurm-wlm munge libpmix-dev)")
     # The path of a socket has little room: not pytest's long folder names.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
-    control = ["bash", str(CHECKOUT / "tests" / "slurm" / "one_node.sh")]
+    control = ["bash", str(CHECKOUT / "tests" / "tools" / "slurm" / "one_node.sh")]
     # Jobs that fail leave dumps, and Open MPI's launcher leaves files.
     own = {
         "SLURM_CONF": str(folder / "slurm.conf"),

@@ -20,7 +20,7 @@ def launch(tmp_path: Path, mpiexec: Mpiexec) -> Mpiexec:
 
     def run(ranks: int, text: str, limit: int = 30) -> subprocess.CompletedProcess[str]:
         (tmp_path / "pytest.ini").write_text(
-            f"[pytest]\npythonpath = {CONFTEST.parent.parent}\n"
+            f"[pytest]\npythonpath = {CONFTEST.parents[1]} {CONFTEST.parents[1] / 'helpers'}\n"
             f"faulthandler_timeout = {limit}\nfaulthandler_exit_on_timeout = true\n"
         )
         (tmp_path / "test_planted.py").write_text(text)

@@ -42,21 +42,21 @@ def test_a_run_is_running_as_long_as_its_writer_has_the_file(writer, example, ca
 
 
 def test_a_run_that_ends_while_it_is_read_is_not_taken_for_interrupted(writer, monkeypatch):
-    ask = reader.origin.held
+    ask = reader.facts.held
 
     def held(*of):
         found = ask(*of)
         writer.end("completed")
         return found
 
-    monkeypatch.setattr(reader.origin, "held", held)
+    monkeypatch.setattr(reader.facts, "held", held)
     assert statuses(writer)[1] in ("running", "completed")
 
 
 def test_a_file_that_its_writer_has_just_replaced_is_not_interrupted(writer):
     old = os.open(writer.path, os.O_RDONLY)
     writer.end("completed")
-    assert reader.origin.held(old, writer.path)
+    assert reader.facts.held(old, writer.path)
     os.close(old)
 
 

@@ -266,7 +266,7 @@ def test_a_part_without_anything_is_not_taken_for_an_earlier_recording(tmp_path)
 def test_a_killed_program_leaves_what_was_flushed(tmp_path):
     path = tmp_path / "t.h5"
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parents[1] / each) for each in ('', 'helpers')]}\n"
         "from results.test_recordings import *\n"
         "recording_file.EVERY_SECONDS = 0.0\n"
         "recording_file.CAPACITY |= {'blocks': 3, 'packed': 1000, 'events': 1, 'texts': 10, 'steps': 3}\n"

@@ -16,7 +16,7 @@ from ..conftest import launch_environment
 # Everything takes long, and long enough to be seen.
 PROGRAM = """
 import contextlib, sys, time
-from hpccomm.bench import progress
+from hpccomm.tools import progress
 from hpccomm.tools.main import main
 
 close = progress.Progress.close

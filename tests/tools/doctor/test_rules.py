@@ -17,7 +17,7 @@ from hpccomm.tools.doctor.rules import RULES
 
 PLANTED = [
     importlib.import_module(f"planted_trees.{path.stem}")
-    for path in sorted((Path(__file__).parents[2] / "planted_trees").glob("*.py"))
+    for path in sorted((Path(__file__).parents[2] / "helpers" / "planted_trees").glob("*.py"))
 ]
 SOUND = {source: facts for module in PLANTED for source, facts in module.SOUND.items()}
 OTHER = {"host.boot_id": "9b0d3f0e-0000-4000-8000-000000000002"}

@@ -31,7 +31,7 @@ from hpccomm.tools.main import main
 LOGS = Path(__file__).parent / "logs"
 with (LOGS / "cases.tsv").open(newline="") as table:
     CASES = {row["log"]: row["first"] for row in csv.DictReader(table, delimiter="\t")}
-WILD = LOGS.parents[1] / "logs" / "data"
+WILD = LOGS.parents[1] / "runs" / "logs" / "data"
 MOST_LINES = 15
 BY_NAME = {each.name: each for each in meanings.TABLE}
 SHARE = Path(sys.prefix) / "share"
@@ -504,7 +504,7 @@ def test_standard_input_is_read(subject: list[str]) -> None:
 
 
 def test_the_documentation_shows_what_is_printed() -> None:
-    page = (LOGS.parents[2] / "docs" / "how_to" / "explain.rst").read_text()
+    page = (LOGS.parents[3] / "docs" / "how_to" / "explain.rst").read_text()
     shown = re.findall(r"^   \$ hpccomm explain ([\w-]+)\.log\n((?:   .*\n)+)", page, re.MULTILINE)
     assert len(shown) >= 4
     for name, text in shown:

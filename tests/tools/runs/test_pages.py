@@ -7,7 +7,7 @@ import pytest
 
 from hpccomm.schedules.algorithms import ALGORITHMS
 
-PAGES = Path(__file__).parents[3] / "docs/algorithms"
+PAGES = Path(__file__).parents[3] / "docs/explanation/algorithms"
 
 
 @pytest.mark.parametrize("name", sorted({name for named in ALGORITHMS.values() for name in named}))
