@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from hpccomm.calls.policy import CASES
+from hpccomm.calls.tuning_table import CASES
 from hpccomm.contracts.collectives import DESCRIPTIONS
-from hpccomm.contracts.variables.tables import config_fields, known
+from hpccomm.contracts.variables import config_fields, known
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful

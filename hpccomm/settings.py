@@ -225,7 +225,7 @@ def _check_hints(name: str, value: object) -> Mapping[str, str]:
 def _check_nccl_config(name: str, value: object) -> Mapping[str, int | str]:
     if value == {}:
         return {}
-    from hpccomm.contracts.variables.tables import (
+    from hpccomm.contracts.variables import (
         checked,  # its tables are read where they are needed
     )
 

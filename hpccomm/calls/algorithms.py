@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpccomm.calls import policy
-from hpccomm.calls.execution.program import MemoryProgram, Program, compiled, compiled_in_memory
-from hpccomm.calls.execution.runner import Runner
-from hpccomm.calls.execution.variants import Variants
+from hpccomm.calls.program import (
+    MemoryProgram,
+    Program,
+    Variants,
+    compiled,
+    compiled_in_memory,
+)
+from hpccomm.calls.runner import Runner
 from hpccomm.contracts.backend import Backend, Implementation
 from hpccomm.contracts.signature import Choice, Signature, of_call
 from hpccomm.contracts.transport import Reach
@@ -67,7 +72,7 @@ def sharing(backend: Backend, settings: Settings) -> Sharing | None:
 
 
 def memory_way(found: Sharing | None) -> str:
-    """Return how plain arrays are reached, as `policy.Shape` names it."""
+    """Return how plain arrays are reached, as `Shape` names it."""
     if found is None:
         return "off"
     return "pages" if found.plain else "staging"

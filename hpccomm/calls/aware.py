@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap import cuda_aware, mpi
 from hpccomm.backends.control import Control
-from hpccomm.calls.execution.runner import FIRST_TAG
 from hpccomm.calls.on_device import DeviceProgram, OnDevice
 from hpccomm.calls.policy import NATIVE
+from hpccomm.calls.runner import FIRST_TAG
 from hpccomm.calls.staged import SendOrder, StagedDispatch
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, Span, message_name

@@ -1,7 +1,10 @@
 """Which way a call on device arrays takes, and hpccomm's algorithms on them.
 
 What stays on the device is what the library has itself, and hpccomm's algorithms over its messages: to move data, or
-as asked by name. Everything else goes through the host (`staged`). `nccl` and `aware` are the two libraries.
+as asked by name. Everything else goes through the host (`hpccomm.calls.staged`).
+
+The libraries are NCCL (`NcclDispatch`), which runs on streams without the host, and a CUDA-aware MPI
+(`hpccomm.calls.aware`). `hpccomm.communicator.making` chooses between them.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm.calls import policy
-from hpccomm.calls.execution.program import Program, Slice, Step, Transit, compiled
+from hpccomm.calls.policy import NATIVE
+from hpccomm.calls.program import Program, Slice, Step, Transit, compiled
 from hpccomm.calls.proving import proven
 from hpccomm.calls.staged import StagedDispatch
 from hpccomm.contracts.device import (
@@ -24,10 +28,12 @@ from hpccomm.contracts.device import (
     Piece,
     Pieces,
     Span,
+    message_name,
 )
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.arrays import DeviceFolder, folds
 from hpccomm.memory.cuda.memory import Scratch, copy
 from hpccomm.memory.cuda.streams import used
@@ -309,3 +315,96 @@ class DeviceProgram:
         buffer, where = part
         whole = Span(at[buffer], self._sizes[buffer], self._dtype)
         return whole if where is None else whole.part(where)
+
+
+class NcclDispatch(OnDevice):
+    """The way of device arrays over NCCL.
+
+    Parameters
+    ----------
+    devices : DeviceBackend
+        Moves the data.
+    topology : Topology
+        Which ranks share a node.
+    settings : Settings
+        Of the communicator.
+    staged : StagedDispatch
+        The way of what NCCL lacks.
+    """
+
+    over = "over its messages"
+
+    def __init__(
+        self,
+        devices: DeviceBackend,
+        topology: Topology,
+        settings: Settings,
+        staged: StagedDispatch,
+    ) -> None:
+        super().__init__(devices.rank, topology, devices.device, settings, staged, devices)
+        self.name = devices.name
+        self._devices = devices
+
+    def running(self, program: DeviceProgram) -> DeviceImplementation:
+        """Return what puts a program on a stream, so that the host never waits, and a graph can be captured."""
+        device, exchange = self._device, self._devices.exchange
+
+        def launch(send: int, recv: int, stream: int) -> None:
+            with used(stream, device):
+                at, alive = program.buffers(send, recv)
+                for receives, sends, local in program.turns:
+                    coming, going = program.pieces(receives, at), program.pieces(sends, at)
+                    if coming or going:
+                        exchange(coming, going, stream)
+                    program.carry_out(local, at, stream)
+                del alive  # from here on the pool gives it to what comes later on this stream
+
+        return DeviceImplementation(launch)
+
+    def message(
+        self, receives: Pieces, sends: Pieces, tag: int
+    ) -> tuple[Choice, DeviceImplementation]:
+        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+
+        Raises
+        ------
+        UsageError
+            If the tag is not 0.
+        """
+        if tag:
+            raise UsageError(
+                f"tag is {tag}, and NCCL's messages have no tags; leave it at 0, or send host arrays"
+            )
+        reason, name = "NCCL has messages of its own", message_name(receives, sends)
+        choice = Choice(name, "cuda", self.name, NATIVE, None, False, reason)
+        # Both ends find the same size, so none waits for an empty message.
+        coming = [each for each in receives if each.data.elements]
+        going = [each for each in sends if each.data.elements]
+        exchange, begin = self._devices.exchange, None
+        if any(out.data.overlaps(come.data) for out in going for come in coming):
+            sources, going = going, []
+
+            def begin(_send: int, _recv: int, stream: int) -> Begun:
+                """Copy what the messages that come would overwrite."""
+                going[:], alive = [], []
+                with used(stream, self._device):
+                    for peer, data in sources:
+                        memory = self.scratch.empty(data.nbytes)
+                        alive.append(memory)
+                        copy(data.pointer, memory.data.ptr, data.nbytes, stream)
+                        going.append(Piece(peer, data._replace(pointer=memory.data.ptr)))
+                return Begun(0, 0, alive)
+
+        def launch(_send: int, _recv: int, stream: int) -> None:
+            if coming or going:
+                exchange(coming, going, stream)
+
+        return choice, DeviceImplementation(launch, begin=begin, groups=True)
+
+    def close(self) -> None:
+        """Free NCCL's communicators, and the memory of captured graphs. Local; blocks; idempotent.
+
+        After all that is under way has ended; graphs are not replayed any more.
+        """
+        self._devices.close()
+        super().close()

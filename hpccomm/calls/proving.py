@@ -27,7 +27,7 @@ from hpccomm.schedules.proof import (
     prove_all,
     signatures,
 )
-from hpccomm.schedules.proof.arguments import REACHED
+from hpccomm.schedules.proof.case import REACHED
 from hpccomm.schedules.schedule import Build, Channel, Group, Rounds, Schedule, Tuning, whole
 
 logger = logging.getLogger("hpccomm")

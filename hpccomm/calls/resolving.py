@@ -1,18 +1,14 @@
 """Checks the arguments of each collective call, and makes its signature for the backend.
 
 `CallKind` is what the arguments mean without their sizes: a program that has another size in each call has few kinds.
-Pure functions of dtypes, shapes and numbers, which read the description of the collective. The
+These are pure functions of dtypes, shapes and numbers, which read the description of the collective. The
 memory itself is checked elsewhere: its layout by the lanes, overlap when a decision is looked up.
-`prepared_calls`, `counts` and `packing` call it.
 
-Collective calls on numbers: what comes is a number of the given class, or an array of all ranks' numbers.
-
-`core` comes here where the x of a call is a number. Integers travel as int64 and floats as float64, whatever
-their width, beside a one. Ranks easily differ here: one that has no data gives 0 where the others give 0.5.
-What has come of the ones tells that in each call, at no cost.
-
-Python's numbers keep Python's meaning: integers are exact or refused, SUM and PROD of bool count, and AVG
-divides. NumPy's keep that of their arrays.
+A call may also be on a number (`call_on_number`). Its result is a number of the given class, or an array of all
+ranks' numbers. Integers travel as int64 and floats as float64, whatever their width, beside a one. Ranks
+easily differ here: one that has no data gives 0 where the others give 0.5. The fold of the ones shows that
+in each call, at no cost. Python's numbers keep Python's meaning: integers are exact or refused, SUM and
+PROD of bool count, and AVG divides. NumPy's keep that of their arrays.
 """
 
 import math

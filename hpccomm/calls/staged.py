@@ -1,15 +1,8 @@
 """The dispatch of device arrays through pinned host memory, over the host's dispatch.
 
-Large arrays go in parts: while the host communicates one, the next is copied to the host, and the
-last one back to the device. The device lane uses it if `hpccomm.communicator.making` chose it.
-
-Cuts a collective on a large array into calls on its parts, one after the other.
-
-`staged` moves device arrays part by part.
-
-Keeps messages in the order in which they were begun, whichever is ready first.
-
-`aware` and `staged` exchange users' messages by it.
+A collective on a large array is cut into calls on its parts. While the host communicates one part, the next is
+copied to the host, and the last one back to the device. Messages keep the order in which they were begun,
+whichever is ready first (`SendOrder`). The device lane uses it if `hpccomm.communicator.making` chose it.
 """
 
 import threading
@@ -30,7 +23,7 @@ from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import BufferMismatch
-from hpccomm.memory.cuda.pinned import POOL, PinnedBlock, copied
+from hpccomm.memory.cuda.memory import POOL, PinnedBlock, copied
 from hpccomm.memory.cuda.streams import follow, make_stream, on_device, passed
 from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import completed

@@ -24,7 +24,8 @@ from hpccomm.backends.mpi import ended_making
 from hpccomm.calls import policy
 from hpccomm.calls.algorithms import memory_way, sharing
 from hpccomm.calls.core import counting, dropped, end_dropped
-from hpccomm.calls.policy import Machine, Table, Tables
+from hpccomm.calls.policy import Machine, Tables
+from hpccomm.calls.tuning_table import Table
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.making import make
 from hpccomm.contracts.backend import Backend
@@ -271,9 +272,7 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
             found = library, processor(), cores()
             tuned: tuple[Table, ...] = ()
             if merged.tuning_file:
-                from hpccomm.calls.policy import stored
-
-                tuned = stored.read(merged.tuning_file)
+                tuned = policy.read(merged.tuning_file)
             links: tuple[str, ...] = ()
             if merged.network:
                 from hpccomm.schedules.cost.network import dump, load

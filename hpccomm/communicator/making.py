@@ -92,7 +92,7 @@ def open_device_lane(
     # From here on there is a device. Hosts without one load none of what it takes.
     def nccl() -> Opened:
         from hpccomm.backends.nccl import open_nccl
-        from hpccomm.calls.nccl import NcclDispatch
+        from hpccomm.calls.on_device import NcclDispatch
 
         backend_of_device, why = open_nccl(
             backend,

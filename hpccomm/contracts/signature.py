@@ -1,9 +1,8 @@
 """A collective call without its memory: sizes, dtype, reduction, root; and the decision for it.
 
-The communicator makes the signature of the arguments; backends, dispatch and algorithms read it. The dispatches decide;
-`Communicator.explain`, records, hooks and messages show it.
-
-The identity of a call, with the values that ranks must ask for alike in it.
+The communicator makes the `Signature` of the arguments; backends, dispatches and algorithms read it. The
+dispatches decide (`Choice`); `Communicator.explain`, records, hooks and messages show it. A
+`CallFingerprint` holds the values of a call that all ranks must ask for alike.
 """
 
 import json

@@ -1,11 +1,8 @@
 """Point-to-point transfer of bytes, as every backend gives it.
 
-Also the memory that ranks of a node share, and messages bound for plans. The runner of schedules,
-messages and the control plane call it.
-
-Arrived messages, whose sender, tag or size the receiver does not know before.
-
-Backends implement it; ``Communicator.probe`` and receives from any sender call it.
+Also the memory that ranks of a node share, messages bound for plans, and `Arrivals`: messages whose sender, tag or
+size the receiver does not know before. The runner of schedules, messages and the control plane call them;
+``Communicator.probe`` and receives from any sender call the last.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

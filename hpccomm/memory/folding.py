@@ -1,19 +1,15 @@
 """Folds contributions in host memory, with the meaning that `hpccomm.reductions` gives them.
 
-Schedules' folds, windows and MPI's user-defined reductions run it.
+Schedules' folds, windows and MPI's user-defined reductions run a `Folder`.
 
-Tries a user's function before it reduces anything: a reduction has to be commutative and so on.
-
-A function that is not elementwise, commutative and associative gives another result on each number of
-ranks, and with each algorithm. Nothing in the result shows it. So the function is tried on a few values
-first, once for each dtype. With ``deterministic=True`` it is folded in rank order, and must only be
-elementwise.
+A user's function is tried before it reduces anything. A function that is not elementwise, commutative
+and associative gives another result on each number of ranks, and with each algorithm. Nothing in the
+result shows it. So it is tried on a few values first, once for each dtype. With ``deterministic=True``
+it is folded in rank order, and must only be elementwise.
 
 The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and
 no two combined ones differ in their sign alone: the element of the larger magnitude is a common
 reduction, which prefers one of two of equal magnitude.
-
-`hpccomm.memory.folding` tries a function on its first use.
 """
 
 from collections.abc import Callable, Sequence

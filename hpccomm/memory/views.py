@@ -1,8 +1,6 @@
 """Views of arrays of any kind: NumPy arrays over the same memory, or device arrays.
 
-Every call of a communicator begins with them.
-
-Memory that calls use one after the other: runners, windows and shared memory take it here.
+Every call of a communicator begins with them. A `ScratchBuffer` is memory that calls use one after the other.
 """
 
 import ctypes

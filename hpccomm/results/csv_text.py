@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.contracts.variables.tables import version_code
+from hpccomm.contracts.variables import version_code
 from hpccomm.results import rates, table
 from hpccomm.results.rates import SUMMARY, summary
 from hpccomm.results.schema import UNCHECKED, Column, Config, Row, RunInfo, columns

@@ -28,7 +28,6 @@ from typing import Any, Protocol, TypeVar, cast
 from hpccomm.contracts.backend import both
 from hpccomm.contracts.signature import CallFingerprint, Choice, Signature
 from hpccomm.contracts.transport import Steps
-from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.progress import COMPARED, DIGEST
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -43,6 +42,7 @@ from hpccomm.runtime.recorder import (
     user_site,
 )
 from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.state import harmless_error
 from hpccomm.runtime.waiting import drive, spun
 from hpccomm.runtime.work import SMALL_BYTES, Work
 

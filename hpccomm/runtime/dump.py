@@ -1,14 +1,12 @@
 """The dump of the flight recorder: this process's last calls, as JSON for `hpccomm explain`.
 
 It is written when a call or the process fails, and on SIGUSR1. Facts that PyTorch's flight recorder has too
-have its names.
-`hpccomm.tools.explain.dumps` reads it.
+have its names. `hpccomm.tools.explain.dumps` reads it.
 
-Counts of the messages that a rank has begun to send to each peer and to receive from each.
-
-Ranks that wait exchange these numbers, so that a message without a receive, or a receive without a
-message, can be named. Pure functions of plain data draw the conclusions, for `inquiry`, `verdict`
-and `hpccomm explain`.
+`Traffic` counts the messages that a rank has begun to send to each peer and to receive from each. It is
+dumped, and ranks that wait exchange it, so that a message without a receive, or a receive without a
+message, can be named. Pure functions of plain data draw the conclusions, for `inquiry`, `verdict` and
+`hpccomm explain`.
 """
 
 import contextlib

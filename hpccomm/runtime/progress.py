@@ -8,11 +8,10 @@ which every rank calls them. Messages are in no queue: each of them has begun.
 Waking the thread costs more than a small operation, and then it competes with the waiting thread
 for the interpreter. So it leaves a small operation to the thread that started it, and takes it over
 some milliseconds later. Until then, and for a while after the last operation, it polls by itself
-and need not be woken. `CallEngine` starts operations here.
+and need not be woken.
 
-Polled operations, and the digest of the calls of a communicator.
-
-The engine and the lanes start operations; records and messages show their labels.
+The engine and the lanes start an `Operation` as a `Task`; records and messages show its label. `digested` sums
+up the calls of a communicator, so that ranks can compare them.
 """
 
 import logging

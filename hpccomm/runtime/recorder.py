@@ -3,11 +3,10 @@
 A call is recorded when it begins, as one list that is never copied: recording costs a tenth of a
 microsecond. All other work is done on request. Dumps, messages and hooks read the records.
 
-A recording of this rank's calls while the program runs: it takes their records, and makes columns of them.
-
-`Reports` gives it each call when it has ended, and `Work` says when the program waits for one. A call costs a
-quarter of a microsecond then. A thread does the rest for thousands at a time, with loops of the
-interpreter's own. `hpccomm.communicator.recording` writes what it gives.
+A `Trace` records all calls of this rank while the program runs: it takes their records, and makes columns of
+them. `Reports` gives it each call when it has ended, and `Work` says when the program waits for one. A call
+costs a quarter of a microsecond then. A thread does the rest for thousands at a time, with loops of the
+interpreter's own. `hpccomm.communicator.recording` writes the columns.
 """
 
 import contextlib

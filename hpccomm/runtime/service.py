@@ -1,6 +1,7 @@
-"""The service thread: what must go on while the program's threads compute, or are stuck in a library.
+"""The service thread, and what outlives a call.
 
-It answers other processes and acts on signals as they come. Ten times a second it is the
+The thread does what must go on while the program's threads compute, or are stuck in a library. It
+answers other processes and acts on signals as they come. Ten times a second it is the
 watchdog, which checks everything that no thread polls: the longest wait of each
 communicator (`CallEngine.look`), and the calls on a device's streams (`PendingCalls`). A thread of
 its own asks the devices, since that may block for ever; the watchdog checks that thread too.
@@ -11,10 +12,8 @@ thread never just waits. It hears all its descriptors while it asks, sleeps (`Se
 a lock, and what ends the process or a communicator has a thread of its own (`Service.aside`). The
 rest of a look, such as the file of a dump or a call of MPI's, must be short beside that half second.
 
-Things that outlive a call: kept memory, steps at the exit, and safety after a fork.
-
-It also holds the statuses of the process's exit, and its last words. Everything that must run at
-the exit, or stay alive until then, is registered here.
+Everything that must stay alive until the exit (`keep`), run there (`at_exit`) or run after a fork
+(`after_fork`) is registered here too, with the process's exit status and its last words.
 """
 
 import atexit

@@ -21,7 +21,6 @@ from hpccomm.errors import (
     WaitTimeout,
     untied,
 )
-from hpccomm.runtime.failure import harmless_error
 from hpccomm.runtime.progress import ANY_OF, NOBODY, ProgressEngine, Task, awaiting
 from hpccomm.runtime.recorder import (
     BEGIN,
@@ -38,6 +37,7 @@ from hpccomm.runtime.recorder import (
     waited,
 )
 from hpccomm.runtime.reports import Tally
+from hpccomm.runtime.state import harmless_error
 from hpccomm.runtime.waiting import over_within
 from hpccomm.settings import check_bool, check_seconds
 from hpccomm.units import counted

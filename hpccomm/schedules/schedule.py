@@ -17,7 +17,7 @@ The executor, the prover and the simulator read a schedule in the same way:
   it is sent. Two messages of the same pair and round match in the order of their rows. So ranks
   never wait in a circle, even if a send completes only once its receive has begun.
 
-Algorithms build schedules. The executor (``hpccomm.calls.execution``), the proof, the cost model
+Algorithms build schedules. The executor (``hpccomm.calls.runner``), the proof, the cost model
 and the pictures read them.
 """
 

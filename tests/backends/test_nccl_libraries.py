@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from hpccomm.backends.nccl import borrowed, libnccl
+from hpccomm.backends.nccl import libnccl, opening
 
 
 class Libraries:
@@ -35,8 +35,8 @@ class Libraries:
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Libraries:
     # A name of its own each time: what is loaded stays.
-    monkeypatch.setattr(borrowed, "FILES", (f"lib{tmp_path.name}.so", "libtorch_cuda"))
-    monkeypatch.setattr(borrowed, "SYMBOL", "cbrt")
+    monkeypatch.setattr(opening, "FILES", (f"lib{tmp_path.name}.so", "libtorch_cuda"))
+    monkeypatch.setattr(opening, "SYMBOL", "cbrt")
     return Libraries(tmp_path)
 
 
@@ -57,13 +57,13 @@ def test_which_library_it_is_of(libraries, tmp_path, monkeypatch):
     of_own = owned("package_of_own", link, monkeypatch)  # a path that is not the real one
     elsewhere = owned("package_elsewhere", tmp_path / "nothing", monkeypatch)
     for given in (of_own, elsewhere, 1 << 40):
-        assert borrowed.another_library(given) == ""
+        assert opening.another_library(given) == ""
 
     libraries.load(f"other/{name}")
     of_other = owned("package_of_other", tmp_path / "other", monkeypatch)
-    assert borrowed.another_library(of_own) == ""
+    assert opening.another_library(of_own) == ""
     for given, is_or_may_be in ((of_other, "is"), (elsewhere, "may be"), (1 << 40, "may be")):
-        why = borrowed.another_library(given)
+        why = opening.another_library(given)
         assert f"nccl= {is_or_may_be} of another NCCL library" in why
         assert f"{tmp_path}/other/{name}, {tmp_path}/own/{name}" in why
         assert "LD_PRELOAD" in why
@@ -74,5 +74,5 @@ def test_one_that_is_built_into_pytorch_is_another(libraries, tmp_path, monkeypa
     monkeypatch.setattr(libnccl, "functions", lambda: own)
     libraries.load("torch/lib/libtorch_cuda.so")
     group = owned("torch_built", tmp_path / "torch", monkeypatch)
-    assert "is of another NCCL library" in borrowed.another_library(group)
-    assert "may be of another NCCL library" in borrowed.another_library(1 << 40)
+    assert "is of another NCCL library" in opening.another_library(group)
+    assert "may be of another NCCL library" in opening.another_library(1 << 40)

@@ -19,8 +19,8 @@ import wheels
 
 from hpccomm.backends.nccl import collectives, libnccl
 from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
-from hpccomm.contracts.variables.tables import config_fields
-from hpccomm.contracts.variables.tables import members as known_fields
+from hpccomm.contracts.variables import config_fields
+from hpccomm.contracts.variables import members as known_fields
 
 KINDS = {
     ctypes.c_void_p: "p", ctypes.c_size_t: "z", ctypes.c_int: "i", libnccl.UniqueId: "u",

@@ -13,8 +13,7 @@ import pytest
 import wheels
 from alone import python
 
-from hpccomm.contracts.variables.judging import Surroundings, VariableSetting, judge
-from hpccomm.contracts.variables.tables import known, version_code
+from hpccomm.contracts.variables import Surroundings, VariableSetting, judge, known, version_code
 
 FOLDERS = wheels.folders("nccl")
 CONSTANTS = set(Path(__file__).with_name("nccl_constants.txt").read_text().split())

@@ -131,17 +131,17 @@ except hpccomm.BackendUnavailable as error:
 @pytest.mark.parametrize("owner", ["cupy.cuda.nccl.NcclCommunicator", "nccl.core.Communicator"])
 def test_what_owners_hold_is_found_and_asked_of_the_library_that_they_use(owner: str) -> None:
     """An object without a communicator: to make one takes a device."""
-    from hpccomm.backends.nccl import borrowed
+    from hpccomm.backends.nccl import opening
 
     module, _, name = owner.rpartition(".")
     of = getattr(pytest.importorskip(module), name)
-    made = borrowed.BorrowedCommunicator(of.__new__(of) if "cupy" in owner else of())
-    assert made.unfit(0, 1, 0) == borrowed.NOT_THERE
-    assert borrowed.another_library(made._owner) == borrowed.another_library(1 << 40) == ""
+    made = opening.BorrowedCommunicator(of.__new__(of) if "cupy" in owner else of())
+    assert made.unfit(0, 1, 0) == opening.NOT_THERE
+    assert opening.another_library(made._owner) == opening.another_library(1 << 40) == ""
     memory = ctypes.create_string_buffer(
         1 << 20
     )  # without what NCCL puts at both ends (argcheck.cc)
-    wrong = borrowed.BorrowedCommunicator(ctypes.addressof(memory))
+    wrong = opening.BorrowedCommunicator(ctypes.addressof(memory))
     assert "invalid argument" in wrong.unfit(0, 1, 0)
 
 

@@ -19,14 +19,15 @@ from appending import example_info
 from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
-from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
+from hpccomm.calls import policy
 from hpccomm.calls.proving import proven
+from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import load
+from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
 from hpccomm.tools.main import main
@@ -111,8 +112,8 @@ def test_a_registered_algorithm_is_one_of_all(
     place = Shape("mpi", "Open MPI 5.0.11", 2, 1, 2, memory="pages", processor="here", cores=4)
     table = Table(place, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
     with Writer(tmp_path / "t.h5", example_info()) as writer:
-        writer.add_entry(stored.ENTRY, table.document())
-    assert stored.read(str(tmp_path / "t.h5")) == (table,)
+        writer.add_entry(policy.ENTRY, table.document())
+    assert policy.read(str(tmp_path / "t.h5")) == (table,)
     assert main(["plot", "--schedule", name, "--ranks", "5", "--text"]) == 0
     assert "all_gather" in capsys.readouterr().out
     simulated = ["simulate", "all_gather", "--cluster", "nvlink8", "-b", "64", "-e", "64"]

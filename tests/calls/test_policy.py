@@ -13,19 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.calls import policy
-from hpccomm.calls.policy import (
-    Machine,
-    Pick,
-    Policy,
-    Shape,
-    Table,
-    TableRow,
-    TableRows,
-    Tables,
-    stored,
-)
-from hpccomm.calls.policy.choosing import UNEVEN_BYTES
-from hpccomm.calls.policy.tables import documents, nearest
+from hpccomm.calls.policy import UNEVEN_BYTES, Machine, Policy, Tables, documents, nearest
+from hpccomm.calls.tuning_table import CASES, Pick, Shape, Table, TableRow, TableRows
 from hpccomm.contracts.collectives import COLLECTIVES, REDUCTIONS
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.errors import ConfigurationError, UsageError
@@ -342,7 +331,7 @@ def test_the_nearest_built_in_table_is_that_of_its_shape() -> None:
 
 @given(
     st.dictionaries(
-        st.tuples(st.sampled_from(COLLECTIVES), st.sampled_from(list(policy.CASES))),
+        st.tuples(st.sampled_from(COLLECTIVES), st.sampled_from(list(CASES))),
         st.lists(st.integers(1, 1 << 62), unique=True, max_size=3),
         max_size=5,
     ),
@@ -390,14 +379,14 @@ def test_a_file_with_no_table_that_can_be_used_is_refused(
     file, entry = tmp_path / "t.h5", tuned(place(2)).document()
     for number in (1, 2) if spoil else ():
         with Writer(file, example_info()) as writer:
-            writer.add_entry(stored.ENTRY, tuned(place(number)).document())
+            writer.add_entry(policy.ENTRY, tuned(place(number)).document())
     with Writer(file, example_info()) as writer:
         if spoil:
-            assert [table.shape.ranks for table in stored.read(str(file))] == [1, 2]
+            assert [table.shape.ranks for table in policy.read(str(file))] == [1, 2]
             spoil(entry)
-            writer.add_entry(stored.ENTRY, entry)
+            writer.add_entry(policy.ENTRY, entry)
     with pytest.raises(ConfigurationError, match=said):
-        stored.read(str(file))
+        policy.read(str(file))
 
 
 def test_what_is_no_results_file_is_refused(tmp_path: Path) -> None:
@@ -405,4 +394,4 @@ def test_what_is_no_results_file_is_refused(tmp_path: Path) -> None:
     words.write_text("no HDF5")
     for name, said in ((words, "not an HDF5 file"), (tmp_path, "read"), ("nowhere.h5", "read")):
         with pytest.raises(ConfigurationError, match=said):
-            stored.read(str(name))
+            policy.read(str(name))

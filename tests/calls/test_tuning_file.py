@@ -9,7 +9,8 @@ from appending import example_info
 
 import hpccomm
 from hpccomm import CommOptions
-from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
+from hpccomm.calls import policy
+from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 from hpccomm.communicator import creation
 from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
@@ -29,7 +30,7 @@ def shape(ranks: int = RANKS) -> Shape:
 def write(file: Path, *shapes: Shape) -> str:
     for each in shapes:
         with Writer(file, example_info()) as writer:
-            writer.add_entry(stored.ENTRY, Table(each, "2026-11-21", ROWS).document())
+            writer.add_entry(policy.ENTRY, Table(each, "2026-11-21", ROWS).document())
     return str(file)
 
 

@@ -15,18 +15,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpccomm import settings
-from hpccomm.contracts.variables import machine, tables
-from hpccomm.contracts.variables.judging import (
+from hpccomm.contracts import variables
+from hpccomm.contracts.variables import (
     FAULTS,
     Surroundings,
     VariableSetting,
+    config_fields,
     differing,
+    fitting,
+    here,
     judge,
     judge_all,
+    known,
     number,
+    version_code,
 )
-from hpccomm.contracts.variables.machine import here
-from hpccomm.contracts.variables.tables import config_fields, fitting, known, version_code
 from hpccomm.tools.perf import nccl_tests
 
 RAILS = Surroundings(
@@ -194,7 +197,7 @@ def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     )
     site.write_text("NCCL_IB_TIMEOUT=19\nNCCL_BUFFSIZE=8M\r\n")
     environ = {"NCCL_CONF_FILE": str(own), "NCCL_BUFFSIZE": "4194304", "HOME": str(tmp_path)}
-    found = judge_all(machine.settings(environ, site), Surroundings())
+    found = judge_all(variables.settings(environ, site), Surroundings())
     by_name = {(each.name, each.place): each for each in found}
     assert by_name["NCCL_IB_TIMEOUT", str(own)].verdict == "ok"
     assert by_name["NCCL_IB_TIMEOUT", str(site)].verdict == "shadowed"
@@ -206,13 +209,13 @@ def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     own.write_bytes(
         b"NCCL_ALGO=Ring\r\nNCCL_NET=a\x0bb\n"
     )  # setEnvFile takes \r\n for the end of a line, and no more
-    files = machine.settings({"NCCL_CONF_FILE": str(own)}, tmp_path / "none")
+    files = variables.settings({"NCCL_CONF_FILE": str(own)}, tmp_path / "none")
     assert [each[:2] for each in files[1:]] == [("NCCL_ALGO", "Ring"), ("NCCL_NET", "a\x0bb")]
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
     assert ("NCCL_NET", "Socket") in [
-        each[:2] for each in machine.settings({"HOME": str(tmp_path)}, site)
+        each[:2] for each in variables.settings({"HOME": str(tmp_path)}, site)
     ]
-    missing = judge_all(machine.settings({"NCCL_CONF_FILE": "~/nccl.conf"}, site), here())
+    missing = judge_all(variables.settings({"NCCL_CONF_FILE": "~/nccl.conf"}, site), here())
     assert (missing[0].verdict, "~" in missing[0].words) == ("misfit", True)
 
 
@@ -280,7 +283,7 @@ def test_open_mpi_has_the_parameters_of_the_table():
         ("UCX_DC_RETRY_COUNT", None),  # nearly UCX_RC_RETRY_COUNT
         ("MPICH_GPU_SUPPORT_ENABLED", None),  # HPE's
     ):
-        found = judge(VariableSetting(name, "1"), Surroundings(names=machine.installed))
+        found = judge(VariableSetting(name, "1"), Surroundings(names=variables.installed))
         assert (found and found.verdict) == (right and "unknown"), name
         assert right is None or right in found.remedy
     theirs = parameters("ompi_info", "all", "all", "--level", "9", "--parsable")
@@ -321,11 +324,11 @@ def test_what_the_programs_of_nccl_tests_read_is_theirs():
 FACTS = {"roce": "mlx5_0,mlx5_1", "roce_rate": 200.0, "ethernet": "eth0", "ethernet_rate": 100.0}
 
 
-@pytest.mark.parametrize("preset", tables.PRESETS)
+@pytest.mark.parametrize("preset", variables.PRESETS)
 def test_a_preset_gives_few_lines_which_are_sound(preset):
     facts = FACTS | {"infiniband": "mlx5_0", "infiniband_rate": 400.0, "gpus": 8, "translating": 3}
     facts |= {"nccl": 23203, "nccl_text": "2.32.3"}
-    lines = list(tables.preset(preset, facts))
+    lines = list(variables.preset(preset, facts))
     exports = [line.removeprefix("export ") for line in lines if line.startswith("export ")]
     assert 1 <= len(exports) <= 5
     assert all(line.startswith(("#", "export ")) for line in lines)
@@ -334,15 +337,17 @@ def test_a_preset_gives_few_lines_which_are_sound(preset):
             assert not verdict(each, Surroundings(23203)).fault, each
         else:
             assert each.partition("=")[0] in [variable.name for variable in settings.VARIABLES]
-    assert all("not set:" in line for line in tables.preset(preset, {}) if line.startswith("#  "))
+    assert all(
+        "not set:" in line for line in variables.preset(preset, {}) if line.startswith("#  ")
+    )
 
 
 def test_the_deadline_of_a_model_is_a_multiple_of_what_the_link_needs():
-    lines = list(tables.for_model(10**10, 4, FACTS))
+    lines = list(variables.for_model(10**10, 4, FACTS))
     # 2 * 3/4 * 10 GB are 15 GB, at 25 GB/s 0.6 s.
     assert "export HPCCOMM_TIMEOUT=60" in lines
     assert any("15 GB in 0.6 s" in line for line in lines)
     assert "export NCCL_IB_QPS_PER_CONNECTION=4" in lines
-    assert "export HPCCOMM_TIMEOUT=600" in tables.for_model(10**11, 4, FACTS)
-    small = tables.for_model(1000, 4, {"ethernet": "eth0", "ethernet_rate": 100.0})
+    assert "export HPCCOMM_TIMEOUT=600" in variables.for_model(10**11, 4, FACTS)
+    small = variables.for_model(1000, 4, {"ethernet": "eth0", "ethernet_rate": 100.0})
     assert not any("NTHREADS=" in line for line in small)

@@ -114,13 +114,13 @@ def standins_library() -> Iterator[None]:
     if not is_standin():
         yield
         return
-    from hpccomm.backends.nccl import borrowed, libnccl
+    from hpccomm.backends.nccl import libnccl, opening
 
     with pytest.MonkeyPatch.context() as patch:
         from standin.nccl.library import library
 
         patch.setattr(libnccl, "functions", lambda: library)
-        patch.setattr(borrowed, "another_library", lambda given: "")  # it is no file that is mapped
+        patch.setattr(opening, "another_library", lambda given: "")  # it is no file that is mapped
         yield
 
 

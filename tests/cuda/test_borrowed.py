@@ -19,7 +19,7 @@ from nccl_ranks import ranked, run_ranks
 from until import until
 
 import hpccomm
-from hpccomm.backends.nccl import borrowed
+from hpccomm.backends.nccl import opening
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_before_a_call(world):
 @pytest.mark.standin
 def test_one_of_another_library_is_refused(monkeypatch):
     owners = []
-    monkeypatch.setattr(borrowed, "another_library", lambda given: "of another" * (given in owners))
+    monkeypatch.setattr(opening, "another_library", lambda given: "of another" * (given in owners))
 
     def main(world):
         own = made(world)

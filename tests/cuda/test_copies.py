@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.memory.cuda import nvml
+from hpccomm.memory.cuda import library
 from hpccomm.results import reader
 from hpccomm.tools.perf import links
 from hpccomm.tools.perf.links import Rate
@@ -133,9 +133,9 @@ def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_pat
 
     def path(one, other):
         kind = "host" if other is None else "own" if one == other else "peer"
-        return nvml.GpuLink(f"path of {kind}", peaks[kind])
+        return library.GpuLink(f"path of {kind}", peaks[kind])
 
-    monkeypatch.setattr(nvml, "path", path)
+    monkeypatch.setattr(library, "path", path)
     monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))
     monkeypatch.setattr(runtime, "deviceEnablePeerAccess", lambda peer: None)
     file = tmp_path / "links.h5"

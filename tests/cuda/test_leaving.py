@@ -16,7 +16,7 @@ cupy = pytest.importorskip("cupy")
 
 IMPORTS = (
     *("numpy", "cupy", "cupy.cuda.nccl", "hpccomm.communicator.creation"),
-    *("hpccomm.backends.nccl", "hpccomm.calls.nccl"),
+    *("hpccomm.backends.nccl", "hpccomm.calls.on_device"),
 )
 """What takes long to import, and begins nothing: no MPI, no CUDA, no thread."""
 

@@ -15,7 +15,7 @@ from nccl_ranks import bare, on_ranks, sound
 from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError, PeerLost, UsageError
-from hpccomm.memory.cuda import memory as users
+from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
@@ -81,7 +81,7 @@ def test_trap_no_destructor_destroys_a_communicator():
     gc.collect()
     assert len({*calls.all_communicators()} - before) == 2
     for device in range(2):
-        users.release(device, users.NCCL)
+        memory.release(device, memory.NCCL)
 
 
 @bare(1)

@@ -12,8 +12,8 @@ from hpccomm.calls.staged import ROW_BYTES, parts
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import BufferMismatch
-from hpccomm.memory.cuda import pinned
-from hpccomm.memory.cuda.pinned import Pool, copied
+from hpccomm.memory.cuda import memory
+from hpccomm.memory.cuda.memory import Pool, copied
 from hpccomm.memory.cuda.streams import passed
 from hpccomm.reductions import ReduceOp
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
@@ -114,7 +114,7 @@ def test_exchanged_parts_do_not_share_their_memory(algorithm) -> None:
 
 @pytest.mark.standin
 def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) -> None:
-    monkeypatch.setattr(pinned, "_LARGEST_PITCH", 100)
+    monkeypatch.setattr(memory, "_LARGEST_PITCH", 100)
     run_ranks(3, in_parts, LENGTHS[-1], OUT)
 
 
@@ -199,8 +199,8 @@ def test_pinned_memory_is_used_again_and_kept_up_to_a_bound() -> None:
 def test_what_calls_pin_together_stays_pinned(monkeypatch) -> None:
     """cudaFreeHost waits for the device (CUDA Runtime API), and pinning takes as long as copying."""
     made = []
-    block_of = pinned.PinnedBlock
-    monkeypatch.setattr(pinned, "PinnedBlock", lambda *of: made.append(of) or block_of(*of))
+    block_of = memory.PinnedBlock
+    monkeypatch.setattr(memory, "PinnedBlock", lambda *of: made.append(of) or block_of(*of))
     pool = Pool(kept=1 << 20)
     for _ in range(5):
         blocks = [pool.take(3 << 20, 0) for _ in range(2)]

@@ -9,9 +9,8 @@ import pytest
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, ring
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import load
-from hpccomm.schedules.cost.rounds import simulate
+from hpccomm.schedules.cost.rounds import price, simulate
 from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
 from hpccomm.testing import prove, run_ranks
 from hpccomm.tools.drawing.trace import subject

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpccomm.calls.policy import stored
+from hpccomm.calls import policy
 from hpccomm.errors import ConfigurationError
 from hpccomm.results.lines import UNKNOWN_END
 from hpccomm.results.rates import SUMMARY
@@ -107,7 +107,7 @@ def shown(path: Path) -> Iterator[tuple[str, int, str, str]]:
     yield ("steps", *called(*training))
     yield ("verify", *called("show", "--verify", str(path)))
     try:
-        yield "table", 0, repr(stored.read(str(path))), ""
+        yield "table", 0, repr(policy.read(str(path))), ""
     except ConfigurationError as error:
         yield "table", 2, "", f"hpccomm: error: {error}\n"
 
@@ -146,8 +146,8 @@ def invented(reader: str, text: str, original: str) -> set[object]:
     if reader.startswith("show"):
         return invented_lines(text, original)
     if reader.startswith("csv"):  # without its samples a row has no statistics
-        stored = [line.split(",") for line in original.splitlines()]
-        without = {",".join(line[: -len(SUMMARY)] + [""] * len(SUMMARY)) for line in stored}
+        choosing = [line.split(",") for line in original.splitlines()]
+        without = {",".join(line[: -len(SUMMARY)] + [""] * len(SUMMARY)) for line in choosing}
         return set(text.splitlines()) - set(original.splitlines()) - without
     return set(text.splitlines()) - set(original.splitlines())
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.proof import ProofCase, case, prove_all
-from hpccomm.schedules.proof.arguments import Form
+from hpccomm.schedules.proof.case import Form
 from hpccomm.schedules.schedule import whole
 from hpccomm.topology import Topology, arrange
 

@@ -15,9 +15,8 @@ import pytest
 
 from hpccomm import ReduceOp
 from hpccomm.backends.loopback import LoopbackTransport, make_world
-from hpccomm.calls.execution.program import compiled, compiled_in_memory
-from hpccomm.calls.execution.runner import Runner
-from hpccomm.calls.execution.variants import Variants
+from hpccomm.calls.program import Variants, compiled, compiled_in_memory
+from hpccomm.calls.runner import Runner
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.memory.folding import Folder

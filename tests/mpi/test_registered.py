@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.calls.policy import Pick, Table, TableRow
+from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime.recorder import BLOCKING, LABEL, MODE, NUMBER, ORIGIN, calls
 

@@ -8,7 +8,7 @@ import pytest
 from one_size import by_default_on
 
 import hpccomm
-from hpccomm.calls.policy import stored
+from hpccomm.calls import policy
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.tools.perf.options import Sizes
@@ -36,7 +36,7 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
     verdicts = tune(comm, asked, out)
     assert {each.call.collective for each in verdicts} == set(asked.collectives)
     assert (out.getvalue() == "") == (comm.rank > 0)
-    (table,) = stored.read(str(file))
+    (table,) = policy.read(str(file))
     assert table.shape == policy_of(comm).shape
     assert len(table.rows) == 2 * len(asked.collectives) + 1 + 2  # the barrier has no arrays
     if comm.rank == 0:

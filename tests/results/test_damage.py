@@ -27,7 +27,8 @@ def fill(writer, example):
 @pytest.fixture
 def files(tmp_path, example):
     """One with two runs, the second without an end; and one with the table of tune and a training."""
-    from hpccomm.calls.policy import Pick, Shape, Table, TableRow, stored
+    from hpccomm.calls import policy
+    from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 
     runs, tuned = tmp_path / "runs.h5", tmp_path / "tuned.h5"
     with Writer(runs, example.example_info(per_iter_timing=True)) as writer:
@@ -50,9 +51,9 @@ def files(tmp_path, example):
     rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("tree", 8)))}
     with Writer(tuned, example.example_info(per_iter_timing=True)) as writer:
         fill(writer, example)
-        writer.add_entry(stored.ENTRY, Table(shape, "2026-11-22", rows).document())
+        writer.add_entry(policy.ENTRY, Table(shape, "2026-11-22", rows).document())
     train(tuned, 200)
-    assert stored.read(str(tuned))[0].rows == rows
+    assert policy.read(str(tuned))[0].rows == rows
     return [runs, tuned]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.calls.policy import stored
+from hpccomm.calls import policy
 from hpccomm.errors import HpccommError
 from hpccomm.schedules.cost import network
 from hpccomm.tools.main import main
@@ -74,7 +74,7 @@ def test_what_is_no_input_is_refused_in_a_line(tmp_path, monkeypatch, capsys, na
         assert said.err.startswith("hpccomm: error: ")
         assert path in said.err
         assert len(said.err) < 1000
-    for read in (stored.read, network.load):
+    for read in (policy.read, network.load):
         with pytest.raises(HpccommError) as caught:
             read(path)
         assert path in str(caught.value)

@@ -8,9 +8,8 @@ from costed_calls import REGISTERED, call_of, in_turn
 from hpccomm.contracts.collectives import ROOTED
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network, load
-from hpccomm.schedules.cost.rounds import simulate
+from hpccomm.schedules.cost.rounds import price, simulate
 from hpccomm.schedules.schedule import Tuning, whole, world
 
 SIZES = (8, 32 << 10, 1 << 20, 1 << 30)

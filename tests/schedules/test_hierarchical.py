@@ -8,7 +8,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms.hierarchical import messages
 from hpccomm.schedules.algorithms.levels import placement
-from hpccomm.schedules.proof.arguments import Form
+from hpccomm.schedules.proof.case import Form
 from hpccomm.schedules.schedule import Tuning, world
 from hpccomm.topology import Topology, arrange
 

@@ -9,9 +9,8 @@ from costed_calls import REGISTERED, call_of
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network, load
-from hpccomm.schedules.cost.rounds import coefficients, simulate, walked
+from hpccomm.schedules.cost.rounds import coefficients, price, simulate, walked
 from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers, whole, world
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)

@@ -8,8 +8,8 @@ import pytest
 from costed_calls import REGISTERED, call_of, in_turn
 
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network, load
+from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.cost.terms import COMPOSED, LINES, estimate, has_terms, rounds_of
 from hpccomm.schedules.schedule import Tuning, whole
 

@@ -2,14 +2,11 @@
 
 `hpccomm.backends.mpi` opens it for `new_comm`.
 
-Continues after lost ranks by User-Level Failure Mitigation: revoke, shrink, agreement.
-
-W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI
+`Ulfm` continues after lost ranks, for `Communicator.shrink`, by User-Level Failure Mitigation: revoke, shrink,
+agreement. W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI
 communication capability: design and rationale", 2013. Open MPI has it since version 5, in jobs
 started with ``mpiexec --with-ft ulfm``. In other jobs it must not be called: there revoking blocks
 for ever.
-
-`Communicator.shrink` uses it through `backend`.
 """
 
 import logging
@@ -25,11 +22,15 @@ from hpccomm.backends.bootstrap import mpi as bootstrap
 from hpccomm.backends.bootstrap.launch import agree, job_key, job_name, launched
 from hpccomm.backends.bootstrap.libmpi import has_ulfm
 from hpccomm.backends.bootstrap.node_sockets import serve
-from hpccomm.backends.mpi.arrivals import MpiArrivals
 from hpccomm.backends.mpi.collectives import native
-from hpccomm.backends.mpi.persistent import PersistentMessages
 from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages, apart
-from hpccomm.backends.mpi.transport import CheckedTransport, NearbyTransport, SizedTransport
+from hpccomm.backends.mpi.transport import (
+    CheckedTransport,
+    MpiArrivals,
+    NearbyTransport,
+    PersistentMessages,
+    SizedTransport,
+)
 from hpccomm.backends.mpi.types import Reductions, agreed, tried
 from hpccomm.backends.mpi.window import MpiOneSided
 from hpccomm.contracts.backend import (

@@ -1,6 +1,6 @@
 """NCCL between the devices of one communicator's ranks: joins the parts of this package.
 
-`hpccomm.calls.nccl` calls it.
+`hpccomm.calls.on_device` calls it.
 """
 
 import ctypes
@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from hpccomm.backends.nccl import collectives, libnccl, variables
-from hpccomm.backends.nccl.agreed_setup import SetupRanks
 from hpccomm.backends.nccl.collectives import INT8, Ability
 from hpccomm.backends.nccl.communicators import (
     ABORT_SECONDS,
@@ -20,6 +19,7 @@ from hpccomm.backends.nccl.communicators import (
     PINNED,
     REGISTERED,
     Communicators,
+    SetupRanks,
 )
 from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.libnccl import NcclGroup
@@ -27,8 +27,7 @@ from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, s
 from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, UsageError
-from hpccomm.memory.cuda import memory as users
-from hpccomm.memory.cuda import streams
+from hpccomm.memory.cuda import memory, streams
 from hpccomm.memory.cuda.library import cupy
 
 NEEDED = frozenset(("ncclMemAlloc", "ncclMemFree", "ncclCommRegister", "ncclCommDeregister"))
@@ -410,7 +409,7 @@ class NcclBackend:
     def _give_up_device(self) -> None:
         if self._claimed:
             self._claimed = False
-            users.release(self.device, users.NCCL)
+            memory.release(self.device, memory.NCCL)
 
     @property
     def sound(self) -> bool:

@@ -1,4 +1,4 @@
-"""NCCL's own collectives, which `hpccomm.calls.nccl` launches, and its reductions where the meaning is hpccomm's.
+"""NCCL's own collectives, which `hpccomm.calls.on_device` launches, and its reductions where the meaning is hpccomm's.
 
 A call takes two steps. The look-up of a signature, done once, gives a function that binds it to a
 communicator. The resulting launch is called with addresses and a stream, and goes straight into

@@ -105,7 +105,7 @@ def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfi
     other communicators' calls, unless the user's variable forbids it; NCCL prefers the variable.
     `given` has the program's fields.
     """
-    from hpccomm.contracts.variables.tables import (
+    from hpccomm.contracts.variables import (
         members,  # its tables are read where they are needed
     )
 

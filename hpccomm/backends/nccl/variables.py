@@ -39,7 +39,7 @@ def _getenv() -> Any:
 
 def _values(names: Iterable[str]) -> dict[str, str]:
     """Return NCCL's values of those variables that are set, now or after it has read its files."""
-    from hpccomm.contracts.variables.machine import settings
+    from hpccomm.contracts.variables import settings
 
     values = {each.name: each.value for each in reversed(settings())}
     for name in names:
@@ -64,7 +64,7 @@ def equal_on_all() -> dict[str, str]:
 
     By these each rank decides alone, and NCCL's calls do not match each other where the ranks differ.
     """
-    from hpccomm.contracts.variables.tables import known  # a host-only program needs no tables
+    from hpccomm.contracts.variables import known  # a host-only program needs no tables
 
     lines = (each for each in known().values() if each.library == "NCCL")
     equal = [each.name for each in lines if each.ranks == "equal" and each.status != "removed"]
@@ -102,10 +102,11 @@ def warn(nccl: int, options: Collection[str]) -> list[str]:
     options : collection of str
         Fields of ncclConfig_t that the program sets.
     """
-    from hpccomm.contracts.variables.judging import (
+    from hpccomm.contracts.variables import (
+        here,
         judge_all,  # the tables: a host-only program needs none
+        settings,
     )
-    from hpccomm.contracts.variables.machine import here, settings
 
     verdicts = judge_all(settings(), here(nccl, options))
     wrong = [each for each in verdicts if each.fault and each.name.startswith("NCCL_")]

@@ -1,10 +1,7 @@
 """The lane of arrays in the memory of one rank's device: calls on streams.
 
-`hpccomm.communicator.making` makes it with one of the three device dispatches.
-
-The end of a communicator's calls on a device: closed, aborted, or left at the exit.
-
-The device lane ends by it.
+`hpccomm.communicator.making` makes it with one of the three device dispatches. `DeviceEnd` ends its calls: at
+a close, an abort, or the exit.
 """
 
 import logging
@@ -21,7 +18,9 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
 from hpccomm.calls.lanes.check import Check
-from hpccomm.calls.lanes.device_batch import (
+from hpccomm.calls.lanes.issuing import (
+    StreamedCall,
+    StreamIssuer,
     array_of,
     as_one,
     check_batch,
@@ -30,7 +29,6 @@ from hpccomm.calls.lanes.device_batch import (
     pointers,
     whole,
 )
-from hpccomm.calls.lanes.issuing import StreamedCall, StreamIssuer
 from hpccomm.calls.lanes.lane import SELF_CHECK, Call, Lane, MessageRequest, Parts
 from hpccomm.calls.policy import AUTO
 from hpccomm.calls.resolving import CallKind

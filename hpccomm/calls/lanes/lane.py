@@ -1,6 +1,6 @@
 """The common part of both lanes: calls, and how they are prepared.
 
-Messages between two ranks: their arguments, their tags and the order of receives. The lanes send them.
+Here are also the messages between two ranks: their arguments, their tags and the order of receives.
 """
 
 import logging

@@ -1,13 +1,10 @@
-"""Views of arrays in device memory, of any library, and arrays over such memory at an address.
+"""Arrays in device memory: views of any library's, arrays at an address, and their folds.
 
 `hpccomm.memory.views` makes the views; lanes and dispatches read them.
 
-Folding contributions in device memory, by CuPy's function of the reduction.
-
-It is one kernel with one rounded operation for each pair of contributions. What needs more (float32 for narrower
-floats, integers' averages, the user's functions, the order of ranks) is folded on the host.
-
-All work goes to CuPy's current stream, and nothing blocks. `hpccomm.calls.on_device` folds by it.
+A fold is CuPy's function of the reduction: one kernel with one rounded operation for each pair of contributions. What
+needs more (float32 for narrower floats, integers' averages, the user's functions, the order of ranks) is folded on the
+host. All work goes to CuPy's current stream, and nothing blocks. `hpccomm.calls.on_device` folds by it.
 """
 
 import ctypes

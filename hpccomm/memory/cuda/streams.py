@@ -1,6 +1,6 @@
 """Streams and events, by their CUDA handles. Everything that orders device work uses them.
 
-Points on a stream between which CUDA measures time. `hpccomm perf` times device calls by it.
+`Marks` are points on a stream between which CUDA measures time; ``hpccomm perf`` times device calls by them.
 """
 
 import ctypes

@@ -1,13 +1,12 @@
-"""Segments of this process, and the arrays that lie in them; all that its communicators share.
+"""Segments of this process, the arrays in them, and the locks; all that its communicators share.
 
 A segment is an unnamed file in memory (memfd). Peers open it through this process's entry in
 ``/proc``. It stays until the process ends, because peers may have it mapped. Free memory in it is
 reused. After a while without use, its pages return to the system. `Communicator.empty` allocates
 here.
 
-Locks of a node's processes, in memory that they share: the robust mutexes of POSIX threads.
-
-If the process that holds one ends, the next one learns of it. Windows within a node lock by it.
+A `NodeMutex` lies in a segment and locks among the processes of the node. It is a robust mutex of POSIX
+threads: if the process that holds it ends, the next one learns of it. Windows within a node lock by it.
 """
 
 import ctypes

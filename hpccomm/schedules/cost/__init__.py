@@ -1,7 +1,7 @@
 """The cost of an algorithm on a described network: exactly from its schedule, or estimated.
 
-- `network` and `network_files` describe the network. `terms` estimates, for the policy.
-- `model`, `rounds`, `links` and `repeats` price a schedule exactly.
+- `network` describes the network. `terms` estimates, for the policy.
+- `rounds` prices a schedule exactly, over the queues of `links`.
 
 ``hpccomm simulate`` and ``auto`` ask it.
 """

@@ -29,9 +29,15 @@ from typing import Any
 from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.nccl.facts import version_text
-from hpccomm.contracts.variables import judging, machine, tables
-from hpccomm.contracts.variables.judging import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
-from hpccomm.contracts.variables.tables import KnownVariable, known
+from hpccomm.contracts import variables
+from hpccomm.contracts.variables import (
+    ENVIRONMENT,
+    RANKS,
+    KnownVariable,
+    VariableSetting,
+    VariableVerdict,
+    known,
+)
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
@@ -50,7 +56,7 @@ FLAGS = (
     Flag("--list NAME", str, "explain these variables, or list all", values="*"),
     flags.choice(
         "--preset",
-        tuple(tables.PRESETS),
+        tuple(variables.PRESETS),
         "preset",
         "print settings for this kind of machine, each with its reason",
     ),
@@ -65,17 +71,17 @@ def run(args: argparse.Namespace) -> int:
     if args.list is not None:
         lines = list(_explained(args.list))
     elif args.preset:
-        lines = list(tables.preset(args.preset, _facts()))
+        lines = list(variables.preset(args.preset, _facts()))
     elif args.for_model:
-        lines = list(tables.for_model(args.for_model, args.ranks, _facts()))
+        lines = list(variables.for_model(args.for_model, args.ranks, _facts()))
     else:
         ranks = _gathered(_verdicts())
-        variables = _joined(ranks)
-        changes = list(_changes(args.against, variables)) if args.against else []
-        status = int(bool(changes) or any(entry["fault"] for entry in variables))
-        lines = [line for entry in variables for line in _lines(entry, len(ranks))] + changes
+        entries = _joined(ranks)
+        changes = list(_changes(args.against, entries)) if args.against else []
+        status = int(bool(changes) or any(entry["fault"] for entry in entries))
+        lines = [line for entry in entries for line in _lines(entry, len(ranks))] + changes
         if args.json:
-            document = {"ranks": len(ranks), "status": status, "variables": variables}
+            document = {"ranks": len(ranks), "status": status, "variables": entries}
             lines = [json.dumps(document | {"changes": changes}, indent=1)]
     if output.speaks():
         output.write("\n".join(lines or ["no variable of the tables is set"]) + "\n")
@@ -84,18 +90,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _verdicts() -> Verdicts:
     """Return the verdicts on this process's variables."""
-    present = machine.settings()
+    present = variables.settings()
     own = [
         each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
     ]
-    surroundings = replace(machine.here(), names=cache(machine.installed))
-    return [*judging.judge_all(present, surroundings), *map(_own, own)]
+    surroundings = replace(variables.here(), names=cache(variables.installed))
+    return [*variables.judge_all(present, surroundings), *map(_own, own)]
 
 
 def _own(setting: VariableSetting) -> VariableVerdict:
     names = [each.name for each in settings.VARIABLES]
     if setting.name not in names:
-        return judging.unknown(setting, "hpccomm", names)
+        return variables.unknown(setting, "hpccomm", names)
     try:
         settings.read(setting.name)
     except (ConfigurationError, UsageError) as error:
@@ -136,7 +142,7 @@ def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     """Return the verdicts of all ranks, equal ones once, and those on differences; faults first."""
     values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
     joined: dict[VariableVerdict, list[int]] = {}
-    for entry in judging.differing(values, _table()):
+    for entry in variables.differing(values, _table()):
         joined[entry] = [*range(len(ranks))]
     for rank, of in enumerate(ranks):
         for each in of:
@@ -203,7 +209,7 @@ def _facts() -> dict[str, Any]:
     for link in sorted(up, key=lambda link: (link["speed"], link["name"])):
         facts |= {"ethernet": link["name"], "ethernet_rate": link["speed"] / 1000}
     kinds = [each.read_text() for each in Path("/sys/kernel/iommu_groups").glob("*/type")]
-    nccl = machine.here().nccl
+    nccl = variables.here().nccl
     facts["gpus"] = len(list(Path("/proc/driver/nvidia").glob("gpus/*")))
     facts["translating"] = sum(each.startswith("DMA") for each in kinds)
     facts["nccl"], facts["nccl_text"] = nccl, version_text(nccl) if nccl else 0

@@ -24,7 +24,7 @@ from hpccomm import settings
 from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout, UsageError
-from hpccomm.memory.cuda import library, nvml, streams
+from hpccomm.memory.cuda import library, streams
 from hpccomm.memory.cuda.library import identify
 from hpccomm.memory.cuda.streams import Marks
 from hpccomm.results import facts
@@ -384,7 +384,7 @@ class DeviceMemory:
     def description(self) -> DeviceDescription:
         """Return the header's words about this rank's device."""
         device = identify(self._device)
-        link = nvml.fastest_link(device.uuid)
+        link = library.fastest_link(device.uuid)
         more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
         return DeviceDescription(device.number, device.pci, device.name, device.driver, more)
 

@@ -16,8 +16,8 @@ from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
 from hpccomm.results.recording import ASYNC, CallSignature, Recording, waits
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Network, load, typical
+from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT

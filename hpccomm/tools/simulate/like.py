@@ -1,7 +1,7 @@
 """A network whose calls take as long as those of a stored run: ``hpccomm simulate --like``.
 
 A price is linear in the parameters along its critical path: each message costs a latency, and each byte
-costs the time of a port. `hpccomm.schedules.cost.model.linear_price` gives these multiples. They are the
+costs the time of a port. `hpccomm.schedules.cost.rounds.linear_price` gives these multiples. They are the
 derivatives that SciPy's least squares take. The error of a row is relative, because times differ by many
 powers of ten. No parameter is negative. Ports, what they share, and the time of a port for each message
 (`gap`) are described, not fitted.
@@ -25,9 +25,8 @@ from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run, WholeSamples
 from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.model import linear_price
 from hpccomm.schedules.cost.network import Level, Network
-from hpccomm.schedules.cost.rounds import PARAMETERS
+from hpccomm.schedules.cost.rounds import PARAMETERS, linear_price
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT

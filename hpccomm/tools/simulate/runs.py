@@ -22,9 +22,8 @@ from hpccomm.results.rates import timing
 from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
 from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
 from hpccomm.schedules.algorithms.partition import merged
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Network, dump
-from hpccomm.schedules.cost.rounds import simulate
+from hpccomm.schedules.cost.rounds import price, simulate
 from hpccomm.schedules.cost.terms import estimate, has_terms, ranked, rounds_of
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Schedule, Tuning, world

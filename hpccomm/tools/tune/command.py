@@ -20,8 +20,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
-from hpccomm.calls.policy import CASES, Table, stored
-from hpccomm.calls.policy.table import REGISTERED_CASE
+from hpccomm.calls import policy
+from hpccomm.calls.tuning_table import CASES, REGISTERED_CASE, Table
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS
@@ -135,7 +135,7 @@ def tune(
 
         def add_table() -> None:
             if writer is not None:
-                writer.add_entry(stored.ENTRY, table.document())
+                writer.add_entry(policy.ENTRY, table.document())
                 others.store(writer)
 
         on_root(comm, add_table)

@@ -17,8 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.calls.policy import AUTO, NATIVE, Pick, Policy, TableRow, TableRows
-from hpccomm.calls.policy.table import NATIVE_CASE, ORDERED_CASE, OWN_CASE, REGISTERED_CASE
+from hpccomm.calls.policy import AUTO, NATIVE, Policy
+from hpccomm.calls.tuning_table import (
+    NATIVE_CASE,
+    ORDERED_CASE,
+    OWN_CASE,
+    REGISTERED_CASE,
+    Pick,
+    TableRow,
+    TableRows,
+)
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.collectives import DESCRIPTIONS, REDUCTIONS, Collective
 from hpccomm.errors import UsageError

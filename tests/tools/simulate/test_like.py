@@ -13,8 +13,8 @@ from hpccomm.errors import ResultsError
 from hpccomm.results import reader
 from hpccomm.results.run import choose
 from hpccomm.results.schema import Row
-from hpccomm.schedules.cost.model import price
 from hpccomm.schedules.cost.network import Level, Network, dump, load
+from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.schedule import Tuning, whole
 from hpccomm.tools.main import main
 from hpccomm.tools.simulate.like import Measurement, fit, like, measurements, parameters

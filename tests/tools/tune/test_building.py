@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.calls.policy import Pick
+from hpccomm.calls.tuning_table import Pick
 from hpccomm.tools.tune import measuring
 
 A, B, NATIVE = Pick("a"), Pick("b"), Pick("native")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpccomm.calls.policy import Pick
+from hpccomm.calls.tuning_table import Pick
 from hpccomm.testing import run_ranks
 from hpccomm.tools.perf.options import Sizes
 from hpccomm.tools.progress import Progress

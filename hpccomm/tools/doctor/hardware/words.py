@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hpccomm.memory.cuda.nvml import LANE
+from hpccomm.memory.cuda.library import LANE
 from hpccomm.schedules.cost.network import dump, typical
 from hpccomm.tools.doctor.hardware.facts import LETTERS, Component, NodeHardware, rank
 from hpccomm.tools.doctor.hardware.nccl_files import NcclGraph

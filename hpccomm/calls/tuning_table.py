@@ -1,6 +1,6 @@
 """A tuning table: for each collective, the algorithm from each size on.
 
-`choosing` looks up the row of a call; ``hpccomm tune`` makes tables.
+`hpccomm.calls.policy` looks up the row of a call; ``hpccomm tune`` makes tables.
 """
 
 import json

@@ -1,13 +1,25 @@
-"""Chooses the algorithm of a call: a function of facts that are equal on all ranks.
+"""The choice of ``auto``: by collective, bytes, dtype and reduction, ranks and nodes.
 
-The dispatches ask a `Policy`; perf and tune list the algorithms by it.
+A `Policy` chooses for the calls of one communicator, by a `Table` of the fastest algorithm from
+each size on, as measured. `Tables` finds the table of a communicator: the one of the tuning file
+whose `Shape` is the communicator's, else the nearest of the built-in ones, ``measured.json``. If no
+table fits, hpccomm's own algorithms are compared by their estimated times on a described network.
+
+Each choice follows from facts that are equal on all ranks: the required arguments of the call, the
+settings that are agreed when the first communicator is made, and facts that are agreed then.
+`hpccomm.calls.host` asks it. ``hpccomm tune`` makes tables, and `read` reads them from its results file.
 """
 
+import json
+import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpccomm.calls.policy.table import (
+from hpccomm.calls.tuning_table import (
     NATIVE_CASE,
     ORDERED_CASE,
     OWN_CASE,
@@ -17,15 +29,18 @@ from hpccomm.calls.policy.table import (
     Table,
 )
 from hpccomm.contracts.signature import Choice, Signature
-from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.errors import ConfigurationError, ResultsError, UsageError, did_you_mean
 from hpccomm.reductions import name_of
 from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN, Algorithm, Asked, registered
 from hpccomm.schedules.algorithms import names as algorithm_names
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.topology import Topology
 
 if TYPE_CHECKING:
     from hpccomm.schedules.cost.network import Network
     from hpccomm.schedules.cost.terms import Estimated
+
+logger = logging.getLogger("hpccomm")
 
 NATIVE = "native"
 AUTO = "auto"
@@ -335,3 +350,199 @@ def _what(call: Signature) -> str:
     if call.op is None:
         return f" of {call.dtype}"
     return f" of {name_of(call.op)} on {call.dtype}"
+
+
+_BUILT_IN = Path(__file__).parent / "measured.json"
+
+
+@cache
+def documents() -> list[dict[str, Any]]:
+    """Return the documents of the tables that come with the package."""
+    tables: list[dict[str, Any]] = json.loads(_BUILT_IN.read_text(encoding="utf-8"))
+    return tables
+
+
+@cache
+def nearest(shape: Shape) -> Table:
+    """Return the built-in table whose shape is nearest. The same for equal shapes.
+
+    What matters most comes first: how many nodes there are, what moves the data, how memory is
+    shared, the library, then the number of ranks. A processor is not looked at: a table tells where
+    one way overtakes another, and that differs less between processors than their speeds.
+    """
+
+    def distance(document: Mapping[str, Any]) -> tuple[float, ...]:
+        other = Shape(**document["shape"])
+        return (
+            (shape.nodes == 1) != (other.nodes == 1),
+            shape.backend != other.backend,
+            shape.memory != other.memory,
+            _vendor(shape.library) != _vendor(other.library),
+            abs(math.log2(shape.ranks_per_node / other.ranks_per_node)),
+            abs(math.log2(shape.nodes / other.nodes)),
+        )
+
+    return Table.of(min(documents(), key=distance))
+
+
+def _vendor(library: str) -> str:
+    """Return the name of a library without its version."""
+    return " ".join(word for word in library.split() if not any(map(str.isdigit, word)))
+
+
+class Machine(NamedTuple):
+    """The machine of a job: rank 0's, and so equal on all ranks.
+
+    Attributes
+    ----------
+    library : str
+        The MPI library and its version; empty without one.
+    processor : str
+        Its model.
+    cores : int
+        Of a node.
+    """
+
+    library: str
+    processor: str
+    cores: int
+
+
+class Tables(NamedTuple):
+    """The tables that the communicators of a job choose from.
+
+    Attributes
+    ----------
+    machine : Machine
+        This machine.
+    tuned : tuple of Table
+        The tables of the tuning file; the last of a shape counts. Empty without one.
+    file : str
+        The tuning file's name.
+    links : tuple of str
+        The name and the TOML text of the network on which algorithms are compared where no table
+        fits; empty for a typical one. Few calls need it, so that it is read when one does.
+    """
+
+    machine: Machine
+    tuned: tuple[Table, ...] = ()
+    file: str = ""
+    links: tuple[str, ...] = ()
+
+    def shape(self, backend: str, topology: Topology, memory: str) -> Shape:
+        """Return the shape of a communicator.
+
+        Parameters
+        ----------
+        backend : str
+            Its name.
+        topology : Topology
+            Its ranks.
+        memory : str
+            As `Shape` has it.
+        """
+        return Shape(
+            **self.machine._asdict(),
+            backend=backend,
+            ranks=topology.size,
+            nodes=topology.num_nodes,
+            ranks_per_node=max(Counter(topology.node_of).values()),
+            memory=memory,
+        )
+
+    def misfit(self, shape: Shape) -> str:
+        """Say why the tuning file has no table for a shape, and what to do; empty if it has one."""
+        if not self.tuned or self._fitting(shape):
+            return ""
+        differences = min((table.shape.differences(shape) for table in self.tuned), key=len)
+        return (
+            f"tuning file {self.file} does not fit this job, and is left aside: "
+            f"{'; '.join(differences)}. auto goes by {self._built_in(shape)[1]}. To use a table of "
+            "this job, run `hpccomm tune` under the same mpiexec and settings, or leave the file out"
+        )
+
+    def policy(self, shape: Shape) -> Policy:
+        """Return the policy of communicators of a shape. The same on all their ranks."""
+        network = cache(partial(self._network, shape))
+        table = self._fitting(shape)
+        if table is not None:
+            source = f"tuning file {self.file}, measured on {table.measured}"
+            return Policy(shape, table, source, network)
+        table, source = self._built_in(shape)
+        if self.tuned:
+            logger.info(
+                "tuning file %s has no table for %s; auto goes by %s", self.file, shape, source
+            )
+        return Policy(shape, table, source, network)
+
+    def _network(self, shape: Shape) -> "Network":
+        """Return the links between the ranks of a shape."""
+        from hpccomm.schedules.cost.network import parse, typical
+
+        described = typical()
+        if self.links:
+            name, text = self.links
+            described = parse(text, name, name)
+        return described.placed(shape.ranks, shape.ranks_per_node, typical())
+
+    @staticmethod
+    def _built_in(shape: Shape) -> tuple[Table, str]:
+        """Return the nearest table that comes with the package, and its name in words."""
+        table = nearest(shape)
+        return table, f"the built-in table for {table.shape}, measured on {table.measured}"
+
+    def _fitting(self, shape: Shape) -> Table | None:
+        return next((table for table in reversed(self.tuned) if table.shape == shape), None)
+
+
+ENTRY = "policy"
+"""Name of the entry in the facts of a run of ``hpccomm tune``: a table as JSON (see `Table.document`)."""
+
+
+def read(path: str) -> tuple[Table, ...]:
+    """Return the tables of a results file, oldest first. For one rank; blocks for the file alone.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be read, is not a results file, or has no readable table.
+    """
+    from hpccomm.results import records  # few jobs have a tuning file
+
+    try:
+        with records.opened(Path(path)) as (hdf5, _):
+            runs = hdf5[records.RUNS]
+            facts = [records.read_record(runs[name]) for name in records.names(runs, "run")]
+        tables = tuple(
+            _checked(each["entries"][ENTRY]) for each in facts if ENTRY in each["entries"]
+        )
+    except (ImportError, OSError, ResultsError) as error:
+        raise _refused(path, f"cannot be used: {error}") from None
+    except records.HDF5_ERRORS as error:
+        raise _refused(path, f"is damaged: {records.why(error)}") from error
+    if not tables:
+        raise _refused(path, "holds no table")
+    return tables
+
+
+def _refused(path: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"tuning file {path!r} (options.tuning_file or HPCCOMM_TUNING_FILE) {why}; "
+        "give a file that `hpccomm tune` wrote, or leave it out"
+    )
+
+
+def _checked(entry: Mapping[str, Any]) -> Table:
+    """Return the table of an entry, which names what this hpccomm has."""
+    table = Table.of(entry)
+    for (collective, _), rows in table.rows.items():
+        if collective not in KNOWN:
+            raise UsageError(f"{collective!r} is not a collective")
+        for _, pick in rows:
+            if pick.algorithm != NATIVE and pick.algorithm not in KNOWN[collective]:
+                raise UsageError(
+                    f"{pick.algorithm!r} is not an installed algorithm of {collective}"
+                )
+            if min(pick.segment, pick.channels) < 0:
+                raise UsageError(f"{collective} has a row of less than 0 segments or channels")
+    return table
