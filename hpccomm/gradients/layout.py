@@ -204,7 +204,7 @@ class ReductionSettings:
         Gradients are of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
         not finite are left out, as by ``nonfinite="skip"``.
     compressor : Compressor or None
-        Sends less than the gradients, such as `TopK`; see :doc:`/how_to/compression`. For host arrays.
+        Sends less than the gradients, such as `TopK`; see :doc:`/how_to/gradients`. For host arrays.
     hierarchical : bool
         Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
 

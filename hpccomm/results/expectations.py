@@ -177,7 +177,7 @@ def _of_file(text: str) -> tuple[Target, ...]:
         ) from None
     except ValueError as error:  # of tomllib, of UTF-8, or of an integer with thousands of digits
         raise UsageError(
-            f"--expect {text} is not TOML: {error}; docs/how_to/expect.rst has examples"
+            f"--expect {text} is not TOML: {error}; docs/how_to/compare.rst has examples"
         ) from None
     return entries(text, content)
 

@@ -92,7 +92,7 @@ def _sentence(found: SlowFinding) -> str:
 
 
 def as_json(measured: MeasuredPairs, verdict: PairDiagnosis) -> str:
-    """Return figures and slow pairs as JSON; docs/how_to/pairs.rst describes it."""
+    """Return figures and slow pairs as JSON; docs/how_to/links.rst describes it."""
     document = {
         "version": JSON_VERSION,
         "healthy": None if verdict.undecided and not verdict.findings else not verdict.findings,

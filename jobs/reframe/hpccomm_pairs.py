@@ -2,7 +2,7 @@
 
 reframe -C jobs/reframe/settings.py -c jobs/reframe/hpccomm_pairs.py -S nodes=8 -r
 
-It takes one rank on each node with `-S tasks_per_node=1`. docs/how_to/pairs.rst says what counts as slow.
+It takes one rank on each node with `-S tasks_per_node=1`. docs/how_to/links.rst says what counts as slow.
 """
 
 import json
