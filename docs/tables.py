@@ -381,8 +381,12 @@ TABLES = (
 )
 
 
+WIDTH = 118
+"""Columns of a page's text."""
+
 TABLE = re.compile(
-    r"^\.\. made by tables\.py: (\w+)\n+(?:\.\. list-table::\n(?:(?: {3}.*)?\n)*)?", re.MULTILINE
+    r"^\.\. made by tables\.py: (\w+)\n+(?:\.\. (?:list-)?table::\n(?:(?: {3}.*)?\n)*)?",
+    re.MULTILINE,
 )
 """A table in a page, after the comment that names it. It ends where a line begins at the margin."""
 
@@ -393,10 +397,26 @@ def made(page: str) -> str:
 
 
 def _table(found: re.Match[str]) -> str:
-    text = f".. made by tables.py: {found[1]}\n\n.. list-table::\n   :header-rows: 1\n\n"
-    for first, *others in TABLES[found[1]]():
+    rows = [*TABLES[found[1]]()]
+    return f".. made by tables.py: {found[1]}\n\n{_plain(rows) or _listing(rows)}\n"
+
+
+def _plain(rows: Sequence[Line]) -> str:
+    """Write rows as lines, which the text of a page shows as a table; nothing where they are too wide for that."""
+    widths = [max(2, *map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 2 * len(widths) > WIDTH or not all(first for first, *_ in rows):
+        return ""
+    bar = ["=" * width for width in widths]
+    lines = [bar, rows[0], bar, *rows[1:], bar]
+    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    return ".. table::\n\n" + "".join(f"   {line}\n" for line in padded)
+
+
+def _listing(rows: Sequence[Line]) -> str:
+    text = ".. list-table::\n   :header-rows: 1\n\n"
+    for first, *others in rows:
         text += f"   * - {first}\n" + "".join(f"     - {cell}".rstrip() + "\n" for cell in others)
-    return text + "\n"
+    return text
 
 
 def _listed(names: object) -> str:
