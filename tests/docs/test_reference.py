@@ -42,6 +42,8 @@ def types(file: Path) -> Iterator[str]:
 
 OWN_PARTS = {"collectives", "device", "pairing"}
 """Contracts that no backend needs: what hpccomm's own parts tell each other."""
+OWN_TYPES = {"CallFingerprint", "End", "Pair"}
+"""Likewise, beside the signatures: what ranks compare."""
 
 
 def test_every_type_of_the_contracts_of_a_backend() -> None:
