@@ -53,11 +53,7 @@ class Event:
         self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
         self.ptr = 0
-        self.ptr = runtime.eventCreateWithFlags(
-            (block and runtime.eventBlockingSync)
-            | (disable_timing and runtime.eventDisableTiming)
-            | (interprocess and runtime.eventInterprocess)
-        )
+        self.ptr = runtime.eventCreateWithFlags(disable_timing and runtime.eventDisableTiming)
 
     def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
         if self.ptr and not finalizing():

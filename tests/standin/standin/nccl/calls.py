@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -210,8 +211,8 @@ def group_end() -> int:
 def _first(communicator: Communicator, call: Call) -> int:
     if isinstance(call, Message):
         return 1
-    rank, size = communicator.rank, communicator.size
-    return -max(call.terms.bytes_in(rank, size), call.terms.bytes_out(rank, size))
+    given, got = call.spans(communicator.rank, communicator.size)
+    return -max(nbytes for _, nbytes in given + got)
 
 
 def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> int:
@@ -221,16 +222,16 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
         status = _refused(communicator, terms)
         if status:
             return status
-        size, rank = communicator.size, communicator.rank
-        if (terms.bytes_in(rank, size) and not send) or (terms.bytes_out(rank, size) and not recv):
+        call = Collective(terms, send, recv)
+        given, got = call.spans(communicator.rank, communicator.size)
+        if any(nbytes and not pointer for pointer, nbytes in given + got):
             return INVALID_ARGUMENT
         if terms.kind not in REDUCTIONS or terms.op < FIRST_OWN_OP:
-            return Collective(terms, send, recv)
+            return call
         datatype, factor = communicator.factors[terms.op]
         if datatype != terms.datatype:
             return INVALID_ARGUMENT
-        same = Terms(terms.kind, terms.count, terms.datatype, PREMUL, terms.root)
-        return Collective(same, send, recv, factor)
+        return Collective(replace(terms, op=PREMUL), send, recv, factor)
 
     return _called(handle, made, stream, empty=terms.count == 0)
 
@@ -269,14 +270,14 @@ def _refused(communicator: Communicator, terms: Terms) -> int:
 def _called(
     handle: int, made: Callable[[Communicator], Call | int], stream: int, *, empty: bool
 ) -> int:
-    status = _enter(handle, made, stream, empty)
+    status = _enter(handle, made, stream, empty=empty)
     if status and _group.depth:
         _group.error = _group.error or status
     return status
 
 
 def _enter(
-    handle: int, made: Callable[[Communicator], Call | int], stream: int, empty: bool
+    handle: int, made: Callable[[Communicator], Call | int], stream: int, *, empty: bool
 ) -> int:
     communicator = _communicators.get(handle)
     if communicator is None:

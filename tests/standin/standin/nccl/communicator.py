@@ -16,6 +16,10 @@ from standin.nccl.reductions import DTYPES, scaled
 INVALID_USAGE = 5
 
 
+Span = tuple[int, int]
+"""An address, and bytes."""
+
+
 @dataclass(frozen=True)
 class Collective:
     """A collective call of one rank. `kinds` are those of its memory, if NCCL registers that for a graph."""
@@ -25,6 +29,11 @@ class Collective:
     recv: int
     factor: np.ndarray | None = None
     kinds: frozenset[bool] = frozenset()
+
+    def spans(self, rank: int, size: int) -> tuple[list[Span], list[Span]]:
+        """Return what it reads and what it writes."""
+        given, got = self.terms.bytes_in(rank, size), self.terms.bytes_out(rank, size)
+        return [(self.send, given)], [(self.recv, got)]
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,11 @@ class Message:
         """Bytes."""
         return self.count * DTYPES[self.datatype].itemsize
 
+    def spans(self, _rank: int, _size: int) -> tuple[list[Span], list[Span]]:
+        """Return what it reads and what it writes."""
+        span = [(self.pointer, self.nbytes)]
+        return (span, []) if self.sends else ([], span)
+
 
 Call = Collective | Message
 
@@ -51,28 +65,21 @@ def overlapping(calls: tuple[Call, ...], rank: int, size: int) -> bool:
     """Tell whether calls of one group write what they also read or write, in place aside."""
     reads, writes = [], []
     for number, call in enumerate(calls):
-        if isinstance(call, Message):
-            (reads if call.sends else writes).append((number, call.pointer, call.nbytes))
-            continue
-        given = call.terms.bytes_in(rank, size)
-        got = call.terms.bytes_out(rank, size)
-        if _shared(call.send, given, call.recv, got):
+        given, got = call.spans(rank, size)
+        if isinstance(call, Collective) and _shared(*given[0], *got[0]):
             # In place: the whole array, or the own block of the larger one.
-            block = min(given, got)
-            apart = rank * block if given != got else 0
-            larger, smaller = (call.send, call.recv) if given > got else (call.recv, call.send)
-            if smaller != larger + apart or call.terms.kind == "all_to_all":
+            (block, nbytes), (whole, length) = sorted(given + got, key=lambda span: span[1])
+            apart = rank * nbytes if nbytes != length else 0
+            if block != whole + apart or call.terms.kind == "all_to_all":
                 return True
-        reads.append((number, call.send, given))
-        writes.append((number, call.recv, got))
+        reads += [(number, *span) for span in given]
+        writes += [(number, *span) for span in got]
     return any(
-        number < other and _shared(start, nbytes, there, length)
-        for number, start, nbytes in writes
-        for other, there, length in writes
-    ) or any(
-        number != other and _shared(start, nbytes, there, length)
-        for number, start, nbytes in writes
-        for other, there, length in reads
+        _shared(*span, *other_span)
+        for number, *span in writes
+        for others, apart in ((writes, 1), (reads, 0))
+        for other, *other_span in others
+        if (number < other if apart else number != other)
     )
 
 
@@ -191,10 +198,9 @@ class Communicator:
 
     def places(self, call: Collective) -> list[object]:
         """Return where the arrays of a call are registered. In place, the larger one is asked."""
-        given = call.terms.bytes_in(self.rank, self.size)
-        got = call.terms.bytes_out(self.rank, self.size)
-        spans = [(call.send, given), (call.recv, got)]
-        if _shared(call.send, given, call.recv, got):
+        given, got = call.spans(self.rank, self.size)
+        spans = given + got
+        if _shared(*given[0], *got[0]):
             spans = [max(spans, key=lambda span: span[1])]
         return [self.place(*span) for span in spans if span[1]]
 
@@ -206,15 +212,8 @@ class Communicator:
         """
         if control.nccl_param("NCCL_GRAPH_REGISTER") == "0":
             return call
-        if isinstance(call, Message):
-            spans = [(call.pointer, call.nbytes)]
-        else:
-            sizes = (
-                call.terms.bytes_in(self.rank, self.size),
-                call.terms.bytes_out(self.rank, self.size),
-            )
-            spans = list(zip((call.send, call.recv), sizes, strict=True))
-        blocks = [heap.find(pointer) for pointer, nbytes in spans if nbytes]
+        given, got = call.spans(self.rank, self.size)
+        blocks = [heap.find(pointer) for pointer, nbytes in given + got if nbytes]
         return replace(call, kinds=frozenset(block.shareable for block in blocks if block))
 
     def connect(self, call: Collective) -> None:
