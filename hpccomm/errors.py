@@ -20,13 +20,9 @@
 
 Each message says what was given, what would fit and what to do.
 
-The libraries of hpccomm's extras, with the command that installs them.
-
-Modules that need such a library raise an error with this command if it is missing.
-
-mpi4py's names, and what hpccomm has for each: one table, ``mpi4py.tsv``.
-
-Errors about unknown names read it, and so does the documentation.
+Below the tree stand the words of errors about unknown names, and the classes whose errors use them: the
+nearest known name, and what hpccomm has for a name of mpi4py's, by the table ``mpi4py.tsv``, which the
+documentation shows too. ``install_command`` returns the advice of errors about a missing library of an extra.
 """
 
 import copy
@@ -40,30 +36,6 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpccomm.units import ranks_named
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs the libraries of an extra, such as ``pip install scipy``.
-
-    It names the libraries and not ``hpccomm[extra]``, which pip would look for in its index. They are
-    read from the metadata of the installed package. Without any, as in a checkout that is not
-    installed, it installs the extra from there.
-
-    Parameters
-    ----------
-    extra : str
-        One of ``[options.extras_require]`` in ``setup.cfg``.
-    """
-    try:
-        required = metadata.requires("hpccomm") or []
-    except metadata.PackageNotFoundError:
-        required = []
-    parts = [each.partition(";") for each in required]
-    libraries = [
-        library.strip() for library, _, when in parts if extra in when.replace("'", '"').split('"')
-    ]
-    return shlex.join(["pip", "install", *(libraries or [f".[{extra}]"])])
-
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -178,15 +150,6 @@ class PeerLost(CommunicationError):
     """A rank is gone."""
 
 
-def peers_lost(ranks: Sequence[int], recovery: str = "") -> PeerLost:
-    """Return the error for ranks of a communicator whose processes have ended, and what can be done."""
-    whom = f"{ranks_named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
-    remedy = f"; {recovery}" if recovery else ""
-    return PeerLost(
-        f"{whom} lost: the process has ended{remedy}", ranks=ranks, advised=bool(remedy)
-    )
-
-
 class CommunicatorAborted(CommunicationError):
     """The communicator has failed, was aborted, or belongs to another process."""
 
@@ -199,22 +162,13 @@ class SchemaMismatch(ResultsError):
     """A file is not of the schema that this version reads."""
 
 
-def nearest(given: str, names: Iterable[str]) -> str | None:
-    """Return the name that is nearest to an unknown one; None if none is near.
-
-    Letters are compared without their case, and without a beginning that all have in common, such as
-    ``HPCCOMM_`` or ``--``: that makes no name near.
-    """
-    lowered = {name.lower(): name for name in names}
-    ends = [0, *(end for end, letter in enumerate(given, 1) if letter in "_-")]
-    begin = max(
-        end for end in ends if all(each.startswith(given[:end].lower()) for each in lowered)
+def peers_lost(ranks: Sequence[int], recovery: str = "") -> PeerLost:
+    """Return the error for ranks of a communicator whose processes have ended, and what can be done."""
+    whom = f"{ranks_named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+    remedy = f"; {recovery}" if recovery else ""
+    return PeerLost(
+        f"{whom} lost: the process has ended{remedy}", ranks=ranks, advised=bool(remedy)
     )
-    spelled = {each[begin:]: name for each, name in lowered.items()}
-    import difflib  # a first call needs none
-
-    near = difflib.get_close_matches(given.lower()[begin:], spelled, n=1)
-    return spelled[near[0]] if near else None
 
 
 def untied(error: Error) -> Error:
@@ -233,6 +187,24 @@ def untied(error: Error) -> Error:
     copied.__suppress_context__ = error.__suppress_context__
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return copied
+
+
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """Return the name that is nearest to an unknown one; None if none is near.
+
+    Letters are compared without their case, and without a beginning that all have in common, such as
+    ``HPCCOMM_`` or ``--``: that makes no name near.
+    """
+    lowered = {name.lower(): name for name in names}
+    ends = [0, *(end for end, letter in enumerate(given, 1) if letter in "_-")]
+    begin = max(
+        end for end in ends if all(each.startswith(given[:end].lower()) for each in lowered)
+    )
+    spelled = {each[begin:]: name for each, name in lowered.items()}
+    import difflib  # a first call needs none
+
+    near = difflib.get_close_matches(given.lower()[begin:], spelled, n=1)
+    return spelled[near[0]] if near else None
 
 
 def did_you_mean(given: str, names: Iterable[str], advice: str) -> str:
@@ -360,3 +332,26 @@ class HintingEnum(EnumType):
             except KeyError:
                 said = advice(name, cls._member_map_, "MPI.")
                 raise AttributeError(f"{cls.__name__} has no member {name!r}{said}") from None
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the libraries of an extra, such as ``pip install scipy``.
+
+    It names the libraries and not ``hpccomm[extra]``, which pip would look for in its index. They are
+    read from the metadata of the installed package. Without any, as in a checkout that is not
+    installed, it installs the extra from there.
+
+    Parameters
+    ----------
+    extra : str
+        One of ``[options.extras_require]`` in ``setup.cfg``.
+    """
+    try:
+        required = metadata.requires("hpccomm") or []
+    except metadata.PackageNotFoundError:
+        required = []
+    parts = [each.partition(";") for each in required]
+    libraries = [
+        library.strip() for library, _, when in parts if extra in when.replace("'", '"').split('"')
+    ]
+    return shlex.join(["pip", "install", *(libraries or [f".[{extra}]"])])

@@ -1,19 +1,20 @@
-"""Decides how a call is carried out, once for all calls with the same arguments.
+"""How one call goes: what is asked, which algorithm, how it runs.
 
-A decision names the algorithm, and the path of the data. The communicator's lanes ask for it, and
-keep the result in a prepared call. Arrays in host memory take the host path: the backend's own
-collective, if it has one with the right result, else one of hpccomm's algorithms, over the
-backend's messages or over memory that the ranks of a node share.
+1. `core` is the communicator's side. It looks for a prepared call under the arguments' key; a known call goes
+   straight to `hpccomm.runtime.callpath`.
+2. `prepared_calls` finds or makes one. `arguments` checks the arguments, and makes the `Signature`.
+3. `lanes` has one object a kind of memory, host and device. The lane prepares the call, binds it to its arrays,
+   and compares it with the other ranks' first.
+4. A dispatch decides how calls of a signature are carried out, once, and makes the functions that do it:
 
-- `host`: has `policy` choose the algorithm, and makes the functions that run it.
-- `algorithms`: runs hpccomm's algorithms, by `execution`, on memory that the ranks of a node share.
+   - `on_host` takes arrays in host memory. It calls the backend's own collective, if that has the right result, else
+     one of hpccomm's algorithms (`algorithms`), over the backend's messages or over memory that the ranks of a
+     node share.
+   - `on_device` takes device arrays. NCCL, or a CUDA-aware MPI that gets their addresses (`cuda_aware`), carries out
+     what it has.
+   - `staged` takes the device arrays of all other calls through pinned host memory, and `on_host`.
 
-Arrays on a device take one of three paths: NCCL, a CUDA-aware MPI that gets their addresses, or
-pinned host memory and the host path. In the last two the host takes part. What the first two lack
-takes the third.
-
-- `on_device`: decides, and makes hpccomm's algorithms ready for device memory; `nccl` and `aware` are the
-  libraries. `aware` finds out whether MPI takes device memory.
-- `staged`: goes through the host. `parts`: cuts large arrays.
-- `send_order`: keeps messages in order.
+5. `policy` chooses the algorithm of ``auto``, by a `tuning_table` or the estimated times. `proofs` proves an algorithm
+   that is not hpccomm's own before it runs.
+6. `program` compiles the schedule of an algorithm for this rank, and `runner` runs it.
 """

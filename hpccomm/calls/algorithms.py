@@ -1,4 +1,4 @@
-"""Runs hpccomm's own algorithms on host arrays, for `hpccomm.calls.host`."""
+"""Runs hpccomm's own algorithms on host arrays, for `hpccomm.calls.on_host`."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -144,7 +144,7 @@ class AlgorithmRunner:
                 for reach, build in builds.items()
                 if not (algorithm.shared and reach is Reach.NONE)  # which is one of hpccomm's own
             }
-            from hpccomm.calls.proving import proven
+            from hpccomm.calls.proofs import proven
 
             code = proven(choice.algorithm, foreign, call, tuning, self._backend.size)
             choice = replace(choice, schedule=code)

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from numpy import asarray, empty, may_share_memory, ndarray
 
 from hpccomm.backends.control import Control
+from hpccomm.calls.arguments import NO_LISTS, NUMBERS, OF_NUMBERS, Lists, call_on_number, plain
 from hpccomm.calls.lanes import Call, Check, Lanes
 from hpccomm.calls.prepared_calls import NEW, PreparedCalls
-from hpccomm.calls.resolving import NO_LISTS, NUMBERS, OF_NUMBERS, Lists, call_on_number, plain
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.signature import Signature, compared
 from hpccomm.contracts.transport import Steps, Transport

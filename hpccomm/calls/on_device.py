@@ -4,7 +4,7 @@ What stays on the device is what the library has itself, and hpccomm's algorithm
 as asked by name. Everything else goes through the host (`hpccomm.calls.staged`).
 
 The libraries are NCCL (`NcclDispatch`), which runs on streams without the host, and a CUDA-aware MPI
-(`hpccomm.calls.aware`). `hpccomm.communicator.making` chooses between them.
+(`hpccomm.calls.cuda_aware`). `hpccomm.communicator.making` chooses between them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ import numpy as np
 from hpccomm.calls import policy
 from hpccomm.calls.policy import NATIVE
 from hpccomm.calls.program import Program, Slice, Step, Transit, compiled
-from hpccomm.calls.proving import proven
+from hpccomm.calls.proofs import proven
 from hpccomm.calls.staged import StagedDispatch
 from hpccomm.contracts.device import (
     Begin,

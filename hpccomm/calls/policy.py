@@ -7,7 +7,7 @@ table fits, hpccomm's own algorithms are compared by their estimated times on a 
 
 Each choice follows from facts that are equal on all ranks: the required arguments of the call, the
 settings that are agreed when the first communicator is made, and facts that are agreed then.
-`hpccomm.calls.host` asks it. ``hpccomm tune`` makes tables, and `read` reads them from its results file.
+`hpccomm.calls.on_host` asks it. ``hpccomm tune`` makes tables, and `read` reads them from its results file.
 """
 
 import json

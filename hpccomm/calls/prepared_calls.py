@@ -6,8 +6,8 @@ looks up here each call that is not among its own `known` ones.
 
 from typing import Any
 
+from hpccomm.calls.arguments import NO_LISTS, Lists, Shape, kind_of_call
 from hpccomm.calls.lanes import Lanes
-from hpccomm.calls.resolving import NO_LISTS, Lists, Shape, kind_of_call
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, check_layout, overlap

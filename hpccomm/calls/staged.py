@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.calls.host import HostDispatch
+from hpccomm.calls.on_host import HostDispatch
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.device import DeviceImplementation, Piece, Pieces, message_name

@@ -11,9 +11,9 @@ import numpy as np
 
 from hpccomm.backends.control import Control
 from hpccomm.calls.core import Core
-from hpccomm.calls.host import HostDispatch
 from hpccomm.calls.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
 from hpccomm.calls.lanes.lane import ARRAYS, wire_tag
+from hpccomm.calls.on_host import HostDispatch
 from hpccomm.calls.policy import Tables
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.groups import grouped, own_ranks
@@ -112,7 +112,7 @@ def open_device_lane(
         return dispatch, backend_of_device, ""
 
     def aware() -> Opened:
-        from hpccomm.calls.aware import open_aware
+        from hpccomm.calls.cuda_aware import open_aware
 
         dispatch, why = open_aware(backend, control, calls, device, settings, through_host())
         return dispatch, None, why

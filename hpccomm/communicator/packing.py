@@ -14,11 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm.calls.core import Core
-from hpccomm.calls.host import with_pre_and_post
-from hpccomm.calls.lanes import Call, Lane
-from hpccomm.calls.prepared_calls import NEW, is_in_place
-from hpccomm.calls.resolving import (
+from hpccomm.calls.arguments import (
     NO_LISTS,
     NUMBERS,
     SCALARS,
@@ -28,6 +24,10 @@ from hpccomm.calls.resolving import (
     plain,
     row_shape,
 )
+from hpccomm.calls.core import Core
+from hpccomm.calls.lanes import Call, Lane
+from hpccomm.calls.on_host import with_pre_and_post
+from hpccomm.calls.prepared_calls import NEW, is_in_place
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.device import Begun, DeviceImplementation

@@ -10,11 +10,11 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpccomm.calls.arguments import SCALARS
 from hpccomm.calls.core import Core, HasCore
 from hpccomm.calls.lanes import Call
 from hpccomm.calls.lanes.check import odd_calls
 from hpccomm.calls.lanes.lane import BLOCKS, Parts
-from hpccomm.calls.resolving import SCALARS
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport

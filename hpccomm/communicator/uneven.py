@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 from numpy import may_share_memory, ndarray
 
+from hpccomm.calls.arguments import Lists, check_counts, check_peers, row_shape
 from hpccomm.calls.core import Core, HasCore
-from hpccomm.calls.resolving import Lists, check_counts, check_peers, row_shape
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import compared
 from hpccomm.errors import BufferMismatch, UsageError

@@ -20,7 +20,7 @@ from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.calls import policy
-from hpccomm.calls.proving import proven
+from hpccomm.calls.proofs import proven
 from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach

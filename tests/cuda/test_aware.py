@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.calls import aware
+from hpccomm.calls import cuda_aware
 from hpccomm.errors import BufferMismatch, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import memory
 
@@ -121,14 +121,14 @@ def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, 
 def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) -> None:
     if mpi_comm.rank == 0:
         # This rank sees what a library leaves that takes the address for the host's.
-        real = aware._pattern
+        real = cuda_aware._pattern
         seen = []
 
         def pattern(rank, nbytes):
             seen.append(rank)
             return real(rank, nbytes) if len(seen) % 2 else np.zeros(nbytes, np.uint8)
 
-        monkeypatch.setattr(aware, "_pattern", pattern)
+        monkeypatch.setattr(cuda_aware, "_pattern", pattern)
     with opened(monkeypatch, mpi_comm) as comm:
         assert comm.backends["cuda"] == "staged"
         with cupy.cuda.Device(comm.device):

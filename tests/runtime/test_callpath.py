@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.calls.lanes import issuing
+from hpccomm.calls.lanes import streams
 from hpccomm.runtime import callpath
 
 FORMS = {"issue", "on a stream", "begin", "start_record", "ended"}
@@ -22,10 +22,10 @@ TURNS = {"carried", "taking_turn", "one_call"}
 def functions() -> dict[str, ast.FunctionDef]:
     """Return the forms by name; of two with one name, the inner one."""
     found = {}
-    for module, names in ((callpath, FORMS | TURNS), (issuing, {"issue"})):
+    for module, names in ((callpath, FORMS | TURNS), (streams, {"issue"})):
         for each in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if isinstance(each, ast.FunctionDef) and each.name in names:
-                found["on a stream" if module is issuing else each.name] = each
+                found["on a stream" if module is streams else each.name] = each
     return found
 
 

@@ -3,7 +3,7 @@
 No call of MPI gives a certain answer. Three sources are queried, in this order: the kinds of memory
 that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and the
 build flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if it
-crashes there, the crash is explained. `hpccomm.calls.aware` asks, and so does the
+crashes there, the crash is explained. `hpccomm.calls.cuda_aware` asks, and so does the
 doctor.
 """
 

@@ -1,6 +1,8 @@
-"""The backend on MPI, through mpi4py: messages, the library's collectives, windows.
+"""The backend on MPI, through mpi4py. `hpccomm.communicator.creation` opens it.
 
-`hpccomm.communicator.creation` opens it.
+- `backend` joins the parts for one communicator, and continues after lost ranks.
+- `transport` has the messages, `collectives` the library's own collectives, `window` one-sided communication,
+  `side` the side channel. `types` has MPI's datatypes and reductions for hpccomm's.
 """
 
 import sys

@@ -4,7 +4,7 @@ A call is offered in two forms: `run` blocks in the library, `start` begins a po
 synchronous call blocks. Measured with Open MPI on two ranks, a blocking call of 8 bytes saves one to
 two microseconds. Blocking all_reduce, reduce, reduce_scatter and
 all_gather are up to five times as fast as polling the non-blocking ones. If ranks share cores or
-nodes, the blocking forms have the better algorithms. `hpccomm.calls.host` chooses between these
+nodes, the blocking forms have the better algorithms. `hpccomm.calls.on_host` chooses between these
 and hpccomm's algorithms.
 """
 

@@ -1,7 +1,10 @@
-"""The backend on NCCL, through CuPy: moves device arrays.
+"""The backend on NCCL, through CuPy: moves device arrays. `hpccomm.communicator.making` opens it.
 
-`hpccomm.communicator.making` opens it. CuPy is not imported before a communicator that may use
-device arrays is made.
+- `opening` compares the `facts` of all ranks, and creates the backend or borrows the program's communicator.
+- `backend` joins the parts: NCCL's `communicators` and its `collectives`.
+- `libnccl` calls the library, by CuPy's binding or by hpccomm's (`own_binding`). `variables` reads NCCL's variables.
+
+CuPy is not imported before a communicator that may use device arrays is made.
 """
 
 from hpccomm.backends.nccl.backend import NcclBackend

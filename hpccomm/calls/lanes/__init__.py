@@ -1,13 +1,12 @@
 """Lanes: one object a kind of memory, which carries out calls on its arrays.
 
 A communicator has two. A call selects its lane once, here; from then on the prepared call holds it.
-`hpccomm.calls.core` calls the lanes, and the lanes call `hpccomm.calls` and
-`hpccomm.runtime`.
+`hpccomm.calls.core` calls the lanes, and the lanes call the dispatches of `hpccomm.calls` and `hpccomm.runtime`.
 
-- `lane`: the common part, with a call and its memory (`Call`). `message`: the arguments of a message.
+- `lane`: the common part, with a call and its memory (`Call`), and the arguments of a message.
 - `host`, `device`: the lanes. A `RefusingLane` replaces the device lane if it cannot be used.
 - `check`: whether all ranks make the same call.
-- `issuing`: puts calls on streams. `device_batch`: calls on one stream together. `ending`: the end.
+- `streams`: puts calls on streams, one by one or several together.
 """
 
 from collections.abc import Iterator

@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
+from hpccomm.calls.arguments import CallKind
 from hpccomm.calls.lanes.check import Check
-from hpccomm.calls.lanes.issuing import (
+from hpccomm.calls.lanes.lane import SELF_CHECK, Call, Lane, MessageRequest, Parts
+from hpccomm.calls.lanes.streams import (
     StreamedCall,
     StreamIssuer,
     array_of,
@@ -29,9 +31,7 @@ from hpccomm.calls.lanes.issuing import (
     pointers,
     whole,
 )
-from hpccomm.calls.lanes.lane import SELF_CHECK, Call, Lane, MessageRequest, Parts
 from hpccomm.calls.policy import AUTO
-from hpccomm.calls.resolving import CallKind
 from hpccomm.contracts.device import (
     DeviceBackend,
     DeviceDispatch,

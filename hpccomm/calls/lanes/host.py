@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.calls.host import HostDispatch
+from hpccomm.calls.arguments import CallKind
 from hpccomm.calls.lanes.check import Check
 from hpccomm.calls.lanes.lane import (
     ARRAYS,
@@ -28,8 +28,8 @@ from hpccomm.calls.lanes.lane import (
     beginning,
     wire_tag,
 )
+from hpccomm.calls.on_host import HostDispatch
 from hpccomm.calls.policy import AUTO, NATIVE
-from hpccomm.calls.resolving import CallKind
 from hpccomm.contracts.backend import Backend, Buffer, Implementation, Start
 from hpccomm.contracts.signature import CallFingerprint, Choice, Signature, of_message
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, MemoryUse, Steps, Transport

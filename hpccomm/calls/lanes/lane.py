@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
-from hpccomm.calls.host import HostDispatch
+from hpccomm.calls.arguments import CallKind
 from hpccomm.calls.lanes.check import Check
-from hpccomm.calls.resolving import CallKind
+from hpccomm.calls.on_host import HostDispatch
 from hpccomm.contracts.backend import Buffer, Start
 from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.contracts.signature import CallFingerprint, Choice, Signature, of_kind, of_sizes

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm import dtypes
+from hpccomm.calls.arguments import NUMBERS, SCALARS, plain
 from hpccomm.calls.core import Core
-from hpccomm.calls.resolving import NUMBERS, SCALARS, plain
 from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.signature import End, with_peers
 from hpccomm.contracts.transport import Steps

@@ -35,8 +35,8 @@ the first rank of a node has the whole array, and chains move it within the node
 Across the nodes, all_reduce halves and doubles among a power of two of nodes and for short arrays, and
 otherwise goes round a ring. All_gather and reduce_scatter use a ring, broadcast and reduce double trees.
 
-Within the nodes data moves by messages (`ByMessages`), or in memory where the ranks of a node reach each
-other's arrays (`InMemory`). There each owner reads its slice of the arrays on its node, or the blocks that it
+Within the nodes data moves by messages (``ByMessages``), or in memory where the ranks of a node reach each
+other's arrays (``InMemory``). There each owner reads its slice of the arrays on its node, or the blocks that it
 passes on. It works across the nodes, and then writes the result to the arrays on its node. The messages
 across nodes are the same, in the same order, so each node may use either form. That matters because only a
 node itself knows whether its ranks reach each other's arrays.

@@ -34,7 +34,7 @@ of one pair match in the order of their rows, and the messages of each pair matc
 so that matching in the order of sending gives the same pairs. The executor provides the rest: a
 rank begins all messages of a round before it waits, its channels advance independently of each
 other, and messages and barriers of different channels are never confused. `hpccomm.testing.prove`
-is its public form; ``hpccomm.calls.proving`` proves other packages' algorithms by it.
+is its public form; ``hpccomm.calls.proofs`` proves other packages' algorithms by it.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """The subject of a proof: all ranks' calls, their schedules, and the required results.
 
 The arguments are checked before anything is built. `machine` runs a case, for `prove` and for
-`hpccomm.calls.proving`; pictures use it too.
+`hpccomm.calls.proofs`; pictures use it too.
 """
 
 import operator
