@@ -6,6 +6,7 @@ no speed.
 """
 
 import re
+from itertools import product
 
 import cupy
 import numpy as np
@@ -57,20 +58,13 @@ def test_every_copy_is_verified_stored_and_shown(two, tmp_path):
     status, out, err = called("perf", "copy", "-b", "4K,8K", "-n", "2", "--output", str(path))
     assert status == 0, err
     found = {(what, where) for what, where, *_ in rows(out)}
-    host = {"pinned", "pinned, both ways", "pageable"}
+    gpus, ways = (0, 1), ("host_to_device", "device_to_host")
+    host = product(ways, gpus, ("pinned", "pinned, both ways", "pageable"))
+    peers = product(((0, 1), (1, 0)), ("", ", both ways"))
     assert found == {
-        *(
-            (f"{way}", f"GPU {gpu}, {how}")
-            for way in ("host_to_device", "device_to_host")
-            for gpu in (0, 1)
-            for how in host
-        ),
-        *(("device_copy", f"GPU {gpu}") for gpu in (0, 1)),
-        *(
-            ("device_to_device", f"GPU {a} to GPU {b}{how}")
-            for a, b in ((0, 1), (1, 0))
-            for how in ("", ", both ways")
-        ),
+        *((way, f"GPU {gpu}, {how}") for way, gpu, how in host),
+        *(("device_copy", f"GPU {gpu}") for gpu in gpus),
+        *(("device_to_device", f"GPU {a} to GPU {b}{how}") for (a, b), how in peers),
     }
     assert {wrong for _, _, wrong, _ in rows(out)} == {"0"}
     (run,) = reader.read(path)

@@ -1,16 +1,11 @@
 """The front end's cases of device arrays, by each of the three ways: on two MPI ranks, and on threads."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 from chosen import each_value
 from nccl_ranks import run_ranks
-from together import Cases, run_all, run_over_mpi, skip_missing, together
+from together import run_all, run_over_mpi, skip_missing, together
 
 import front
-
-if TYPE_CHECKING:
-    import hpccomm
 
 RANKS = 2
 
@@ -30,9 +25,7 @@ ON_THREADS = [
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("way", "cases"), EACH)
-def test_front(
-    way: str, cases: Cases, comm: "hpccomm.Communicator", request: pytest.FixtureRequest
-) -> None:
+def test_front(way, cases, comm, request):
     skip_missing(cases)
     run_over_mpi(request, comm, cases)
 
@@ -40,12 +33,12 @@ def test_front(
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("backend", "cases"), ON_THREADS)
-def test_on_threads(backend: str, cases: Cases, size: int) -> None:
+def test_on_threads(backend, cases, size):
     skip_missing(cases)
     run_ranks(size, run_all, cases, timeout=60, backend=backend)
 
 
-def test_each_way_has_cases_of_its_own() -> None:
+def test_each_way_has_cases_of_its_own():
     names = {case.name for way in front.PATHS for case in front.device_cases(way)}
     for start in front.ONLY:
         assert any(name.startswith(start) for name in names), start

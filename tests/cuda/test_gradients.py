@@ -1,7 +1,5 @@
 """`GradientSync` on device arrays, against NumPy."""
 
-from typing import TYPE_CHECKING, Any
-
 import cupy
 import numpy as np
 import pytest
@@ -14,21 +12,16 @@ from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
 from hpccomm.gradients.layout import LossScale
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import hpccomm
-
 pytestmark = [pytest.mark.mpi, pytest.mark.parametrize("way", ["nccl", "staged"], scope="session")]
 
 
 @pytest.fixture(autouse=True)
-def on_own_device(comm: "hpccomm.Communicator") -> "Iterator[None]":
+def on_own_device(comm):
     with cupy.cuda.Device(comm.device):
         yield
 
 
-CASES: list[tuple[str, str, str, bool]] = [
+CASES = [
     # dtype, op, how, small buckets
     ("f4", "average", "sync", False),
     ("f8", "sum", "ready", True),
@@ -38,7 +31,7 @@ CASES: list[tuple[str, str, str, bool]] = [
 ]
 
 
-def give(sync: GradientSync, how: str, grads: dict[str, Any]) -> bool:
+def give(sync, how, grads):
     if how == "sync":
         return sync.sync(grads)
     for name, grad in grads.items():
@@ -50,9 +43,7 @@ def give(sync: GradientSync, how: str, grads: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(("dtype", "op", "how", "small"), CASES)
-def test_steps_give_what_numpy_does(
-    comm: "hpccomm.Communicator", dtype: str, op: Any, how: str, small: bool
-) -> None:
+def test_steps_give_what_numpy_does(comm, dtype, op, how, small):
     model = {"w": cupy.zeros((6, 5), dtype), "host": np.zeros(3, dtype), "b": cupy.zeros(5, dtype)}
     sizes = {"first_bucket_bytes": 1, "min_bucket_bytes": 0} if small else {}
     sync = GradientSync(comm, model, op=op, **sizes)
@@ -63,7 +54,7 @@ def test_steps_give_what_numpy_does(
     for step in range(3):
         if op == "weighted":
             sync.weigh(weights[comm.rank])
-        grads: dict[str, Any] = {}
+        grads = {}
         for name, x in model.items():
             content = np.full(x.shape, 6 * (comm.rank + step), dtype)
             grads[name] = content if name == "host" else cupy.asarray(content)
@@ -75,7 +66,7 @@ def test_steps_give_what_numpy_does(
                 np.testing.assert_allclose(cupy.asnumpy(grads[name]), right, rtol=2e-3)
 
 
-def test_what_users_rely_on(comm: "hpccomm.Communicator") -> None:
+def test_what_users_rely_on(comm):
     model = {
         "a": cupy.full(4, comm.rank, "f8"),
         "b": cupy.full(2, comm.rank, "f8"),
@@ -109,7 +100,7 @@ def test_what_users_rely_on(comm: "hpccomm.Communicator") -> None:
             sync.check_consistency()
 
 
-def test_results_are_divided_by_the_loss_scale(comm: "hpccomm.Communicator") -> None:
+def test_results_are_divided_by_the_loss_scale(comm):
     sync = GradientSync(comm, {"a": cupy.zeros(4, "f4")}, loss_scale=LossScale(64.0))
     for good in (True, False, True):
         scale = sync.loss_scale
@@ -123,14 +114,12 @@ def test_results_are_divided_by_the_loss_scale(comm: "hpccomm.Communicator") -> 
 @pytest.mark.parametrize(
     ("settings", "text"), [({"compressor": TopK()}, "compressor"), ({"adaptive": 3}, "adaptive")]
 )
-def test_what_is_for_host_arrays_is_refused(
-    comm: "hpccomm.Communicator", settings: Any, text: str
-) -> None:
+def test_what_is_for_host_arrays_is_refused(comm, settings, text):
     with pytest.raises(UsageError, match=f"{text}.* is for host arrays.*'a'"):
         GradientSync(comm, {"a": cupy.zeros(4)}, **settings)
 
 
-def test_arrays_on_the_wrong_side_are_refused(comm: "hpccomm.Communicator") -> None:
+def test_arrays_on_the_wrong_side_are_refused(comm):
     sync = GradientSync(comm, {"a": cupy.zeros(4), "h": np.zeros(4)})
     with pytest.raises(UsageError, match="CuPy array"):
         sync.ready("a", np.zeros(4))
@@ -142,13 +131,11 @@ def test_arrays_on_the_wrong_side_are_refused(comm: "hpccomm.Communicator") -> N
 
 
 @pytest.mark.standin
-def test_averages_are_sums_and_a_factor_where_that_is_exact_enough(
-    comm: "hpccomm.Communicator", way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_averages_are_sums_and_a_factor_where_that_is_exact_enough(comm, way, monkeypatch):
     """NVLS has sums of floats and no averages (NCCL 2.30, include/device.h: ncclNvlsSupported)."""
     from standin.nccl import calls
 
-    seen: list[int] = []
+    seen = []
     collective = calls.collective
     monkeypatch.setattr(
         calls, "collective", lambda c, terms, *r: seen.append(terms.op) or collective(c, terms, *r)
@@ -164,12 +151,10 @@ def test_averages_are_sums_and_a_factor_where_that_is_exact_enough(
 
 
 @pytest.mark.standin
-def test_a_step_waits_for_the_device_once_a_bucket_and_not_once_a_parameter(
-    comm: "hpccomm.Communicator", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_waits_for_the_device_once_a_bucket_and_not_once_a_parameter(comm, monkeypatch):
     model = {f"p{number}": cupy.zeros(3, "f4") for number in range(20)}
     sync = GradientSync(comm, model, nonfinite="raise")
-    waits: list[int] = []
+    waits = []
     get = cupy.ndarray.get
     monkeypatch.setattr(cupy.ndarray, "get", lambda x, *a, **k: waits.append(1) or get(x, *a, **k))
     for name in model:
