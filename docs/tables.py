@@ -17,7 +17,6 @@ from hpccomm.calls.tuning_table import CASES
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.variables import config_fields, known
 from hpccomm.dtypes import REDUCIBLE
-from hpccomm.errors import table as mpi4py_names
 from hpccomm.reductions import ReduceOp, meaningful
 from hpccomm.results.bounds import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.comparison.verdict import MEANINGS
@@ -45,6 +44,7 @@ from hpccomm.results.schema import (
 )
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.settings import VARIABLES
+from hpccomm.spelling import table as mpi4py_names
 from hpccomm.tools.doctor.rules import RULES
 from hpccomm.tools.explain.meanings import TABLE as EXPLAINED
 from hpccomm.tools.main import VERBS

@@ -112,7 +112,7 @@ def __getattr__(name: str) -> object:
         return import_module("hpccomm.gradients")
     home = _HOME.get(name)
     if home is None:
-        from hpccomm.errors import advice
+        from hpccomm.spelling import advice
 
         said = advice(name, __all__, "MPI.")
         raise AttributeError(f"module 'hpccomm' has no attribute {name!r}{said}")

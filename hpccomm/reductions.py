@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import HintingEnum, UnsupportedDtype, UsageError, did_you_mean
+from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
+from hpccomm.spelling import HintingEnum
 
 Array = NDArray[Any]
 

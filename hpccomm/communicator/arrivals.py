@@ -25,12 +25,13 @@ from hpccomm.contracts.transport import (
     mismatch,
     other_dtype,
 )
-from hpccomm.errors import BufferMismatch, CommunicationError, Hinting, UsageError, untied
+from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
 from hpccomm.memory.views import check_dtype
 from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.dump import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
+from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 AROUND = "; call it before or after"

@@ -17,9 +17,9 @@ from hpccomm.communicator import (
 from hpccomm.communicator import grid as grids
 from hpccomm.communicator import grid as mesh
 from hpccomm.communicator import planning as plans
-from hpccomm.errors import Hinting, respell
 from hpccomm.runtime.reports import AbortHook, Handle, Hook, Key, Tally
 from hpccomm.settings import check_seconds
+from hpccomm.spelling import Hinting, respell
 
 if TYPE_CHECKING:
     from os import PathLike

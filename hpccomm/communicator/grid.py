@@ -15,9 +15,10 @@ import numpy as np
 
 from hpccomm.communicator.groups import GroupMember
 from hpccomm.communicator.halo import halo
-from hpccomm.errors import Hinting, UsageError, did_you_mean
+from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_bool, check_int
+from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 CHOSEN = (-1, 0)

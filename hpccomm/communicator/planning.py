@@ -18,12 +18,13 @@ from hpccomm.calls.lanes.lane import BLOCKS, Parts
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import ENDS_JOB, RAISES, WAITS_ON, Choice
 from hpccomm.contracts.transport import Transport
-from hpccomm.errors import HpccommError, RankMismatch, UsageError, did_you_mean, of_argument
+from hpccomm.errors import HpccommError, RankMismatch, UsageError, did_you_mean
 from hpccomm.runtime.callpath import PreparedCall, carried, in_turn
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import NO_CALL, side_by_side
 from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool
+from hpccomm.spelling import of_argument
 
 
 class Sent(NamedTuple):

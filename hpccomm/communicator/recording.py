@@ -21,7 +21,7 @@ import numpy as np
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.calls.core import HasCore
 from hpccomm.contracts.signature import recorded
-from hpccomm.errors import Hinting, HpccommError, ResultsError, UsageError
+from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.results import facts as origin
 from hpccomm.results.facts import RUNNING
 from hpccomm.results.recording import (
@@ -55,6 +55,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import traces
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, before_end, write_stderr
+from hpccomm.spelling import Hinting
 from hpccomm.units import counted
 
 logger = logging.getLogger("hpccomm")

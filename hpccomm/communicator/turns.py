@@ -9,12 +9,13 @@ from hpccomm.calls.core import Core, HasCore
 from hpccomm.communicator import memory
 from hpccomm.contracts.signature import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
-from hpccomm.errors import CommunicationError, Hinting, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.reductions import ReduceOp, WindowOp
 from hpccomm.runtime.dump import TURNS
 from hpccomm.runtime.progress import Operation
 from hpccomm.runtime.recorder import LABEL
 from hpccomm.settings import check_int
+from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 _NEXT, _SERVED = 0, 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from hpccomm.errors import Hinting, UsageError
+from hpccomm.errors import UsageError
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.agreement import Model
 from hpccomm.gradients.arrays import Array
@@ -18,6 +18,7 @@ from hpccomm.gradients.parameters import Bucket, Named, check_number, read
 from hpccomm.gradients.record import Log, Statistics, log_path
 from hpccomm.gradients.steps import READY, SYNC, TrainingSteps
 from hpccomm.runtime.recorder import entered
+from hpccomm.spelling import Hinting
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

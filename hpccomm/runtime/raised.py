@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from hpccomm.errors import CommunicationError, WaitTimeout, respell
+from hpccomm.errors import CommunicationError, WaitTimeout
 from hpccomm.runtime import answering, dump
 from hpccomm.runtime.recorder import described, in_words, mishap, of_program, site_of_traceback
 from hpccomm.runtime.service import status_of
 from hpccomm.settings import read
+from hpccomm.spelling import respell
 from hpccomm.units import ranks_named
 
 MOST_FRAMES = 20

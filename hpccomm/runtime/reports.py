@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from hpccomm.errors import CommunicationError, Hinting, UsageError
+from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.runtime.recorder import LABEL, NUMBER, SEQUENCE, CallRecord, Origin
 from hpccomm.runtime.service import after_fork
+from hpccomm.spelling import Hinting
 
 if TYPE_CHECKING:
     from hpccomm.runtime.recorder import Trace

@@ -15,7 +15,6 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.errors import (
     CommunicationError,
     CommunicatorAborted,
-    Hinting,
     HpccommError,
     UsageError,
     WaitTimeout,
@@ -40,6 +39,7 @@ from hpccomm.runtime.reports import Tally
 from hpccomm.runtime.state import harmless_error
 from hpccomm.runtime.waiting import over_within
 from hpccomm.settings import check_bool, check_seconds
+from hpccomm.spelling import Hinting
 from hpccomm.units import counted
 
 if TYPE_CHECKING:

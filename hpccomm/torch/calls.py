@@ -13,12 +13,7 @@ from torch.distributed import DistBackendError
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.transport import ANY
-from hpccomm.errors import (
-    CollectiveTimeout,
-    HpccommError,
-    RankMismatch,
-    UsageError,
-)
+from hpccomm.errors import CollectiveTimeout, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.arguments import CallTerms, lists, seconds, tensors, terms

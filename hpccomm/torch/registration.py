@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from hpccomm.errors import install_command
+from hpccomm.spelling import install_command
 
 NAME = "hpccomm"
 """Of the backend."""

@@ -10,12 +10,7 @@ from until import until
 
 from hpccomm.backends.nccl import communicators
 from hpccomm.contracts.signature import Signature
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    RankMismatch,
-)
+from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 

@@ -15,12 +15,7 @@ import pytest
 from nccl_ranks import run_ranks
 
 import hpccomm
-from hpccomm.errors import (
-    BackendUnavailable,
-    CollectiveTimeout,
-    CommunicationError,
-    UsageError,
-)
+from hpccomm.errors import BackendUnavailable, CollectiveTimeout, CommunicationError, UsageError
 from hpccomm.results import reader, table
 from hpccomm.runtime.service import Status
 from hpccomm.tools.flag import add_flags

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.errors import ours as hint_for
-from hpccomm.errors import table
+from hpccomm.spelling import ours as hint_for
+from hpccomm.spelling import table
 from hpccomm.testing import run_ranks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "mpi4py.rst").read_text("utf-8")

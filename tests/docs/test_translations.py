@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpccomm.cupyx import NCCLBackend
-from hpccomm.errors import table
+from hpccomm.spelling import table
 
 from .test_mpi4py_page import NAMES, Ours, check, literals, ours
 

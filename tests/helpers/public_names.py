@@ -63,7 +63,7 @@ def members(value: type, text: str) -> set[str]:
         for name in (*vars(each), *vars(each).get("__annotations__", ()))
         if not name.startswith("_")
     }
-    for page in ROOT.glob("docs/*.rst"):
+    for page in ROOT.glob("docs/**/*.rst"):
         shown = page.read_text("utf-8")
         each = rf"^\.\. autoclass:: (?:\S+\.)?{value.__name__}\n((?:   :.*\n)*)"
         for options in re.findall(each, shown, re.MULTILINE):

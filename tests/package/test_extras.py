@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.errors import install_command
+from hpccomm.spelling import install_command
 
 SETUP = Path(__file__).parents[2] / "setup.cfg"
 

@@ -17,7 +17,7 @@ from hpccomm.communicator.windows.access import Access, Array, bounds
 from hpccomm.contracts.signature import End, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
-from hpccomm.errors import BufferMismatch, Hinting, UnsupportedDtype, UsageError
+from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.memory.folding import try_out
 from hpccomm.memory.views import (
     address,
@@ -32,6 +32,7 @@ from hpccomm.reductions import Op, ReduceOp, WindowOp, check, recognised
 from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.progress import Operation
 from hpccomm.settings import check_int
+from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 

@@ -17,7 +17,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hpccomm.errors import BackendUnavailable, UsageError, install_command
+from hpccomm.errors import BackendUnavailable, UsageError
+from hpccomm.spelling import install_command
 
 LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane in one direction, by generation of PCI Express, after its line code."""

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.errors import ConfigurationError, install_command
+from hpccomm.errors import ConfigurationError
+from hpccomm.spelling import install_command
 
 Times = Mapping[int, float]
 """Time by size."""

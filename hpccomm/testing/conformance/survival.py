@@ -8,12 +8,7 @@ import numpy as np
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.backend import ANSWERED
 from hpccomm.dtypes import BFLOAT16
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    RankMismatch,
-)
+from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.testing.conformance.case import SOON, Behaviours, raises, takes
 
 SURVIVAL = Behaviours("survival")

@@ -14,8 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hpccomm.errors import ConfigurationError, UsageError, install_command
+from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.results.regular import check_output, no_folder
+from hpccomm.spelling import install_command
 from hpccomm.units import xml_text
 
 Color = str | tuple[float, float, float]

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.errors import UsageError
-from hpccomm.results import fingerprint, reader
-from hpccomm.results import table as bounds
+from hpccomm.results import bounds, fingerprint, reader
 from hpccomm.testing import run_ranks
 from hpccomm.tools.perf import nccl_tests, sweep
 from hpccomm.tools.perf.options import split

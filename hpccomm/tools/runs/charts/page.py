@@ -7,13 +7,14 @@ from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
-from hpccomm.errors import ConfigurationError, install_command
+from hpccomm.errors import ConfigurationError
 from hpccomm.results import bounds, pairs, recording_text
 from hpccomm.results.comparison.text import change
 from hpccomm.results.comparison.verdict import SAME, Comparison
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
+from hpccomm.spelling import install_command
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.programs.advice import Analysis, advise, bound
 from hpccomm.tools.runs.charts import curves, pictures, recorded
