@@ -58,7 +58,7 @@ class Lists(NamedTuple):
 
     @property
     def sizeless(self) -> "Lists | None":
-        """What tells kinds of calls apart: all but numbers of rows. None without lists."""
+        """The lists without the numbers of rows, which all calls of a kind share. None without lists."""
         if self is NO_LISTS:
             return None
         return Lists((-1,) if self.counts else (), (), self.peers, False, self.axis)
@@ -509,7 +509,7 @@ class NumberCall:
         most, box = self._most, self._box
         if most is not None and not -most <= x <= most:
             raise UsageError(
-                f"x is {x}, and what comes of the integers of {self._calls.backend.size} ranks may not fit int64; "
+                f"x is {x}, and the result of the integers of {self._calls.backend.size} ranks may not fit int64; "
                 "give float(x), or sum what all_gather_object(x) gives, whose integers have any size"
             )
         box[0], box[1] = x, 1

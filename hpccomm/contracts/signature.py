@@ -142,7 +142,7 @@ RAISES, ENDS_JOB, WAITS_ON = "raises", "ends the job", "waits on"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a call is carried out. It prints as a sentence.
+    """The decision how a call is carried out. It prints as a sentence.
 
     Attributes
     ----------

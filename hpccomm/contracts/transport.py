@@ -198,7 +198,7 @@ class Exposure(Protocol):
 
 @dataclass(slots=True)
 class MemoryUse:
-    """What a process has of registered memory, for all its communicators.
+    """The use that a process makes of registered memory, in all its communicators.
 
     Attributes
     ----------

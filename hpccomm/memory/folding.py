@@ -192,7 +192,7 @@ FAR_BLOCK_BYTES = 512 * 1024
 
 
 SMALL_BYTES = 16 * 1024
-"""Memory of so little is had faster than it is kept."""
+"""Below this size a fresh allocation is faster than kept memory."""
 
 
 _idle: list[NDArray[np.uint8]] = []

@@ -252,7 +252,7 @@ class Kept(OrderedDict[Any, Any]):
 
 
 class Diversion(Protocol):
-    """Where calls go.
+    """The place where calls go: to their issue, or to a batch that takes them.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """By how much another clock is ahead of this one, at one moment.
+    """The lead of another clock over this one, at one moment.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Offset:
 
     @property
     def error(self) -> float:
-        """How far the truth can be from `value`, in seconds."""
+        """The largest possible error of `value`, in seconds."""
         return (self.high - self.low) / 2
 
 
@@ -72,7 +72,7 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class ClockLine:
-    """How two clocks run beside each other, between two moments and a little beyond.
+    """The difference of two clocks, between two moments and a little beyond.
 
     The difference is a straight line through two offsets: quartz drifts by a constant rate within
     seconds. Between the two, it is as uncertain as the worse of them. Later, the clocks are taken
@@ -135,7 +135,7 @@ def kernel_clock() -> str:
 
 
 class ClockRanks(Protocol):
-    """What the ranks compare their clocks by: a communicator."""
+    """The communicator by which ranks compare their clocks."""
 
     rank: int
     size: int

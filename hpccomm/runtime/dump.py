@@ -30,19 +30,8 @@ from typing import Any, NamedTuple, Protocol
 from hpccomm import __version__
 from hpccomm.contracts.backend import Facts
 from hpccomm.contracts.signature import CallFingerprint
-from hpccomm.runtime.recorder import (
-    DEVICE,
-    LABEL,
-    ORIGIN,
-    CallRecord,
-    Origin,
-    calls,
-    line_of,
-    place,
-    program_site,
-    stacks,
-    unix_ns,
-)
+from hpccomm.runtime import recorder
+from hpccomm.runtime.recorder import CallRecord
 from hpccomm.runtime.service import Voice, after_fork, service
 
 PLANNED, OTHERS = -1, -2
@@ -149,7 +138,7 @@ class Traffic:
 
 
 def unmatched(wait: Facts, there: Counts, here: Counts = ()) -> bool:
-    """Whether a message that a rank waits for has no counterpart at its peer.
+    """Return whether a message that a rank waits for has no counterpart at its peer.
 
     Parameters
     ----------
@@ -246,15 +235,15 @@ def left_over(everyone: Mapping[int, Mapping[int, Counts]]) -> list[LeftOver]:
     return found
 
 
-def in_words(lost: Sequence[LeftOver], origin: Origin) -> str:
+def in_words(lost: Sequence[LeftOver], origin: recorder.Origin) -> str:
     """Return the first of some messages in words, and how many more there are. `origin` is its sender's."""
     sender, receiver, channel, _ = lost[0]
     what = _kind(channel) if channel >= 0 else "a message"
-    for entry in reversed(calls()):
-        label = entry[LABEL]
-        if entry[ORIGIN] is origin and ("dst", receiver, channel) in label.ends:
+    for entry in reversed(recorder.calls()):
+        label = entry[recorder.LABEL]
+        if entry[recorder.ORIGIN] is origin and ("dst", receiver, channel) in label.ends:
             size = f" of {label.nbytes} bytes" if len(label.ends) == 1 else ""
-            site = place(entry)
+            site = recorder.place(entry)
             what += f"{size}, sent at {site}" if site else size
             break
     more = sum(each.number for each in lost) - 1
@@ -437,29 +426,29 @@ def contents(reason: str) -> dict[str, Any]:
         "pg_config": {
             each["uid"]: {"desc": each["name"], "ranks": each["ranks"]} for each in shown
         },
-        "entries": [_entry(each) for each in calls()],
+        "entries": [_entry(each) for each in recorder.calls()],
         "now": {each["uid"]: each["now"] for each in shown},
         "answers": {each["uid"]: each["answers"] for each in shown},
         "raised": process.raised,
         "ended": process.ended,
         "refused": min(lately, key=itemgetter("ago"), default=None),
-        "stacks": list(stacks()),
+        "stacks": list(recorder.stacks()),
     }
 
 
 def _entry(entry: CallRecord) -> dict[str, Any]:
     origin, sequence, number, label, mode, site, begin, timeout, ended, error, *_ = entry
     if ended is None:
-        state = "scheduled" if mode is DEVICE else "started"
+        state = "scheduled" if mode is recorder.DEVICE else "started"
     else:
         state = "completed" if error is None else "failed"
-    site = program_site(site, begin)
+    site = recorder.program_site(site, begin)
     return {
         "process_group": [origin.uid, origin.name],
         "collective_seq_id": max(0, number),
         "op_id": max(0, sequence),
         "profiling_name": f"mpi:{label.name}",
-        "time_created_ns": unix_ns(begin),
+        "time_created_ns": recorder.unix_ns(begin),
         "duration_ms": None if ended is None else ended * 1e3,
         "state": state,
         "is_p2p": not number,
@@ -472,7 +461,7 @@ def _entry(entry: CallRecord) -> dict[str, Any]:
 
 def _frame(site: Any) -> dict[str, object]:
     code, _ = site
-    return {"name": code.co_qualname, "filename": code.co_filename, "line": line_of(site)}
+    return {"name": code.co_qualname, "filename": code.co_filename, "line": recorder.line_of(site)}
 
 
 # SIGUSR1 dumps the last calls, even if the main thread is stuck.

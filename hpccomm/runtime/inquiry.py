@@ -96,7 +96,7 @@ class Inquiry:
     """
 
     def __init__(self, calls: CallState) -> None:
-        self._calls: CallState = weakref.proxy(calls)  # which is at once if it is free
+        self._calls: CallState = weakref.proxy(calls)  # weak: the engine is freed at once
         self.answers: dict[int, Answer] = {}
         self.accusation: Facts | None = None
         self.awaited: tuple[int, ...] = ()

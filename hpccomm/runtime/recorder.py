@@ -407,14 +407,14 @@ def stacks() -> Iterator[str]:
 logger = logging.getLogger("hpccomm")
 
 BUFFER, ASKED, WAITED, STREAM = range(10, 14)
-"""Places in the record of a call that is taken, behind the ones of `hpccomm.runtime.recorder`: the identity of its
-memory; when the program began to wait for it; for how many seconds it was blocked; and the stream."""
+"""Fields that a trace appends to the record of a call: the identity of its memory; when the program began to wait for
+it; for how many seconds it was blocked; and the stream."""
 
 THROUGHOUT = UNASKED = -1.0
-"""The program was blocked from the beginning to the end. It has not waited for the call yet."""
+"""Values of `WAITED`: the program was blocked from the beginning to the end, or it has not waited for the call yet."""
 
 BLOCK = 1 << 12
-"""Calls of a block."""
+"""Number of calls in a block."""
 
 EVERY_SECONDS = 1.0
 """How often calls are written, at least."""

@@ -184,7 +184,7 @@ def start_thread(name: str, run: Callable[..., None], *arguments: object) -> boo
     try:
         ServiceThread(target=run, args=arguments, name=name, daemon=True).start()
     except RuntimeError as error:
-        logger.warning("no thread %r, whose help will be missing: %s", name, error)
+        logger.warning("cannot start thread %r; continuing without it: %s", name, error)
         return False
     finally:
         threading.stack_size(usual)
@@ -268,7 +268,7 @@ STDERR = 2
 
 
 class Voice:
-    """How ranks that have the same to say take turns: none knows of others, unless they can be asked.
+    """Lets one of the ranks that have the same to say speak for all: it asks the others, where it can.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ Release = Callable[[], None]
 
 
 class Failure:
-    """Whether one communicator has failed, and what follows from that.
+    """The failure of one communicator, and what follows from it.
 
     Parameters
     ----------

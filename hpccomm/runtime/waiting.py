@@ -57,7 +57,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Patience:
-    """How long to stay away between two polls: spin, yield for some seconds, nap."""
+    """The pauses between polls that find nothing: first spins, then yields for some seconds, then naps."""
 
     yields: float = YIELD_SECONDS
     turns: int = 0
@@ -65,7 +65,7 @@ class Patience:
     since: float = field(default_factory=time.perf_counter)
 
     def pause(self) -> None:
-        """Stay away the little that is due after a poll that found nothing."""
+        """Back off once: spin, yield or nap."""
         self.turns += 1
         if self.napping:
             time.sleep(NAP_SECONDS)

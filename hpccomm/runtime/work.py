@@ -206,7 +206,7 @@ class Work(Hinting, Task):
 
     @property
     def progress(self) -> ProgressEngine | None:
-        """What moves it on; None where a device does."""
+        """The engine that moves it on; None where a device does."""
         return self._calls.progress if self._stream is None else None
 
     def looked(self, *, ask: bool = True) -> bool:
@@ -322,7 +322,7 @@ def dropped(entry: CallRecord) -> None:
     failed = f"; the call has failed: {entry[ERROR]}" if entry[ERROR] else ""
     message = (
         f"the Work of an asynchronous {entry[LABEL].name}{f' at {where}' if where else ''} was dropped, and "
-        f"nobody waited for it: whether its result was there is not known{failed}; keep it and call wait()"
+        f"it was never waited for: its result may be incomplete{failed}; keep it and call wait()"
     )
     _warn(message, site)
 

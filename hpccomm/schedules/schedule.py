@@ -89,7 +89,7 @@ def world(size: int, ranks: Column | None = None) -> Group:
 
 
 class Place(NamedTuple):
-    """Where slices begin.
+    """The beginnings of slices.
 
     Attributes
     ----------

@@ -61,7 +61,7 @@ def check_own() -> None:
         else f"process {here.pid if here else ''} is rank {launch.rank} already, whose variables it has"
     )
     raise LaunchError(
-        f"this process ({os.getpid()}) is no rank of the job: {reason}. Communicate there, and pass this process what it "
+        f"this process ({os.getpid()}) is not a rank of the job: {reason}. Communicate there, and pass this process what it "
         "needs. If it imports a program that calls new_comm, as workers of multiprocessing do, have the program call "
         'it below if __name__ == "__main__". To make this process a job of its own, start it without the variables '
         "OMPI_*, PMIX_*, PMI_* and SLURM_*. HPCCOMM_LAUNCH_CHECK=0 lets it pass"

@@ -43,7 +43,7 @@ _LISTENS = 0x10000  # __SO_ACCEPTCON, among the flags in /proc/net/unix
 
 
 class Address(NamedTuple):
-    """Where one process answers.
+    """The socket at which one process answers.
 
     Attributes
     ----------

@@ -25,9 +25,7 @@ MOST_WORDS = 8
 """Ranks that say where a signal has found them."""
 
 _seen: set[int] = set()
-_widest: "weakref.ref[Backend] | None" = (
-    None  # of the communicators that were made the one of most ranks
-)
+_widest: "weakref.ref[Backend] | None" = None  # the largest communicator so far
 
 
 def note(backend: Backend) -> None:

@@ -401,7 +401,7 @@ class Check:
                 break
         return RankMismatch(
             f"the ranks make the same call now, but made different ones {since}{text}; "
-            "what came of them is undefined; make the same calls in the same order on all ranks",
+            "their results are undefined; make the same calls in the same order on all ranks",
             ranks=odd,
         )
 

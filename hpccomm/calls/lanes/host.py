@@ -35,16 +35,8 @@ from hpccomm.contracts.signature import CallFingerprint, Choice, Signature, of_m
 from hpccomm.contracts.transport import DTYPES, BoundMessage, BoundSet, MemoryUse, Steps, Transport
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
+from hpccomm.memory import views
 from hpccomm.memory.cuda.arrays import Queue
-from hpccomm.memory.views import (
-    Array,
-    as_bytes,
-    check_layout,
-    empty_like_kind,
-    host_view,
-    like_kind,
-    overlap,
-)
 from hpccomm.runtime.callpath import Kept, PreparedCall
 from hpccomm.runtime.dump import PLANNED
 from hpccomm.runtime.engine import CallEngine
@@ -100,7 +92,7 @@ def exchange_of(
                 strided = not (strides or send.flags.c_contiguous)
                 of = call.prepared.call
                 # What is received may also replace what is sent, which is sent from a copy.
-                replaced = inward is not None and overlap(send, recv)
+                replaced = inward is not None and views.overlap(send, recv)
                 if strided or replaced or (of is not None and of.in_place):
                     send = np.empty_like(send, order="C")
                     before.append((send, call.send))
@@ -257,10 +249,10 @@ class HostLane(Lane):
         choice = Choice(label.name, "host", self.name, NATIVE, None, False, reason)
         return self._prepared(label, choice, Implementation(start), ordered=False)
 
-    def checked_array(self, array: Array, name: str, written: bool) -> Array:
+    def checked_array(self, array: views.Array, name: str, written: bool) -> views.Array:
         """Return an array as 1-D, over the same memory."""
         if not array.flags.carray:  # contiguous and writable, which fits any use
-            check_layout(array, name, written=written)
+            views.check_layout(array, name, written=written)
         return array if array.ndim == 1 else array.reshape(-1)
 
     def queue_of(self, stream: object) -> NoReturn:
@@ -269,13 +261,13 @@ class HostLane(Lane):
 
     def new_like(self, x: Any, shape: tuple[int, ...], dtype: DType, queue: Queue | None) -> Any:
         """Return a new array of the kind of `x`, for a result. It is registered if `x` is."""
-        if not self.use.registered or not self._holds(host_view(x, "x")):
-            return empty_like_kind(x, shape, dtype)
-        return like_kind(x, self.empty(shape, dtype))
+        if not self.use.registered or not self._holds(views.host_view(x, "x")):
+            return views.empty_like_kind(x, shape, dtype)
+        return views.like_kind(x, self.empty(shape, dtype))
 
     def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
         """Fill a new array with zeros."""
-        as_bytes(new).fill(0)
+        views.as_bytes(new).fill(0)
 
     def run(self, call: Call, limit: float) -> Any:
         """Carry a call out and return its result."""
@@ -367,7 +359,7 @@ class HostLane(Lane):
         out_is = x_is if out is x else out is not None and self._holds(out)
         return ("x",) * x_is + ("out",) * out_is
 
-    def _holds(self, array: Array) -> bool:
+    def _holds(self, array: views.Array) -> bool:
         memory = self.dispatch.memory
         return memory is not None and memory.holds(array)
 

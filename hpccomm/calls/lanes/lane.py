@@ -349,9 +349,9 @@ class Lane(ABC):
         return own
 
     def willing(self, call: Call) -> object:
-        """Return whether this rank may take the way that plans take where all ranks may. Local.
+        """Return whether this rank can use the route that only plans have, if all ranks can. Local.
 
-        A true value, equal on all ranks, in JSON. A false value is not compared.
+        A true value is equal on all ranks, and fits JSON. A false value is not compared.
         """
         return False
 

@@ -216,7 +216,7 @@ CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
     "op and root of its ranks"
 )
-"""Obstacles of a call on a device."""
+"""Likely causes, which errors about a late call on a device quote."""
 
 TOGETHER = "put them into one send_recv or one batch"
 

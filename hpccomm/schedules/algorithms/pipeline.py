@@ -40,7 +40,7 @@ from hpccomm.schedules.schedule import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """Where each row of a group stands in a tree of the group's positions.
+    """The place of each row of a group in a tree of the group's positions.
 
     Attributes
     ----------

@@ -225,7 +225,7 @@ def exchanged(
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Of the blocks that two ranks exchange, each rank moves one half of both, piece by piece."""
+    """Each of two ranks moves one half of both blocks that they exchange, piece by piece."""
     n, at, rank = group.size, group.at, group.rank
     block = max(call.counts, default=0)
     halves = Even(0, block, 2)

@@ -53,7 +53,7 @@ class CostTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallSize:
-    """How large a call is.
+    """The size of a call.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ def _doublings(n: int, per_node: int) -> float:
 
 
 def _ranks(n: int, per_node: int) -> float:
-    """Of all other ranks those on other nodes."""
+    """The other ranks that are on other nodes."""
     return (n - per_node) / (n - 1)
 
 
