@@ -12,7 +12,8 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from math import isfinite
+from typing import Any, get_args
 
 import numpy as np
 
@@ -188,6 +189,68 @@ def check_bytes(name: str, value: object) -> int:
     if number < 1:
         raise UsageError(f"{name} is {value!r}; give bytes, at least 1")
     return number
+
+
+def check_least(name: str, value: object, least: int) -> int:
+    """Return `value` as an int.
+
+    Raises
+    ------
+    UsageError
+        If it is not an integer of at least `least`.
+    """
+    number = check_int(name, value)
+    if number < least:
+        raise UsageError(f"{name} is {number}; give at least {least}")
+    return number
+
+
+def check_number(name: str, value: object, fits: Callable[[float], bool], range_: str) -> float:
+    """Return `value` as a finite float.
+
+    Parameters
+    ----------
+    name : str
+        The setting's name.
+    value : object
+        What was given.
+    fits : callable
+        Returns whether a finite number is in the range.
+    range_ : str
+        The same in words, such as ``"above 0"``.
+
+    Raises
+    ------
+    UsageError
+        If it is not a finite number in the range.
+    """
+    if isinstance(value, int | float | np.integer | np.floating):
+        with contextlib.suppress(OverflowError):  # of an int that no float holds
+            number = float(value)
+            if isfinite(number) and fits(number):
+                return number
+    raise UsageError(f"{name} is {value!r}; give a finite number {range_}")
+
+
+def check_choice(name: str, value: object, kind: object) -> str:
+    """Return `value` as a str, if it is one of the texts that the Literal `kind` names.
+
+    Raises
+    ------
+    UsageError
+        With the texts, and the nearest one.
+    """
+    known = get_args(kind)
+    if value not in known:
+        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
+        raise UsageError(f"{name} is {value!r}; {advice}")
+    return str(value)
+
+
+def set_checked(settings: object, **values: object) -> None:
+    """Set fields of a frozen dataclass, from its ``__post_init__``, to the values that were checked."""
+    for name, value in values.items():
+        object.__setattr__(settings, name, value)
 
 
 def check_name(value: object) -> None:

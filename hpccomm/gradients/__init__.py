@@ -4,29 +4,30 @@
 >>> for batch in batches:                                        # doctest: +SKIP
 ...     sync.sync(gradients_of(batch))
 
-- `parameters`: the model as data. `settings`: what a reduction does, and the factor of the loss. `layout`: which gradient lies
-  in which bucket, and the memory of one.
-- `agreement`: whether all ranks have the same model, settings and arrays; what they agreed on.
-- `group`: the ranks that train together, and the interface of a compressor. `arrays`: host and device. `checks`: settings that do not fit.
-- `buckets`: the gradients of one layout, and whether they were written to.
-- `reducer`: how a bucket is reduced, in which order and thread.
-- `compression`: how to send less.
-- `steps`: the course of a step, and missing gradients, NaN and infinities. `sync`: what users call.
-- `adaptive`: which size of buckets would end a step soonest, and what is measured for it.
-- `record`: what it cost, and how that is written down.
-- `sharded`: an optimiser whose state is divided among the ranks; `shards`: a bucket of it; `updates`: its rules.
-- `local_steps`: ranks that train on their own, and average now and then.
+A gradient goes one way: ready, reduced with its bucket, checked and handed back.
+
+- `parameters`: the model as data, and its arrays on host or device. `settings`: what a reduction does, and the factor of the
+  loss. `layout`: which gradient lies in which bucket, and the memory of one.
+- `group`: the ranks that train together, and the interface of a compressor. `agreement`: whether all of them have the same
+  model, settings and arrays.
+- `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, and
+  whether results are missing or not finite. `reducer`: how a bucket is reduced, in which order and thread.
+- `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost.
+- `sharded`: an optimiser whose state is divided among the ranks. `local_steps`: ranks that train on their own, and average
+  now and then. `updates`: the update rules of both.
 """
 
 from hpccomm.gradients.adaptive import BucketChoice
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 from hpccomm.gradients.group import Channel, Compressor, Exchange
-from hpccomm.gradients.layout import LossScale, ReductionSettings, layout
+from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
-from hpccomm.gradients.parameters import Bucket, Parameter, Update, adam, sgd
+from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import BucketStatistics, Statistics
+from hpccomm.gradients.settings import LossScale, ReductionSettings
 from hpccomm.gradients.sharded import ShardedOptimizer
 from hpccomm.gradients.sync import GradientSync
+from hpccomm.gradients.updates import Update, adam, sgd
 
 __all__ = [
     "Bucket",

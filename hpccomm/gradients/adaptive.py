@@ -3,8 +3,6 @@
 The model of a call's time is that of Hockney 1994, "The communication challenge for MPP": a latency, and a time for
 each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket starts when its gradients are ready and
 the bucket before it is done. Large buckets save latencies, small ones start sooner.
-
-`steps` measures and chooses for ``adaptive=``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +13,10 @@ from time import perf_counter
 import numpy as np
 
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import KIB, ReductionSettings, layout
+from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span
+from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 
 SMALLEST = 64 * KIB

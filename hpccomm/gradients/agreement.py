@@ -1,7 +1,4 @@
-"""Whether all ranks have the same model, settings and arrays, bit by bit; and the model that they agreed on.
-
-`sharded` and `local_steps` ask it before they train, and `steps` in each layout and check.
-"""
+"""Whether all ranks have the same model, settings and arrays, bit by bit; and the model that they agreed on."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +9,9 @@ import numpy as np
 
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
-from hpccomm.gradients.arrays import Array, on_host
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import ReductionSettings, check_known
-from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
+from hpccomm.gradients.parameters import Array, Arrays, Parameter, check_writable, on_host, read
+from hpccomm.gradients.settings import ReductionSettings, check_known
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import grouped, ranks_named

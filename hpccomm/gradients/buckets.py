@@ -1,6 +1,7 @@
-"""The buckets of one layout: their memory, which of their gradients are given in a step, and whether those are written.
+"""The buckets of one layout: which of their gradients are given in a step, and whether the step has results.
 
-`steps` fills them, `reducer` reduces them.
+A step has none if gradients are missing, were not written since the last one, or are not finite. With each bucket go flags
+that say so, so that nothing more is sent where all is well.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,21 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.errors import BufferMismatch, UsageError, did_you_mean
-from hpccomm.gradients.arrays import Array, address, is_on_device, overlap, view
+from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import (
-    FlatMemory,
-    ReductionSettings,
-    registered_together,
-    scale,
-    views_of,
-)
-from hpccomm.gradients.parameters import Bucket
+from hpccomm.gradients.layout import FlatMemory, registered_together, scale, views_of
+from hpccomm.gradients.parameters import Array, Bucket, address, is_on_device, overlap, view
+from hpccomm.gradients.settings import ReductionSettings
+from hpccomm.units import few, ranks_named
+
+MOST = 5
+"""Gradients that a message names."""
 
 SAMPLE = 256
 """Elements of a bucket that are compared, but at least `LEAST` of each gradient."""
 LEAST = 8
+
+FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
+"""Flags that are sent with each bucket: a gradient is missing, one is not finite, and the flags of `Written`."""
 
 WRITTEN = [True, False, False]
 """Flags of a bucket: a gradient was written, one is unchanged, one lies elsewhere."""
@@ -186,10 +188,6 @@ def elsewhere(owners: Mapping[str, Any], views: Mapping[str, Array]) -> list[str
 
 def _differs(name: str, owner: Any, place: Array) -> bool:
     return not np.array_equal(view(owner.grad, f"the gradient of {name!r}"), place)
-
-
-FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
-"""Flags that are sent with each bucket: a gradient is missing, one is not finite, and the flags of `Written`."""
 
 
 class Buckets:
@@ -435,3 +433,92 @@ def fitting(name: str, grad: object, place: Array) -> Array:
             f"{place.dtype} {place.shape}; give it the parameter's"
         )
     return array
+
+
+def is_skipped(group: RankGroup, buckets: Buckets, settings: ReductionSettings) -> bool:
+    """Check a reduced step, and return whether it has no results because they are not finite.
+
+    All ranks have the same flags, so that nothing is sent if all is well. Else collective; blocks.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if gradients were not written; or if results are not finite, with ``nonfinite="raise"``.
+    RankMismatch
+        On every rank, if a gradient is missing, with ``unused="error"``.
+    """
+    flags = buckets.any_flags
+    if flags[ELSEWHERE] or (flags[UNCHANGED] and not flags[IS_WRITTEN]):
+        _raise_unwritten(group, buckets)
+    if flags[MISSING]:
+        if settings.unused == "zero":
+            buckets.present = dict.fromkeys(buckets.present, True)
+        else:
+            _fill_missing(group, buckets, settings.unused == "error")
+    if settings.nonfinite == "keep" and not settings.skips:
+        return False
+    bad = [
+        name
+        for flat in buckets.flats
+        if not flat.is_finite()
+        for name, view in flat.views.items()
+        if not np.isfinite(view).all()
+    ]
+    if not bad and not flags[NONFINITE]:
+        return False
+    if settings.nonfinite == "raise":
+        _raise_nonfinite(group, buckets, bad)
+    return True
+
+
+def _raise_unwritten(group: RankGroup, buckets: Buckets) -> None:
+    """Raise for gradients in buckets: their sum would silently contain old results."""
+    every = group.exchange(buckets.unwritten())
+    buckets.accept([])
+    names = list(dict.fromkeys(name for unwritten, _ in every for name in unwritten))
+    ranks = [rank for rank, (unwritten, _) in enumerate(every) if unwritten]
+    if any(owned for _, owned in every):
+        cause = (
+            "zero_grad() and backward() made new tensors in .grad, which the step did not see and where no results "
+            "arrive; give them, by sync({name: parameter.grad, ...}) or ready(name, parameter.grad)"
+        )
+    else:
+        cause = (
+            "they have the bits of the last results; write them in each step, or give arrays to sync() or ready(). "
+            "zero() before a step says that equal ones are meant"
+        )
+    raise UsageError(
+        "gradients that lie in buckets were not written since the last step: "
+        f"{few(map(repr, names), MOST)} on {ranks_named(ranks)}; {cause}"
+    )
+
+
+def _fill_missing(group: RankGroup, buckets: Buckets, fail: bool) -> None:
+    """Find the missing gradients of all ranks."""
+    own = np.fromiter(buckets.present.values(), np.uint8, len(buckets.present))
+    present: Any = group.gather(own).astype(bool)
+    buckets.present = dict(zip(buckets.present, present.any(axis=0).tolist(), strict=True))
+    if fail:
+        missing = [
+            f"{name!r} on {ranks_named(np.flatnonzero(~column).tolist())}"
+            for name, column in zip(buckets.present, present.T, strict=True)
+            if not column.all()
+        ]
+        raise RankMismatch(
+            f"gradients are missing: {'; '.join(missing)}; give them, or take unused='zero' or 'skip'",
+            rank=group.rank,
+            operation="all_reduce",
+            ranks=np.flatnonzero(~present.all(axis=1)).tolist(),
+        )
+
+
+def _raise_nonfinite(group: RankGroup, buckets: Buckets, bad: list[str]) -> None:
+    every = group.exchange(sorted(buckets.nonfinite))
+    lines = []
+    for name in dict.fromkeys([*bad, *(name for names in every for name in names)]):
+        ranks = [rank for rank, names in enumerate(every) if name in names]
+        where = f"on {ranks_named(ranks)}" if ranks else "in the result alone"
+        lines.append(f"{name!r} {where}")
+    raise UsageError(
+        f"gradients are NaN or infinite: {'; '.join(lines)}; nonfinite='skip' leaves such steps out"
+    )

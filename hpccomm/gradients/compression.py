@@ -19,16 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.dtypes import BFLOAT16, FLOAT8_E4M3FN, FLOAT8_E5M2, DType
-from hpccomm.gradients.arrays import Array, drop_nonfinite, is_finite, passes, wide
 from hpccomm.gradients.group import Exchange
-from hpccomm.gradients.parameters import (
-    Bucket,
-    check_choice,
-    check_least,
-    check_number,
-    set_checked,
-)
-from hpccomm.settings import check_bool
+from hpccomm.gradients.parameters import Array, Bucket, drop_nonfinite, is_finite, passes, wide
+from hpccomm.settings import check_bool, check_choice, check_least, check_number, set_checked
 
 _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.parameters import Bucket
+from hpccomm.gradients.parameters import Array, Bucket
 from hpccomm.reductions import ReduceOp
 
 if TYPE_CHECKING:

@@ -3,332 +3,36 @@
 Buckets are as in Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
 Training", VLDB 13(12), section 3.2.3: gradients are packed in the order in which the backward pass is
 expected to produce them, so that a bucket can be reduced while the pass goes on.
-
-`steps`, `sharded` and `local_steps` make their buckets by it.
-
-The settings of a gradient synchronisation, which ranks compare. `GradientSync` takes them, and adapts the loss scale.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isfinite, sqrt
-from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from hpccomm.dtypes import is_narrow
-from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.gradients.arrays import PASS, Array, is_on_device, passes
-from hpccomm.gradients.compression import COMPRESSORS
-from hpccomm.gradients.group import Compressor, RankGroup
+from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.parameters import (
+    PASS,
+    Array,
     Bucket,
     BucketKind,
     Parameter,
-    check_choice,
-    check_least,
-    check_number,
-    set_checked,
+    is_on_device,
+    passes,
 )
-from hpccomm.settings import check_bool
-
-TINY = 2.0**-40
-
-
-@dataclass(frozen=True, slots=True)
-class LossScale:
-    """How the factor of the loss changes. Must be equal on all ranks.
-
-    The rule is that of Micikevicius et al. 2018, "Mixed Precision Training", ICLR: a step whose gradients are NaN or
-    infinite is left out, and the factor falls; after many steps without any it grows.
-
-    Attributes
-    ----------
-    initial : float
-        The first factor. If this and ``growth`` are powers of 2, multiplying and dividing by it is exact.
-    growth : float
-        What multiplies it after ``interval`` finite steps, at least 1.
-    backoff : float
-        What multiplies it after a step that is not finite, above 0 and below 1. It does not fall below
-        2^-40.
-    interval : int
-        Finite steps, one after the other, before it grows.
-    """
-
-    initial: float = 65536.0
-    growth: float = 2.0
-    backoff: float = 0.5
-    interval: int = 2000
-
-    def __post_init__(self) -> None:
-        set_checked(
-            self,
-            initial=check_number(
-                "initial", self.initial, lambda x: x >= TINY, "of at least 2**-40"
-            ),
-            growth=check_number("growth", self.growth, lambda x: x >= 1, "of at least 1"),
-            backoff=check_number(
-                "backoff", self.backoff, lambda x: 0 < x < 1, "above 0 and below 1"
-            ),
-            interval=check_least("interval", self.interval, 1),
-        )
-
-    def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
-        """Return the factor after a step, and how many finite steps there were since it changed.
-
-        Parameters
-        ----------
-        scale : float
-            The factor of the step.
-        steps : int
-            Finite steps before it since the factor changed.
-        finite : bool
-            Whether the step's gradients were finite.
-        """
-        if not finite:
-            return max(TINY, scale * self.backoff), 0
-        if steps + 1 < self.interval:
-            return scale, steps + 1
-        grown = scale * self.growth
-        return (grown if isfinite(grown) else scale), 0
-
-
-class CurrentScale:
-    """The factor of the loss in a training.
-
-    Parameters
-    ----------
-    rule : LossScale or None
-        How it changes; None keeps it at 1.
-
-    Attributes
-    ----------
-    rule : LossScale or None
-        The same.
-    value : float
-        The factor.
-    """
-
-    def __init__(self, rule: LossScale | None = None) -> None:
-        self.rule = rule
-        self.value, self._finite_steps = 1.0 if rule is None else rule.initial, 0
-
-    def step(self, *, finite: bool) -> None:
-        """Take note of a step."""
-        if self.rule is not None:
-            self.value, self._finite_steps = self.rule.after(self.value, self._finite_steps, finite)
-
-
-Combine = Literal["average", "sum", "weighted"]
-Unused = Literal["zero", "skip", "error"]
-Nonfinite = Literal["keep", "skip", "raise"]
-Initial = Literal["check", "broadcast", "ignore"]
-Order = Literal["reverse", "ready", "largest"]
-
-KIB, MIB = 1024, 1024**2
-
-_LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
-"""The least value of integers; of others it is 0."""
-
-
-class ReductionOptions(TypedDict, total=False):
-    """Keywords of `ReductionSettings`."""
-
-    op: Combine
-    unused: Unused
-    nonfinite: Nonfinite
-    initial: Initial
-    frozen: Collection[str]
-    order: Order
-    bucket_bytes: int
-    first_bucket_bytes: int
-    min_bucket_bytes: int
-    bucketing: bool
-    deterministic: bool
-    accumulate: int
-    adaptive: int
-    check_every: int
-    loss_scale: LossScale | None
-    compressor: Compressor | None
-    hierarchical: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReductionSettings:
-    """What a `GradientSync` does. Must be equal on all ranks. `GradientSync` takes the same keywords.
-
-    Attributes
-    ----------
-    op : {"average", "sum", "weighted"}
-        The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `GradientSync.weigh`.
-    unused : {"zero", "skip", "error"}
-        For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
-        no rank has gives no result: `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch on
-        every rank.
-    nonfinite : {"keep", "skip", "raise"}
-        For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
-        returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
-        which they come. Both read all gradients once more, ``"raise"`` twice.
-    initial : {"check", "broadcast", "ignore"}
-        For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
-        every rank if they differ: equal updates would keep them apart. ``"broadcast"`` gives all ranks the values of
-        rank 0. ``"ignore"`` sends nothing, for values that are set later.
-    frozen : collection of str
-        Names of parameters without gradients. Gradients given for them are left as they are.
-    order : {"reverse", "ready", "largest"}
-        ``"reverse"`` fills buckets from the last parameter to the first. ``"ready"`` does so for the first step,
-        and from then on follows the order in which gradients became ready in it, averaged over the ranks.
-        ``"largest"`` starts with the largest gradient.
-    bucket_bytes : int
-        Bytes of gradients in a bucket at most. A larger gradient has a bucket of its own.
-    first_bucket_bytes : int
-        The same for the first bucket of each dtype: a smaller one can be sent earlier.
-    min_bucket_bytes : int
-        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
-        then exceed its limit.
-    bucketing : bool
-        False reduces each gradient by a call of its own, for debugging.
-    deterministic : bool
-        Fold the ranks' gradients in rank order: the same gradients give the same bits, with any
-        buckets, order and run.
-    accumulate : int
-        Micro-steps that are added up before each reduction. Nothing is divided by their number.
-    adaptive : int
-        After this number of steps by ``ready()`` and ``wait()``, ``bucket_bytes`` and ``first_bucket_bytes`` are
-        chosen once from what was measured; see `GradientSync.choice`. The gradients get another layout then, as by
-        `GradientSync.configure`. 0 keeps the sizes. For host arrays.
-    check_every : int
-        `GradientSync.check_consistency` is called after each such number of reduced steps; 0 never calls it.
-    loss_scale : LossScale or None
-        Gradients are of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
-        not finite are left out, as by ``nonfinite="skip"``.
-    compressor : Compressor or None
-        Sends less than the gradients, such as `TopK`; see :doc:`/how_to/gradients`. For host arrays.
-    hierarchical : bool
-        Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
-
-    Raises
-    ------
-    UsageError
-        If a setting does not fit, or does not fit another one.
-    """
-
-    op: Combine = "average"
-    unused: Unused = "zero"
-    nonfinite: Nonfinite = "keep"
-    initial: Initial = "check"
-    frozen: Collection[str] = ()
-    order: Order = "reverse"
-    bucket_bytes: int = 25 * MIB
-    first_bucket_bytes: int = MIB
-    min_bucket_bytes: int = 64 * KIB
-    bucketing: bool = True
-    deterministic: bool = False
-    accumulate: int = 1
-    adaptive: int = 0
-    check_every: int = 0
-    loss_scale: LossScale | None = None
-    compressor: Compressor | None = None
-    hierarchical: bool = False
-
-    def __post_init__(self) -> None:
-        checked: dict[str, object] = {}
-        for name, kind in ReductionOptions.__annotations__.items():
-            value = getattr(self, name)
-            if kind in (Combine, Unused, Nonfinite, Initial, Order):
-                checked[name] = check_choice(name, value, kind)
-            elif kind is bool:
-                checked[name] = check_bool(name, value)
-            elif kind is int:
-                checked[name] = check_least(name, value, _LEAST.get(name, 0))
-        names = [self.frozen] if isinstance(self.frozen, str) else self.frozen
-        set_checked(self, **checked, frozen=tuple(sorted(set(map(str, names)))))
-        if self.loss_scale is not None and not isinstance(self.loss_scale, LossScale):
-            raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
-        if self.loss_scale is not None and self.nonfinite == "raise":
-            raise UsageError(
-                "loss_scale needs steps that are not finite; leave nonfinite='raise' out"
-            )
-        if self.compressor is None:
-            if self.hierarchical:
-                raise UsageError("hierarchical=True is about what compressor= sends; give one")
-            return
-        if isinstance(self.compressor, type) or not callable(
-            getattr(self.compressor, "channel", None)
-        ):
-            shown = repr(self.compressor)
-            advice = "give an object with a method channel(), such as TopK()"
-            known = [each.__name__ for each in COMPRESSORS]
-            near = did_you_mean(shown.strip("'"), known, advice)
-            raise UsageError(f"compressor is {shown}; {near}")
-        if self.deterministic:
-            raise UsageError(
-                "deterministic=True has the same bits for all buckets, and a compressor works bucket by bucket; "
-                "leave one out"
-            )
-
-    @property
-    def by_name(self) -> dict[str, object]:
-        """The settings by their names."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @property
-    def skips(self) -> bool:
-        """Whether steps that are not finite are left out."""
-        return self.nonfinite == "skip" or self.loss_scale is not None
-
-    def changed(self, changes: Mapping[str, Any]) -> "ReductionSettings":
-        """Return other settings.
-
-        Raises
-        ------
-        UsageError
-            If one is unknown or does not fit.
-        """
-        known = sorted(self.by_name)
-        for name in changes.keys() - set(known):
-            advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
-            raise UsageError(f"unknown setting {name!r}; {advice}")
-        return replace(self, **changes)
-
-    def check_for(self, parameters: Iterable[Parameter]) -> None:
-        """Raise unless the settings fit a model.
-
-        Raises
-        ------
-        UsageError
-            With the name of a parameter that is unknown, or is not in host memory.
-        """
-        on_device = {each.name: each.on_device for each in parameters}
-        for name in self.frozen:
-            check_known(name, on_device)
-        device = next((name for name in on_device if on_device[name]), None)
-        for setting, what in ((self.compressor, "a compressor"), (self.adaptive, "adaptive=")):
-            if device and setting:
-                raise UsageError(
-                    f"{what} is for host arrays, and parameter {device!r} lies on a device; leave it out"
-                )
-
-
-def check_known(name: str, parameters: Collection[str]) -> None:
-    """Raise unless there is a parameter of a name.
-
-    Raises
-    ------
-    UsageError
-        With the nearest name.
-    """
-    if name not in parameters:
-        advice = did_you_mean(name, parameters, "give the name of a parameter")
-        raise UsageError(f"unknown parameter {name!r}; {advice}")
-
+from hpccomm.gradients.settings import Order, ReductionSettings
 
 ALIGNMENT = 64
 """Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
 
 MOST_URGENT = 32
 """Buckets that can be taken out of turn."""
+
+DEVICE_PASS = 1 << 24
+"""Elements that are widened at once on a device, where each pass takes some launches."""
 
 
 @dataclass(slots=True)
@@ -457,10 +161,6 @@ def _closed(index: int, parameters: list[Parameter]) -> Bucket:
     sizes = [padded(each) // dtype.itemsize for each in parameters]
     *offsets, length = accumulate(sizes, initial=0)
     return Bucket(index, dtype, tuple(parameters), tuple(offsets), length)
-
-
-DEVICE_PASS = 1 << 24
-"""Elements that are widened at once on a device, where each pass takes some launches."""
 
 
 class FlatMemory:

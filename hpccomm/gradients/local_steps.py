@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.gradients.agreement import agree, check_same, texts
-from hpccomm.gradients.arrays import Array, wide
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import FlatMemory, ReductionSettings, layout, registered, views_of
-from hpccomm.gradients.parameters import (
-    Arrays,
-    Bucket,
-    Named,
-    Update,
-    check_least,
-    check_number,
-    check_writable,
-    read,
-    sgd,
-)
+from hpccomm.gradients.layout import FlatMemory, layout, registered, views_of
+from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
+from hpccomm.gradients.settings import ReductionSettings
+from hpccomm.gradients.updates import Update, sgd
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
-from hpccomm.settings import check_bool
+from hpccomm.settings import check_bool, check_least, check_number
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

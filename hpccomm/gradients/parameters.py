@@ -1,90 +1,116 @@
-"""The parameters of a model as data, and the buckets of their gradients. All of this package uses it.
+"""The parameters of a model as data, the buckets of their gradients, and the arrays of both.
 
-Checks settings before ranks compare them, and gives them one type, and so one text.
-
-`settings` and the compressors check their values here.
-
-Update rules for parameters, element by element, for `ShardedOptimizer` and `LocalSteps`.
+Arrays lie in host memory, or are CuPy's on a device.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite, prod, sqrt
-from typing import Any, NamedTuple, get_args
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import FLOAT32, DType, is_narrow
-from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
-from hpccomm.gradients.arrays import Array, is_on_device, passes, view
-from hpccomm.settings import check_bool, check_int
-
-
-def set_checked(settings: object, **values: object) -> None:
-    """Give a frozen dataclass the values that were checked. Ranks compare their texts."""
-    for name, value in values.items():
-        object.__setattr__(settings, name, value)
-
-
-def check_choice(name: str, value: object, kind: object) -> str:
-    """Return a setting as a str, if it is one of the texts that a Literal names.
-
-    Raises
-    ------
-    UsageError
-        With the texts, and the nearest one.
-    """
-    known = get_args(kind)
-    if value not in known:
-        advice = did_you_mean(str(value), known, f"give one of {', '.join(known)}")
-        raise UsageError(f"{name} is {value!r}; {advice}")
-    return str(value)
-
-
-def check_least(name: str, value: object, least: int) -> int:
-    """Return a setting as an int.
-
-    Raises
-    ------
-    UsageError
-        If it is not an integer of at least `least`.
-    """
-    number = check_int(name, value)
-    if number < least:
-        raise UsageError(f"{name} is {number}; give at least {least}")
-    return number
-
-
-def check_number(name: str, value: object, fits: Callable[[float], bool], range_: str) -> float:
-    """Return a setting as a float.
-
-    Parameters
-    ----------
-    name : str
-        Of the setting.
-    value : object
-        What was given.
-    fits : callable
-        Returns whether a finite number is in the range.
-    range_ : str
-        The same in words, such as ``"above 0"``.
-
-    Raises
-    ------
-    UsageError
-        If it is not a finite number in the range.
-    """
-    real = isinstance(value, int | float | np.integer | np.floating)
-    huge = isinstance(value, int) and value.bit_length() > 1023  # no float holds it
-    if huge or not real or not isfinite(value) or not fits(float(value)):  # type: ignore[arg-type]
-        raise UsageError(f"{name} is {value!r}; give a finite number {range_}")
-    return float(value)  # type: ignore[arg-type]
-
+from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.memory.foreign import host_array
 
 Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 """A model: its parameters by name, or pairs of name and array, in the order of the forward pass."""
+
+Array = NDArray[Any]
+
+PASS = 1 << 16
+"""Elements of temporary arrays, about: they stay in the cache."""
+
+
+def passes(size: int, step: int = PASS) -> list[slice]:
+    """Return slices of `step` elements, together all of an array of `size` elements."""
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def is_on_device(x: object) -> bool:
+    """Return whether an array lies in device memory. Local."""
+    return hasattr(x, "__cuda_array_interface__")
+
+
+def view(x: Any, what: str, *, device: bool = False) -> Array:
+    """Return an array over the memory of another one, in any layout. Local.
+
+    A CuPy array is returned as it is, and typed as a NumPy array: only operators, methods and ufuncs that both
+    have are used.
+
+    Parameters
+    ----------
+    x : object
+        An array. A PyTorch parameter that has its own gradient stands for its values.
+    what : str
+        Its name in messages.
+    device : bool
+        Whether it must be a CuPy array. Otherwise it must lie in host memory.
+
+    Raises
+    ------
+    UsageError
+        If it is not such an array.
+    """
+    if type(x) is np.ndarray and not device:
+        return x
+    if device:
+        if not is_on_device(x) or not hasattr(x, "__array_ufunc__"):
+            raise UsageError(
+                f"{what} is a {type(x).__name__}; give a CuPy array: cupy.asarray() shares an array's memory"
+            )
+        array: Array = x
+        return array
+    if is_on_device(x):
+        raise UsageError(f"{what} lies on a device; give an array in host memory")
+    if isinstance(x, np.generic | bytes):
+        raise UsageError(f"{what} is a {type(x).__name__}, which cannot be written; give an array")
+    return host_array(x.detach() if getattr(x, "requires_grad", False) else x, what)
+
+
+def address(x: Any) -> int:
+    """Return the address of an array's first element. Local."""
+    return int(x.__cuda_array_interface__["data"][0] if is_on_device(x) else x.ctypes.data)
+
+
+def overlap(x: Array, y: Array) -> bool:
+    """Return whether two arrays on one side may share memory. Local. `y` is C-contiguous."""
+    if not is_on_device(x):
+        return bool(np.may_share_memory(x, y))
+    spans = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)] if x.size else []
+    first = address(x) + sum(each for each in spans if each < 0)
+    end = address(x) + sum(each for each in spans if each > 0) + x.itemsize * bool(x.size)
+    return bool(first < address(y) + y.nbytes and address(y) < end)
+
+
+def on_host(x: Any) -> Array:
+    """Return an array's content in host memory. Local; blocks for device arrays."""
+    content: Array = x.get() if is_on_device(x) else x
+    return content
+
+
+def wide(dtype: DType) -> DType:
+    """Return the dtype in which gradients are summed: float32 for narrow floats, else their own."""
+    return FLOAT32 if is_narrow(dtype) else dtype
+
+
+def is_finite(x: Array) -> bool:
+    """Return whether no element is NaN or infinite, by one pass without a temporary array."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.isfinite(np.add.reduce(x, axis=None, dtype=np.float64)):
+            return True  # infinities of both signs give NaN
+    return x.dtype == np.float64 and bool(np.isfinite(x).all())  # whose sum may overflow
+
+
+def drop_nonfinite(x: Array) -> bool:
+    """Set elements that are NaN or infinite to 0, and return whether there were any."""
+    if is_finite(x):
+        return False
+    x[~np.isfinite(x)] = 0
+    return True
 
 
 class BucketKind(NamedTuple):
@@ -269,171 +295,3 @@ def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:
             raise UsageError(
                 f"parameter {each.name!r} is read-only, and would be written; {remedy}"
             )
-
-
-Flat = NDArray[Any]
-State = Mapping[str, Flat]
-Rate = float | Callable[[int], float]
-"""A learning rate, or a function from the number of the step, from 1, to one."""
-
-PASS = 1 << 15
-"""Elements that are updated at once, so that temporary arrays stay in the cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """An update with the state that it needs. Is called with flat arrays; see `ShardedOptimizer`.
-
-    Attributes
-    ----------
-    name : str
-        With its settings. Ranks compare it.
-    state : mapping of str to None
-        Names of its arrays of state, which begin as zeros: float32 for narrow parameters, else of their dtype.
-    rule : callable
-        ``rule(parameter, gradient, *state, step)`` writes the parameter and the state.
-    """
-
-    name: str
-    state: Mapping[str, None]
-    rule: Callable[..., None]
-
-    def __call__(self, parameter: Flat, gradient: Flat, state: State, step: int) -> None:
-        """Update one shard in place. Local. Narrow floats are widened to float32, and rounded once.
-
-        Parameters
-        ----------
-        parameter, gradient : ndarray, 1-D, of one length
-            Of the shard.
-        state : mapping of str to ndarray
-            Of the same length, by name.
-        step : int
-            From 1.
-        """
-        arrays = (parameter, gradient, *(state[name] for name in self.state))
-        narrow = is_narrow(parameter.dtype)
-        for part in passes(parameter.size, PASS):
-            p, g, *rest = (each[part] for each in arrays)
-            if narrow:  # what is added, such as eps, may be 0 in it
-                wide = p.astype(FLOAT32)
-                self.rule(wide, g.astype(FLOAT32), *rest, step)
-                p[:] = wide
-            else:
-                self.rule(p, g, *rest, step)
-
-
-def sgd(
-    lr: Rate, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
-) -> Update:
-    """Return stochastic gradient descent. Local.
-
-    With the gradient g (plus `weight_decay` times the parameter), the velocity is ``v = momentum * v + g``, and the
-    parameter loses ``lr * v``; with `nesterov`, ``lr * (g + momentum * v)``. This is the form of Sutskever et al.
-    2013, "On the importance of initialization and momentum in deep learning", that PyTorch uses.
-
-    Parameters
-    ----------
-    lr : float or callable
-        The learning rate, or a function of the number of the step, from 1.
-    momentum : float
-        At least 0 and below 1. With 0 there is no state; else it is ``"velocity"``.
-    nesterov : bool
-        Look ahead along the velocity. Needs a momentum.
-    weight_decay : float
-        At least 0.
-
-    Raises
-    ------
-    UsageError
-        If a number does not fit.
-    """
-    rate_of, rate_name = _rate(lr)
-    momentum = _below_1("momentum", momentum)
-    weight_decay = _at_least_0("weight_decay", weight_decay)
-    nesterov = check_bool("nesterov", nesterov)
-    if nesterov and not momentum:
-        raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
-
-    def rule(p: Flat, g: Flat, *rest: Any) -> None:
-        rate = float(rate_of(rest[-1]))
-        if weight_decay:
-            g = g + weight_decay * p
-        if momentum:
-            v = rest[0]
-            v *= momentum
-            v += g
-            g = g + momentum * v if nesterov else v
-        p -= rate * g
-
-    name = f"sgd(lr={rate_name}, {momentum=}, {nesterov=}, {weight_decay=})"
-    return Update(name, {"velocity": None} if momentum else {}, rule)
-
-
-def adam(
-    lr: Rate = 1e-3,
-    *,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> Update:
-    """Return Adam, or AdamW if there is a weight decay. Local.
-
-    Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1. The weight decay is that of
-    Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization": the parameter loses ``lr * weight_decay``
-    of itself before the step, and the moments do not see it. The state is ``"m"`` and ``"v"``.
-
-    Parameters
-    ----------
-    lr : float or callable
-        The learning rate, or a function of the number of the step, from 1.
-    betas : (float, float)
-        Decay of the first and the second moment, at least 0 and below 1.
-    eps : float
-        Is added to the root of the second moment; above 0.
-    weight_decay : float
-        At least 0.
-
-    Raises
-    ------
-    UsageError
-        If a number does not fit.
-    """
-    rate_of, rate_name = _rate(lr)
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise UsageError(f"betas is {betas!r}; give two numbers")
-    first, second = betas = _below_1("a beta", betas[0]), _below_1("a beta", betas[1])
-    eps = check_number("eps", eps, lambda x: x > 0, "above 0")
-    weight_decay = _at_least_0("weight_decay", weight_decay)
-
-    def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
-        rate = float(rate_of(step))
-        m *= first
-        m += (1 - first) * g
-        v *= second
-        v += (1 - second) * (g * g)
-        if weight_decay:
-            p *= 1 - rate * weight_decay
-        # sqrt(v / (1 - second**t)) with the division taken out of the root
-        root = np.sqrt(v)
-        root *= 1 / sqrt(1 - second**step)
-        root += eps
-        p -= (rate / (1 - first**step)) * (m / root)
-
-    name = f"adam(lr={rate_name}, {betas=}, {eps=}, {weight_decay=})"
-    return Update(name, {"m": None, "v": None}, rule)
-
-
-def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
-    """Return a learning rate as a function, and its name for other ranks."""
-    if callable(lr):
-        return lr, getattr(lr, "__qualname__", type(lr).__name__)
-    rate = _at_least_0("lr", lr)
-    return lambda _: rate, repr(rate)
-
-
-def _at_least_0(name: str, value: object) -> float:
-    return check_number(name, value, lambda x: x >= 0, "of at least 0")
-
-
-def _below_1(name: str, value: object) -> float:
-    return check_number(name, value, lambda x: 0 <= x < 1, "of at least 0 and below 1")

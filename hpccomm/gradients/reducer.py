@@ -1,7 +1,7 @@
 """Reduces the buckets of a step: each by one call or by a compressor, in an order that ranks share.
 
-A thread does jobs one after the other, so that gradients are reduced while others are computed. `steps` owns it; the
-hooks of `hpccomm.torch` have such a thread, too.
+`Worker` is a thread that does jobs one after the other, so that gradients are reduced while others are computed. The hook
+of `hpccomm.torch` has one, too.
 """
 
 import math
@@ -17,8 +17,9 @@ import numpy as np
 from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.gradients.buckets import FLAGS, Buckets
 from hpccomm.gradients.group import Channel, Exchange, RankGroup
-from hpccomm.gradients.layout import FlatMemory, ReductionSettings
+from hpccomm.gradients.layout import FlatMemory
 from hpccomm.gradients.parameters import BucketKind
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait

@@ -1,6 +1,6 @@
 """`ShardedOptimizer`: each rank keeps the optimiser's state of its part of the model only.
 
-A bucket that ranks update in equal parts, for `ShardedOptimizer`.
+A `Shard` is a bucket that the ranks update in equal parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,28 +14,21 @@ from numpy.typing import NDArray
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import agree, check_initial, texts
-from hpccomm.gradients.arrays import Array, wide
 from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
 from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import (
-    ALIGNMENT,
-    KIB,
-    MIB,
-    Initial,
-    ReductionSettings,
-    layout,
-    registered,
-    views_of,
-)
+from hpccomm.gradients.layout import ALIGNMENT, layout, registered, views_of
 from hpccomm.gradients.parameters import (
+    Array,
     Arrays,
     Bucket,
     Named,
-    Update,
     check_writable,
     padding,
     read,
+    wide,
 )
+from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
+from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool

@@ -1,30 +1,44 @@
-"""`GradientSync`: the object that a training loop calls."""
+"""`GradientSync`: the object that a training loop calls, and the course of a step.
 
-from collections.abc import Callable, Iterator, Mapping
+A gradient goes one way: `ready` or `sync` puts it in its bucket, the reducer reduces the bucket, and the end of the step
+checks the results and hands them back.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from weakref import WeakSet
 
 import numpy as np
 
-from hpccomm.errors import UsageError
-from hpccomm.gradients.adaptive import BucketChoice
-from hpccomm.gradients.agreement import Model
-from hpccomm.gradients.arrays import Array
-from hpccomm.gradients.buckets import gradient_of
-from hpccomm.gradients.group import RankGroup
-from hpccomm.gradients.layout import ReductionOptions, ReductionSettings, clip
-from hpccomm.gradients.parameters import Bucket, Named, check_number, read
-from hpccomm.gradients.record import Log, Statistics, log_path
-from hpccomm.gradients.steps import READY, SYNC, TrainingSteps
-from hpccomm.runtime.recorder import entered
+from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.spelling import Hinting
+from hpccomm.gradients.adaptive import BucketChoice, WarmUp
+from hpccomm.gradients.agreement import Model, agree, check_same
+from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of, is_skipped
+from hpccomm.gradients.group import Channel, RankGroup
+from hpccomm.gradients.layout import clip, layout, mean_order, ordered, urgent_buckets
+from hpccomm.gradients.parameters import Array, Bucket, Named, read
+from hpccomm.gradients.record import Log, Record, Statistics, log_path
+from hpccomm.gradients.reducer import Reducer, Worker
+from hpccomm.gradients.settings import CurrentScale, ReductionOptions, ReductionSettings
+from hpccomm.runtime.recorder import entered
+from hpccomm.runtime.reports import trace
+from hpccomm.runtime.service import after_fork
+from hpccomm.settings import check_number
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
+SYNC, READY = "sync()", "ready() and wait()"
+"""Ways to reduce a step."""
 
-class GradientSync(TrainingSteps, Hinting):
+_trainings: "WeakSet[GradientSync]" = WeakSet()
+
+
+class GradientSync(Hinting):
     """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
 
     Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread
@@ -66,6 +80,9 @@ class GradientSync(TrainingSteps, Hinting):
     unless the call says otherwise.
     """
 
+    _buckets: Buckets
+    _reducer: Reducer
+
     def __init__(
         self,
         comm: "Communicator",
@@ -75,7 +92,23 @@ class GradientSync(TrainingSteps, Hinting):
         timeout: float | None = None,
         **settings: Unpack[ReductionOptions],
     ) -> None:
-        super().__init__(RankGroup(comm, timeout))
+        self._group = group = RankGroup(comm, timeout)
+        self._model = Model(group)
+        self._worker = Worker(comm.abort) if comm.background else None
+        self._levels: tuple[RankGroup, RankGroup | None] | None = None
+        self._record, self._scale = Record(), CurrentScale()
+        self._log: Log | None = None
+        self._choice: BucketChoice | None = None
+        self._warm_up: WarmUp | None = None
+        self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
+        self._ended: BaseException | None = None  # why no step can follow
+        self._open = False  # a micro-step has begun
+        self._complete = False  # no gradient can become ready any more
+        self._reduced = False  # the gradients are results
+        self._suspended = False  # by no_sync
+        self._micro_steps = 0  # since the last reduction
+        self._way = ""  # in which the last step was reduced
+        _trainings.add(self)
 
         def make() -> Model:
             arrays, owners = read(parameters, devices=True)
@@ -83,7 +116,7 @@ class GradientSync(TrainingSteps, Hinting):
             path = log_path(log)
             if path is not None and comm.rank == 0:
                 self._log = Log(path, comm.size, chosen.by_name)
-            return Model(self._group, arrays, chosen, owners)
+            return Model(group, arrays, chosen, owners)
 
         try:
             self._lay_out(self._model.agree(make)[0])
@@ -127,6 +160,54 @@ class GradientSync(TrainingSteps, Hinting):
 
         self._lay_out(*self._model.agree(checked))
 
+    def _lay_out(
+        self, model: Model, changes: Sequence[str] = (), readiness: Sequence[str] | None = None
+    ) -> None:
+        """Take a model, and put its gradients in new buckets. If this raises, all stays. Collective; blocks.
+
+        Parameters
+        ----------
+        model : Model
+            What all ranks agreed on.
+        changes : sequence of str
+            What has changed in the model, for the log.
+        readiness : sequence of str, optional
+            As in `ordered`.
+        """
+        group, settings = self._group, model.settings
+        before: Buckets | None = getattr(self, "_buckets", None)
+        if settings.hierarchical and self._levels is None:
+            comm = group.comm
+            node = RankGroup(comm.node_comm, group.timeout)
+            across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
+            self._levels = node, None if across is None else RankGroup(across, group.timeout)
+        filled = ordered(model.trained, settings.order, readiness)
+        parts = layout(model.trained, settings, readiness)
+        urgent = urgent_buckets(parts, model.trained)
+        flags, compressor = len(FLAGS) + len(urgent), settings.compressor
+
+        def make() -> tuple[tuple[Buckets, list[Channel]], dict[str, str]]:
+            channels = [compressor.channel(each) for each in parts if compressor is not None]
+            return (Buckets(group, parts, settings, model.owners, flags), channels), {}
+
+        buckets, channels = agree(group, make)
+        levels = self._levels if settings.hierarchical else None
+        reducer = Reducer(group, buckets, settings, urgent, channels, self._worker, levels)
+        if before is not None:
+            buckets.adopt(before)
+        warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
+        same = settings.loss_scale == self._scale.rule
+        scale = self._scale if same else CurrentScale(settings.loss_scale)
+        _rescale(buckets, reducer, scale)
+        # No calls between these, so that an interrupt comes before all or after all.
+        self._model, self._buckets, self._reducer = model, buckets, reducer
+        self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
+        self._record.lay_out(buckets, reducer)
+        if self._log is not None:
+            for change in changes:
+                self._log.note(self._record.steps, change)
+            self._log.layout(self._record.steps, parts)
+
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
 
@@ -155,6 +236,18 @@ class GradientSync(TrainingSteps, Hinting):
         """
         self._check_between()
         self._compare()
+
+    def _compare(self) -> None:
+        """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks."""
+        arrays = {f"parameter {each.name!r}": x for each, x in self._model.arrays.items()}
+        if self._reduced:
+            arrays |= {f"gradient {name!r}": x for name, x in self._buckets.gradients.items()}
+        check_same(
+            self._group,
+            arrays,
+            problem="the ranks have drifted apart",
+            remedy="broadcast_parameters() gives all the same parameters again",
+        )
 
     # A step.
 
@@ -320,6 +413,99 @@ class GradientSync(TrainingSteps, Hinting):
         finally:
             self._suspended = before
 
+    @property
+    def _reducing(self) -> bool:
+        return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
+
+    def _begin(self, way: str) -> None:
+        """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
+        self._check_alive()
+        weighted = self._model.settings.op == "weighted"
+        if weighted and self._reducing and self._buckets.factor is None:
+            raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
+        if not self._open:
+            entered()
+            if way != self._way and self._reducing:
+                differ = "the ranks reduce a step in different ways"
+                self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
+            if self._reduced:
+                self._buckets.begin()
+                self._reduced = False
+            self._open = True
+
+    @contextmanager
+    def _reduction(self) -> Iterator[None]:
+        """Count a wait. No step may follow its error: its progress on the ranks is unknown."""
+        begun = perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            self._ended = error
+            raise
+        self._record.waited.append((begun, perf_counter()))
+        if (recording := trace()) is not None:
+            recording.rejoined(begun)
+
+    def _end(self, reduce: Callable[[], None]) -> bool:
+        """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
+        group, model, warm_up = self._group, self._model, self._warm_up
+        buckets, record, settings = self._buckets, self._record, model.settings
+        reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
+        if reduced:
+            with self._reduction():
+                reduce()
+            record.step()
+        else:
+            self._micro_steps += 1
+            buckets.sources.clear()
+        record.micro_steps += 1
+        buckets.marked = {}  # they may be given again
+        self._reducer.reset()
+        self._open = self._complete = False
+        if not reduced:
+            return False
+        self._micro_steps, buckets.factor, self._reduced = 0, None, True
+        skipped = True  # also if this raises
+        try:
+            skipped = is_skipped(group, buckets, settings)
+        finally:
+            if self._log is not None:
+                self._log.step(*record.last(skipped=skipped))
+            if (recording := trace()) is not None:
+                recording.step()
+        if skipped:
+            record.skipped += 1
+            buckets.clear()
+        buckets.copy_back()
+        if skipped:
+            self._forget()
+        else:
+            buckets.accept()
+        if settings.loss_scale is not None:
+            self._scale.step(finite=not skipped)
+            _rescale(buckets, self._reducer, self._scale)
+        if settings.check_every and not record.steps % settings.check_every:
+            self._compare()
+        if settings.order == "ready" and self._readiness is None:
+            self._lay_out(model, readiness=mean_order(group.exchange(list(marked))))
+        elif self._way == READY and warm_up is not None and warm_up.step(marked, spans):
+            self._choice = choice = warm_up.choose(group, settings)
+            sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
+            changed = model.configured({**sizes, "adaptive": 0})
+            self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
+        return not skipped
+
+    def _check_between(self) -> None:
+        """Raise if a step is under way, or none can follow."""
+        entered()
+        self._check_alive()
+        if self._open:
+            raise UsageError("a step is under way; call wait() first")
+
+    def _check_alive(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
     # The gradients.
 
     @property
@@ -355,6 +541,12 @@ class GradientSync(TrainingSteps, Hinting):
         """
         self._check_between()
         self._forget()
+
+    def _forget(self) -> None:
+        """Set all gradients to 0: none is given, and none is a result."""
+        self._buckets.begin()
+        self._reduced, self._micro_steps, self._buckets.factor = False, 0, None
+        self._buckets.clear()
 
     def clip_by_global_norm(self, limit: float) -> float:
         """Scale the gradients so that their norm over all parameters is at most `limit`. Local.
@@ -424,6 +616,18 @@ class GradientSync(TrainingSteps, Hinting):
         if self._log is not None:
             self._log.close()
 
+    def _end_log(self, error: BaseException) -> None:
+        """End the log, if there is one, with an error."""
+        if self._log is not None:
+            self._log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
+
+    def _discard(self) -> None:
+        """Remove the log and the communicators: the training does not begin."""
+        if self._log is not None:
+            self._log.discard()
+        if self._levels is not None and self._levels[1] is not None:
+            self._levels[1].comm.abort()
+
     def __enter__(self) -> Self:
         """Return itself; `close` is called at the end of the ``with`` block."""
         return self
@@ -434,3 +638,19 @@ class GradientSync(TrainingSteps, Hinting):
             self.close()
         else:
             self._end_log(error)
+
+
+def _rescale(buckets: Buckets, reducer: Reducer, scale: CurrentScale) -> None:
+    buckets.loss_scale = scale.value
+    if reducer.ranks is not None:
+        reducer.ranks.scale = scale.value
+
+
+@after_fork
+def _end_all() -> None:
+    """End the trainings of a forked child: the worker of its parent may hold their locks, and uses their memory."""
+    for each in _trainings:
+        each._ended = CommunicatorAborted(  # noqa: SLF001 (of this module)
+            "this training belongs to the process that this one was forked from; "
+            "train there, and pass the results to this process"
+        )

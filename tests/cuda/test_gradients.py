@@ -10,7 +10,7 @@ from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import TopK
-from hpccomm.gradients.layout import LossScale
+from hpccomm.gradients.settings import LossScale
 
 pytestmark = [pytest.mark.mpi, pytest.mark.parametrize("way", ["nccl", "staged"], scope="session")]
 

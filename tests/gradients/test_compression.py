@@ -12,8 +12,9 @@ from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync, LossScale
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK, largest
 from hpccomm.gradients.group import Channel, Compressor, Exchange, RankGroup
-from hpccomm.gradients.layout import ReductionSettings, layout
+from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.testing import run_ranks
 
 COMPRESSORS: list[Compressor] = [

@@ -12,8 +12,8 @@ from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import BucketChoice, GradientSync, adaptive
 from hpccomm.gradients.adaptive import Measurements, choose
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.layout import LossScale, ReductionSettings
 from hpccomm.gradients.record import common
+from hpccomm.gradients.settings import LossScale, ReductionSettings
 from hpccomm.testing import run_ranks
 
 # The loss scale.
