@@ -7,11 +7,9 @@
 Importing it registers the backend. So does ``import torch``, by the entry point ``torch.backends``: neither
 loads MPI or CUDA.
 
-- `registration`: registers with c10d. `starting`: rank, size and store from MPI; groups. `store`:
-  the store.
-- `group`: c10d's class of a group, by version. `calls`: its calls. `work`: their results.
-- `arguments`: c10d's arguments of a call. `tensors`: tensors as arrays.
-- `hooks`: compressed gradients for DistributedDataParallel. `untraced`: what torch.compile leaves out.
+- `registration`: registers with c10d, out of sight of Dynamo. `starting`: rank, size and store from MPI; groups.
+- `group`: c10d's class of a group, by version, with its calls. `tensors`: their arguments. `work`: their results.
+- `hooks`: compressed gradients for DistributedDataParallel.
 """
 
 from importlib import import_module

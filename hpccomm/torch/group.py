@@ -1,37 +1,123 @@
-"""The group class that c10d holds, by PyTorch's version.
+"""Groups as c10d holds them, over communicators.
 
 A Python class can be a whole `ProcessGroup`. From PyTorch 2.14 on it can also be a `Backend`: a
 group's part for one kind of device, beside others. A result of a `Backend` reaches the program
 within an object of C++ that forwards ``wait`` and ``get_future`` alone: ``is_completed`` is never
 True, and the sender of a message stays unknown. So a group that has no other backend is a
 `ProcessGroup`.
+
+`GroupCalls` has the calls of c10d, in each of their spellings, for both.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from math import prod
+from threading import RLock, get_ident
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, ProcessGroup
+from torch.distributed import DistBackendError
 
 from hpccomm.communicator import Communicator
-from hpccomm.errors import UsageError
-from hpccomm.torch.calls import GroupCalls
-from hpccomm.torch.registration import NAME
-from hpccomm.torch.untraced import untraced
+from hpccomm.contracts.transport import ANY
+from hpccomm.errors import (
+    CollectiveTimeout,
+    HpccommError,
+    RankMismatch,
+    UsageError,
+)
+from hpccomm.reductions import ReduceOp
+from hpccomm.runtime.recorder import entered
+from hpccomm.torch.registration import NAME, untraced
+from hpccomm.torch.tensors import (
+    CallTerms,
+    Staging,
+    array,
+    contiguous,
+    joined,
+    keep_for_stream,
+    lists,
+    seconds,
+    tensors,
+    terms,
+)
+from hpccomm.torch.work import (
+    BEGINNING,
+    WAITING,
+    CompletedWork,
+    PendingWork,
+    ReceiveWork,
+    as_torchs,
+)
+
+
+class Issued(NamedTuple):
+    """A call of the communicator."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
+NOTHING: Mapping[str, Any] = {}
+
+DONE = CompletedWork()
+"""What synchronous calls return. c10d waits for it, or drops it."""
+
+BARRIER = Issued("barrier", (), NOTHING)
+
+MESSAGE = terms((), {})
+"""The terms of messages, which c10d does not state."""
+
+
+CALLS_SECONDS = 5.0
+"""How long the end of a group waits for calls under way."""
+
+PAUSE_SECONDS = 1e-3
+"""Seconds between two looks whether they are done."""
+
+SHORTEST_SECONDS = 1e-3
+"""The deadline of a `monitored_barrier` that is given none of any length."""
+
+
+def sizes(parts: Sequence[Any]) -> list[int]:
+    """Return how many elements tensors have."""
+    return [each.numel() for each in parts]
+
+
+def check_equal(name: str, parts: Sequence[Any], own: Any) -> None:
+    """Raise if a tensor of the root's list has another size than its own part."""
+    if set(sizes(parts)) != {own.numel()}:
+        raise UsageError(
+            f"{name} has tensors of {sizes(parts)} elements, and the rank's own has {own.numel()}; give equal ones"
+        )
+
+
+def on_blocks(name: str, x: Any, counts: Sequence[int], *more: Any, out: Any) -> Issued:
+    """Return the call that moves blocks of these sizes: the one for uneven ones, unless they are equal."""
+    if len(set(counts)) == 1:
+        return Issued(name, (x, *more), {"out": out})
+    return Issued(f"{name}_v", (x, counts, *more), {"out": out})
 
 
 @untraced
-class GroupFacts(GroupCalls):
-    """What c10d asks of a group or a backend over a communicator.
+class GroupCalls:
+    """What c10d calls and asks of a group or a backend over a communicator.
+
+    Ranks are those of the group. Several threads may call, and are served one after the other.
 
     Parameters
     ----------
     comm : hpccomm.Communicator
-        Whose ranks they are. The group ends it.
+        Carries the calls out. The group ends it.
     name : str
-        c10d's for the group.
+        c10d's name of the group.
     store : torch.distributed.Store
-        c10d's for the group, which lives as long.
+        c10d's store of the group, which lives as long.
     """
 
     supports_splitting = supports_shrinking = supports_time_estimate = False
@@ -41,8 +127,331 @@ class GroupFacts(GroupCalls):
 
     def __init__(self, comm: Communicator, name: str, store: Any) -> None:
         super().__init__(comm.rank, comm.size)  # type: ignore[call-arg]  # c10d's class
-        self._over(comm)
+        self._comm, self._lock = comm, RLock()
         self._name, self._description, self._store = name, "undefined", store
+        self._duplicates: list[Communicator] = []
+        self._kept: dict[int, tuple[list[Issued], list[Any], Staging]] = {}  # by thread
+
+    def _issue(
+        self, calls: Sequence[Issued], how: CallTerms, result: Sequence[Any], stage: Staging
+    ) -> CompletedWork:
+        """Carry calls out together, or start them.
+
+        Raises
+        ------
+        torch.distributed.DistBackendError
+            If a call fails.
+        HpccommError
+            If an argument does not fit.
+        """
+        comm, settles = self._comm, stage.settles
+        coalesced = self._kept and self._kept.get(get_ident())
+        if coalesced:
+            coalesced[0].extend(calls)
+            coalesced[1].extend(result)
+            coalesced[2].settles.extend(settles)
+            return DONE
+        if not calls:
+            return DONE
+        entered()
+        with BEGINNING, self._lock:
+            # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call while
+            # this one waits.
+            if len(calls) == 1:
+                ((name, arguments, keywords),) = calls
+                work = getattr(comm, name)(
+                    *arguments, async_op=True, timeout=how.timeout, **keywords
+                )
+            else:
+                with comm.batch(async_op=True, timeout=how.timeout) as batch:
+                    for name, arguments, keywords in calls:
+                        getattr(comm, name)(*arguments, **keywords)
+                work = batch.work
+        if how.async_op:
+            return PendingWork(work, result, settles, progresses=comm.background)
+        with WAITING:
+            work.wait()
+        for settle in settles:
+            settle()
+        return DONE
+
+    # Reductions.
+
+    def _in_place(
+        self, name: str, result: Sequence[Any], how: CallTerms, *arguments: Any, reduced: bool
+    ) -> CompletedWork:
+        """Make a call for each tensor, which is its input and its output."""
+        stage = Staging()
+        calls = [
+            Issued(name, (stage.out(each, reduced=reduced), *arguments), NOTHING) for each in result
+        ]
+        return self._issue(calls, how, result, stage)
+
+    def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce each tensor, in place. A sum of sparse ones is sparse."""
+        result, how = tensors(given), terms(rest, named)
+        if len(result) == 1 and result[0].is_sparse and how.op is ReduceOp.SUM and not self._kept:
+            return self._sparse_sum(result[0], how, *rest, **named)
+        return self._in_place("all_reduce", result, how, how.op, reduced=True)
+
+    allreduce_coalesced = allreduce
+
+    def _sparse_sum(self, tensor: Any, how: CallTerms, *rest: Any, **named: Any) -> CompletedWork:
+        """Sum sparse tensors: each rank collects all indices and values. Blocks until their numbers are known."""
+        own, stage, outs, calls = tensor.detach().coalesce(), Staging(), [], []
+        facts = torch.tensor([own.sparse_dim(), *own.shape, len(own.values())])
+        every = facts.new_empty(self._comm.size, len(facts))
+        self.all_gather_single(every, facts, *rest, **named).wait()
+        if every[:, :-1].ne(facts[:-1]).any():
+            text = f"sparse tensors have shapes {every[:, 1:-1].tolist()}; give equal ones"
+            raise as_torchs(RankMismatch(text))
+        counts = every[:, -1].tolist()
+        for x in own.indices().T.contiguous(), own.values().contiguous():
+            outs.append(x.new_empty(sum(counts), *x.shape[1:]))
+            calls.append(Issued("all_gather_v", (array(x), counts), {"out": array(outs[-1])}))
+
+        def settle() -> None:
+            whole = torch.sparse_coo_tensor(outs[0].T, outs[1], own.shape, check_invariants=False)
+            with torch.no_grad():  # a detached sparse tensor has indices of its own
+                tensor.copy_(whole.coalesce())
+            for out in outs:
+                keep_for_stream(out)
+
+        stage.settles.append(settle)
+        return self._issue(calls, how, [tensor], stage)
+
+    def reduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce each tensor, in place at the root."""
+        how = terms(rest, named)
+        return self._in_place("reduce", tensors(given), how, how.root, how.op, reduced=True)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Reduce a list of tensors; each rank gets its own."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = []
+        for out, parts in zip(result, lists(inputs), strict=True):
+            x, into = array(joined(parts), reduced=True), stage.out(out, reduced=True).reshape(-1)
+            calls.append(on_blocks("reduce_scatter", x, sizes(parts), how.op, out=into))
+        return self._issue(calls, how, result, stage)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Reduce tensors; each rank gets its block."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = [
+            Issued(
+                "reduce_scatter",
+                (array(contiguous(x), reduced=True).reshape(-1), how.op),
+                {"out": stage.out(out, reduced=True).reshape(-1)},
+            )
+            for out, x in zip(result, tensors(inputs), strict=True)
+        ]
+        return self._issue(calls, how, result, stage)
+
+    reduce_scatter_single = _reduce_scatter_base = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Others.
+
+    def broadcast(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Overwrite each tensor with the root's."""
+        how = terms(rest, named)
+        return self._in_place("broadcast", tensors(given), how, how.root, reduced=False)
+
+    def allgather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in a list. They may differ in size, as the outputs say."""
+        how, result, stage = terms(rest, named), lists(outputs), Staging()
+        calls = []
+        for parts, x in zip(result, tensors(inputs), strict=True):
+            source, into = array(contiguous(x)).reshape(-1), stage.parts(parts, x)
+            calls.append(on_blocks("all_gather", source, sizes(parts), out=into))
+        return self._issue(calls, how, result, stage)
+
+    def allgather_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Collect each rank's tensors in lists of them, one for each rank."""
+        by_tensor = [list(each) for each in zip(*outputs, strict=True)]
+        return self.allgather(by_tensor, inputs, *rest, **named)
+
+    def all_gather_single_coalesced(
+        self, outputs: Any, inputs: Any, *rest: Any, **named: Any
+    ) -> CompletedWork:
+        """Collect each rank's tensor, one behind the other."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        calls = [
+            Issued(
+                "all_gather",
+                (array(contiguous(x)).reshape(-1),),
+                {"out": stage.out(out).reshape(-1)},
+            )
+            for out, x in zip(result, tensors(inputs), strict=True)
+        ]
+        return self._issue(calls, how, result, stage)
+
+    all_gather_single = _allgather_base = all_gather_single_coalesced
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in a list of the root."""
+        how, result, stage = terms(rest, named), lists(outputs), Staging()
+        (x,), into = tensors(inputs), NOTHING
+        if how.root == self._comm.rank:
+            check_equal("outputs", result[0], x)
+            into = {"out": stage.parts(result[0], x)}
+        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
+        return self._issue([call], how, result, stage)
+
+    def gather_single(self, output: Any, x: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Collect each rank's tensor in one of the root, one behind the other."""
+        how, stage, into = terms(rest, named), Staging(), NOTHING
+        if how.root == self._comm.rank:
+            into = {"out": stage.out(output).reshape(-1)}
+        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
+        return self._issue([call], how, [output], stage)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Give each rank its tensor of the root's list."""
+        how, result, stage, x = terms(rest, named), tensors(outputs), Staging(), None
+        if how.root == self._comm.rank:
+            (parts,) = lists(inputs)
+            check_equal("inputs", parts, result[0])
+            x = array(joined(parts))
+        into = {"out": stage.out(result[0]).reshape(-1)}
+        return self._issue([Issued("scatter", (x, how.root), into)], how, result, stage)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,  # noqa: A002 (c10d's name)
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        *rest: Any,
+        **named: Any,
+    ) -> CompletedWork:
+        """Send each rank its rows, and receive rows of each."""
+        how, size, stage = terms(rest, named), self._comm.size, Staging()
+        x, into = array(contiguous(input)).reshape(-1), {"out": stage.out(output).reshape(-1)}
+        sent, taken = list(input_split_sizes or ()), list(output_split_sizes or ())
+        if not (sent or taken):
+            call = Issued("all_to_all", (x,), into)
+        else:
+            sent = sent or [len(input) // size] * size
+            taken = taken or [len(output) // size] * size
+            counts = [
+                [rows * prod(tensor.shape[1:]) for rows in each]
+                for tensor, each in ((input, sent), (output, taken))
+            ]
+            call = Issued("all_to_all_v", (x, *counts), into)
+        return self._issue([call], how, [output], stage)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
+        """Send each rank a tensor, and receive one of each. Any sizes."""
+        how, result, stage = terms(rest, named), tensors(outputs), Staging()
+        parts = tensors(inputs)
+        arguments = array(joined(parts)), sizes(parts), sizes(result)
+        call = Issued("all_to_all_v", arguments, {"out": stage.parts(result, parts[0])})
+        return self._issue([call], how, result, stage)
+
+    # Messages.
+
+    def send(self, given: Any, dst: int, tag: int = 0) -> CompletedWork:
+        """Send a tensor."""
+        (x,) = tensors(given)
+        call = Issued("send", (array(contiguous(x)), dst, 0 if x.is_cuda else tag), NOTHING)
+        return self._issue([call], MESSAGE, [x], Staging())
+
+    def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
+        """Receive a tensor."""
+        (out,), stage = tensors(given), Staging()
+        call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
+        return self._issue([call], MESSAGE, [out], stage)
+
+    def recv_anysource(self, given: Any, tag: int = 0) -> CompletedWork:
+        """Receive a tensor from any rank."""
+        (out,) = tensors(given)
+        if get_ident() in self._kept:
+            raise UsageError(
+                "a receive from any rank cannot be coalesced; begin it before or after"
+            )
+        stage = Staging()
+        entered()
+        with self._lock, BEGINNING:
+            work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
+        return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)
+
+    # Calls together.
+
+    def start_coalescing(self, *_: Any) -> None:
+        """Keep this thread's calls from now on, to issue them together."""
+        if get_ident() in self._kept:
+            raise UsageError("coalescing within coalescing; end the outer one first")
+        self._kept[get_ident()] = [], [], Staging()
+
+    def end_coalescing(self, *_: Any) -> CompletedWork:
+        """Issue them."""
+        calls, result, stage = self._kept.pop(get_ident(), ([], [], Staging()))
+        return self._issue(calls, MESSAGE, result, stage)
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+    # Waiting for all.
+
+    def barrier(self, *rest: Any, **named: Any) -> CompletedWork:
+        """Wait until each rank has called it; on a device, also for the work of the current stream."""
+        if torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        return self._issue([BARRIER], terms(rest, named), [], Staging())
+
+    def monitored_barrier(self, how: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait until each rank has called it; the error says who has not come."""
+        timeout = getattr(how, "timeout", how)
+        # Zero is a deadline here, as on Gloo.
+        limit = SHORTEST_SECONDS if timeout == timedelta(0) else seconds(timeout)
+        try:
+            self._issue([BARRIER], MESSAGE._replace(timeout=limit, async_op=False), [], Staging())
+        except DistBackendError as error:
+            if not isinstance(cause := error.__cause__, CollectiveTimeout):
+                raise
+            who = f"Rank{'s' if len(cause.ranks) > 1 else ''} {', '.join(map(str, cause.ranks)) or '?'}"
+            text = f"{who} failed to pass monitoredBarrier. Rank {self._comm.rank} timed out in monitoredBarrier: {error}"
+            raise DistBackendError(text) from cause
+
+    # Groups and ends.
+
+    def group(self, ranks: Sequence[int], timeout: float | None) -> Communicator:
+        """Return a communicator of some ranks, in their order. Called by its members alone; blocks."""
+        others = [rank for rank in range(self._comm.size) if rank not in ranks]
+        with self._lock, BEGINNING:
+            comm = self._comm.shrink(others) if others else self._comm.dup()
+        if timeout is not None:
+            comm.set_timeout(timeout)
+        return comm
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later calls. Local."""
+        self._comm.set_timeout(timeout.total_seconds())
+
+    def duplicate(self) -> Communicator:
+        """Return another communicator of the same ranks, which ends with the group. Collective; blocks."""
+        with self._lock, BEGINNING:
+            self._duplicates.append(self._comm.dup())
+        return self._duplicates[-1]
+
+    def shutdown(self) -> None:
+        """End the group's communicators. Local; raises nothing. Calls under way have a while to come to their end."""
+        for comm in (*self._duplicates, self._comm):
+            _end(comm)
+
+    def abort(self) -> None:
+        """End what is under way. Local."""
+        for comm in (*self._duplicates, self._comm):
+            comm.abort()
 
     # Facts, in the spellings of C++ and Python.
 
@@ -92,8 +501,26 @@ class GroupFacts(GroupCalls):
         return torch.from_numpy(memory).view(dtype)
 
 
+def _end(comm: Communicator) -> None:
+    """End a communicator without the other ranks, for which c10d's users do not wait here."""
+    calls, until = comm._core.calls, monotonic() + CALLS_SECONDS  # noqa: SLF001 (of hpccomm)
+    while calls.under_way and calls.gate.error is None and monotonic() < until:
+        calls.progress.turn()
+        sleep(PAUSE_SECONDS)
+    if calls.closed:
+        return
+    if calls.under_way or calls.gate.error is not None:
+        comm.abort()
+        with suppress(HpccommError):
+            comm.finalize()  # local now
+        return
+    for each in (comm._node, comm):  # noqa: SLF001
+        if each is not None:
+            each._core.depart()  # noqa: SLF001
+
+
 @untraced
-class HpccommGroup(GroupFacts, ProcessGroup):  # type: ignore[misc]  # PyTorch brings no types
+class HpccommGroup(GroupCalls, ProcessGroup):  # type: ignore[misc]  # PyTorch brings no types
     """A group that has this backend alone."""
 
     def _get_backend(self, _device: Any) -> "HpccommGroup":
@@ -116,7 +543,7 @@ BESIDE_OTHERS = _can_be_constructed(Backend)
 
 if BESIDE_OTHERS:
 
-    class HpccommBackend(GroupFacts, Backend):  # type: ignore[misc]  # likewise
+    class HpccommBackend(GroupCalls, Backend):  # type: ignore[misc]  # likewise
         """What a group that has others as well has for one kind of device."""
 
 

@@ -57,7 +57,7 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS)
 def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monkeypatch):
     torch, control = import_module("torch"), import_module("standin.control")
-    calls = import_module("hpccomm.torch.calls")
+    calls = import_module("hpccomm.torch.group")
     own = set()
     monkeypatch.setattr(  # all streams lag behind those on which the program goes on
         control, "late", lambda: time.sleep(0.02 * (threading.current_thread().name not in own))
