@@ -14,8 +14,8 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CommunicationError
 from hpccomm.reductions import ReduceOp, premul_sum
 from hpccomm.testing.conformance.collectives import BLOCKWISE
-from hpccomm.testing.conformance.inputs import reduction as reduction_of
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.oracle import reduction as reduction_of
 
 cupy = pytest.importorskip("cupy")
 nccl = pytest.importorskip("cupy.cuda.nccl")

@@ -17,9 +17,8 @@ from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.inputs import MOVABLE
-from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec
-from hpccomm.testing.conformance.trials import FORMS, another, trial
+from hpccomm.testing.conformance.collectives import FORMS, another, trial
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, MOVABLE, OUT, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

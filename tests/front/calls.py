@@ -8,8 +8,8 @@ import numpy as np
 
 from hpccomm.errors import UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.inputs import RECORD
-from hpccomm.testing.conformance.inputs import moved as moved_elements
+from hpccomm.testing.conformance.oracle import RECORD
+from hpccomm.testing.conformance.oracle import moved as moved_elements
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -10,7 +10,7 @@ import numpy as np
 from hpccomm import CommOptions
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.trials import another
+from hpccomm.testing.conformance.collectives import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -12,9 +12,8 @@ from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.collectives import REDUCING
+from hpccomm.testing.conformance.collectives import REDUCING, carry_out
 from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Spec
-from hpccomm.testing.conformance.trials import carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,9 +12,8 @@ from hpccomm import ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.collectives import growing
+from hpccomm.testing.conformance.collectives import FORMS, Trial, growing, trial
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, SEMANTICS, Spec
-from hpccomm.testing.conformance.trials import FORMS, Trial, trial
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -16,7 +16,7 @@ from front.device_inputs import (
 )
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
+from hpccomm.testing.conformance.oracle import MOVABLE, SHAPES
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -14,10 +14,8 @@ from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal
-from hpccomm.testing.conformance.collectives import REDUCING
-from hpccomm.testing.conformance.inputs import reduced, reduction
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec
-from hpccomm.testing.conformance.trials import FORMS, carry_out
+from hpccomm.testing.conformance.collectives import FORMS, REDUCING, carry_out
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec, reduced, reduction
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

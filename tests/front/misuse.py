@@ -20,9 +20,8 @@ from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import BackendUnavailable, BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.inputs import RECORD
-from hpccomm.testing.conformance.oracle import Spec
-from hpccomm.testing.conformance.trials import another, trial
+from hpccomm.testing.conformance.collectives import another, trial
+from hpccomm.testing.conformance.oracle import RECORD, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -12,7 +12,7 @@ import numpy as np
 from hpccomm import CommOptions
 from hpccomm.errors import CommunicatorAborted, HpccommError
 from hpccomm.testing.conformance.case import Behaviours, raises
-from hpccomm.testing.conformance.trials import another
+from hpccomm.testing.conformance.collectives import another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

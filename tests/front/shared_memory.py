@@ -13,8 +13,8 @@ from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
+from hpccomm.testing.conformance.collectives import FORMS, another
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
-from hpccomm.testing.conformance.trials import FORMS, another
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

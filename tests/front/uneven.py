@@ -10,9 +10,8 @@ import hpccomm
 from hpccomm import CommOptions
 from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.collectives import growing
+from hpccomm.testing.conformance.collectives import another, carry_out, growing
 from hpccomm.testing.conformance.oracle import NEW, Spec
-from hpccomm.testing.conformance.trials import another, carry_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from hpccomm.errors import (
 )
 from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.inputs import RECORD, moved, reduced, reduction
+from hpccomm.testing.conformance.oracle import RECORD, moved, reduced, reduction
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,10 +10,16 @@ import numpy as np
 
 from hpccomm import ReduceOp, Work
 from hpccomm.testing.conformance.case import Behaviours, equal, happens
-from hpccomm.testing.conformance.collectives import BLOCKWISE
-from hpccomm.testing.conformance.inputs import moved, poison, reduced, reduction
-from hpccomm.testing.conformance.oracle import NEW, SEMANTICS, Spec
-from hpccomm.testing.conformance.trials import trial
+from hpccomm.testing.conformance.collectives import BLOCKWISE, trial
+from hpccomm.testing.conformance.oracle import (
+    NEW,
+    SEMANTICS,
+    Spec,
+    moved,
+    poison,
+    reduced,
+    reduction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from front.device_calls import DeviceTrial
 from front.device_inputs import stream_of
 from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp, premul_sum
-from hpccomm.testing.conformance.trials import trial
+from hpccomm.testing.conformance.collectives import trial
 
 
 def carried_out(comm, spec, **how):

@@ -27,7 +27,7 @@ from hpccomm.contracts.transport import Arrival
 from hpccomm.testing import conformance, run_ranks
 from hpccomm.testing.conformance import survival
 from hpccomm.testing.conformance.case import equal, raises, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, PAIRS, poison, reduced, reduction
+from hpccomm.testing.conformance.oracle import MOVABLE, PAIRS, poison, reduced, reduction
 
 CASES = {case.name: case for case in conformance.cases()}
 

@@ -1,6 +1,7 @@
 """The suite for authors of backends: what `hpccomm.contracts.backend` promises, as test cases.
 
-``python -m hpccomm.testing --backend mine --ranks 3`` runs it, and needs nothing else. With pytest, on the ranks of an MPI job (each rank runs the same tests in the same order)::
+``python -m hpccomm.testing --backend mine --ranks 3`` runs it, and needs nothing else. With pytest, on the ranks of an MPI job
+(each rank runs the same tests in the same order)::
 
     import pytest
     from hpccomm.testing import conformance
@@ -19,9 +20,9 @@ ranks share, or messages from any sender.
 If ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
 pytest, a loop over `cases` does; nothing here needs it.
 
-There is one file for each protocol: ``collectives`` (`Backend.native`), ``transport`` (`Transport`
-and `Arrivals`), ``window`` (`OneSided`), ``memory`` (`SharedMemory`), ``groups`` (the backend's
-facts and `Backend.group`) and ``survival`` (`Backend.abandon`, `SideChannel` and `Survival`).
+There is one file for each protocol: ``collectives`` (`Backend.native`; the backend's facts and `Backend.group`),
+``transport`` (`Transport` and `Arrivals`), ``window`` (`OneSided`), ``memory`` (`SharedMemory`) and ``survival``
+(`Backend.abandon`, `SideChannel` and `Survival`). ``case`` and ``oracle`` are for all of them.
 
 A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another. A
 runner of several cases on the same ranks must share each outcome between all ranks, and stop, or

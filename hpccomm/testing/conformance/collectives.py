@@ -1,10 +1,12 @@
-"""Cases of `Backend.native`: every collective has NumPy's result, whoever carries it out.
+"""Cases of `Backend.native`: every collective has NumPy's result, whoever carries it out; and of `Backend.group`.
 
-Cases of `Backend.group` and of the backend's facts: ranks, places, and messages of one's own.
+A `Trial` is one call of any collective: its arguments, and the contents of its arrays before and after, which it checks
+against the oracle.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,89 +16,191 @@ from hpccomm import ReduceOp
 from hpccomm.communicator import Communicator
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.reductions import Op, meaningful
-from hpccomm.testing.conformance.case import Behaviours, equal, same_bits
-from hpccomm.testing.conformance.inputs import MOVABLE, OPS, ranks_for
-from hpccomm.testing.conformance.oracle import FLAT, IN_PLACE, NEW, OUT, SEMANTICS, Graph, Spec
-from hpccomm.testing.conformance.trials import FORMS, carry_out
+from hpccomm.testing.conformance.case import Array, Behaviours, equal, same_bits
+from hpccomm.testing.conformance.oracle import (
+    FLAT,
+    IN_PLACE,
+    MOVABLE,
+    NEW,
+    OPS,
+    OUT,
+    SEMANTICS,
+    Graph,
+    RankView,
+    Spec,
+    poison,
+    ranks_for,
+    tolerance,
+)
 
-GROUPS = Behaviours("groups")
+Place = Callable[[str, int, np.dtype[Any]], Array]
+"""Gives the memory of a call's array: its name (``"x"`` or ``"out"``), elements and dtype."""
 
-
-def members(group: Communicator, comm: Communicator) -> list[int]:
-    """Return the ranks in `comm` of `group`'s members, in `group`'s order; collective over it."""
-    return [int(rank) for rank in group.all_gather(np.array(comm.rank))]
-
-
-@GROUPS.behaviour()
-def facts(comm: Communicator) -> None:
-    """Rank, size, place and paths agree with one another over the ranks."""
-    assert 0 <= comm.rank < comm.size, "rank"
-    assert 0 <= comm.local_rank < comm.local_size <= comm.size, "local rank"
-    assert 0 <= comm.node < comm.num_nodes <= comm.size, "node"
-    places = comm.all_gather_object((comm.rank, comm.node, comm.local_rank, comm.local_size))
-    assert [place[0] for place in places] == list(range(comm.size)), "ranks in order"
-    for node in range(comm.num_nodes):
-        local = [place for place in places if place[1] == node]
-        assert [place[2] for place in local] == list(range(len(local))), "local ranks in order"
-        assert {place[3] for place in local} == {len(local)}, "local size"
-    assert isinstance(comm.backends["host"], str), "the host path's backend"
-    assert len(set(comm.all_gather_object((comm.size, comm.num_nodes, comm.name)))) == 1, "agreed"
-    local_comm = comm.node_comm
-    assert local_comm is comm.node_comm, "made once"
-    assert (local_comm.rank, local_comm.size) == (comm.local_rank, comm.local_size), "node_comm"
-    here = [rank for rank, place in enumerate(places) if place[1] == comm.node]
-    assert members(local_comm, comm) == here, "members of node_comm"
+FORMS = ("call", "asynchronous", "plan")
+"""Ways to make a call."""
 
 
-@GROUPS.behaviour()
-def split(comm: Communicator) -> None:
-    """Ranks of one color make a communicator in the order of keys; None takes part and gets None."""
-    for color in (comm.rank % 2, 0, None if comm.rank == 0 else 5, None):
-        for key in (0, -comm.rank, comm.rank // 2, -(comm.rank % 2)):
-            chosen = comm.all_gather_object((color, key))
-            group = comm.split(color, key)
-            assert (group is None) == (color is None), "None for None"
-            if group is not None:
-                with group:
-                    same = [rank for rank in range(comm.size) if chosen[rank][0] == color]
-                    expected = sorted(same, key=lambda rank: (chosen[rank][1], rank))
-                    assert group.rank == expected.index(comm.rank), f"rank, {chosen}"
-                    assert members(group, comm) == expected, f"members, {chosen}"
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A call on one rank.
+
+    Attributes
+    ----------
+    part : RankView
+        This rank's part in the call.
+    arguments : mapping
+        Keyword arguments of the call, arrays among them.
+    target : ndarray or None
+        The argument that the call writes and returns, if any.
+    """
+
+    part: RankView
+    arguments: Mapping[str, Any]
+    target: Array | None
+
+    def run(self, comm: Communicator, form: str = "call", **how: Any) -> None:
+        """Make the call and check its arrays and its result; collective over `comm`.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The trial's communicator.
+        form : str
+            One of `FORMS`. A plan is called twice, with other values.
+        **how
+            More keyword arguments of the call. Deterministic results must be equal bit by bit.
+        """
+        spec = self.part.spec
+        call: Callable[..., Any] = getattr(comm, spec.call)
+        what = f"{spec.op} of {spec.dtype}, {spec}, {form}, {how}"
+        calls: list[Callable[[], Any]] = [lambda: call(**self.arguments, **how)]
+        if form == "asynchronous":
+            calls = [lambda: call(**self.arguments, **how, async_op=True).wait()]
+        elif form == "plan":
+            calls = [comm.plan(spec.call, **self.arguments, **how)] * 2
+        for seed, make in enumerate(calls):
+            self.fill(seed)
+            self.check(make(), what, exact="deterministic" in how, seed=seed)
+            for array in (
+                self.arguments["x"],
+                self.target,
+            ):  # the caller's again: nothing is sent from it
+                if array is not None:
+                    array[...] = poison(array)
+
+    def fill(self, seed: int = 0) -> None:
+        """Fill the arrays with their contents before the call; another seed has other values."""
+        part = replace(self.part, seed=seed)
+        given, wanted = part.given(), part.wanted()
+        if self.target is not None:
+            assert wanted is not None
+            self.target[...] = poison(wanted, self.target.shape)
+        if given is not None:
+            self.arguments["x"][...] = given
+
+    def check(self, outcome: Any, what: str, *, exact: bool = False, seed: int = 0) -> None:
+        """Look at what a call returned that was made after `fill`, and at its arrays."""
+        part, x, target = replace(self.part, seed=seed), self.arguments["x"], self.target
+        given, wanted = part.given(), part.wanted()
+        if wanted is None:
+            assert outcome is None, f"{what}: {outcome!r} instead of None"
+        else:
+            if part.spec.collective == "neighbor_all_to_all":
+                nobody, before = part.from_nobody(), given if target is x else poison(wanted)
+                assert before is not None
+                wanted = wanted.copy()
+                wanted[nobody] = 0 if target is None else before[nobody]
+            if target is not None:
+                assert outcome is target, f"{what}: the result is not the array that was given"
+                outcome = target.reshape(wanted.shape)
+            if exact:
+                same_bits(outcome, wanted, what)
+            else:
+                op = part.spec.op
+                size = part.size
+                rtol = tolerance(op, part.spec.dtype, size) if isinstance(op, ReduceOp) else 0.0
+                equal(outcome, wanted, what, rtol=rtol)
+        if given is not None and x is not target:
+            stays = given.copy()
+            if target is not None and stays.size > target.size and np.may_share_memory(x, target):
+                stays.reshape(-1)[part.own()] = target.reshape(-1)
+            equal(x, stays, f"{what}, x")
 
 
-@GROUPS.behaviour()
-def split_ranks(comm: Communicator) -> None:
-    """The ranks listed make a communicator in the order listed; the others get None."""
-    lists = [[comm.size - 1], list(range(0, comm.size, 2)), list(reversed(range(comm.size)))]
-    for ranks in lists:
-        group = comm.split_ranks(ranks)
-        assert (group is not None) == (comm.rank in ranks), f"ranks {ranks}"
-        if group is not None:
-            with group:
-                assert group.rank == ranks.index(comm.rank), f"ranks {ranks}"
-                assert members(group, comm) == ranks, f"ranks {ranks}"
+def anywhere(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
+    """Return memory of NumPy's."""
+    return np.empty(count, dtype)
 
 
-@GROUPS.behaviour()
-def groups_outlive_their_parent(comm: Communicator) -> None:
-    """A group of a group works, also after both of its parents are finalized."""
-    parent = comm.dup()
-    half = parent.split(int(comm.rank >= comm.size // 2))
-    assert half is not None
-    pair = half.split(half.rank // 2)
-    assert pair is not None
-    parent.finalize()
-    half.finalize()
-    with pair:
-        x = np.array([comm.rank])
-        pair.all_reduce(x)
-        assert x[0] == sum(members(pair, comm)), "sum over the pair"
+def trial(comm: Communicator, spec: Spec, place: Place = anywhere) -> Trial:
+    """Return the trial of `spec` on this rank. Local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Gives rank and size.
+    ask : Spec
+        Equal on all ranks.
+    place : callable
+        Gives the arrays' memory; ranks may differ in it.
+    """
+    part = RankView(spec, comm.rank, comm.size)
+    given, wanted, meaning = part.given(), part.wanted(), part.meaning
+    result = spec.results[comm.rank % len(spec.results)]
+    arguments = part.arguments()
+
+    def array(name: str, like: Array) -> Array:
+        return place(name, like.size, like.dtype).reshape(like.shape)
+
+    x: Array | None = None
+    out: Array | None = None
+    if not meaning.takes_out:
+        assert wanted is not None
+        x = array("x", wanted)
+        return Trial(part, {"x": x, **arguments}, x)
+    if given is not None and wanted is not None and result == IN_PLACE:
+        x, out = overlapping(part, given, wanted, array)
+        return Trial(part, {"x": x, "out": out, **arguments}, out)
+    if given is not None:
+        x = array("x", given)
+        if wanted is not None and result == NEW and not meaning.makes:
+            return Trial(part, {"x": x, **arguments}, x)
+    if wanted is not None and (given is None or result != NEW):
+        out = array("out", wanted.reshape(-1) if result == FLAT else wanted)
+    return Trial(part, {"x": x, "out": out, **arguments}, out)
+
+
+def overlapping(
+    part: RankView, given: Array, wanted: Array, array: Callable[[str, Array], Array]
+) -> tuple[Array, Array]:
+    """Return x and out as one array, or one as this rank's block of the other."""
+    if given.shape == wanted.shape:
+        x = array("x", given)
+        return x, x
+    if given.size > wanted.size:
+        x = array("x", given)
+        return x, x.reshape(-1)[part.own()].reshape(wanted.shape)
+    out = array("out", wanted)
+    return out.reshape(-1)[part.own()].reshape(given.shape), out
+
+
+def carry_out(comm: Communicator, spec: Spec, form: str = "call", **how: Any) -> None:
+    """Make the call that is asked for, on arrays of NumPy's; collective over `comm`."""
+    trial(comm, spec).run(comm, form, **how)
+
+
+def another(comm: Communicator, **keywords: Any) -> Communicator:
+    """Make a communicator like `comm`, from nothing; collective over it."""
+    backend = str(comm.backends["host"])
+    return hpccomm.new_comm(backend, **{"mpi_comm": comm.mpi_comm, **keywords})
 
 
 COLLECTIVES = Behaviours("collectives")
 
 REDUCING = tuple(name for name, meaning in SEMANTICS.items() if meaning.reduces)
+
 BLOCKWISE = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+
 MOVING = ("broadcast", *(name for name in BLOCKWISE if name not in REDUCING))
 
 SHAPES: tuple[tuple[int | None, tuple[int, ...]], ...] = (
@@ -270,3 +374,77 @@ def barrier(comm: Communicator) -> None:
         waits_for(comm, late, comm.barrier)
         waits_for(comm, late, planned)
         waits_for(comm, late, lambda: comm.barrier(async_op=True).wait())
+
+
+GROUPS = Behaviours("groups")
+
+
+def members(group: Communicator, comm: Communicator) -> list[int]:
+    """Return the ranks in `comm` of `group`'s members, in `group`'s order; collective over it."""
+    return [int(rank) for rank in group.all_gather(np.array(comm.rank))]
+
+
+@GROUPS.behaviour()
+def facts(comm: Communicator) -> None:
+    """Rank, size, place and paths agree with one another over the ranks."""
+    assert 0 <= comm.rank < comm.size, "rank"
+    assert 0 <= comm.local_rank < comm.local_size <= comm.size, "local rank"
+    assert 0 <= comm.node < comm.num_nodes <= comm.size, "node"
+    places = comm.all_gather_object((comm.rank, comm.node, comm.local_rank, comm.local_size))
+    assert [place[0] for place in places] == list(range(comm.size)), "ranks in order"
+    for node in range(comm.num_nodes):
+        local = [place for place in places if place[1] == node]
+        assert [place[2] for place in local] == list(range(len(local))), "local ranks in order"
+        assert {place[3] for place in local} == {len(local)}, "local size"
+    assert isinstance(comm.backends["host"], str), "the host path's backend"
+    assert len(set(comm.all_gather_object((comm.size, comm.num_nodes, comm.name)))) == 1, "agreed"
+    local_comm = comm.node_comm
+    assert local_comm is comm.node_comm, "made once"
+    assert (local_comm.rank, local_comm.size) == (comm.local_rank, comm.local_size), "node_comm"
+    here = [rank for rank, place in enumerate(places) if place[1] == comm.node]
+    assert members(local_comm, comm) == here, "members of node_comm"
+
+
+@GROUPS.behaviour()
+def split(comm: Communicator) -> None:
+    """Ranks of one color make a communicator in the order of keys; None takes part and gets None."""
+    for color in (comm.rank % 2, 0, None if comm.rank == 0 else 5, None):
+        for key in (0, -comm.rank, comm.rank // 2, -(comm.rank % 2)):
+            chosen = comm.all_gather_object((color, key))
+            group = comm.split(color, key)
+            assert (group is None) == (color is None), "None for None"
+            if group is not None:
+                with group:
+                    same = [rank for rank in range(comm.size) if chosen[rank][0] == color]
+                    expected = sorted(same, key=lambda rank: (chosen[rank][1], rank))
+                    assert group.rank == expected.index(comm.rank), f"rank, {chosen}"
+                    assert members(group, comm) == expected, f"members, {chosen}"
+
+
+@GROUPS.behaviour()
+def split_ranks(comm: Communicator) -> None:
+    """The ranks listed make a communicator in the order listed; the others get None."""
+    lists = [[comm.size - 1], list(range(0, comm.size, 2)), list(reversed(range(comm.size)))]
+    for ranks in lists:
+        group = comm.split_ranks(ranks)
+        assert (group is not None) == (comm.rank in ranks), f"ranks {ranks}"
+        if group is not None:
+            with group:
+                assert group.rank == ranks.index(comm.rank), f"ranks {ranks}"
+                assert members(group, comm) == ranks, f"ranks {ranks}"
+
+
+@GROUPS.behaviour()
+def groups_outlive_their_parent(comm: Communicator) -> None:
+    """A group of a group works, also after both of its parents are finalized."""
+    parent = comm.dup()
+    half = parent.split(int(comm.rank >= comm.size // 2))
+    assert half is not None
+    pair = half.split(half.rank // 2)
+    assert pair is not None
+    parent.finalize()
+    half.finalize()
+    with pair:
+        x = np.array([comm.rank])
+        pair.all_reduce(x)
+        assert x[0] == sum(members(pair, comm)), "sum over the pair"

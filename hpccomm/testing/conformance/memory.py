@@ -13,11 +13,9 @@ from hpccomm.communicator import Communicator
 from hpccomm.errors import CollectiveTimeout, CommunicationError, RankMismatch
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Array, Behaviours, equal, happens, raises, takes
-from hpccomm.testing.conformance.collectives import BLOCKWISE
-from hpccomm.testing.conformance.inputs import MOVABLE, SHAPES
-from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, OUT, Spec
+from hpccomm.testing.conformance.collectives import BLOCKWISE, FORMS, Place, another, trial
+from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, MOVABLE, OUT, SHAPES, Spec
 from hpccomm.testing.conformance.survival import SHORT, has_failed
-from hpccomm.testing.conformance.trials import FORMS, Place, another, trial
 
 MEMORY = Behaviours("memory")
 SHARED_MEMORY = Behaviours("shared_memory", "shared memory")

@@ -9,10 +9,18 @@ from hpccomm.communicator import Communicator
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.collectives import waits_for
-from hpccomm.testing.conformance.inputs import MOVABLE, RECORD, SHAPES, moved, poison, ranks_for
-from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
-from hpccomm.testing.conformance.trials import another, trial
+from hpccomm.testing.conformance.collectives import another, trial, waits_for
+from hpccomm.testing.conformance.oracle import (
+    IN_PLACE,
+    MOVABLE,
+    OUT,
+    RECORD,
+    SHAPES,
+    Spec,
+    moved,
+    poison,
+    ranks_for,
+)
 
 TRANSPORT = Behaviours("transport")
 ARRIVALS = Behaviours("arrivals", "arrivals")

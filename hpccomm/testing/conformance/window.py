@@ -10,9 +10,9 @@ import numpy as np
 from hpccomm import CommOptions, ReduceOp
 from hpccomm.communicator import Communicator
 from hpccomm.testing.conformance.case import Behaviours, equal
-from hpccomm.testing.conformance.inputs import RECORD, moved, poison, reduction
+from hpccomm.testing.conformance.collectives import another
+from hpccomm.testing.conformance.oracle import RECORD, moved, poison, reduction
 from hpccomm.testing.conformance.transport import around
-from hpccomm.testing.conformance.trials import another
 
 WINDOW = Behaviours("window", "windows")
 
