@@ -18,9 +18,9 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.variables import config_fields, known
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.reductions import ReduceOp, meaningful
-from hpccomm.results.bounds import links as LINKS  # noqa: N812 (the table below has that name)
 from hpccomm.results.comparison.verdict import MEANINGS
-from hpccomm.results.csv_text import stored_columns
+from hpccomm.results.expectations import links as LINKS  # noqa: N812 (the table below has that name)
+from hpccomm.results.exports import stored_columns
 from hpccomm.results.recording import (
     BLOCKS,
     CALL_COLUMNS,

@@ -507,19 +507,19 @@ def read(path: str) -> tuple[Table, ...]:
     ConfigurationError
         If it cannot be read, is not a results file, or has no readable table.
     """
-    from hpccomm.results import records  # few jobs have a tuning file
+    from hpccomm.results import files  # few jobs have a tuning file
 
     try:
-        with records.opened(Path(path)) as (hdf5, _):
-            runs = hdf5[records.RUNS]
-            facts = [records.read_record(runs[name]) for name in records.names(runs, "run")]
+        with files.opened(Path(path)) as (hdf5, _):
+            runs = hdf5[files.RUNS]
+            facts = [files.read_record(runs[name]) for name in files.names(runs, "run")]
         tables = tuple(
             _checked(each["entries"][ENTRY]) for each in facts if ENTRY in each["entries"]
         )
     except (ImportError, OSError, ResultsError) as error:
         raise _refused(path, f"cannot be used: {error}") from None
-    except records.HDF5_ERRORS as error:
-        raise _refused(path, f"is damaged: {records.why(error)}") from error
+    except files.HDF5_ERRORS as error:
+        raise _refused(path, f"is damaged: {files.why(error)}") from error
     if not tables:
         raise _refused(path, "holds no table")
     return tables

@@ -24,6 +24,7 @@ from hpccomm.contracts.signature import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.results import facts as origin
 from hpccomm.results.facts import RUNNING
+from hpccomm.results.files import os_errors_as
 from hpccomm.results.recording import (
     COMPLETED,
     CallSignature,
@@ -34,7 +35,6 @@ from hpccomm.results.recording import (
     lateness,
 )
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
-from hpccomm.results.regular import os_errors_as
 from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
 from hpccomm.runtime.recorder import (

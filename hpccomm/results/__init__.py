@@ -1,17 +1,14 @@
 """Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV.
 
-- `schema` and `recording` describe the columns. `run` and `recording` hold what was read.
-- `writer` and `recording_file` write, over `store`, `storage`, `layout`, `lines` and `blocks`.
-- `reader` and `archive` read.
-- `table`, `nccl_json`, `csv_text`, `pairs_text`, `rates` and `recording_text` print.
-- `expectations` and `bounds` compare rows with expected bandwidths.
-- `lateness` says which calls of a recording belong together, and who waited for whom.
+- `schema` and `recording` describe the columns. `run` and `recording` hold what was read; `facts` are about a run.
+- `writer` and `recording_file` write, and `reader` reads: by `files`, `lines` (bytes with checksums), `layout` (in HDF5) and
+  `store` (files and sections that are being written).
+- `archive` finds runs in many files. `comparison` compares two sets of them.
+- `table`, `exports`, `pairs` and `recording_text` print. `timings` has the statistics.
+- `expectations` compares rows with what links allow, and with expected rates.
 
 Public are `read`, `read_recordings`, `examine` and the classes of what they return. The names are loaded on
 first use: h5py comes with them.
-
-`hpccomm.bench` and `hpccomm.gradients` write through this package. `hpccomm.tools`, `hpccomm.tools.runs.charts`
-and `hpccomm.results.comparison` read.
 """
 
 from importlib import import_module

@@ -1,95 +1,29 @@
-"""Facts of runs and recordings as JSON, and back.
+"""Facts about runs beside their columns: user, host and versions, whether a run is still being written, and busy nodes.
 
-They are dataclasses of texts, numbers, times and each other. The writers store them as such JSON,
-and `reader` reads them.
-
-The placement of a run's ranks, as nccl-tests prints it, or folded for many ranks.
-
-The table's header shows it.
-
-The user, host and versions of a run, as results files name them; and whether it is still being written.
-
-A writer locks a byte far behind the end of the file for as long as it lives. All programs that store a run ask it.
-
-The part of the cores that processes of others took while a run was measured, as it is stored with the run.
-
-`hpccomm.tools.doctor.sources.others` counts it. A verdict that drains, fails or compares is undecided where
-nodes were busy: times say nothing there about the nodes, the network or the libraries.
+A writer locks a byte far behind the end of the file for as long as it lives. What other processes took of the cores is
+stored with a run: where nodes were busy, times say nothing about the nodes, the network or the libraries, and verdicts are
+undecided. The `fingerprint` of two runs says whether they can be compared.
 """
 
 import contextlib
-import dataclasses
 import fcntl
-import functools
 import getpass
 import os
 import platform
 import socket
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from itertools import groupby
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import hpccomm
-from hpccomm.results.regular import as_utf8
-from hpccomm.results.schema import DeviceInfo, RankInfo, RunInfo
+from hpccomm.results.files import as_utf8
+from hpccomm.results.schema import Row, RunInfo
 from hpccomm.settings import BUSY
-from hpccomm.units import counted
-
-ENTRY = "others"
-"""The entry of a run's facts that holds it."""
-
-
-class Others(NamedTuple):
-    """What other processes took, as far as it is known: nothing is of runs of older versions.
-
-    Attributes
-    ----------
-    hosts : sequence of str
-        Of each rank.
-    before, during : sequence of float
-        For each rank, the part of the cores that it may use: while the ranks rested before the run, and from then until its
-        end; -1 if unknown.
-    limit : float
-        The part, during a run, above which a node is busy.
-    """
-
-    hosts: Sequence[str] = ()
-    before: Sequence[float] = ()
-    during: Sequence[float] = ()
-    limit: float = BUSY
-
-    @property
-    def busy(self) -> list[int]:
-        """The ranks that others kept busy."""
-        return [rank for rank, part in enumerate(self.during) if part > self.limit]
-
-    @property
-    def failed(self) -> str:
-        """The word for what takes too long."""
-        return "undecided: busy" if self.busy else "FAILED"
-
-    @property
-    def line(self) -> str:
-        """A line of comment about the rank that has most of them; empty if nothing is known."""
-        if (most := max(self.during, default=-1.0)) < 0:
-            return ""
-        rank, verdict = self.during.index(most), f"; busy, above {self.limit:.0%}" * bool(self.busy)
-        took = f"{most:.0%} of the cores of {self.hosts[rank]}, {self.before[rank]:.0%} before"
-        return f"# {'Other processes':20s} : {took}{verdict}\n"
-
-    def store(self, writer: Any) -> None:
-        """Add it to the entries of a run that is being written; `writer` is a `hpccomm.results.writer.Writer` or None."""
-        if writer is not None:
-            writer.add_entry(ENTRY, self._asdict())
-
-
-UNKNOWN = Others()
+from hpccomm.units import grouped
 
 
 def host() -> str:
@@ -121,6 +55,7 @@ UNCERTAIN = "interrupted or running"
 """Status of a run that has no end, where it cannot be seen whether its writer is there."""
 
 _BYTE = 1 << 62
+
 _FORM = "hhqqi"  # struct flock: type, whence, start, length, process
 
 
@@ -187,79 +122,152 @@ def _lock(kind: int) -> bytes:
     return struct.pack(_FORM, kind, os.SEEK_SET, _BYTE, 1, 0).ljust(32, b"\0")
 
 
-MOST_RANKS = 64
-"""More are folded, a line for each node."""
-
-MOST_NODES = 16
-"""Of more nodes the first and the last ones are shown."""
+ENTRY = "others"
+"""The entry of a run's facts that holds it."""
 
 
-def lines(info: RunInfo) -> list[str]:
-    """Return a line for each rank."""
-    devices: Sequence[DeviceInfo | None] = info.devices or (None,) * len(info.ranks)
-    return [
-        f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
-        f"device {rank.device:2d} [{rank.device_hex or 'none'}] {rank.device_info}, "
-        + ("" if device is None else f"{device.uuid}, ")
-        + f"node {rank.node}, cores {rank.cores}"
-        for rank, device in zip(info.ranks, devices, strict=True)
-    ]
+class Others(NamedTuple):
+    """What other processes took, as far as it is known: nothing is of runs of older versions.
 
-
-def folded(info: RunInfo) -> list[str]:
-    """Return a line for each rank, or for many ranks how many there were, and a line for each node."""
-    if len(info.ranks) <= MOST_RANKS:
-        return lines(info)
-    nodes = [list(ranks) for _, ranks in groupby(info.ranks, key=lambda rank: rank.node)]
-    shown = [_node(ranks) for ranks in nodes]
-    if len(shown) > MOST_NODES:
-        few = MOST_NODES // 2
-        between = f"#  ... {len(shown) - MOST_NODES} more lines like these"
-        shown = [*shown[:few], between, *shown[-few:]]
-    return [f"#  {len(info.ranks)} ranks on {counted(info.nodes, 'node')}", *shown]
-
-
-def _node(ranks: Sequence[RankInfo]) -> str:
-    devices = Counter(rank.device_info for rank in ranks)
-    named = ", ".join(f"{count} x {name}" for name, count in devices.items())
-    return f"#  Ranks {ranks[0].rank} to {ranks[-1].rank} on {ranks[0].host}: {named}"
-
-
-def as_json(value: Any) -> Any:
-    """Return a fact as JSON; a dataclass becomes an object of its fields."""
-    match value:
-        case str():
-            return as_utf8(value)
-        case datetime():
-            return value.isoformat()
-        case Mapping():
-            return {as_utf8(key): as_json(each) for key, each in value.items()}
-        case tuple() | list():
-            return [as_json(each) for each in value]
-    if dataclasses.is_dataclass(value):
-        return {name: as_json(getattr(value, name)) for name in _hints(type(value))}  # type: ignore[arg-type]
-    return value
-
-
-def of_json(kind: Any, value: Any) -> Any:
-    """Return the fact of a type that `as_json` has made this of. A field that lacks has its default.
-
-    Raises
-    ------
-    TypeError, ValueError, AttributeError
-        If it has another form.
+    Attributes
+    ----------
+    hosts : sequence of str
+        Of each rank.
+    before, during : sequence of float
+        For each rank, the part of the cores that it may use: while the ranks rested before the run, and from then until its
+        end; -1 if unknown.
+    limit : float
+        The part, during a run, above which a node is busy.
     """
-    if kind is datetime:
-        return datetime.fromisoformat(value)
-    if hints := _hints(kind):
-        given = {name: of_json(hints[name], each) for name, each in value.items() if name in hints}
-        return kind(**given)
-    if get_origin(kind) is tuple:
-        return tuple(of_json(get_args(kind)[0], each) for each in value)
-    return value
+
+    hosts: Sequence[str] = ()
+    before: Sequence[float] = ()
+    during: Sequence[float] = ()
+    limit: float = BUSY
+
+    @property
+    def busy(self) -> list[int]:
+        """The ranks that others kept busy."""
+        return [rank for rank, part in enumerate(self.during) if part > self.limit]
+
+    @property
+    def failed(self) -> str:
+        """The word for what takes too long."""
+        return "undecided: busy" if self.busy else "FAILED"
+
+    @property
+    def line(self) -> str:
+        """A line of comment about the rank that has most of them; empty if nothing is known."""
+        if (most := max(self.during, default=-1.0)) < 0:
+            return ""
+        rank, verdict = self.during.index(most), f"; busy, above {self.limit:.0%}" * bool(self.busy)
+        took = f"{most:.0%} of the cores of {self.hosts[rank]}, {self.before[rank]:.0%} before"
+        return f"# {'Other processes':20s} : {took}{verdict}\n"
+
+    def store(self, writer: Any) -> None:
+        """Add it to the entries of a run that is being written; `writer` is a `hpccomm.results.writer.Writer` or None."""
+        if writer is not None:
+            writer.add_entry(ENTRY, self._asdict())
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; nothing for another type."""
-    return get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+UNKNOWN = Others()
+
+_OF_MACHINE = ("processor", "cores", "memory", "fabric")
+"""Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
+
+_OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
+"""Variables of launchers, without influence on the measurement."""
+
+
+def fingerprint(info: RunInfo) -> dict[str, str]:
+    """Return the facts that must be equal in two runs for comparable times.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of a run.
+
+    Returns
+    -------
+    dict of str to str
+        By the name of each fact: ranks and nodes, how many ranks nodes and groups have, the nodes' processors, cores,
+        memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
+    """
+    sizes = Counter(Counter(rank.node for rank in info.ranks).values())
+    groups = grouped((rank.group, rank.node) for rank in info.ranks)
+    facts = {
+        "ranks": str(len(info.ranks)),
+        "ranks of nodes": ", ".join(
+            f"{number} x {ranks}" for ranks, number in sorted(sizes.items(), reverse=True)
+        ),
+        "groups": "1"
+        if len(groups) == 1
+        else _counted(f"{len(on)} ranks on {len({*on})} nodes" for on in groups.values()),
+        "devices": _counted(rank.device_info for rank in info.ranks),
+        **{name: info.machine[name] for name in _OF_MACHINE if name in info.machine},
+    }
+    if "network" in info.simulation:
+        facts["simulated network"] = info.simulation["network"]
+    return facts
+
+
+UNKNOWN_LAUNCHER = "unknown"
+"""Launcher of a run whose log was imported: its start may be the time of the log's file."""
+
+
+def identity(info: RunInfo, rows: Sequence[Row]) -> Hashable:
+    """Return the facts that identify a measurement: figures, ranks and versions.
+
+    A log that is imported twice, and a copy of a results file, is not a second launch.
+    """
+    started = None if info.launcher == UNKNOWN_LAUNCHER else info.started
+    return tuple(rows), info.ranks, started, frozenset(_circumstances(info).items())
+
+
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{number} x {name}" for name, number in sorted(Counter(names).items()))
+
+
+def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str]:
+    """Return a sentence for each fact of the `fingerprint` that both runs have and that differs.
+
+    Without `ranks`, it does not count how many there are, and on how many nodes.
+    """
+    facts = [fingerprint(info) for info in (one, other)]
+    for info, facts_of in zip((one, other), () if ranks else facts, strict=False):
+        devices = ", ".join(sorted({rank.device_info for rank in info.ranks}))
+        facts_of |= {"ranks": "", "ranks of nodes": "", "devices": devices}
+    return _different(facts[0], facts[1])
+
+
+def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
+    """Return a sentence for each other fact that differs: hosts and their ranks, versions, environment, launcher, kernel.
+
+    Such a difference is often what a comparison is about: a new library, another setting.
+    """
+    return _different(_circumstances(one), _circumstances(other), absent="not set")
+
+
+def _circumstances(info: RunInfo) -> dict[str, str]:
+    return {
+        "hosts": ", ".join(info.hosts),
+        "launcher": info.launcher,
+        "ranks of nodes": fingerprint(info)["ranks of nodes"],
+        **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),
+        **{f"version of {name}": text for name, text in info.versions.items()},
+        **{name: text for name, text in info.environment.items() if name not in _OF_LAUNCH},
+    }
+
+
+def _different(
+    one: Mapping[str, str], other: Mapping[str, str], absent: str | None = None
+) -> list[str]:
+    """Return the differences; a fact of one side counts if `absent` explains its absence."""
+    names = [
+        name for name in dict.fromkeys([*one, *other]) if absent or (name in one and name in other)
+    ]
+    return [
+        f"{name}: {one.get(name, absent)} and {other.get(name, absent)}"
+        for name in names
+        if one.get(name) != other.get(name)
+    ]

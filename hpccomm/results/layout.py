@@ -1,15 +1,13 @@
-"""Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines.
+"""Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines; and blocks of recorded calls.
 
-They are contiguous and have their bytes from the start. So a line is added by plain writes that
-touch nothing else. `storage` and `store` write them, and `reader` reads them.
+Tables and arrays are contiguous and have their bytes from the start. So a line is added by plain writes that touch nothing
+else.
 
-Blocks of recorded calls: thousands of one rank, packed column by column, and back.
-
-A block begins with three numbers of each of `CALL_COLUMNS`: its first value, the bytes of a number,
-and the bytes that it takes. The columns follow, each as a stream of zlib. What is stored of a call
-are small numbers: the difference to the call before; of ``end``, to its begin; of ``asked``, one more
-than that, or 0 if it is 0; of ``waited``, one more, or 0 if that is the whole call. Of all numbers
-of a column, the lowest bytes come first, then the next ones: the upper ones are mostly equal.
+A block has thousands of calls of one rank, packed column by column. It begins with three numbers of each of
+`CALL_COLUMNS`: its first value, the bytes of a number, and the bytes that it takes. The columns follow, each as a stream of
+zlib. What is stored of a call are small numbers: the difference to the call before; of ``end``, to its begin; of ``asked``,
+one more than that, or 0 if it is 0; of ``waited``, one more, or 0 if that is the whole call. Of all numbers of a column, the
+lowest bytes come first, then the next ones: the upper ones are mostly equal.
 """
 
 import math
@@ -23,10 +21,158 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results import lines, records
+from hpccomm.results import files, lines
 from hpccomm.results.lines import DataPlace, StoredLines
 from hpccomm.results.recording import BLOCKS, CALL_COLUMNS, RECORDING
 from hpccomm.results.schema import RANKS, RUN, SectionKind
+
+STATE = "state"
+
+KINDS = (RUN, RECORDING)
+
+
+class ByteCopy(NamedTuple):
+    """Bytes of the old file that the new one gets, once HDF5 has closed it."""
+
+    source: int
+    target: int
+    size: int
+
+
+def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Return type and shape of an entry of each table and array; `RANKS` stands for their number."""
+    parts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    for form in kind.forms:
+        parts[form.name] = lines.line_type(form), ()
+        parts |= {each.name: (np.dtype(each.kind), each.wide) for each in form.beside}
+    return parts
+
+
+def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
+    """Return the bytes that tables and arrays of a capacity take."""
+    return sum(
+        capacity[name] * form.itemsize * math.prod(ranks if n == RANKS else n for n in wide)
+        for name, (form, wide) in types(kind).items()
+    )
+
+
+def lay_out(
+    group: h5py.Group, kind: SectionKind, capacity: Mapping[str, int], ranks: int
+) -> dict[str, DataPlace]:
+    """Create the tables, arrays and the state of a run or recording; return where they lie."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    for name, (form, wide) in types(kind).items():
+        shape = capacity[name], *(ranks if each == RANKS else each for each in wide)
+        group.create_dataset(name, shape=shape, dtype=_with_text(form), dcpl=creation)
+    section = group.name.rpartition("/")[2]
+    state = np.frombuffer(lines.no_lines(kind, section), lines.state_type(kind))[0]
+    group.create_dataset(STATE, data=np.array(state, _with_text(state.dtype)))
+    return places(group, kind)
+
+
+def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a type whose texts HDF5 knows to be UTF-8."""
+    if form.names is None:
+        return form
+    texts = {
+        name: h5py.string_dtype("utf-8", form[name].itemsize)
+        for name in form.names
+        if form[name].kind == "S"
+    }
+    return np.dtype([(name, texts.get(name, form[name])) for name in form.names])
+
+
+def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
+    """Return where the tables, arrays and the state of a run or recording lie.
+
+    Raises
+    ------
+    KeyError, ValueError, AttributeError
+        If one is not there, or something else is. See `hpccomm.results.files.HDF5_ERRORS`.
+    """
+    tables = {}
+    expected = {**types(kind), STATE: (lines.state_type(kind), None)}
+    for name, (form, wide) in expected.items():
+        dataset = group[name]
+        at = dataset.id.get_offset()
+        dimensions = 0 if wide is None else 1 + len(wide)
+        if dataset.dtype != form or dataset.ndim != dimensions or (at is None and dataset.size):
+            raise ValueError(f"{dataset.name} is not what hpccomm writes there")
+        width = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
+        tables[name] = DataPlace(at or 0, width, dataset.shape)
+    return tables
+
+
+def used(group: h5py.Group, kind: SectionKind) -> dict[str, int]:
+    """Return how many entries of each table and array are written."""
+    arrays = {}
+    state = group[STATE][()]
+    for form in kind.forms:
+        count = arrays[form.name] = int(state[form.name])
+        table = group[form.name][:count]
+        for array in form.beside:
+            ends = table[array.first] + table[array.many]
+            arrays[array.name] = int(ends.max(initial=0))
+    return arrays
+
+
+def copy(
+    source: h5py.Group,
+    target: h5py.Group,
+    kind: SectionKind,
+    capacity: Mapping[str, int] | None = None,
+    record: Any = None,
+) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
+    """Lay out a run or recording again.
+
+    Parameters
+    ----------
+    source, target : h5py.Group
+        The old one, and the new one, which is empty.
+    kind : SectionKind
+        The kind.
+    capacity : mapping of str to int, optional
+        Entries of each table and array; by default the written ones.
+    record : optional
+        Its facts, if changed.
+
+    Returns
+    -------
+    tuple
+        Where it lies, and the bytes that are still to be copied.
+    """
+    written = used(source, kind)
+    renewed = set() if record is None else {files.FACTS}
+    copy_members(source, target, {*written, STATE, *renewed})
+    if record is not None:
+        files.write_record(target, record)
+    old = places(source, kind)
+    ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
+    # The lines in the file count, in case the writer missed its last line.
+    room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
+    new = lay_out(target, kind, room, ranks)
+    sizes = {name: count * old[name].width for name, count in written.items()}
+    sizes[STATE] = old[STATE].width
+    return new, [ByteCopy(old[name].at, new[name].at, size) for name, size in sizes.items()]
+
+
+def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) -> None:
+    """Copy attributes and members of a group that people may have added."""
+    for name, value in source.attrs.items():
+        if name not in target.attrs:
+            target.attrs[name] = value
+    for name in source:
+        if name in leave_out:
+            continue
+        link = source.get(name, getlink=True)
+        if isinstance(link, h5py.HardLink):
+            source.copy(source[name], target, name)
+        else:
+            target[name] = link
+
 
 CALLS = 1 << 14
 """Calls of a block. A damaged one loses all of them."""
@@ -34,8 +180,11 @@ CALLS = 1 << 14
 (PACKED,) = BLOCKS.beside
 
 _LEVEL = 1
+
 _HEAD = 3 * 8 * len(CALL_COLUMNS)
+
 _KINDS = {each.name: np.dtype(each.kind) for each in CALL_COLUMNS}
+
 _APART = {"end", "asked", "waited"}  # not from the call before
 
 
@@ -144,151 +293,3 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
             list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
         return out
-
-
-STATE = "state"
-
-KINDS = (RUN, RECORDING)
-
-
-class ByteCopy(NamedTuple):
-    """Bytes of the old file that the new one gets, once HDF5 has closed it."""
-
-    source: int
-    target: int
-    size: int
-
-
-def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return type and shape of an entry of each table and array; `RANKS` stands for their number."""
-    parts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-    for form in kind.forms:
-        parts[form.name] = lines.line_type(form), ()
-        parts |= {each.name: (np.dtype(each.kind), each.wide) for each in form.beside}
-    return parts
-
-
-def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
-    """Return the bytes that tables and arrays of a capacity take."""
-    return sum(
-        capacity[name] * form.itemsize * math.prod(ranks if n == RANKS else n for n in wide)
-        for name, (form, wide) in types(kind).items()
-    )
-
-
-def lay_out(
-    group: h5py.Group, kind: SectionKind, capacity: Mapping[str, int], ranks: int
-) -> dict[str, DataPlace]:
-    """Create the tables, arrays and the state of a run or recording; return where they lie."""
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.CONTIGUOUS)
-    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    for name, (form, wide) in types(kind).items():
-        shape = capacity[name], *(ranks if each == RANKS else each for each in wide)
-        group.create_dataset(name, shape=shape, dtype=_with_text(form), dcpl=creation)
-    section = group.name.rpartition("/")[2]
-    state = np.frombuffer(lines.no_lines(kind, section), lines.state_type(kind))[0]
-    group.create_dataset(STATE, data=np.array(state, _with_text(state.dtype)))
-    return places(group, kind)
-
-
-def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a type whose texts HDF5 knows to be UTF-8."""
-    if form.names is None:
-        return form
-    texts = {
-        name: h5py.string_dtype("utf-8", form[name].itemsize)
-        for name in form.names
-        if form[name].kind == "S"
-    }
-    return np.dtype([(name, texts.get(name, form[name])) for name in form.names])
-
-
-def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
-    """Return where the tables, arrays and the state of a run or recording lie.
-
-    Raises
-    ------
-    KeyError, ValueError, AttributeError
-        If one is not there, or something else is. See `hpccomm.results.records.HDF5_ERRORS`.
-    """
-    tables = {}
-    expected = {**types(kind), STATE: (lines.state_type(kind), None)}
-    for name, (form, wide) in expected.items():
-        dataset = group[name]
-        at = dataset.id.get_offset()
-        dimensions = 0 if wide is None else 1 + len(wide)
-        if dataset.dtype != form or dataset.ndim != dimensions or (at is None and dataset.size):
-            raise ValueError(f"{dataset.name} is not what hpccomm writes there")
-        width = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-        tables[name] = DataPlace(at or 0, width, dataset.shape)
-    return tables
-
-
-def used(group: h5py.Group, kind: SectionKind) -> dict[str, int]:
-    """Return how many entries of each table and array are written."""
-    arrays = {}
-    state = group[STATE][()]
-    for form in kind.forms:
-        count = arrays[form.name] = int(state[form.name])
-        table = group[form.name][:count]
-        for array in form.beside:
-            ends = table[array.first] + table[array.many]
-            arrays[array.name] = int(ends.max(initial=0))
-    return arrays
-
-
-def copy(
-    source: h5py.Group,
-    target: h5py.Group,
-    kind: SectionKind,
-    capacity: Mapping[str, int] | None = None,
-    record: Any = None,
-) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
-    """Lay out a run or recording again.
-
-    Parameters
-    ----------
-    source, target : h5py.Group
-        The old one, and the new one, which is empty.
-    kind : SectionKind
-        The kind.
-    capacity : mapping of str to int, optional
-        Entries of each table and array; by default the written ones.
-    record : optional
-        Its facts, if changed.
-
-    Returns
-    -------
-    tuple
-        Where it lies, and the bytes that are still to be copied.
-    """
-    written = used(source, kind)
-    renewed = set() if record is None else {records.FACTS}
-    copy_members(source, target, {*written, STATE, *renewed})
-    if record is not None:
-        records.write_record(target, record)
-    old = places(source, kind)
-    ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
-    # The lines in the file count, in case the writer missed its last line.
-    room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
-    new = lay_out(target, kind, room, ranks)
-    sizes = {name: count * old[name].width for name, count in written.items()}
-    sizes[STATE] = old[STATE].width
-    return new, [ByteCopy(old[name].at, new[name].at, size) for name, size in sizes.items()]
-
-
-def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) -> None:
-    """Copy attributes and members of a group that people may have added."""
-    for name, value in source.attrs.items():
-        if name not in target.attrs:
-            target.attrs[name] = value
-    for name in source:
-        if name in leave_out:
-            continue
-        link = source.get(name, getlink=True)
-        if isinstance(link, h5py.HardLink):
-            source.copy(source[name], target, name)
-        else:
-            target[name] = link

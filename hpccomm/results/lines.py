@@ -17,8 +17,7 @@ import numpy as np
 
 from hpccomm import units
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.records import DIFFERS, checksum
-from hpccomm.results.regular import as_utf8, open_regular, os_errors_as
+from hpccomm.results.files import DIFFERS, as_utf8, checksum, open_regular, os_errors_as
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
 UNKNOWN_END = "unknown: the end of the run is damaged"

@@ -20,8 +20,9 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import facts, layout, lines, records
+from hpccomm.results import facts, files, layout, lines
 from hpccomm.results.facts import INTERRUPTED
+from hpccomm.results.files import DIFFERS, DamagedFile, damaged, os_errors_as
 from hpccomm.results.layout import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
 from hpccomm.results.recording import (
@@ -39,8 +40,6 @@ from hpccomm.results.recording import (
     TrainingBucket,
     TrainingNote,
 )
-from hpccomm.results.records import DIFFERS
-from hpccomm.results.regular import DamagedFile, damaged, os_errors_as
 from hpccomm.results.run import Run
 from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, columns
 from hpccomm.units import few
@@ -143,7 +142,7 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
         As `read`, if nothing of it can be read.
     """
     file = Path(path)
-    with records.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
+    with files.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
         source = Source(file, os.dup(descriptor))
         held = facts.held(source.descriptor, file)
         runs, damage = _each(file, hdf5, source, RUN, _run)
@@ -179,17 +178,17 @@ def _each(
             if kind is RUN:
                 raise ValueError(f"it has no group {kind.group}")
             return [], []  # none, or something of a user's own
-        names = records.names(parent, kind.prefix)
-    except records.HDF5_ERRORS as error:
+        names = files.names(parent, kind.prefix)
+    except files.HDF5_ERRORS as error:
         if kind is RUN:
-            raise damaged(path, records.why(error), "restore it from a copy") from error
-        return [], [f"{kind.group}: {records.why(error)}"]
+            raise damaged(path, files.why(error), "restore it from a copy") from error
+        return [], [f"{kind.group}: {files.why(error)}"]
     for position, name in enumerate(names, 1):
         try:
             section = _section(parent[name], source, kind, name, position)
             sections.append(make(path, section))
-        except records.HDF5_ERRORS as error:
-            damage.append(f"{name}: {records.why(error)}")
+        except files.HDF5_ERRORS as error:
+            damage.append(f"{name}: {files.why(error)}")
         else:
             damage += [f"{name}: {each}" for each in sections[-1].damage]
     return sections, damage
@@ -198,7 +197,7 @@ def _each(
 def _section(
     group: h5py.Group, source: Source, kind: SectionKind, name: str, position: int
 ) -> _Section:
-    record = records.read_record(group)
+    record = files.read_record(group)
     places = layout.places(group, kind)
     size = lines.state_type(kind).itemsize
     for _ in range(3):  # it may be written just now
@@ -216,7 +215,7 @@ def _section(
 
 
 def _run(path: Path, section: _Section) -> Run:
-    info = facts.of_json(RunInfo, section.record)
+    info = files.of_json(RunInfo, section.record)
     (table,) = section.tables
     ended = None
     if section.ended:
@@ -262,7 +261,7 @@ def _recording(path: Path, section: _Section) -> Recording:
             case {"text": _}:
                 notes.append(TrainingNote(**event))
             case {"group": value}:
-                groups[event["number"]] = facts.of_json(RecordedGroup, value)
+                groups[event["number"]] = files.of_json(RecordedGroup, value)
             case {"signature": value}:
                 signatures[event["number"]] = CallSignature(**value)
             case {"clock": reading}:
@@ -270,7 +269,7 @@ def _recording(path: Path, section: _Section) -> Recording:
             case {"buckets": [_, *_] as values}:
                 buckets = [TrainingBucket(**each) for each in values]
                 layouts[buckets[0].since] = buckets
-    about = facts.of_json(RecordingFacts, section.record)
+    about = files.of_json(RecordingFacts, section.record)
     calls = Calls((columns := StoredColumns(blocks, len(about.hosts))).starts, columns)
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
     lost = RecordedGroup("", "unknown", (-1,) * len(about.hosts))

@@ -1,14 +1,9 @@
-"""A recorded program: every call of every communicator, on one clock, and the steps of its training.
+"""A recorded program: every call of every communicator, on one clock, and the steps of its training; and who waits for whom.
 
-The dataclasses are the columns, described once for writer, reader and documentation. `hpccomm.communicator.recording` records calls, and
-`hpccomm.gradients` the steps. ``show``, ``plot``, ``advise``, ``replay``, ``export`` and ``report``
-read them. Nothing here imports h5py.
+The dataclasses are the columns, described once for writer, reader and documentation. Nothing here imports h5py.
 
-Which calls of different ranks belong together, and who waits for whom.
-
-A collective is matched over its ranks, a message at its two ends.
-
-A call's ``wait`` is the last arrival less its own one, and its ``transfer`` the rest of it. These are the wait states
+Calls of different ranks belong together: a collective is matched over its ranks, a message at its two ends. A call's
+``wait`` is the last arrival less its own one, and its ``transfer`` the rest of it. These are the wait states
 of Scalasca's patterns: "Wait at N x N", "Late Broadcast" (for the root alone), "Early Reduce" (only the root waits for
 all), "Late Sender" and "Late Receiver". The waiting is charged to the rank that arrived last, as the short-term cost
 of its delay (D. Böhme and others, "Identifying the root causes of wait states in large-scale parallel applications",

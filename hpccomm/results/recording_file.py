@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import facts as json_facts
-from hpccomm.results import layout, lines, reader
+from hpccomm.results import files, layout, lines, reader
 from hpccomm.results.recording import (
     BLOCKS,
     COMPLETED,
@@ -83,7 +82,7 @@ class RecordingWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], facts: RecordingFacts) -> None:
-        self._section = Section(path, RECORDING, json_facts.as_json(facts), CAPACITY)
+        self._section = Section(path, RECORDING, files.as_json(facts), CAPACITY)
         self._section.begin()
         self.name = self._section.name
         self._new: dict[str, list[lines.Line]] = {form.name: [] for form in RECORDING.forms}
@@ -234,7 +233,7 @@ class RecordingWriter:
         self._section.finish()
 
     def _add_event(self, event: Any) -> None:
-        text = json.dumps(json_facts.as_json(event)).encode()
+        text = json.dumps(files.as_json(event)).encode()
         self._new["events"].append(((), (np.frombuffer(text, "u1"),)))
 
     def _add_numbered(self, what: str, value: RecordedGroup | CallSignature) -> int:

@@ -13,10 +13,9 @@ import numpy as np
 
 from hpccomm.errors import ResultsError
 from hpccomm.results.facts import ENTRY, Others
+from hpccomm.results.files import DIFFERS, as_utf8
 from hpccomm.results.lines import DamagedPart, StoredLines, spans
 from hpccomm.results.recording import Recording
-from hpccomm.results.records import DIFFERS
-from hpccomm.results.regular import as_utf8
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.units import grouped
 

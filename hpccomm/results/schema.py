@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hpccomm.errors import UsageError
-from hpccomm.results.records import RUNS
-from hpccomm.results.regular import as_utf8
+from hpccomm.results.files import RUNS, as_utf8
 
 UNCHECKED = -1
 """Value of `Row.wrong` where the result was not verified."""

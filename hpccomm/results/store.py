@@ -1,22 +1,29 @@
-"""A run or a recording while it is written: plain writes add lines to laid-out capacity.
+"""A results file while it is written: replaced as a whole, and extended by plain writes.
 
-HDF5 changes several places of a file to add one line, and a process killed between two of them can
-leave a file that no longer opens. So HDF5 never changes the file during a measurement. It lays out
-tables and arrays with capacity in a file that is complete and closed. Plain writes then add a line:
-first its parts of the arrays, then the line, and last, in one aligned write of sixteen bytes, the
-number of lines with its checksum. Before that write the line does not exist; after it, it is whole.
+HDF5 changes several places of a file to add one line, and a process killed between two of them can leave a file that no
+longer opens. So HDF5 never changes a file on disk. A change of structure (another run, more capacity) is built in
+``FILE.partial`` beside it, flushed to the disk, and renamed over the file. At every moment the path names a complete file.
 
-Written lines are in the kernel's page cache: they survive the process, not a power cut. The file is
-flushed to the disk when it is made and when the run ends. A flush after each line would cost more
-than many a measurement.
+A `Section` is a run or a recording in it, whose tables and arrays have capacity. Plain writes add a line: first its parts
+of the arrays, then the line, and last, in one aligned write of sixteen bytes, the number of lines with its checksum. Before
+that write the line does not exist; after it, it is whole.
 
-`hpccomm.results.writer` and `hpccomm.results.recording_file` are its users.
+Written lines are in the kernel's page cache: they survive the process, not a power cut. The file is flushed to the disk
+when it is made and when the run ends. A flush after each line would cost more than many a measurement.
+
+A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other programs' HDF5 libraries
+may read but not change the file. The kernel drops the lock with the process. A lock of another kind tells readers that the
+writer lives (`hpccomm.results.facts`).
 """
 
+import contextlib
+import errno
 import fcntl
 import logging
 import os
+import re
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,21 +31,295 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from datetime import datetime
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
+import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import facts, layout, lines, reader, records, storage
+from hpccomm.results import facts, files, layout, lines, reader
+from hpccomm.results.files import (
+    FORMAT,
+    RUNS,
+    SCHEMA_VERSION,
+    as_utf8,
+    damaged,
+    no_folder,
+    open_regular,
+    os_errors_as,
+)
 from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
-from hpccomm.results.regular import as_utf8, os_errors_as
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+
+_LOOKED_AT = 1 << 16
+"""Bytes of a partial file that tell whose it is: the root of a results file is written first."""
+
+_BLOCK = 1 << 20
+
+_NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_ALIGNED = {"alignment_threshold": 1, "alignment_interval": 16}
+
+_FORMAT = ("v110", "v110")  # all metadata has checksums
+
 _STATUS_BYTES = int(STATUS.kind[1:])
+
 _STRUCTURE = 1 << 14  # bytes of HDF5's description of a section, at most
+
+
+def claim(path: Path) -> FileIO | None:
+    """Open and lock the file to write to; return None if it does not exist yet.
+
+    Raises
+    ------
+    ResultsError
+        If the path cannot be written to, is not a regular file, or is in use.
+    """
+    if why := no_folder(path):
+        raise ResultsError(why)
+    while True:
+        try:
+            file = open_regular(path, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        if _lock_same(file, path):
+            return file
+
+
+def _lock_same(file: FileIO, path: Path) -> bool:
+    """Lock an open file; close it and return False if the path names another one by now."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(file)
+        lock(file, path, fcntl.LOCK_EX)
+        if current := same(path, file):
+            stack.pop_all()
+    return current
+
+
+def lock(file: FileIO, path: Path, kind: int) -> None:
+    """Take a lock on an open file, without waiting.
+
+    Raises
+    ------
+    ResultsError
+        If another process holds a conflicting lock.
+    """
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ResultsError(
+            f"{path} is in use: another run writes to it, or a program has it open; "
+            "wait for that, or choose another path"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("%s is on a file system without locks: do not write two runs to it", path)
+
+
+def replace(
+    path: Path,
+    build: Callable[[h5py.File | None, h5py.File], tuple[_Result, list[ByteCopy]]],
+    *,
+    before: FileIO | None,
+    extra: int = 0,
+    fill: Callable[[FileIO], None] = lambda _file: None,
+) -> tuple[FileIO, _Result]:
+    """Build the next version of a results file and put it in its place, all or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it may be absent or empty.
+    build : callable
+        Called with the old file (or None) and the new one, which has the root's attributes, an
+        empty group of runs, and all other members. Writes these; returns a result, and the bytes
+        that are still to be copied.
+    before : FileIO or None
+        The file to replace, as `claim` opened it; None without one.
+    extra : int
+        Growth of the file in bytes, without the small change of its structure.
+    fill : callable
+        Called with the new file once HDF5 has closed it, before it takes its name: writes what is
+        to be in it from the start.
+
+    Returns
+    -------
+    file : FileIO
+        The new file, open for reading and writing, locked, with its space allocated where the
+        file system can do that.
+    result
+        What `build` returned.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; it is then as it was. See `os_errors_as`.
+    ResultsError
+        If the path names another file by now, or the one beside it is not hpccomm's.
+    """
+    partial = path.with_name(path.name + ".partial")
+    size = path.stat().st_size if path.exists() else 0
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(files.opened(path))[0] if size else None
+        # What others may read of it, `_adopt` says.
+        file, new = _claim_partial(partial, 0o666 if before is None else 0o600)
+        try:
+            # Only who holds the partial file replaces the path. Another run may have just done so.
+            if not same(path, before):
+                raise ResultsError(
+                    f"{path} is in use: another run has just made it; wait for that, or choose another path"
+                )
+            # An eighth and half a megabyte: what people have added may take more than it did.
+            file.truncate(0)
+            try:
+                result, copies = _build(
+                    old, file, partial, build, size + size // 8 + extra + (1 << 19)
+                )
+            except files.HDF5_ERRORS as error:
+                # h5py says some refusals of the operating system in words alone.
+                if number := re.search(r"errno = (\d+)", str(error)):
+                    raise OSError(int(number[1]), str(error)) from error
+                if isinstance(error, OSError):
+                    raise
+                raise damaged(path, files.why(error)) from error
+            if before is not None:
+                for each in copies:
+                    _copy_bytes(before.fileno(), file.fileno(), each)
+                _adopt(path.stat(), file.fileno())
+            fill(file)
+            os.fsync(file.fileno())
+            facts.hold(file.fileno())  # before another process finds the file
+            partial.replace(path)
+        except BaseException:
+            if not same(path, file):  # else a signal's handler has raised behind the renaming
+                file.truncate(0)  # a killed run's is empty then, which the next one may take
+                if new:
+                    partial.unlink(missing_ok=True)
+            file.close()
+            raise
+    _sync_directory(path.parent)
+    return file, result
+
+
+def _copy_bytes(source: int, target: int, copied: ByteCopy) -> None:
+    """Copy bytes between open files."""
+    for begin in range(0, copied.size, _BLOCK):
+        length = min(_BLOCK, copied.size - begin)
+        write(target, os.pread(source, length, copied.source + begin), copied.target + begin)
+
+
+def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
+    """Write all bytes to their place in an open file."""
+    done = os.pwrite(descriptor, data, at)
+    while done < len(data):
+        done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
+
+
+def _claim_partial(partial: Path, mode: int) -> tuple[FileIO, bool]:
+    """Open and lock the file for the next version; return whether it is new.
+
+    A killed run may have left one.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        new = True
+        try:
+            descriptor = os.open(partial, flags | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            new = False
+        with contextlib.suppress(FileNotFoundError):
+            if not new:
+                descriptor = os.open(partial, flags)
+            file = FileIO(descriptor, "r+")
+            if not _lock_same(file, partial):
+                continue
+            if _is_ours(file):
+                return file, new
+            file.close()
+            raise ResultsError(
+                f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
+                "choose another path for the results"
+            )
+
+
+def _is_ours(file: FileIO) -> bool:
+    """Whether a partial file has the root of a results file, or nothing yet."""
+    descriptor = file.fileno()
+    head = os.pread(descriptor, _LOOKED_AT, 0)
+    if head.startswith(files.SIGNATURE) and FORMAT.encode() in head:
+        return True
+    # It may have HDF5's superblock, of 48 bytes.
+    begun = head[:8].strip(b"\0") in (b"", files.SIGNATURE) and not head[48:].strip(b"\0")
+    behind = range(_LOOKED_AT, os.fstat(descriptor).st_size, _BLOCK)
+    return begun and not any(os.pread(descriptor, _BLOCK, at).strip(b"\0") for at in behind)
+
+
+def same(path: Path, file: FileIO | None) -> bool:
+    """Whether the path names this open file, or nothing if it is None."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return file is None
+    return file is not None and os.path.samestat(status, os.fstat(file.fileno()))
+
+
+def _build(
+    old: h5py.File | None,
+    file: FileIO,
+    partial: Path,
+    build: Callable[[h5py.File | None, h5py.File], _Result],
+    size: int,
+) -> _Result:
+    """Build the structure of the new file, in an empty one."""
+    # By its path, and not as a file of Python's: an interrupt within HDF5 would leave it broken.
+    # Alignment: a number of lines in `state` and its checksum must not straddle two pages.
+    with h5py.File(partial, "w", libver=_FORMAT, locking=False, **_ALIGNED) as new:
+        # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
+        # So the file system allocates the space before HDF5 writes, and reports a full disk.
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in _NO_RESERVATION:
+                raise
+        new.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: not in the heap
+        new.attrs["schema_version"] = SCHEMA_VERSION
+        new.flush()  # before all else, so that a partial file is known as hpccomm's
+        new.create_group(RUNS)
+        if old is not None:
+            groups = (kind.group for kind in layout.KINDS)
+            own = {name for name in groups if isinstance(old.get(name), h5py.Group)}
+            layout.copy_members(old, new, own)
+        return build(old, new)
+
+
+def _adopt(before: os.stat_result, descriptor: int) -> None:
+    """Give the next version of a file the owner and mode of its predecessor."""
+    # Only root may give files away; for others the file becomes theirs, as if copied.
+    for owner in (-1, before.st_uid):
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, owner, before.st_gid)
+    with contextlib.suppress(OSError):
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename last through a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 class Section:
@@ -116,7 +397,7 @@ class Section:
             return None, copies
 
         with os_errors_as(self.path, "write"), ExitStack() as stack:
-            before = storage.claim(self._file)
+            before = claim(self._file)
             if before is not None:
                 stack.enter_context(before)
                 if self._file.stat().st_size:
@@ -124,18 +405,18 @@ class Section:
             self._made = before is None
             with _without_interrupts():
                 extra = sum(each.nbytes for each in sections)
-                file, _ = storage.replace(self._file, build, before=before, extra=extra, fill=fill)
-                storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+                file, _ = replace(self._file, build, before=before, extra=extra, fill=fill)
+                lock(file, self.path, fcntl.LOCK_SH)  # others may read it
                 self._open = file
 
     def lay_out(self, new: h5py.File) -> None:
         """Lay it out in the next version of the file, under the next free name."""
         parent = new.require_group(self._kind.group)
-        names = records.names(parent, self._kind.prefix)
+        names = files.names(parent, self._kind.prefix)
         last = int(names[-1][len(self._kind.prefix) :]) if names else 0
         self.name = f"{self._kind.prefix}{last + 1:04d}"
         group = parent.create_group(self.name)
-        records.write_record(group, self._record)
+        files.write_record(group, self._record)
         self._places = layout.lay_out(group, self._kind, self._capacity, self._ranks)
 
     def write_to(self, file: FileIO) -> None:
@@ -240,9 +521,9 @@ class Section:
         self.check_there()
         extra = layout.nbytes(kind, wanted, self._ranks) + 2 * len(str(record))
         with self._refusals(), _without_interrupts():
-            file, self._places = storage.replace(self._file, build, before=before, extra=extra)
+            file, self._places = replace(self._file, build, before=before, extra=extra)
             self._capacity = {name: self._places[name].shape[0] for name in wanted}
-            storage.lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+            lock(file, self.path, fcntl.LOCK_SH)  # others may read it
             self._open = file
             before.close()
 
@@ -264,7 +545,7 @@ class Section:
 
         self.check_there()
         with self._refusals(), _without_interrupts():
-            file, left = storage.replace(self._file, build, before=self._open)
+            file, left = replace(self._file, build, before=self._open)
             if self._made and not left:
                 self._file.unlink()
             file.close()
@@ -297,7 +578,7 @@ class Section:
 
     def check_there(self) -> None:
         """Raise `ResultsError` if the path names another file, or none, by now."""
-        if not storage.same(self._file, self.check_open()):
+        if not same(self._file, self.check_open()):
             raise ResultsError(
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
                 "its lines are in the previous file"
@@ -308,7 +589,7 @@ class Section:
         descriptor = self.check_open().fileno()
         with self._refusals():
             for data, at in writes:
-                storage.write(descriptor, data, at)
+                write(descriptor, data, at)
 
     def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
         """Lay out all other runs and recordings in the new file, with no more than is written."""
@@ -324,7 +605,7 @@ class Section:
                     f"{self.path} has something else by the name {kind.group!r}; choose another path"
                 )
             target = new.require_group(kind.group)
-            names = records.names(source, kind.prefix)
+            names = files.names(source, kind.prefix)
             layout.copy_members(source, target, set(names))
             for name in names:
                 if kind is self._kind and name == self.name:

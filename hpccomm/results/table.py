@@ -1,39 +1,48 @@
-"""nccl-tests' table, byte for byte: pure functions from rows to text.
+"""Runs as text: nccl-tests' table byte for byte, statistics behind it, and the rates of memory and links.
 
-The formats are those of nccl-tests 2.19.6 (``src/util.cu``): parsers of its output read this table
+The formats of the table are those of nccl-tests 2.19.6 (``src/util.cu``): parsers of its output read this table
 too. Each function returns the text that nccl-tests prints at that point, line ends included.
 
-perf, ``show`` and ``simulate`` print tables by it; the importers read them by its formats.
+Rates (``hpccomm perf memory`` and ``copy``) count the bytes that are read and written, as STREAM does (McCalpin, stream.c
+5.10): a copy within a memory and an update in place count twice, a sum of two arrays into a third one three times. A
+cache's reads of an array that is only written are not counted. A copy over a link counts once, in its own direction.
 """
 
-import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results import facts, rates
-from hpccomm.results.bounds import bound, bounding_link, fabric_rate
+from hpccomm.results.expectations import bound, bounding_link, fabric_rate
 from hpccomm.results.schema import (
     REQUIRED_FRACTION,
     SIMULATED_BACKEND,
     UNCHECKED,
     Config,
+    DeviceInfo,
+    RankInfo,
     Row,
     RunInfo,
     Timing,
 )
-from hpccomm.units import figure
+from hpccomm.results.timings import SUMMARY, iteration_statistics, iteration_times, summary
+from hpccomm.units import counted, figure
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 """How nccl-tests writes a time."""
 
 _LEAD = "# %10s  %12s  %8s  %6s  %6s"
+
 _HALF = "  %7s  %6s  %6s  %6s"
+
 _UNCHECKED = "  %7s  %6s  %6s    N/A"
+
 _STATISTICS = "  %7s  %7s  %7s  %7s"
 
 
@@ -80,7 +89,7 @@ def run_header(
         ]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
-    lines += facts.folded(info) if fold else facts.lines(info)
+    lines += folded_ranks(info) if fold else rank_lines(info)
     slowest, fabric = bounding_link(info), fabric_rate(info)
     if slowest is not None:
         lines.append(f"# Link of a device: {slowest.link}, {slowest.peak:g} GB/s in one direction")
@@ -98,6 +107,43 @@ _BLOCKING = {
     2: "# Blocking Enabled: wait after each inner iteration (-m), no barrier ",
     3: "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier ",
 }
+
+MOST_RANKS = 64
+"""More are folded, a line for each node."""
+
+MOST_NODES = 16
+"""Of more nodes the first and the last ones are shown."""
+
+
+def rank_lines(info: RunInfo) -> list[str]:
+    """Return a line for each rank."""
+    devices: Sequence[DeviceInfo | None] = info.devices or (None,) * len(info.ranks)
+    return [
+        f"#  Rank {rank.rank:2d} Group {rank.group:2d} Pid {rank.pid:6d} on {rank.host:>10s} "
+        f"device {rank.device:2d} [{rank.device_hex or 'none'}] {rank.device_info}, "
+        + ("" if device is None else f"{device.uuid}, ")
+        + f"node {rank.node}, cores {rank.cores}"
+        for rank, device in zip(info.ranks, devices, strict=True)
+    ]
+
+
+def folded_ranks(info: RunInfo) -> list[str]:
+    """Return a line for each rank, or for many ranks how many there were, and a line for each node."""
+    if len(info.ranks) <= MOST_RANKS:
+        return rank_lines(info)
+    nodes = [list(ranks) for _, ranks in groupby(info.ranks, key=lambda rank: rank.node)]
+    shown = [_node(ranks) for ranks in nodes]
+    if len(shown) > MOST_NODES:
+        few = MOST_NODES // 2
+        between = f"#  ... {len(shown) - MOST_NODES} more lines like these"
+        shown = [*shown[:few], between, *shown[-few:]]
+    return [f"#  {len(info.ranks)} ranks on {counted(info.nodes, 'node')}", *shown]
+
+
+def _node(ranks: Sequence[RankInfo]) -> str:
+    devices = Counter(rank.device_info for rank in ranks)
+    named = ", ".join(f"{count} x {name}" for name, count in devices.items())
+    return f"#  Ranks {ranks[0].rank} to {ranks[-1].rank} on {ranks[0].host}: {named}"
 
 
 def heading(config: Config) -> str:
@@ -146,8 +192,8 @@ def body(half: Half, config: Config) -> str:
         return text
     if samples is None or len(samples) <= config.per_iter_skip:
         return text + _STATISTICS % (("N/A",) * 4)
-    times = rates.iteration_times(samples)[config.per_iter_skip :]
-    statistics = rates.iteration_statistics(times)
+    times = iteration_times(samples)[config.per_iter_skip :]
+    statistics = iteration_statistics(times)
     return text + _STATISTICS % tuple(figure(statistics[key], 7) for key in _SHOWN)
 
 
@@ -331,7 +377,7 @@ def run_text(
         return rows[index], samples(index) if info.config.per_iter_timing else None
 
     begin = 0
-    for block, members in itertools.groupby(rows, key=lambda row: row.block):
+    for block, members in groupby(rows, key=lambda row: row.block):
         part = list(members)
         end = begin + len(part)
         text += [run_header(info, *block, fold=True), heading(info.config)]
@@ -359,12 +405,12 @@ def repetitions_text(
     samples : iterable of ndarray or None
         The samples of each row, as of `Half`.
     """
-    columns = rates.SUMMARY
+    columns = SUMMARY
     heads = [(each.name, each.unit and f"({each.unit})") for each in columns]
     lines = []
     for row, times in zip(rows, samples, strict=True):
-        number, *summary = rates.summary(times, config.per_iter_skip) or (0,)
-        figures = [figure(value, 9).strip() for value in summary] or ["N/A"] * (len(columns) - 1)
+        number, *values = summary(times, config.per_iter_skip) or (0,)
+        figures = [figure(value, 9).strip() for value in values] or ["N/A"] * (len(columns) - 1)
         lines.append((row, (f"{number:.0f}", *figures)))
     title = "Repetitions, each with the time of its slowest rank"
     return _commented(title, "  %11s" + "  %9s" * 6, heads, lines)
@@ -415,3 +461,83 @@ def _commented(
 
 def _known(value: float, width: int) -> str:
     return "N/A" if math.isnan(value) else figure(value, width).strip()
+
+
+COUNTED = {
+    "memory_copy": 2,
+    "memory_add": 3,
+    "memory_update": 2,
+    "host_to_device": 1,
+    "device_to_host": 1,
+    "device_copy": 2,
+    "device_to_device": 1,
+}
+"""The rates, and how often each counts its bytes."""
+
+_RATE = "{:<16}  {:<34}  {:>11}  {:>10}  {:>7}  {:>6}  {:>7}  {}"
+
+_RATE_HEADING = ("what", "where", "bytes", "us", "GB/s", "#wrong", "of peak", "path")
+
+_MEMORY_LIMIT = """\
+#
+# An all_reduce of n ranks in shared memory reads and writes n arrays. Where these are larger than the
+# caches, its busbw is at most (n-1)/n^2 of the best memory_update or memory_copy, {:.4g} GB/s:
+#   {} GB/s"""
+"""The memory's bound of an all-reduce, which reads and writes equally much."""
+
+_MEMORY_RANKS = (2, 4, 8, 16, 32, 64)
+
+
+def path_fact(what: str, where: str) -> str:
+    """Return the name under which a run's facts of the machine hold the path of a copy, and its peak: ``NAME: 63 GB/s``.
+
+    Parameters
+    ----------
+    what : str
+        A name of `COUNTED`.
+    where : str
+        Such as ``GPU 0, pinned``, or ``GPU 0 to GPU 1, both ways``.
+    """
+    return f"path {'host to ' * ('host' in what)}{where.split(',')[0]}"
+
+
+def are_rates(rows: Sequence[Row]) -> bool:
+    """Whether rows are of memory or links, and not of collectives."""
+    return bool(rows) and all(row.collective in COUNTED for row in rows)
+
+
+def rates_text(
+    info: RunInfo, rows: Sequence[Row], samples: Callable[[int], np.ndarray | None]
+) -> str:
+    """Return the rows of a run as a table.
+
+    Parameters
+    ----------
+    info : RunInfo
+        Facts of the run.
+    rows : sequence of Row
+        What was measured.
+    samples : callable
+        Gives the seconds of a row's repetitions, shape ``(repetitions, ranks)``, or None, by its index. From them each
+        line names the slowest rank, if there are several nodes.
+    """
+    facts = [f"{name} {fact}" for name, fact in sorted(info.machine.items()) if name[:4] != "path"]
+    versions = [f"{name}={version}" for name, version in sorted(info.versions.items())]
+    lines = [f"# {', '.join(facts)}", f"# {' '.join(versions)}"]
+    lines += folded_ranks(info) if len(info.ranks) > 1 else []
+    lines.append(f"# {_RATE.format(*_RATE_HEADING)}")
+    for index, row in enumerate(rows):
+        path = info.machine.get(path_fact(row.collective, row.algorithm), "")
+        peak = re.search(r": (\S+) GB/s$", path)
+        share = f"{row.busbw / float(peak[1]):.0%}" if peak else ""
+        if info.nodes > 1 and (seconds := samples(index)) is not None:
+            slowest = info.ranks[int(np.argmax(np.median(seconds, axis=0)))]
+            path = f"{path} slowest: rank {slowest.rank} on {slowest.host}".strip()
+        figures = f"{row.time:.1f}", figure(row.busbw, 7).strip(), row.wrong, share, path
+        line = _RATE.format(row.collective, row.algorithm, row.bytes, *figures)
+        lines.append(f"  {line}".rstrip())
+    alike = ("memory_copy", "memory_update")
+    best = max((row.busbw for row in rows if row.collective in alike), default=0.0)
+    limits = (f"{n} ranks {best * (n - 1) / n**2:.3g}" for n in _MEMORY_RANKS)
+    lines += _MEMORY_LIMIT.format(best, ", ".join(limits)).splitlines() if best else []
+    return "".join(f"{line}\n" for line in lines)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import facts, layout, rates
+from hpccomm.results import files, layout, timings
 from hpccomm.results.lines import Line
 from hpccomm.results.schema import ROWS, RUN, Row, RunInfo, Timing, columns
 from hpccomm.results.store import Section
@@ -111,7 +111,7 @@ class Writer:
             When each rank started and ended each isolated repetition: seconds on a clock that the ranks agreed
             on, shape ``(repetitions, ranks, 2)``.
         timing : Timing, optional
-            How it was timed, as `hpccomm.results.rates.timing` says; by default computed from
+            How it was timed, as `hpccomm.results.timings.timing` says; by default computed from
             the samples.
 
         Returns
@@ -247,7 +247,7 @@ def add_runs(path: str | os.PathLike[str], runs: Sequence[EndedRun]) -> list[str
 
 
 def _facts(info: RunInfo) -> dict[str, Any]:
-    return {**facts.as_json(info), "entries": {}}
+    return {**files.as_json(info), "entries": {}}
 
 
 def _taken(rows: Sequence[Row], samples: Sequence[np.ndarray | None]) -> dict[str, int]:
@@ -266,7 +266,7 @@ def _line(
     """Return how a row was timed, and its line."""
     times = _checked("samples", samples, len(info.ranks))
     stamps = _checked("isolated", isolated, len(info.ranks), 2)
-    timing = timing or rates.timing(times, info.config.per_iter_skip, stamps)
+    timing = timing or timings.timing(times, info.config.per_iter_skip, stamps)
     values = [getattr(row, each.name) for each in columns(Row)]
     values += [getattr(timing, each.name) for each in columns(Timing)]
     return timing, (values, (times, stamps))

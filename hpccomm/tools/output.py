@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import ResultsError
-from hpccomm.results.regular import as_utf8
+from hpccomm.results.files import as_utf8
 from hpccomm.tools.progress import watched
 
 if TYPE_CHECKING:

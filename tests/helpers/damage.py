@@ -22,7 +22,7 @@ from pathlib import Path
 from hpccomm.calls import policy
 from hpccomm.errors import ConfigurationError
 from hpccomm.results.lines import UNKNOWN_END
-from hpccomm.results.rates import SUMMARY
+from hpccomm.results.timings import SUMMARY
 from hpccomm.tools.main import main
 
 SECONDS = 60.0

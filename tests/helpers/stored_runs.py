@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpccomm.results import rates
+from hpccomm.results import timings
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
 
@@ -51,6 +51,6 @@ def write(
                     wrong=wrong,
                     iterations=20,
                 )
-                timing = rates.timing(samples, 0, stamps, sync="round-time")
+                timing = timings.timing(samples, 0, stamps, sync="round-time")
                 writer.append(row, samples, stamps, timing=timing)
     return path

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.comparison import statistics
 from hpccomm.results.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
-from hpccomm.results.comparison.text import text
-from hpccomm.results.comparison.verdict import Rules, _judged, compare, compare_passes
+from hpccomm.results.comparison.verdict import (
+    Rules,
+    _judged,
+    compare,
+    compare_passes,
+    holm,
+    slower,
+    text,
+)
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
@@ -128,7 +134,7 @@ def test_adjusted_values_reject_what_the_step_down_procedure_does(p, level):
         if p[number] * (len(p) - step) > level:
             break
         rejected.add(number)
-    adjusted = statistics.holm(p)
+    adjusted = holm(p)
     assert {number for number, each in enumerate(adjusted) if each <= level} == rejected
 
 
@@ -225,7 +231,7 @@ def test_runs_without_rows_are_no_launches(tmp_path):
 
 def test_a_change_of_exactly_the_minimum_is_none():
     times = np.full(8, 100.0) + np.arange(8) * 0.01
-    assert statistics.slower(times, times * 1.02, 0.02) > 0.4
+    assert slower(times, times * 1.02, 0.02) > 0.4
 
 
 def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):

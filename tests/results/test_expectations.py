@@ -11,9 +11,8 @@ import pytest
 from damage import called
 
 from hpccomm.errors import UsageError
-from hpccomm.results import bounds, table
-from hpccomm.results.bounds import links
-from hpccomm.results.expectations import Expectation, Judge, entries, expectation, written
+from hpccomm.results import expectations, table
+from hpccomm.results.expectations import Expectation, Judge, entries, expectation, links, written
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
@@ -57,21 +56,24 @@ def test_a_nodes_link_bounds_what_must_cross_it(example, collective):
         blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
         seconds = crossing(collective, nodes, ranks_per_node)  # over a link of 1 B/s
         busbw = blocks / seconds * COLLECTIVES[collective].what.bus_factor(ranks)
-        assert bounds.share_of_node(info.ranks, collective) == pytest.approx(busbw)
+        assert expectations.share_of_node(info.ranks, collective) == pytest.approx(busbw)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(example):
     for nodes, ranks in ((2, 1), (3, 4)):
         info = on_nodes(example, nodes, ranks)
         halves = [
-            bounds.share_of_node(info.ranks, each) for each in ("reduce_scatter", "all_gather")
+            expectations.share_of_node(info.ranks, each)
+            for each in ("reduce_scatter", "all_gather")
         ]
-        assert bounds.share_of_node(info.ranks, "all_reduce") == pytest.approx(np.mean(halves))
+        assert expectations.share_of_node(info.ranks, "all_reduce") == pytest.approx(
+            np.mean(halves)
+        )
     uneven = on_nodes(example, 2, 2)
     uneven = replace(uneven, ranks=uneven.ranks[:3])
-    assert bounds.share_of_node(uneven.ranks, "all_reduce") is None
-    assert bounds.share_of_node(on_nodes(example, 1, 4).ranks, "all_reduce") is None
-    assert bounds.share_of_node(on_nodes(example, 2, 2).ranks, "barrier") is None
+    assert expectations.share_of_node(uneven.ranks, "all_reduce") is None
+    assert expectations.share_of_node(on_nodes(example, 1, 4).ranks, "all_reduce") is None
+    assert expectations.share_of_node(on_nodes(example, 2, 2).ranks, "barrier") is None
 
 
 def test_the_table_says_how_much_of_the_fabric_there_is(example):
@@ -80,14 +82,14 @@ def test_the_table_says_how_much_of_the_fabric_there_is(example):
     text = table.run_text(info, rows, lambda index: None, finished=True)
     assert "# Peak bus bandwidth   : 82 (82% of the link's 100) \n" in text
     assert "100 GB/s in one direction\n" in text
-    (found,) = bounds.published(info, "all_reduce")
+    (found,) = expectations.published(info, "all_reduce")
     assert found.url.startswith("https://github.com/NVIDIA/nccl-tests/issues/")
     differ = replace(info, machine={"fabric": f"{NDR} on 1 node; none on 1 node"})
-    assert bounds.bound(differ, "all_reduce") is None
+    assert expectations.bound(differ, "all_reduce") is None
     device = tuple(DeviceInfo(f"GPU-{n}", "NVLink, 18 of 25 GB/s", 450.0) for n in range(2))
     inside = replace(on_nodes(example, 1, 2), devices=device)
-    assert bounds.bound(inside, "all_gather") == 450
-    assert {each.busbw for each in bounds.published(inside, "all_gather")} == {350.0}
+    assert expectations.bound(inside, "all_gather") == 450
+    assert {each.busbw for each in expectations.published(inside, "all_gather")} == {350.0}
 
 
 def test_every_link_has_a_source_for_each_figure():

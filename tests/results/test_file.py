@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
-from hpccomm.results import facts, reader, schema, storage
+from hpccomm.results import files, reader, schema, store
 from hpccomm.results.archive import verify
-from hpccomm.results.rates import timing as timing_of
-from hpccomm.results.records import SCHEMA_VERSION
-from hpccomm.results.regular import ForeignFile
+from hpccomm.results.files import SCHEMA_VERSION, ForeignFile
 from hpccomm.results.run import WholeSamples, choose
+from hpccomm.results.timings import timing as timing_of
 from hpccomm.results.writer import Writer
 
 
@@ -50,13 +49,13 @@ def test_everything_comes_back(tmp_path, example):
 def test_facts_that_a_record_lacks_have_their_defaults(example):
     devices = tuple(schema.DeviceInfo(f"GPU-{rank}", "NVLink", 450.5) for rank in range(4))
     info = dataclasses.replace(example.example_info(local_register=1), devices=devices)
-    record = facts.as_json(info)
-    assert facts.of_json(schema.RunInfo, json.loads(json.dumps(record))) == info
+    record = files.as_json(info)
+    assert files.of_json(schema.RunInfo, json.loads(json.dumps(record))) == info
     del record["config"]["local_register"], record["devices"]
-    assert facts.of_json(schema.RunInfo, record) == example.example_info()
+    assert files.of_json(schema.RunInfo, record) == example.example_info()
     del record["config"]["iterations"]  # which has none
     with pytest.raises(TypeError, match="iterations"):
-        facts.of_json(schema.RunInfo, record)
+        files.of_json(schema.RunInfo, record)
 
 
 def test_the_file_is_what_the_page_says(tmp_path, example):
@@ -356,7 +355,7 @@ def test_a_second_run_that_started_at_once_does_not_replace_the_first(
     """Both see no file; the other makes it and goes on, until this one would."""
     path = tmp_path / "new.h5"
     other = []
-    claim = storage.claim
+    claim = store.claim
 
     def slow(file):
         seen = claim(file)
@@ -371,7 +370,7 @@ def test_a_second_run_that_started_at_once_does_not_replace_the_first(
             subprocess.run([sys.executable, "-c", code], check=True)
         return seen
 
-    monkeypatch.setattr(storage, "claim", slow)
+    monkeypatch.setattr(store, "claim", slow)
     with pytest.raises(ResultsError, match="in use: another run has just made it"):
         Writer(path, example.example_info())
     (run,) = reader.read(path)
@@ -462,7 +461,7 @@ def test_the_interval_of_a_median_holds_it_as_often_as_it_says():
     """Against SciPy's binomial distribution: its ends are as close as 95 % allows."""
     from scipy.stats import binom
 
-    from hpccomm.results.rates import median_interval
+    from hpccomm.results.timings import median_interval
 
     assert np.isnan(median_interval(np.arange(5.0))).all()
     for count in (6, 7, 20, 100, 1001):

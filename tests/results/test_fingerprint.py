@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hpccomm.results.fingerprint import circumstances, differences, fingerprint
+from hpccomm.results.facts import circumstances, differences, fingerprint
 from hpccomm.tools.perf.facts import together
 
 

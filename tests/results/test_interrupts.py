@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpccomm.results import reader, storage
+from hpccomm.results import reader, store
 from hpccomm.results.recording_file import RecordingWriter, read_recordings
 from hpccomm.results.writer import Writer
 
@@ -33,7 +33,7 @@ def test_one_within_append_leaves_whole_rows(tmp_path, example, monkeypatch, cal
 
     def measure():
         with Writer(path, example.example_info()) as writer:
-            interrupting(monkeypatch, storage, "write", calls)
+            interrupting(monkeypatch, store, "write", calls)
             for index in range(3):
                 writer.append(example.example_row(index), example.example_samples(index, 20))
 
@@ -61,7 +61,7 @@ def test_one_within_a_trainings_write_repeats_no_step(tmp_path, monkeypatch):
     writer = RecordingWriter(path, FACTS)
     for number in range(5):
         writer.add_step(step(number), (0.1,))
-    interrupting(monkeypatch, storage, "write", 3)  # the number of steps
+    interrupting(monkeypatch, store, "write", 3)  # the number of steps
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
     monkeypatch.undo()

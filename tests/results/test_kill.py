@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpccomm.results import reader, storage
+from hpccomm.results import reader, store
 from hpccomm.results.archive import verify
 from hpccomm.results.writer import Writer, add_runs
 
@@ -139,7 +139,7 @@ def test_a_kill_leaves_all_runs_that_are_added_together_or_none(tmp_path, exampl
 
 
 def test_runs_that_are_added_together_replace_the_file_once(tmp_path, example, monkeypatch):
-    path, replace, calls = tmp_path / "once.h5", storage.replace, []
-    monkeypatch.setattr(storage, "replace", lambda *a, **k: calls.append(a) or replace(*a, **k))
+    path, replace, calls = tmp_path / "once.h5", store.replace, []
+    monkeypatch.setattr(store, "replace", lambda *a, **k: calls.append(a) or replace(*a, **k))
     assert len(add_runs(path, ended_runs(example, 9))) == 9
     assert len(calls) == 1

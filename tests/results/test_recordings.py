@@ -20,7 +20,7 @@ from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from until import until
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import layout, reader, recording_file, storage
+from hpccomm.results import layout, reader, recording_file, store
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     POLLED,
@@ -317,13 +317,13 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     path = tmp_path / "t.h5"
     recording = stepped(1, 1000, lambda rank, at: 100, 10)
     writer = RecordingWriter(path, recording.facts)
-    threads, put_in_place = set(), storage.replace
+    threads, put_in_place = set(), store.replace
 
     def replacing(*given, **more):
         threads.add(threading.current_thread())
         return put_in_place(*given, **more)
 
-    monkeypatch.setattr(storage, "replace", replacing)
+    monkeypatch.setattr(store, "replace", replacing)
 
     def record() -> None:
         for first in range(0, 2000, 4):
@@ -355,14 +355,14 @@ def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
     notes = (TrainingNote(0, "first"), TrainingNote(1, "second"))
     writer = RecordingWriter(path, program(1).facts)
     writer.add_note(notes[0])
-    write_plain = storage.write
+    write_plain = store.write
 
     def writing(*given):
-        monkeypatch.setattr(storage, "write", write_plain)
+        monkeypatch.setattr(store, "write", write_plain)
         writer.add_note(notes[1])
         write_plain(*given)
 
-    monkeypatch.setattr(storage, "write", writing)
+    monkeypatch.setattr(store, "write", writing)
     writer.flush()
     writer.end("completed")
     assert read_recordings(path)[0].notes == notes

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpccomm.results import schema
-from hpccomm.results.records import FORMAT, SCHEMA_VERSION
+from hpccomm.results.files import FORMAT, SCHEMA_VERSION
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "results.rst"
 

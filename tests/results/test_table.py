@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.results import bounds, rates, table
+from hpccomm.results import expectations, table, timings
 from hpccomm.results.schema import DeviceInfo
 from hpccomm.units import figure
 
@@ -115,7 +115,7 @@ def test_statistics_and_time_stamp(example):
 
 
 def test_percentiles_are_nearest_rank():
-    summary = rates.iteration_statistics([index * 1e-6 for index in range(1, 201)])
+    summary = timings.iteration_statistics([index * 1e-6 for index in range(1, 201)])
     found = [summary[key] for key in ("min_us", "p50_us", "p95_us", "p99_us", "max_us")]
     assert found == pytest.approx([1, 101, 190, 198, 200])
 
@@ -147,7 +147,7 @@ def devices(example, peaks, ranks=2, uuids="abcd"):
 def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
     info = devices(example, [450.0, 50.0])
     rows = [example.example_row(0, busbw=20.0), example.example_row(1, busbw=40.0)]
-    assert bounds.bounding_link(info) == info.devices[1]
+    assert expectations.bounding_link(info) == info.devices[1]
     line = "# Peak bus bandwidth   : 40 (80% of the link's 50) \n"
     footer = table.footer(table.tallied(rows), "all_reduce", 50.0)
     assert footer.splitlines(keepends=True)[2] == line
@@ -169,7 +169,7 @@ def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
 )
 def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(example, about):
     info = devices(example, **about)
-    assert bounds.bounding_link(info) is None
+    assert expectations.bounding_link(info) is None
     assert "Link" not in table.run_header(info, "all_reduce", "nccl", "auto")
     assert "Peak" not in table.footer(table.tallied([example.example_row(0)]), "all_reduce", None)
 

@@ -15,7 +15,7 @@ import h5py
 import pytest
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import reader, recording_file, storage
+from hpccomm.results import reader, recording_file, store
 from hpccomm.results.recording import RecordingFacts, TrainingBucket, TrainingNote, TrainingStep
 from hpccomm.results.recording_file import RecordingWriter
 from hpccomm.results.schema import columns
@@ -159,7 +159,7 @@ def test_a_full_disk_costs_only_what_does_not_fit(tmp_path, monkeypatch, caplog,
     def replacing(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storage, "replace", replacing)
+    monkeypatch.setattr(store, "replace", replacing)
     if capacity < 20:
         with pytest.raises(ResultsError, match="No space left"):
             writer.end("completed")

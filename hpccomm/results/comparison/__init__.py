@@ -1,10 +1,24 @@
 """Compares two sets of launches: whether the new one is slower, and how sure that is.
 
-- `matching` reads the runs of each side, groups their rows by case, matches the cases of two sides, and gives one value for each launch and case.
-- `statistics` tests two samples of launches.
-- `verdict` applies the test to all cases.
-- `crossovers` finds the sizes at which one curve of times overtakes another.
-- `text` writes the verdicts: a table, JSON, JUnit.
-
-`hpccomm compare` and `hpccomm report` call it, and so does ``perf --interleave``.
+- `matching` reads the runs of each side, groups their rows by case, matches the cases of two sides, and gives one value for
+  each launch and case.
+- `verdict` tests the two samples of each case, judges all of them, and prints the verdicts.
 """
+
+from hpccomm.errors import ConfigurationError, install_command
+
+
+def require_scipy(what: str) -> None:
+    """Raise if SciPy, which `what` needs, is missing.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be imported.
+    """
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{what} needs SciPy ({error}): {install_command('stats')}"
+        ) from None

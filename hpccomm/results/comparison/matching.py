@@ -1,7 +1,6 @@
 """From files to launches: the runs of each side, and their rows by case; the cases matched, with one value for each launch.
 
 All fields of a case are equal on both sides, except the ones that differ on purpose (``--across``).
-`hpccomm.results.comparison.verdict` tests the values.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -11,14 +10,17 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.archive import each_file
-from hpccomm.results.fingerprint import identity
+from hpccomm.results.facts import identity
 from hpccomm.results.run import Run, choose
 from hpccomm.results.schema import Row, Timing
 from hpccomm.units import few
+
+Launches = NDArray[np.float64]
 
 
 class CaseKey(NamedTuple):

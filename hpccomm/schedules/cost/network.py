@@ -63,7 +63,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
-from hpccomm.results.regular import read_text
+from hpccomm.results.files import read_text
 from hpccomm.schedules.schedule import Column
 from hpccomm.topology import Topology
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError, did_you_mean
-from hpccomm.results.regular import open_regular
+from hpccomm.results.files import open_regular
 from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import JSON

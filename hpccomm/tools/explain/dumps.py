@@ -14,7 +14,7 @@ from typing import Any
 from hpccomm import errors
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import UsageError
-from hpccomm.results.regular import read_text
+from hpccomm.results.files import read_text
 
 _ENDED = (errors.CollectiveTimeout, errors.PeerLost, errors.CommunicatorAborted)
 FOLLOWING = frozenset(

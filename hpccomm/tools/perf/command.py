@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import UsageError
-from hpccomm.results.comparison.statistics import require_scipy
+from hpccomm.results.comparison import require_scipy
 from hpccomm.tools import flags as readers
 from hpccomm.tools import output
 from hpccomm.tools.flag import Flag

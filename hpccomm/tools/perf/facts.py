@@ -16,7 +16,7 @@ from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, ResultsError
 from hpccomm.results import facts as origin
 from hpccomm.results.facts import Others
-from hpccomm.results.regular import as_utf8
+from hpccomm.results.files import as_utf8
 from hpccomm.results.schema import (
     Config,
     DeviceInfo,

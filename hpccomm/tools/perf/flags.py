@@ -19,7 +19,7 @@ from hpccomm import backends
 from hpccomm.calls import policy
 from hpccomm.contracts.collectives import ALIASES
 from hpccomm.errors import UsageError
-from hpccomm.results.bounds import links
+from hpccomm.results.expectations import links
 from hpccomm.results.schema import REQUIRED_FRACTION, Config
 from hpccomm.tools import flags
 from hpccomm.tools.flag import Flag, FlagGroup

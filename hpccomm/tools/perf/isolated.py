@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.results.rates import isolated_times, median_interval
+from hpccomm.results.timings import isolated_times, median_interval
 from hpccomm.runtime.clocks import CommonClock
 from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.tools.perf.options import Options

@@ -23,8 +23,7 @@ import numpy as np
 from hpccomm.errors import LaunchError, ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.comparison.matching import side
-from hpccomm.results.comparison.text import text
-from hpccomm.results.comparison.verdict import compare
+from hpccomm.results.comparison.verdict import compare, text
 from hpccomm.runtime.service import Status
 from hpccomm.tools.perf.options import ONLY, Variant
 from hpccomm.units import figure

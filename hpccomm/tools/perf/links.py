@@ -39,8 +39,8 @@ from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.library import cupy, identify, visible_devices
 from hpccomm.memory.cuda.memory import PinnedBlock
 from hpccomm.memory.cuda.streams import Marks, make_stream, on_device, passed
-from hpccomm.results.rates import COUNTED, path_fact, text
 from hpccomm.results.schema import Config, Row
+from hpccomm.results.table import COUNTED, path_fact, rates_text
 from hpccomm.results.writer import Writer
 from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
@@ -62,7 +62,7 @@ class Rate(NamedTuple):
     Attributes
     ----------
     what : str
-        A name of `hpccomm.results.rates.COUNTED`.
+        A name of `hpccomm.results.table.COUNTED`.
     where : str
         The cores, memory or devices that it belongs to.
     nbytes : int
@@ -134,7 +134,7 @@ def run(
         def end() -> None:
             others.store(writer)
             opened.close()  # here, so that a file that cannot be completed is an error on every rank
-            write(text(info, rows, samples.__getitem__) + others.line)
+            write(rates_text(info, rows, samples.__getitem__) + others.line)
 
         on_root(comm, end)
         return int(comm.broadcast_object(any(row.wrong for row in rows)))

@@ -20,7 +20,7 @@ from hpccomm import backends
 from hpccomm.calls import policy
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import meaningful
-from hpccomm.results.regular import as_utf8
+from hpccomm.results.files import as_utf8
 from hpccomm.results.schema import REQUIRED_FRACTION, Config, Timing, columns
 from hpccomm.settings import VARIABLES
 from hpccomm.tools.flags import ALL, ALL_ROOTS

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import csv_text, expectations, rates, table
-from hpccomm.results.bounds import bound
+from hpccomm.results import expectations, exports, table, timings
+from hpccomm.results.expectations import bound
 from hpccomm.results.facts import UNKNOWN, Others
-from hpccomm.results.regular import check_output
+from hpccomm.results.files import check_output
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import service
 from hpccomm.runtime.service import Status, before_end, write_stderr
@@ -139,7 +139,7 @@ class Report:
         for half in halves:
             self._tally.add(half.row)
             if self._judge is not None:
-                self._judge.add(rates.typical(half.row, half.timing))
+                self._judge.add(timings.typical(half.row, half.timing))
         self._isolated += [(half.row, half.timing) for half in halves if half.timing.sync]
         self.show(table.line(self.info, *((half.row, half.samples) for half in halves)))
         self.complain(wrong)
@@ -153,7 +153,7 @@ class Report:
             if self._csv is not None:
                 name = "" if self._writer is None else self._writer.name
                 variant = half.timing.variant or self.info.series.get("variant", "")
-                _put(self._csv, csv_text.line(name, self.info, row, samples, variant))
+                _put(self._csv, exports.line(name, self.info, row, samples, variant))
             self.wrong += max(0, row.wrong)
             if self._json is not None:
                 self._rows.append(row)
@@ -267,7 +267,7 @@ class Report:
         )
 
     def _write_json(self, path: Path, errors: list[str]) -> None:
-        document = csv_text.document(
+        document = exports.document(
             self.info,
             self._rows,
             self._samples.__getitem__,
@@ -347,7 +347,7 @@ def _new_file(path: Path) -> Path:
 
 def _open_csv(path: Path) -> TextIO:
     """Open a file to add rows to; a new one gets the heading."""
-    heading = csv_text.heading()
+    heading = exports.heading()
     try:
         # Any bytes can be read, so that a file of something else is recognised.
         check_output(path)
@@ -368,7 +368,7 @@ def _open_csv(path: Path) -> TextIO:
 
 def _remove_without_rows(path: Path) -> None:
     """Remove a CSV file that holds nothing but the heading."""
-    if path.is_file() and path.read_text(errors="replace") == csv_text.heading():
+    if path.is_file() and path.read_text(errors="replace") == exports.heading():
         path.unlink()
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TextIO
 from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.results import table
-from hpccomm.results.comparison import text
+from hpccomm.results.comparison import verdict
 from hpccomm.results.comparison.matching import LaunchRow, matched_passes
 from hpccomm.results.comparison.verdict import Rules, compare_passes
 from hpccomm.results.facts import UNKNOWN, Others
@@ -435,4 +435,4 @@ class InterleavedReport(Report):
         """Print the comparison of a collective."""
         self.others, matched = others, matched_passes(*self._measured.values())
         comparison = compare_passes(matched, self._names, Rules(busy=bool(others.busy)))
-        self.show(f"#\n{text.text(comparison)}\n")
+        self.show(f"#\n{verdict.text(comparison)}\n")

@@ -22,7 +22,7 @@ from hpccomm.calls.policy import AUTO
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op
-from hpccomm.results import rates
+from hpccomm.results import timings
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
 from hpccomm.tools.flags import ALL
 from hpccomm.tools.perf.collectives import Benchmark, Layout, Member, Operands
@@ -481,7 +481,7 @@ class TableLine:
         isolated = [each.isolated for each in times if each.isolated is not None]
         none = np.empty((0, len(times), 2))
         stamps = np.stack([each.stamps for each in isolated], axis=1) if isolated else none
-        timing = rates.timing(
+        timing = timings.timing(
             samples,
             config.per_iter_skip,
             stamps,

@@ -17,6 +17,7 @@ from typing import TextIO
 
 import numpy as np
 
+from hpccomm.results.files import os_errors_as
 from hpccomm.results.recording import (
     DEVICE,
     CallSignature,
@@ -27,7 +28,6 @@ from hpccomm.results.recording import (
     span,
     waits,
 )
-from hpccomm.results.regular import os_errors_as
 from hpccomm.tools.programs.steps import steps
 
 STEPS, CALLS, ASYNCHRONOUS, STREAMS = 1, 1 << 20, 2 << 20, 3 << 20

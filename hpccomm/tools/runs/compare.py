@@ -21,8 +21,8 @@ Examples
 import argparse
 
 from hpccomm.errors import UsageError
+from hpccomm.results.comparison import require_scipy
 from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
-from hpccomm.results.comparison.statistics import require_scipy
 from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.flags import ANY_MACHINE
@@ -86,7 +86,7 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Compare; return the exit status."""
-    from hpccomm.results.comparison import matching, text
+    from hpccomm.results.comparison import matching, verdict
     from hpccomm.results.comparison.verdict import Rules, compare
     from hpccomm.tools.progress import watched
 
@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     with watched("comparing"):
         compared = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:
-        output.write_file(args.json, text.as_json(compared))
+        output.write_file(args.json, verdict.as_json(compared))
     if args.junit is not None:
-        output.write_file(args.junit, text.as_junit(compared, f"{args.base} against {args.new}"))
-    output.write(text.text(compared))
+        output.write_file(args.junit, verdict.as_junit(compared, f"{args.base} against {args.new}"))
+    output.write(verdict.text(compared))
     return 1 if compared.failed or (args.require_decision and not compared.decided) else 0

@@ -26,11 +26,11 @@ from hpccomm.tools.progress import watched
 
 
 def _json(run: Run, samples: WholeSamples) -> str:
-    from hpccomm.results import csv_text
+    from hpccomm.results import exports
 
     errors = [] if run.status == "completed" else [run.status]
     errors += run.damage
-    document = csv_text.document(
+    document = exports.document(
         run.info, run.rows, samples, ended=run.ended, errors=errors, whole=not run.damage
     )
     document["errors"] += samples.damage()
@@ -38,18 +38,18 @@ def _json(run: Run, samples: WholeSamples) -> str:
 
 
 def _csv(run: Run, samples: WholeSamples) -> str:
-    from hpccomm.results import csv_text
+    from hpccomm.results import exports
 
     lines = [
-        csv_text.line(run.name, run.info, row, samples(index), run.variant(index))
+        exports.line(run.name, run.info, row, samples(index), run.variant(index))
         for index, row in enumerate(run.rows)
     ]
-    return csv_text.heading() + "".join(lines)
+    return exports.heading() + "".join(lines)
 
 
 def _expect(run: Run, _samples: WholeSamples) -> str:
     from hpccomm.results.expectations import written
-    from hpccomm.results.rates import typical
+    from hpccomm.results.timings import typical
 
     return written(run.info, map(typical, run.rows, run.timings), run.others.line)
 

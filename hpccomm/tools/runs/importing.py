@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.fingerprint import identity
+from hpccomm.results.facts import identity
 from hpccomm.tools import flags, output
 from hpccomm.tools.flag import Flag
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what else is known of it."""
     from hpccomm.results import facts
-    from hpccomm.results.regular import os_errors_as
+    from hpccomm.results.files import os_errors_as
 
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":

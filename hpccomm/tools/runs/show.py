@@ -66,9 +66,9 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
-    from hpccomm.results import pairs, pairs_text, rates, recording_text, table
+    from hpccomm.results import pairs, recording_text, table
     from hpccomm.results.archive import verify
-    from hpccomm.results.bounds import published
+    from hpccomm.results.expectations import published
     from hpccomm.results.recording import Recording
 
     if args.near is not None and args.expected is None:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.expected is not None and (
         isinstance(chosen, Recording)
         or pairs.ENTRY in chosen.entries
-        or rates.are_rates(chosen.rows)
+        or table.are_rates(chosen.rows)
     ):
         raise UsageError(
             f"--expect: {chosen.name} has no rows of collectives; name another run by --run"
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         output.write(listing + recording_text.text(chosen, statistics=args.statistics))
         return status
     if pairs.ENTRY in chosen.entries:
-        output.write(listing + _run_facts(chosen) + pairs_text.text(*pairs.read(chosen)))
+        output.write(listing + _run_facts(chosen) + pairs.text(*pairs.read(chosen)))
         return status
     damage = []
     with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
@@ -114,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
         for variant, part in chosen.by_variant().items():
             samples = WholeSamples(part, progress)
             text += f"# Variant: {variant}\n" if variant else ""
-            if rates.are_rates(part.rows):
-                text += rates.text(part.info, part.rows, samples)
+            if table.are_rates(part.rows):
+                text += table.rates_text(part.info, part.rows, samples)
             else:
                 text += table.run_text(
                     part.info,
@@ -154,7 +154,7 @@ def _how_to_compare(run: Run) -> str:
 def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     """Return a text on whether a run meets expectations, and the exit status."""
     from hpccomm.results.expectations import Judge, expectation
-    from hpccomm.results.rates import typical
+    from hpccomm.results.timings import typical
 
     if args.expected is None:
         return "", 0

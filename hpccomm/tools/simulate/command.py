@@ -33,7 +33,7 @@ import argparse
 import sys
 
 from hpccomm.errors import UsageError
-from hpccomm.results.comparison.statistics import require_scipy
+from hpccomm.results.comparison import require_scipy
 from hpccomm.results.schema import SIMULATED_BACKEND, Config
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network, load, ready

@@ -17,9 +17,8 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
-from hpccomm.results.comparison.statistics import crossovers, fastest
-from hpccomm.results.rates import timing
 from hpccomm.results.schema import SIMULATED_BACKEND, RankInfo, Row, RunInfo
+from hpccomm.results.timings import crossovers, fastest, timing
 from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.network import Network, dump

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.errors import UsageError
-from hpccomm.results import bounds, fingerprint, reader
+from hpccomm.results import facts, reader
+from hpccomm.results import table as bounds
 from hpccomm.testing import run_ranks
 from hpccomm.tools.perf import nccl_tests, sweep
 from hpccomm.tools.perf.options import split
@@ -94,10 +95,7 @@ def test_unequal_groups_have_the_figures_of_the_first(tmp_path):
     assert bounds.share_of_node(apart, "all_reduce") is None  # groups share the link
     together = tuple(replace(rank, group=0) for rank in apart)
     assert bounds.share_of_node(together, "all_reduce") == 1.5
-    assert (
-        fingerprint.fingerprint(run.info)["groups"]
-        == "1 x 2 ranks on 1 nodes, 1 x 3 ranks on 1 nodes"
-    )
+    assert facts.fingerprint(run.info)["groups"] == "1 x 2 ranks on 1 nodes, 1 x 3 ranks on 1 nodes"
 
 
 def test_groups_that_cannot_measure_the_same_are_refused():

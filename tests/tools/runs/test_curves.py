@@ -12,8 +12,8 @@ from damage import called
 from stored_runs import SIZES, write
 
 from hpccomm.results import pairs, reader
-from hpccomm.results.comparison.statistics import crossovers
 from hpccomm.results.schema import Timing
+from hpccomm.results.timings import crossovers
 from hpccomm.tools.drawing import pictures as drawing
 from hpccomm.tools.drawing.pictures import Canvas, as_json
 from hpccomm.tools.runs.charts import curves, page, pictures

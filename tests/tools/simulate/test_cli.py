@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpccomm.results import reader
-from hpccomm.results.comparison.statistics import crossovers
+from hpccomm.results.timings import crossovers
 from hpccomm.schedules.cost.network import load, parse
 from hpccomm.tools.main import main
 from hpccomm.tools.simulate.runs import SIMULATED, Cost, comparison

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from hpccomm.errors import UsageError
-from hpccomm.results.regular import read_text
+from hpccomm.results.files import read_text
 from hpccomm.tools.doctor.hardware.facts import (
     NVLINK,
     NVLINK_5,

@@ -353,7 +353,7 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
-    from hpccomm.results import pairs, pairs_text
+    from hpccomm.results import pairs
     from hpccomm.results.pairs import Thresholds, locate_slow
     from hpccomm.results.schema import Config
     from hpccomm.tools.perf import facts
@@ -391,9 +391,9 @@ def run(args: argparse.Namespace) -> int:
                     writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))
                     measured.others.store(writer)
                 if args.json is not None:
-                    output.write_file(args.json, pairs_text.as_json(measured, verdict))
+                    output.write_file(args.json, pairs.as_json(measured, verdict))
                 opened.close()  # here, so that a file that cannot be completed is an error on every rank
-                output.write(pairs_text.text(measured, verdict))
+                output.write(pairs.text(measured, verdict))
                 return 1 if verdict.findings else Status.UNDECIDED if verdict.undecided else 0
 
             return int(comm.broadcast_object(on_root(comm, report)))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpccomm.results.comparison.matching import case_of
-from hpccomm.results.regular import as_utf8
+from hpccomm.results.files import as_utf8
 from hpccomm.results.run import Run
 from hpccomm.results.schema import Row, Timing
 

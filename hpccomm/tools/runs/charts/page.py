@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm.errors import ConfigurationError
-from hpccomm.results import bounds, pairs, recording_text
-from hpccomm.results.comparison.text import change
-from hpccomm.results.comparison.verdict import SAME, Comparison
+from hpccomm.spelling import install_command
+from hpccomm.results import expectations, pairs, recording_text
+from hpccomm.results.comparison.verdict import SAME, Comparison, change
 from hpccomm.results.recording import Recording
 from hpccomm.results.run import Run
 from hpccomm.results.table import TIME_FORMAT
@@ -134,7 +134,7 @@ def _of_links(run: Run) -> str:
     best: dict[str, float] = {}
     for row in run.rows:
         best[row.collective] = max(row.busbw, best.get(row.collective, 0.0))
-    allowed = {collective: bounds.bound(run.info, collective) for collective in best}
+    allowed = {collective: expectations.bound(run.info, collective) for collective in best}
     return ", ".join(
         f"{collective} {best[collective] / most:.0%} of {most:.4g} GB/s"
         for collective, most in allowed.items()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.comparison.statistics import crossovers
 from hpccomm.results.pairs import MeasuredPairs, PairDiagnosis, matrices, parts
+from hpccomm.results.timings import crossovers
 from hpccomm.tools.drawing.pictures import Chart, chart, encoding, layer
 from hpccomm.tools.runs.charts.curves import BANDWIDTH, Curve, CurvePoint, Moment
 from hpccomm.units import counted, few, ranges, rounded_size

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.contracts.collectives import OF_NCCL_TESTS
-from hpccomm.results.fingerprint import UNKNOWN_LAUNCHER
+from hpccomm.results.facts import UNKNOWN_LAUNCHER
 from hpccomm.results.schema import (
     Config,
     RankInfo,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.fingerprint import identity
+from hpccomm.results.facts import identity
 from hpccomm.tools.explain.meanings import foreign
 from hpccomm.tools.runs.logs import nccl_json, nccl_text, osu, records
 from hpccomm.tools.runs.logs.imported import LIMIT, ImportedRun, LeftOutTable, LogDefaults, LogTable

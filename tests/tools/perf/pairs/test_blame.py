@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpccomm.results.facts import Others
-from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices
-from hpccomm.results.pairs_text import text
+from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices, text
 
 
 def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):

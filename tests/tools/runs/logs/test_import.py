@@ -16,7 +16,7 @@ from appending import example_info
 from hypothesis import given
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import csv_text, reader, table
+from hpccomm.results import exports, reader, table
 from hpccomm.results.schema import Row, RunInfo
 from hpccomm.tools.flag import add_flags
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -219,7 +219,7 @@ def test_every_collective_of_hpccomm_comes_back(name: str) -> None:
 @given(st.lists(rows, min_size=1, max_size=6), st.booleans())
 def test_json_comes_back(stored: list[Row], old: bool) -> None:
     samples = np.arange(12.0).reshape(3, 4) * 1e-6
-    document = csv_text.document(info(), stored, lambda _: samples, ended=WHEN)
+    document = exports.document(info(), stored, lambda _: samples, ended=WHEN)
     if old:
         document["version"] = 2
         for result in document["results"]:
@@ -254,7 +254,7 @@ def test_groups_of_json_are_all_stored(colors: tuple[int, ...], share: int) -> N
     more = {"op": "none", "root": -1, "count": 1 << 18, "in_place": False}
     row = row_of(1 << 20, 50.0, **words, **more, wrong=0, iterations=7)
     row = replace(row, busbw=row.algbw * (size - 1) / size)
-    document = csv_text.document(facts, [row], lambda _: samples, ended=WHEN)
+    document = exports.document(facts, [row], lambda _: samples, ended=WHEN)
     (run,) = runs_of(json.dumps(document), DEFAULTS)
     assert (run.rows, run.notes) == ([row], [])
     assert [rank.group for rank in run.info.ranks] == [
@@ -369,7 +369,7 @@ def test_json_that_a_results_file_cannot_hold_is_refused(
     tmp_path: Path, place: tuple[str | int, ...], value: object
 ) -> None:
     row = Row("all_reduce", "mpi", "auto", "float", "sum", -1, 8, 2, False, 1.0, 8e-3, 12e-3, 0, 7)
-    document = json.loads(json.dumps(csv_text.document(info(), [row], lambda _: None, ended=WHEN)))
+    document = json.loads(json.dumps(exports.document(info(), [row], lambda _: None, ended=WHEN)))
     found = document
     for key in place[:-1]:
         found = found[key]
@@ -385,7 +385,7 @@ def test_json_that_a_results_file_cannot_hold_is_refused(
 
 
 def test_a_log_of_windows_is_read(tmp_path: Path) -> None:
-    document = csv_text.document(info(), [], lambda _: None, ended=WHEN)
+    document = exports.document(info(), [], lambda _: None, ended=WHEN)
     for name, text in {"a.log": ALL_REDUCE, "a.json": json.dumps(document)}.items():
         (tmp_path / name).write_text(text, encoding="utf-8-sig", newline="\r\n")
     assert call(tmp_path / "a.log", "--output", tmp_path / "runs.h5") == 0

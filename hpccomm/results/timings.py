@@ -1,29 +1,18 @@
-"""Rows of ``hpccomm perf memory`` and ``hpccomm perf copy`` as text.
+"""What the times of rows say: statistics over repetitions, and the sizes at which one curve overtakes another.
 
-Bandwidth counts the bytes that are read and written, as STREAM does (McCalpin, stream.c 5.10): a
-copy within a memory and an update in place count twice, a sum of two arrays into a third one three
-times. A cache's reads of an array that is only written are not counted. A copy over a link counts
-once, in its own direction.
-
-`hpccomm.tools.perf.links` prints it while it measures, and `hpccomm show` later.
-
-Statistics over the repetitions of a row, from its samples.
-
-Tables, CSV and JSON show them.
+Samples are the seconds of each repetition on each rank; a repetition takes the time of its slowest rank.
 """
 
 import math
-import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hpccomm.errors import UsageError
-from hpccomm.results import facts as placement
-from hpccomm.results.schema import Column, Row, RunInfo, Timing
-from hpccomm.units import figure
+from hpccomm.results.schema import Column, Row, Timing
 
 SUMMARY: tuple[Column, ...] = (
     Column("repetitions", "<i8", "repetitions in the statistics, without those of -K"),
@@ -191,78 +180,64 @@ def _quantiles(times: np.ndarray) -> tuple[float, float, float]:
     return median, low, high
 
 
-COUNTED = {
-    "memory_copy": 2,
-    "memory_add": 3,
-    "memory_update": 2,
-    "host_to_device": 1,
-    "device_to_host": 1,
-    "device_copy": 2,
-    "device_to_device": 1,
-}
-"""The rates, and how often each counts its bytes."""
-
-_LINE = "{:<16}  {:<34}  {:>11}  {:>10}  {:>7}  {:>6}  {:>7}  {}"
-_HEADING = ("what", "where", "bytes", "us", "GB/s", "#wrong", "of peak", "path")
-
-_LIMIT = """\
-#
-# An all_reduce of n ranks in shared memory reads and writes n arrays. Where these are larger than the
-# caches, its busbw is at most (n-1)/n^2 of the best memory_update or memory_copy, {:.4g} GB/s:
-#   {} GB/s"""
-"""The memory's bound of an all-reduce, which reads and writes equally much."""
-
-_RANKS = (2, 4, 8, 16, 32, 64)
+Times = Mapping[int, float]
+"""Time by size."""
 
 
-def path_fact(what: str, where: str) -> str:
-    """Return the name under which a run's facts of the machine hold the path of a copy, and its peak: ``NAME: 63 GB/s``.
+class Crossover(NamedTuple):
+    """Where the fastest curve changes.
 
-    Parameters
+    Attributes
     ----------
-    what : str
-        A name of `COUNTED`.
-    where : str
-        Such as ``GPU 0, pinned``, or ``GPU 0 to GPU 1, both ways``.
+    before, after : str
+        The fastest for smaller sizes, and for larger ones.
+    lower, upper : int
+        The sizes that were measured on either side.
+    size, time : float
+        An estimate of the size, and of the time that both take there.
     """
-    return f"path {'host to ' * ('host' in what)}{where.split(',')[0]}"
+
+    before: str
+    after: str
+    lower: int
+    upper: int
+    size: float
+    time: float
 
 
-def are_rates(rows: Sequence[Row]) -> bool:
-    """Whether rows are of memory or links, and not of collectives."""
-    return bool(rows) and all(row.collective in COUNTED for row in rows)
+def crossovers(curves: Mapping[str, Times]) -> list[Crossover]:
+    """Return where the fastest curve changes, by size.
 
-
-def text(info: RunInfo, rows: Sequence[Row], samples: Callable[[int], np.ndarray | None]) -> str:
-    """Return the rows of a run as a table.
-
-    Parameters
-    ----------
-    info : RunInfo
-        Facts of the run.
-    rows : sequence of Row
-        What was measured.
-    samples : callable
-        Gives the seconds of a row's repetitions, shape ``(repetitions, ranks)``, or None, by its index. From them each
-        line names the slowest rank, if there are several nodes.
+    Only sizes that all curves have are looked at. Curves that are the fastest at none of them have no part in it.
+    Between two sizes, the logarithm of times is taken as linear in that of the size.
     """
-    facts = [f"{name} {fact}" for name, fact in sorted(info.machine.items()) if name[:4] != "path"]
-    versions = [f"{name}={version}" for name, version in sorted(info.versions.items())]
-    lines = [f"# {', '.join(facts)}", f"# {' '.join(versions)}"]
-    lines += placement.folded(info) if len(info.ranks) > 1 else []
-    lines.append(f"# {_LINE.format(*_HEADING)}")
-    for index, row in enumerate(rows):
-        path = info.machine.get(path_fact(row.collective, row.algorithm), "")
-        peak = re.search(r": (\S+) GB/s$", path)
-        share = f"{row.busbw / float(peak[1]):.0%}" if peak else ""
-        if info.nodes > 1 and (seconds := samples(index)) is not None:
-            slowest = info.ranks[int(np.argmax(np.median(seconds, axis=0)))]
-            path = f"{path} slowest: rank {slowest.rank} on {slowest.host}".strip()
-        figures = f"{row.time:.1f}", figure(row.busbw, 7).strip(), row.wrong, share, path
-        line = _LINE.format(row.collective, row.algorithm, row.bytes, *figures)
-        lines.append(f"  {line}".rstrip())
-    alike = ("memory_copy", "memory_update")
-    best = max((row.busbw for row in rows if row.collective in alike), default=0.0)
-    limits = (f"{n} ranks {best * (n - 1) / n**2:.3g}" for n in _RANKS)
-    lines += _LIMIT.format(best, ", ".join(limits)).splitlines() if best else []
-    return "".join(f"{line}\n" for line in lines)
+    crossings: list[Crossover] = []
+    leaders: set[str] = set()
+    last = 0
+    for size in sorted(set.intersection(*map(set, curves.values()))) if curves else ():
+        row = {name: times[size] for name, times in curves.items()}
+        # Imported logs can have times of 0, which have no logarithm.
+        if size <= 0 or min(row.values()) <= 0:
+            continue
+        best = fastest(row)
+        if leaders and not leaders & set(best):
+            before = next(name for name in curves if name in leaders)
+            crossings.append(_between(before, best[0], last, size, curves))
+        leaders, last = leaders & set(best) or set(best), size
+    return crossings
+
+
+def fastest(times: Mapping[str, float]) -> list[str]:
+    """Return the name with the least time; several if they tie."""
+    least = min(times.values())
+    return [name for name, time in times.items() if math.isclose(time, least, rel_tol=1e-9)]
+
+
+def _between(
+    before: str, after: str, lower: int, upper: int, curves: Mapping[str, Times]
+) -> Crossover:
+    one, other = curves[before], curves[after]
+    gaps = [math.log(one[size] / other[size]) for size in (lower, upper)]
+    share = gaps[0] / (gaps[0] - gaps[1])
+    size, time = lower * (upper / lower) ** share, one[lower] * (one[upper] / one[lower]) ** share
+    return Crossover(before, after, lower, upper, size, time)

@@ -1,8 +1,6 @@
-"""Rows as CSV, each with the facts that identify its run, and statistics over its repetitions.
+"""Rows for other programs: as nccl-tests' JSON, version 3; and as CSV.
 
-`hpccomm perf --csv` and `hpccomm export` write it.
-
-Writes nccl-tests' JSON, version 3, for `hpccomm perf -J` and `hpccomm export`.
+A line of CSV has the facts that identify its run, and statistics over its repetitions.
 """
 
 import csv
@@ -15,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from hpccomm.contracts.variables import version_code
-from hpccomm.results import rates, table
-from hpccomm.results.rates import SUMMARY, summary
+from hpccomm.results import table, timings
 from hpccomm.results.schema import UNCHECKED, Column, Config, Row, RunInfo, columns
+from hpccomm.results.timings import SUMMARY, summary
 
 VERSION = 3
 """Version of nccl-tests' schema."""
@@ -141,10 +139,10 @@ def _half(config: Config, row: Row) -> dict[str, Any]:
 
 
 def _per_iteration(samples: np.ndarray, skip: int) -> dict[str, Any]:
-    times = rates.iteration_times(samples)
+    times = timings.iteration_times(samples)
     result: dict[str, Any] = {
         "skipped_iterations": skip,
-        **rates.iteration_statistics(times[skip:]),
+        **timings.iteration_statistics(times[skip:]),
         "times_us": [time * 1e6 for time in times],
     }
     if samples.shape[1] > 1:
