@@ -53,15 +53,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class CallTime:
-    """The time of a call: ``latency + nbytes * seconds_per_byte``, both at least 0.
-
-    Attributes
-    ----------
-    latency : float
-        Seconds.
-    seconds_per_byte : float
-        Of a bucket.
-    """
+    """The seconds of a call: ``latency + nbytes * seconds_per_byte``, both at least 0."""
 
     latency: float
     seconds_per_byte: float
@@ -163,7 +155,7 @@ def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], time: CallTim
     Parameters
     ----------
     buckets : sequence of Bucket
-        Of `buckets_of`.
+        As `buckets_of` returns them.
     ready : sequence of float
         When each gradient is ready, in the order in which buckets are filled.
     time : CallTime

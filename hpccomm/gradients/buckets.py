@@ -34,17 +34,11 @@ WRITTEN = [True, False, False]
 
 
 class Views(Mapping[str, Array]):
-    """The gradients of all buckets by name, as a program sees them.
-
-    Attributes
-    ----------
-    taken : bool
-        Whether one was taken since the last results. It may have been written then.
-    """
+    """The gradients of all buckets by name, as a program sees them."""
 
     def __init__(self, views: Mapping[str, Array]) -> None:
         self._views = views
-        self.taken = False
+        self.taken = False  # whether one was taken since the last results: it may have been written
 
     def __getitem__(self, name: str) -> Array:
         self.taken = True
@@ -58,24 +52,12 @@ class Views(Mapping[str, Array]):
 
 
 class _Sample(NamedTuple):
-    """Elements of a bucket that are compared.
+    """Elements of a bucket that are compared."""
 
-    Attributes
-    ----------
-    memory : ndarray, 1-D
-        Of the bucket.
-    where : ndarray of int
-        Their places.
-    starts : ndarray of int
-        Which of them are the first of each gradient.
-    gradients : list of tuple
-        Name, view and address of each.
-    """
-
-    memory: Array
-    where: NDArray[np.intp]
-    starts: NDArray[np.intp]
-    gradients: list[tuple[str, Array, int]]
+    memory: Array  # the bucket's
+    where: NDArray[np.intp]  # the places of the elements in it
+    starts: NDArray[np.intp]  # which of the elements are the first of each gradient
+    gradients: list[tuple[str, Array, int]]  # name, view and address of each
 
     def now(self) -> Array:
         """Return the elements as they are."""
@@ -85,21 +67,8 @@ class _Sample(NamedTuple):
 class Written:
     """Compares samples of buckets in host memory before each reduction with those after the last one.
 
-    Parameters
-    ----------
-    flats : sequence of FlatMemory
-        The buckets.
-    owners : mapping of str to object
-        Objects with their gradients in ``grad``, such as PyTorch's parameters, by name.
-    watched : bool
-        Without it, all gradients count as written: on one rank a result is what was given.
-
-    Attributes
-    ----------
-    unchanged, elsewhere : list of str
-        This rank's gradients that have the bits of the last result; and gradients that lie with their owners.
-    owned : bool
-        Whether any of them has an owner.
+    `owners` are objects that have their gradients in ``grad``, such as PyTorch's parameters. If buckets are not `watched`,
+    all gradients count as written: on one rank a result is what was given.
     """
 
     def __init__(
@@ -107,7 +76,9 @@ class Written:
     ) -> None:
         self._owners = owners
         self._samples = [_sample(flat, watched) for flat in flats]
-        self.unchanged, self.elsewhere = list[str](), list[str]()
+        self.unchanged = list[str]()  # gradients of this rank that have the bits of the last result
+        self.elsewhere = list[str]()  # gradients that lie with their owners
+        self.owned = False  # whether any of these has an owner
         self.remember([])
 
     def begin(self) -> None:
@@ -191,51 +162,9 @@ def _differs(name: str, owner: Any, place: Array) -> bool:
 
 
 class Buckets:
-    """Where the gradients of a layout lie, and which of them are present. Making one is local.
+    """The memory of a layout's gradients, and which of them are present. Making one is local.
 
-    Parameters
-    ----------
-    group : RankGroup
-        The ranks that train together.
-    layout : sequence of Bucket
-        Equal on all ranks.
-    settings : ReductionSettings
-        Equal on all ranks.
-    owners : mapping of str to object
-        As in `Written`.
-    flags : int
-        Number of flags that a reduction of a bucket takes along.
-
-    Attributes
-    ----------
-    flats : list of FlatMemory
-        The buckets.
-    regions : dict of BucketKind to ndarray
-        All buckets of a kind.
-    gradients : dict of str to array
-        Views of the buckets, by name.
-    views : Views
-        The same for users.
-    bucket_of : dict of str to int
-        The number of each gradient's bucket.
-    nbytes : int
-        Of all buckets.
-    present : dict of str to bool
-        Whether a gradient was given since the last reduction; after it, whether it is a result.
-    marked : dict of str to float
-        When the gradients of this micro-step were given, as ``time.perf_counter`` counts, in this order.
-    sources : dict of str to array
-        Arrays that get the results, by name.
-    in_place : set of str
-        Gradients that were said to lie in their buckets.
-    nonfinite : set of str
-        This rank's gradients that were NaN or infinite, if that is watched.
-    any_flags : list of bool
-        By the number of the flag, whether any rank set it for any bucket. Equal on all ranks.
-    factor : float or None
-        What gradients are multiplied by before they are summed.
-    loss_scale : float
-        What results are divided by.
+    `layout` and `settings` are equal on all ranks. `flags` is how many flags a reduction of a bucket takes along.
     """
 
     def __init__(
@@ -246,26 +175,29 @@ class Buckets:
         owners: Mapping[str, Any],
         flags: int,
     ) -> None:
+        # The buckets, and the memory of all buckets of a kind.
         self.flats, self.regions = registered_together(group, layout, flags)
         self.bucket_of = {name: flat.bucket.index for flat in self.flats for name in flat.views}
         self.gradients = views_of(self.flats)
-        self.views = Views(self.gradients)
+        self.views = Views(self.gradients)  # the same for users
         self.nbytes = sum(bucket.nbytes for bucket in layout)
         self._compressed = settings.compressor is not None
         self._watched = settings.nonfinite == "raise" or (self._compressed and settings.skips)
-        self.factor: float | None = None
-        self.loss_scale = 1.0
+        self.factor: float | None = None  # multiplies gradients before they are summed
+        self.loss_scale = 1.0  # divides results
+        # When each gradient of this micro-step was given, by time.perf_counter, in this order.
         self.marked: dict[str, float] = {}
-        self.sources: dict[str, Array] = {}
-        self.in_place: set[str] = set()
-        self.nonfinite: set[str] = set()
+        self.sources: dict[str, Array] = {}  # arrays that get the results
+        self.in_place: set[str] = set()  # gradients that were said to lie in their buckets
+        self.nonfinite: set[str] = set()  # this rank's gradients that were NaN or infinite
         self._written = Written(self.flats, owners, watched=group.size > 1)
         self.begin()
 
     def begin(self) -> None:
         """Forget the results of the last step."""
+        # Whether a gradient was given since the last reduction; after it, whether it is a result.
         self.present = dict.fromkeys(self.gradients, False)
-        self.any_flags = [False] * len(FLAGS)
+        self.any_flags = [False] * len(FLAGS)  # whether any rank set each for any bucket
         self._copied = False  # an array was copied to a bucket
         self.in_place.clear()
         self.sources.clear()

@@ -171,12 +171,12 @@ class FlatMemory:
     bucket : Bucket
         What lies where.
     memory : ndarray, 1-D
-        Of at least the bucket's length. What lies behind it belongs to others.
+        At least as long as the bucket. What lies behind it belongs to others.
 
     Attributes
     ----------
     elements : ndarray, 1-D
-        Of the bucket, with the padding between arrays.
+        The bucket's elements, with the padding between arrays.
     views : dict of str to ndarray
         The arrays by name, of their parameters' shapes, in the order of the bucket.
     """

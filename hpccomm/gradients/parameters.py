@@ -114,15 +114,7 @@ def drop_nonfinite(x: Array) -> bool:
 
 
 class BucketKind(NamedTuple):
-    """The common properties of a bucket's gradients.
-
-    Attributes
-    ----------
-    dtype : dtype
-        Of their elements.
-    on_device : bool
-        Whether they lie in the memory of a device.
-    """
+    """The common properties of a bucket's gradients: their dtype, and whether they lie on a device."""
 
     dtype: DType
     on_device: bool

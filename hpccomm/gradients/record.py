@@ -129,19 +129,7 @@ def common(span: Span, others: Sequence[Span]) -> float:
 
 
 class Record:
-    """Counts of one rank.
-
-    Attributes
-    ----------
-    steps : int
-        Reduced steps.
-    micro_steps : int
-        Steps that ended, also if they reduced nothing.
-    skipped : int
-        Reduced steps that were left out.
-    waited : list of (float, float)
-        When this rank waited in the present step.
-    """
+    """Counts of one rank, see `Statistics`; and when it waited in the present step."""
 
     def __init__(self) -> None:
         self._made = perf_counter()
@@ -250,9 +238,9 @@ class Log:
     path : Path
         A results file, which may hold runs and recordings.
     ranks : int
-        That train together.
+        How many train together.
     settings : mapping of str to object
-        Of the gradients.
+        The settings of the gradients, by name.
 
     Raises
     ------

@@ -139,29 +139,7 @@ def operation(
 class PlannedReducer:
     """One planned all-reduce of a bucket's gradients, with flags behind them. Making one is collective.
 
-    The flags take no other message. They are elements of the bucket's dtype.
-
-    Parameters
-    ----------
-    group : RankGroup
-        The ranks.
-    flat : FlatMemory
-        What is reduced.
-    settings : ReductionSettings
-        Equal on all ranks.
-    flags : int
-        Number of flags.
-
-    Attributes
-    ----------
-    deferred : bool
-        Whether `start` returns before the reduction is done, so that `finish` must wait for it.
-    divisor : int
-        What the sum has to be divided by.
-    wire_nbytes : int
-        Bytes that this rank gave to collectives so far.
-    memory_bytes : int
-        What a compressor keeps.
+    The flags need no other message. They are elements of the bucket's dtype.
     """
 
     memory_bytes = 0
@@ -175,8 +153,8 @@ class PlannedReducer:
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
         self._mark = float(min(group.size, 256))
-        # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter
-        # while it is under way.
+        # Whether `start` returns before the reduction is done, so that `finish` must wait for it. A device works by
+        # itself. On the host, a thread makes the call that blocks, which needs no interpreter while it is under way.
         self.deferred = kind.on_device
         how = {"deterministic": settings.deterministic, "async_op": self.deferred}
         self._call = group.plan("all_reduce", flat.memory, op, **how)
@@ -210,27 +188,9 @@ class PlannedReducer:
 
 
 class CompressedReducer:
-    """A compressor's channel among ranks; on two levels, between sums and copies in full precision on each node.
+    """A compressor's channel among `ranks`; on two levels, between sums and copies in full precision on each `node`.
 
-    Parameters
-    ----------
-    group : RankGroup
-        The ranks.
-    flat : FlatMemory
-        What is reduced.
-    settings : ReductionSettings
-        Equal on all ranks.
-    channel : Channel
-        Of the compressor, for the bucket.
-    ranks : Exchange or None
-        That exchange what is compressed; None where another rank of the node does.
-    node : RankGroup or None
-        The ranks of this node, for a reduction on two levels.
-
-    Attributes
-    ----------
-    deferred, divisor, wire_nbytes
-        As in `PlannedReducer`.
+    `ranks` is None where another rank of the node exchanges what is compressed.
     """
 
     deferred = False
@@ -293,7 +253,7 @@ class Reducer:
     urgent : sequence of int
         As in `next_bucket`.
     channels : sequence of Channel
-        Of the compressor, by bucket; empty without one.
+        The compressor's channel of each bucket; empty without a compressor.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
     levels : (RankGroup, RankGroup or None) or None
@@ -302,7 +262,7 @@ class Reducer:
     Attributes
     ----------
     each : sequence of PlannedReducer or CompressedReducer
-        By bucket.
+        The reducer of each bucket.
     ranks : Exchange or None
         Among which this rank exchanges what is compressed.
     together : int

@@ -76,20 +76,7 @@ class LossScale:
 
 
 class CurrentScale:
-    """The factor of the loss in a training.
-
-    Parameters
-    ----------
-    rule : LossScale or None
-        How it changes; None keeps it at 1.
-
-    Attributes
-    ----------
-    rule : LossScale or None
-        The same.
-    value : float
-        The factor.
-    """
+    """The factor of the loss in a training, `value`. Without a `rule` it stays 1."""
 
     def __init__(self, rule: LossScale | None = None) -> None:
         self.rule = rule
