@@ -18,8 +18,7 @@ import numpy as np
 import hpccomm
 from contest import jobs, program
 from contest.program import Option
-from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.group import Compressor
+from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK
 
 sys.path.append(str(jobs.CHECKOUT / "docs" / "examples"))
 from train_digits import train  # type: ignore[import-not-found]

@@ -42,8 +42,7 @@ from contest.figures import Figure
 from contest.program import Ranks
 from contest.rounds import Call
 from hpccomm.gradients import GradientSync
-from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.group import Compressor
+from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK
 
 LAYERS = 30
 SIZES = {"large": (912, 256), "small": (32, 8)}

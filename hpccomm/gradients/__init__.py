@@ -6,10 +6,9 @@
 
 A gradient goes one way: ready, reduced with its bucket, checked and handed back.
 
-- `parameters`: the model as data, and its arrays on host or device. `settings`: what a reduction does, and the factor of the
-  loss. `layout`: which gradient lies in which bucket, and the memory of one.
-- `group`: the ranks that train together, and the interface of a compressor. `agreement`: whether all of them have the same
-  model, settings and arrays.
+- `parameters`: the model as data, and its arrays on host or device. `agreement`: the ranks that train together, and whether
+  all of them have the same model and arrays. `settings`: what a reduction does, and the factor of the loss.
+- `layout`: which gradient lies in which bucket, and the memory of one.
 - `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, and
   whether results are missing or not finite. `reducer`: how a bucket is reduced, in which order and thread.
 - `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost.
@@ -18,8 +17,14 @@ A gradient goes one way: ready, reduced with its bucket, checked and handed back
 """
 
 from hpccomm.gradients.adaptive import BucketChoice
-from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
-from hpccomm.gradients.group import Channel, Compressor, Exchange
+from hpccomm.gradients.compression import (
+    Channel,
+    Compressor,
+    Exchange,
+    MixedPrecision,
+    PowerSGD,
+    TopK,
+)
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
 from hpccomm.gradients.parameters import Bucket, Parameter

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.record import Span

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.layout import FlatMemory, registered_together, scale, views_of
 from hpccomm.gradients.parameters import Array, Bucket, address, is_on_device, overlap, view
 from hpccomm.gradients.settings import ReductionSettings

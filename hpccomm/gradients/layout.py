@@ -13,7 +13,7 @@ from math import isfinite, sqrt
 import numpy as np
 
 from hpccomm.dtypes import is_narrow
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.parameters import (
     PASS,
     Array,

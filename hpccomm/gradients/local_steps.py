@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpccomm.gradients.agreement import agree, check_same, texts
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.agreement import RankGroup, agree, check_same, texts
 from hpccomm.gradients.layout import FlatMemory, layout, registered, views_of
 from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
 from hpccomm.gradients.settings import ReductionSettings

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
+from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.buckets import FLAGS, Buckets
-from hpccomm.gradients.group import Channel, Exchange, RankGroup
+from hpccomm.gradients.compression import Channel, Exchange
 from hpccomm.gradients.layout import FlatMemory
 from hpccomm.gradients.parameters import BucketKind
 from hpccomm.gradients.settings import ReductionSettings

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
-from hpccomm.gradients.agreement import agree, check_initial, texts
+from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
 from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
-from hpccomm.gradients.group import RankGroup
 from hpccomm.gradients.layout import ALIGNMENT, layout, registered, views_of
 from hpccomm.gradients.parameters import (
     Array,

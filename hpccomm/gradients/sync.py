@@ -16,14 +16,14 @@ import numpy as np
 from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.spelling import Hinting
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
-from hpccomm.gradients.agreement import Model, agree, check_same
+from hpccomm.gradients.agreement import RankGroup, agree, check_same
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of, is_skipped
-from hpccomm.gradients.group import Channel, RankGroup
+from hpccomm.gradients.compression import Channel
 from hpccomm.gradients.layout import clip, layout, mean_order, ordered, urgent_buckets
 from hpccomm.gradients.parameters import Array, Bucket, Named, read
 from hpccomm.gradients.record import Log, Record, Statistics, log_path
 from hpccomm.gradients.reducer import Reducer, Worker
-from hpccomm.gradients.settings import CurrentScale, ReductionOptions, ReductionSettings
+from hpccomm.gradients.settings import CurrentScale, Model, ReductionOptions, ReductionSettings
 from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace
 from hpccomm.runtime.service import after_fork

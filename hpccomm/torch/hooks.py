@@ -11,7 +11,7 @@ from torch.futures import Future
 
 from hpccomm.errors import UsageError
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter, reducer
-from hpccomm.gradients.group import RankGroup
+from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.reducer import Worker
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate

@@ -10,8 +10,16 @@ from hypothesis import given
 
 from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync, LossScale
-from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK, largest
-from hpccomm.gradients.group import Channel, Compressor, Exchange, RankGroup
+from hpccomm.gradients.agreement import RankGroup
+from hpccomm.gradients.compression import (
+    Channel,
+    Compressor,
+    Exchange,
+    MixedPrecision,
+    PowerSGD,
+    TopK,
+    largest,
+)
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
 from hpccomm.gradients.settings import ReductionSettings
