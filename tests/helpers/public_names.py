@@ -81,8 +81,9 @@ def signature(value: Any) -> str:
 
 
 def read(name: str) -> Iterator[str]:
-    """Yield the lines of a package whose public names are functions, from its source."""
-    trees = [ast.parse(file.read_text("utf-8")) for file in ROOT.glob(f"hpccomm/{name}/*.py")]
+    """Yield the lines of a module or package whose public names are functions, from its source."""
+    files = [*ROOT.glob(f"hpccomm/{name}.py"), *ROOT.glob(f"hpccomm/{name}/*.py")]
+    trees = [ast.parse(file.read_text("utf-8")) for file in files]
     nodes = [node for tree in trees for node in tree.body]
     public: list[str] = []
     for node in nodes:
