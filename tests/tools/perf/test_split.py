@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hpccomm.errors import UsageError
-from hpccomm.results import facts, reader
-from hpccomm.results import table as bounds
+from hpccomm.results import expectations, facts, reader
 from hpccomm.testing import run_ranks
 from hpccomm.tools.perf import nccl_tests, sweep
 from hpccomm.tools.perf.options import split
@@ -92,9 +91,9 @@ def test_unequal_groups_have_the_figures_of_the_first(tmp_path):
             assert row.busbw == pytest.approx(row.algbw * 4 / 3)
     assert {row.root for row in run.rows if row.collective == "broadcast"} == {0, 1}
     apart = tuple(replace(rank, node=rank.rank % 2) for rank in run.info.ranks[:4])
-    assert bounds.share_of_node(apart, "all_reduce") is None  # groups share the link
+    assert expectations.share_of_node(apart, "all_reduce") is None  # groups share the link
     together = tuple(replace(rank, group=0) for rank in apart)
-    assert bounds.share_of_node(together, "all_reduce") == 1.5
+    assert expectations.share_of_node(together, "all_reduce") == 1.5
     assert facts.fingerprint(run.info)["groups"] == "1 x 2 ranks on 1 nodes, 1 x 3 ranks on 1 nodes"
 
 
