@@ -14,7 +14,6 @@ from weakref import WeakSet
 import numpy as np
 
 from hpccomm.errors import CommunicatorAborted, UsageError
-from hpccomm.spelling import Hinting
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import RankGroup, agree, check_same
 from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of, is_skipped
@@ -28,6 +27,7 @@ from hpccomm.runtime.recorder import entered
 from hpccomm.runtime.reports import trace
 from hpccomm.runtime.service import after_fork
 from hpccomm.settings import check_number
+from hpccomm.spelling import Hinting
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

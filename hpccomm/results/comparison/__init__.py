@@ -5,7 +5,8 @@
 - `verdict` tests the two samples of each case, judges all of them, and prints the verdicts.
 """
 
-from hpccomm.errors import ConfigurationError, install_command
+from hpccomm.errors import ConfigurationError
+from hpccomm.spelling import install_command
 
 
 def require_scipy(what: str) -> None:

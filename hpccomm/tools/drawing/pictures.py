@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.spelling import install_command
 from hpccomm.results.files import check_output, no_folder
+from hpccomm.spelling import install_command
 from hpccomm.units import xml_text
 
 Color = str | tuple[float, float, float]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpccomm.errors import ConfigurationError
-from hpccomm.spelling import install_command
 from hpccomm.results import expectations, pairs, recording_text
 from hpccomm.results.comparison.verdict import SAME, Comparison, change
 from hpccomm.results.recording import Recording
