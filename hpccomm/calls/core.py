@@ -1,10 +1,7 @@
 """The core of one communicator: its state, and the path of a collective call.
 
-The methods of `Communicator` are functions over it.
-
-Call sinks: a batch, a plan or an explanation that takes calls instead of issuing them.
-
-`core` hands each call to the open sink, if any.
+The methods of `Communicator`, and the functions that they call, are over it. It hands each call to the sink that is
+open, if any: a batch, a plan or an explanation, which takes calls instead of their being issued.
 """
 
 from collections import Counter
@@ -501,12 +498,6 @@ def plain_arrays(x: Any, out: Any) -> tuple[tuple[Any, ...], Any, Any] | None:
         source,
         out if out.ndim == 1 else out.reshape(-1),
     )
-
-
-class HasCore(Protocol):
-    """A communicator, as its methods see it: they are functions that take `self`."""
-
-    _core: Core
 
 
 @contextmanager

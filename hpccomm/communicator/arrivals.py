@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.core import Core
 from hpccomm.calls.lanes.lane import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
 from hpccomm.contracts.signature import CallFingerprint, of_message, with_peers
@@ -124,46 +124,6 @@ class Message(Hinting):
         )
 
 
-def probe(
-    self: HasCore,
-    src: Rank = ANY,
-    tag: Tag = ANY,
-    *,
-    block: bool = True,
-    timeout: float | None = None,
-) -> Message | None:
-    """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
-
-    The message is taken: no other call gets it, and it is received by its own methods. A message that a
-    receive was begun for before is not taken, nor is one of a plan. Messages of one sender and tag come in
-    order.
-
-    Parameters
-    ----------
-    src : int or ANY
-        The sender.
-    tag : int or ANY
-        The message's tag.
-    block : bool
-        Wait for a message. False returns None if none has arrived.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
-
-    Returns
-    -------
-    Message or None
-        To be received. None if none has arrived, and `block` is False.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit, or the backend cannot look for messages.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    return _probed(self._core, src, tag, block, timeout)
-
-
 class Received(NamedTuple):
     """An array that was received, and whose it was. Returned by `Communicator.recv`.
 
@@ -187,7 +147,8 @@ class Received(NamedTuple):
 
 
 @in_turn
-def _probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
+def probed(core: Core, src: Rank, tag: Tag, block: bool, timeout: float | None) -> Message | None:
+    """Take the next message; see `Communicator.probe`."""
     core.sink.refuse_batch("probe", AROUND)
     if block is not True:
         check_bool("block", block)
@@ -231,7 +192,6 @@ def _loaded(core: Core, message: Message) -> Any:
     return message._frame.load(message.src)  # noqa: SLF001
 
 
-@in_turn
 def received(
     core: Core,
     out: Any,
@@ -241,7 +201,8 @@ def received(
     timeout: float | None,
     return_src: bool,
 ) -> Any:
-    """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`."""
+    """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`. Within a call."""
+    check_bool("async_op", async_op)
     if core.sink.diverted:
         what = "recv from any sender, of any tag or of any size"
         core.sink.refuse_capture(what, "give out, src and tag")

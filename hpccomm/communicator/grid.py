@@ -1,10 +1,6 @@
-"""Ranks in a Cartesian grid, as MPI's: neighbors, blocks of arrays, and halos.
+"""The ranks of a communicator in an n-dimensional arrangement, with the groups along its dimensions.
 
-`Communicator.grid` makes it.
-
-Ranks in an n-dimensional grid with named dimensions, and the groups along them.
-
-`Communicator.mesh` makes it.
+A `Mesh` has named dimensions. A `Grid` is Cartesian, as MPI's, with neighbors, blocks of arrays, and halos.
 """
 
 import math
@@ -13,8 +9,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from hpccomm.calls.core import Core
 from hpccomm.communicator.groups import GroupMember
-from hpccomm.communicator.halo import halo
+from hpccomm.communicator.halo import Halo, Width, plan_halo
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms.partition import array_split, offsets
 from hpccomm.settings import check_bool, check_int
@@ -42,6 +39,8 @@ class Arrangement(Hinting, Generic[C]):
     ----------
     comm : Communicator
         Its communicator.
+    core : Core
+        That of its communicator.
     shape : sequence of int
         As the user gave it.
     checked : callable
@@ -56,6 +55,7 @@ class Arrangement(Hinting, Generic[C]):
     def __init__(
         self,
         comm: C,
+        core: Core,
         shape: Sequence[int],
         checked: Callable[[list[int]], dict[str, object]],
     ) -> None:
@@ -66,7 +66,7 @@ class Arrangement(Hinting, Generic[C]):
         except UsageError as refused:
             error = refused
         self.comm = comm
-        self._core = comm._core  # noqa: SLF001 (its methods make this)
+        self._core = core
         self._agree(asked, error)
         self.shape = tuple(lengths)
         self.ranks = np.arange(comm.size).reshape(lengths)
@@ -148,8 +148,8 @@ class Mesh(Arrangement[C]):
 
     call, given = "mesh", "shape"
 
-    def __init__(self, comm: C, shape: Sequence[int], names: Sequence[str]) -> None:
-        super().__init__(comm, shape, lambda lengths: {"names": _names(lengths, names)})
+    def __init__(self, comm: C, core: Core, shape: Sequence[int], names: Sequence[str]) -> None:
+        super().__init__(comm, core, shape, lambda lengths: {"names": _names(lengths, names)})
         self.names = tuple(names)
 
     def __getitem__(self, names: str | tuple[str, ...]) -> C:
@@ -183,32 +183,6 @@ class Mesh(Arrangement[C]):
     def __repr__(self) -> str:
         lengths = ", ".join(f"{name}={n}" for name, n in zip(self.names, self.shape, strict=True))
         return f"<hpccomm.Mesh of {self.comm.name!r}: {lengths}; this rank is at {self.coords}>"
-
-
-def mesh(self: C, shape: Sequence[int], names: Sequence[str]) -> Mesh[C]:
-    """Return the ranks as a grid with named dimensions, whose groups are made by name. Collective; blocks.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that
-        it stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
-    names : sequence of str
-        Of the dimensions, such as ``("dp", "tp")``.
-
-    Returns
-    -------
-    Mesh
-        ``mesh["tp"]`` is a communicator, which its first use makes.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if they differ.
-    """
-    return Mesh(self, shape, names)
 
 
 def _names(lengths: Sequence[int], names: Sequence[str]) -> list[str]:
@@ -286,8 +260,12 @@ class Grid(Arrangement[C]):
 
     call, given = "grid", "dims"
 
-    def __init__(self, comm: C, dims: Sequence[int], periodic: bool | Sequence[bool]) -> None:
-        super().__init__(comm, dims, lambda lengths: {"periodic": _periodic(lengths, periodic)})
+    def __init__(
+        self, comm: C, core: Core, dims: Sequence[int], periodic: bool | Sequence[bool]
+    ) -> None:
+        super().__init__(
+            comm, core, dims, lambda lengths: {"periodic": _periodic(lengths, periodic)}
+        )
         self.dims = self.shape
         self.periodic = tuple(_periodic(self.dims, periodic))
 
@@ -396,7 +374,48 @@ class Grid(Arrangement[C]):
             parts.append(slice(start, start + counts[at]))
         return tuple(parts)
 
-    halo = halo
+    def halo(
+        self,
+        u: Any,
+        width: Width = 1,
+        *,
+        corners: bool = True,
+        axes: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Halo:
+        """Plan the exchange that fills the ghost cells of arrays. Collective; blocks.
+
+        Where an axis is periodic and one rank wide, the cells are copied; where it is two ranks wide, each side gets
+        the cells of its own neighbor. Beyond an edge, ghost cells stay as they are.
+
+        Parameters
+        ----------
+        u : array, or list of arrays
+            The block of this rank with ghost cells around it, on the host or on a device. It need not be C-contiguous.
+            Blocks of neighbors have the same shape, except along the axis on which they meet. The ghost cells of several
+            arrays are filled at the same time.
+        width : int, or sequence of int or of pairs
+            Ghost cells on each side; or by axis, or by axis before and after the block. Equal on all ranks.
+        corners : bool
+            Also fill the cells that lie beyond several sides, as stencils with diagonal neighbors need.
+        axes : sequence of int, optional
+            The axes of u that the grid divides, where it has more, such as components.
+        timeout : float, optional
+            Deadline of one exchange in seconds. None is the communicator's, ``math.inf`` sets none.
+
+        Returns
+        -------
+        Halo
+            Called with an array like u, it fills the ghost cells with what is then beside them; without, those of u.
+
+        Raises
+        ------
+        UsageError
+            If this rank's arguments do not fit.
+        RankMismatch
+            On the other ranks in that case, and on all ranks if blocks do not fit each other.
+        """
+        return plan_halo(self, self._core, u, width, corners, axes, timeout)
 
     def _axis(self, axis: int) -> int:
         number, count = check_int("axis", axis), len(self.dims)
@@ -409,32 +428,6 @@ class Grid(Arrangement[C]):
             f"{n}{' periodic' * each}" for n, each in zip(self.dims, self.periodic, strict=True)
         )
         return f"<hpccomm.Grid of {self.comm.name!r}: {lengths}; this rank is at {self.coords}>"
-
-
-def grid(self: C, dims: Sequence[int], periodic: bool | Sequence[bool] = False) -> Grid[C]:
-    """Return the ranks as a Cartesian grid, as MPI's, with neighbors and halos. Collective; blocks.
-
-    Parameters
-    ----------
-    dims : sequence of int
-        Ranks along each axis. Ranks run along the last one first. 0 is chosen to fit; several are chosen about
-        equal, the larger first, as by ``MPI_Dims_create``.
-    periodic : bool or sequence of bool
-        For all axes or by axis, whether the last rank's neighbor is the first one.
-
-    Returns
-    -------
-    Grid
-        Of this communicator's ranks, in their order.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if they differ.
-    """
-    return Grid(self, dims, periodic)
 
 
 def _periodic(dims: Sequence[int], periodic: bool | Sequence[bool]) -> list[bool]:

@@ -1,8 +1,6 @@
 """Makes communicators of other ones, of the remaining ranks after others are lost, too; and ends them.
 
-A new one shares nothing with its parent.
-
-`split`, `split_ranks`, `dup`, `shrink` and `finalize` of `Communicator` are here.
+A new one shares nothing with the one that it is made of.
 """
 
 import json
@@ -15,7 +13,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
-from hpccomm.calls.core import Core, HasCore, counting, dropped, end_dropped
+from hpccomm.calls.core import Core, counting, dropped, end_dropped
 from hpccomm.calls.lanes import AnyDeviceLane
 from hpccomm.contracts.backend import Backend, Survival
 from hpccomm.contracts.signature import CallFingerprint, compared
@@ -27,31 +25,33 @@ from hpccomm.runtime.service import Voice
 from hpccomm.settings import Settings, check_int, check_name
 from hpccomm.topology import check_rank
 
-Communicator = TypeVar("Communicator", bound="GroupMember")
-"""The class of that name, which has the methods that are written here, and so cannot be imported."""
 
-Make = Callable[[Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]], Communicator]
-"""Makes a communicator over a backend; see `making.make`."""
-
-
-class GroupMember(HasCore, Protocol):
-    """A communicator, as it takes part in making others."""
-
-    rank: int
-    size: int
-    # Any: a subclass's attributes make and are communicators, and none of the subclass.
-    _make: "Make[Any]"
-    _node: Any
-
-    @property
-    def name(self) -> str:
-        """Its name."""
+class Ending(Protocol):
+    """A communicator, as others end it: the node's."""
 
     def abort(self) -> None:
         """End the waits of this process, and mark it as failed."""
 
     def finalize(self) -> None:
         """End it. Collective."""
+
+
+class GroupMember(Ending, Protocol):
+    """A communicator, as it is made of another one."""
+
+    rank: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+G = TypeVar("G", bound=GroupMember)
+"""`Communicator`, whose methods call these functions."""
+
+Make = Callable[[Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]], G]
+"""Makes a communicator over a backend; see `making.make`."""
 
 
 logger = logging.getLogger("hpccomm")
@@ -99,7 +99,7 @@ def own_ranks(calls: CallEngine) -> Iterator[None]:
             raise peers_lost(lost) from error
 
 
-def shrunk(core: Core, make: Make[Communicator], name: str | None) -> Communicator:
+def shrunk(core: Core, make: Make[G], name: str | None) -> G:
     """Return the communicator of the ranks that are left. Collective over them; blocks.
 
     Raises
@@ -122,9 +122,7 @@ def shrunk(core: Core, make: Make[Communicator], name: str | None) -> Communicat
         return _shrunk(core, make, survival, name)
 
 
-def _shrunk(
-    core: Core, make: Make[Communicator], survival: Survival, name: str | None
-) -> Communicator:
+def _shrunk(core: Core, make: Make[G], survival: Survival, name: str | None) -> G:
     calls = core.calls
     if calls.gate.error is None:
         calls.finish()
@@ -137,7 +135,7 @@ def _shrunk(
         # If another rank is lost now, only some ranks may have the new communicator. So they agree,
         # by a call that survives it, and begin anew if one lacks it.
         backend: Backend | None = None
-        made: Communicator | None = None
+        made: G | None = None
         lost: tuple[int, ...] = ()
         error: Exception | None = None
         try:
@@ -188,33 +186,9 @@ INT_MAX = 2**31 - 1
 SPLIT, DUP = (compared(each, {"operation": each}) for each in ("split", "dup"))
 
 
-def split(
-    self: Communicator, color: int | None, key: int = 0, name: str | None = None
-) -> "Communicator | None":
-    """Make a communicator of the ranks that pass the same `color`. Collective; blocks.
-
-    Parameters
-    ----------
-    color : int or None
-        The group of this rank; None joins no group.
-    key : int
-        Ranks are ordered by key, then by rank.
-    name : str, optional
-        Of the new communicator.
-
-    Returns
-    -------
-    Communicator or None
-        None for the color None.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case.
-    """
-    core, error, where = self._core, None, (color, key)
+def split(core: Core, make: Make[G], color: int | None, key: int, name: str | None) -> G | None:
+    """Make a communicator of the ranks of one color; see `Communicator.split`. Collective; blocks."""
+    error, where = None, (color, key)
     try:
         where = None if color is None else check_int("color", color), check_int("key", key)
         check_name(name)
@@ -229,37 +203,15 @@ def split(
         kind = f"split{{}}({color})"
         if everyone is None:
             assert by_library is not None
-            return _group(self, partial(by_library, *where), name, kind)
+            return _group(core, make, partial(by_library, *where), name, kind)
         members = [rank for rank, (other, _) in enumerate(everyone) if other == where[0]]
         members.sort(key=lambda rank: everyone[rank][1])
-        return _group(self, partial(grouped, core.backend, members), name, kind)
+        return _group(core, make, partial(grouped, core.backend, members), name, kind)
 
 
-def split_ranks(
-    self: Communicator, ranks: Iterable[int], name: str | None = None
-) -> "Communicator | None":
-    """Make a communicator of `ranks`, in that order. Called by all ranks of this one; blocks.
-
-    Parameters
-    ----------
-    ranks : sequence of int
-        The same on all ranks.
-    name : str, optional
-        Of the new communicator.
-
-    Returns
-    -------
-    Communicator or None
-        None on the ranks that are not in it.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if their lists differ.
-    """
-    core, error, members = self._core, None, list[int]()
+def split_ranks(core: Core, make: Make[G], ranks: Iterable[int], name: str | None) -> G | None:
+    """Make a communicator of `ranks`; see `Communicator.split_ranks`. Collective; blocks."""
+    error, members = None, list[int]()
     try:
         members = [check_rank("ranks", rank, core.backend.size) for rank in ranks]
         check_name(name)
@@ -274,70 +226,23 @@ def split_ranks(
         if core.backend.rank not in members:
             apart(core)
             return None
-        return _group(self, partial(grouped, core.backend, members), name, "ranks{}")
+        return _group(core, make, partial(grouped, core.backend, members), name, "ranks{}")
 
 
-def dup(self: Communicator, name: str | None = None) -> "Communicator":
-    """Make a communicator of the same ranks. Collective; blocks.
-
-    Parameters
-    ----------
-    name : str, optional
-        Of the new communicator.
-
-    Returns
-    -------
-    Communicator
-        Ended by itself.
-    """
+def dup(core: Core, make: Make[G], name: str | None) -> G:
+    """Make a communicator of the same ranks; see `Communicator.dup`. Collective; blocks."""
     check_name(name)
-    with _meeting(self._core, DUP):
-        backend = self._core.backend
-        return _group(self, partial(grouped, backend, range(backend.size)), name, "dup{}")
+    with _meeting(core, DUP):
+        backend = core.backend
+        return _group(core, make, partial(grouped, backend, range(backend.size)), name, "dup{}")
 
 
-def shrink(
-    self: Communicator, exclude: Iterable[int] | None = None, name: str | None = None
-) -> "Communicator":
-    """Make a communicator without some of the ranks. Called by the ranks that stay; blocks.
-
-    Without `exclude`, lost ranks are left out. That works in a job of Open MPI 5 that was started
-    with ``mpiexec --with-ft ulfm``, also on a communicator that has failed, repeatedly: see
-    :doc:`/how_to/losing_ranks`. All remaining ranks must call it. They agree on the lost ranks, which the
-    new communicator leaves out; there may be none.
-
-    With `exclude`, the excluded ranks take no part, and may be dead. Over NCCL 2.27 and later, NCCL's
-    own shrink makes the device side, which is faster than making a new communicator.
-
-    The ranks of the new communicator are in the same order.
-
-    Parameters
-    ----------
-    exclude : sequence of int, optional
-        Ranks to leave out, at least one; the same on all remaining ranks. None leaves out the lost
-        ranks.
-    name : str, optional
-        Of the new communicator. Without `exclude`, it is by default the first communicator's name
-        with the number of the epoch, such as ``"world.e1"``.
-
-    Returns
-    -------
-    Communicator
-        Ended by itself.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit, or this rank is excluded; or if `exclude` is None and the job was
-        not started so that it survives lost ranks.
-    CommunicatorAborted
-        In that case too, if the communicator has failed; with `exclude`, if it has failed at all.
-    """
+def shrink(core: Core, make: Make[G], exclude: Iterable[int] | None, name: str | None) -> G:
+    """Make a communicator without some of the ranks; see `Communicator.shrink`. Called by those that stay; blocks."""
     if exclude is None:
         check_name(name)
-        new_comm: Communicator = shrunk(self._core, self._make, name)
-        return new_comm
-    calls, size, rank = self._core.calls, self._core.backend.size, self._core.backend.rank
+        return shrunk(core, make, name)
+    calls, size, rank = core.calls, core.backend.size, core.backend.rank
     try:
         left_out = tuple(sorted({check_rank("exclude", each, size) for each in exclude}))
     except TypeError:
@@ -348,37 +253,23 @@ def shrink(
             f"exclude is {list(left_out)} on rank {rank} of {size}; give at least one rank, and have "
             "only those that are not in it call shrink"
         )
-    if calls.gate.error is not None and self._core.backend.survival is not None:
+    if calls.gate.error is not None and core.backend.survival is not None:
         why = f"has failed, and shrink({list(left_out)}) takes one that works; call shrink() without ranks"
         why += ", which leaves out those that are lost"
-        raise aborted(self._core, why) from calls.gate.error
+        raise aborted(core, why) from calls.gate.error
     with calls.one_call():
         members = [each for each in range(size) if each not in left_out]
         # The ranks that are left out know nothing of it, and count on: nor may the others count it.
-        self._core.shrunk[left_out] += 1
-        number = self._core.shrunk[left_out]
+        core.shrunk[left_out] += 1
+        number = core.shrunk[left_out]
         label = crc32(repr((list(left_out), number)).encode())
         named = name or f"{calls.name}.without({','.join(map(str, left_out))}){number}"
-        return _over(self, partial(self._core.backend.group, members, label), named, left_out)
+        return _over(core, make, partial(core.backend.group, members, label), named, left_out)
 
 
-def finalize(self: Communicator) -> None:
-    """End the communicator. Collective; blocks; idempotent. Asynchronous calls are awaited.
-
-    If the communicator has failed, only local work is done.
-
-    Raises
-    ------
-    CommunicationError
-        If calls on device arrays have failed and no call has raised that failure yet. The contents of
-        their arrays are undefined.
-    RankMismatch
-        If the ranks have made different collective calls, and no other call has found that out. The
-        communicator is finalized then, too.
-    CollectiveTimeout
-        If a rank has not come to the end before the deadline. The communicator is finalized then, too.
-    """
-    core, calls = self._core, self._core.calls
+def finalize(core: Core, node: Ending | None) -> None:
+    """End a communicator, with its node's; see `Communicator.finalize`. Collective; blocks."""
+    calls = core.calls
     if calls.closed:
         return
     if core.recorder is not None:
@@ -392,9 +283,9 @@ def finalize(self: Communicator) -> None:
             if differing is not None:
                 calls.fail(differing)
     if calls.gate.error is not None:
-        self.abort()  # its node's too: nothing may need a peer
-        if self._node is not None:
-            self._node.finalize()  # so that the others hear that this rank will not come
+        abort(core, node)  # its node's too: nothing may need a peer
+        if node is not None:
+            node.finalize()  # so that the others hear that this rank will not come
         calls.close(FINALIZED)
         calls.failure.tell_unseen()
         unraised, calls.failure.unraised = calls.failure.unraised, None
@@ -402,37 +293,25 @@ def finalize(self: Communicator) -> None:
         if unraised is not None:
             raise unraised
         return
-    if self._node is not None:
-        self._node.finalize()
+    if node is not None:
+        node.finalize()
     core.close()
 
 
-def abort(self: Communicator) -> None:
-    """End the waits of this process and mark the communicator as failed.
-
-    Local; may be called from any thread.
-
-    Calls that wait, and asynchronous calls under way, end with `CommunicatorAborted`. A call that is
-    blocked in the MPI library continues until its deadline. Over NCCL, calls under way are ended on
-    the device, so that its streams continue; the contents of their arrays are undefined. The arrays
-    of unfinished calls are kept alive.
-    """
-    _abort(self, "was aborted")
+def abort(core: Core, node: Ending | None, why: str = "was aborted") -> None:
+    """Abort a communicator, with its node's; see `Communicator.abort`. Local."""
+    core.calls.fail(aborted(core, why))
+    core.lanes.device.abandon()  # another thread may be at it
+    if node is not None:
+        node.abort()
 
 
-def leave(self: Communicator, error: BaseException) -> None:
+def leave(core: Core, node: Ending | None, error: BaseException) -> None:
     """Abort a communicator whose block an exception leaves: the other ranks hear of that. Local."""
     try:
         Voice.leaves(error)  # first: who finds the communicator aborted must find out why
     finally:
-        _abort(self, f"was left by {told(error)}")
-
-
-def _abort(self: Communicator, why: str) -> None:
-    self._core.calls.fail(aborted(self._core, why))
-    self._core.lanes.device.abandon()  # another thread may be at it
-    if self._node is not None:
-        self._node.abort()
+        abort(core, node, f"was left by {told(error)}")
 
 
 @contextmanager
@@ -461,29 +340,26 @@ def _meeting(
 
 
 def _group(
-    self: Communicator, make: Callable[[int], Backend | None], name: str | None, kind: str
-) -> "Communicator":
-    self._core.groups += 1
-    label = self._core.groups
-    named = name or f"{self._core.calls.name}.{kind.format(label)}"
-    return _over(self, partial(make, label), named)
+    core: Core, make: Make[G], over: Callable[[int], Backend | None], name: str | None, kind: str
+) -> G:
+    core.groups += 1
+    label = core.groups
+    named = name or f"{core.calls.name}.{kind.format(label)}"
+    return _over(core, make, partial(over, label), named)
 
 
 def _over(
-    self: Communicator,
-    make: Callable[[], Backend | None],
+    core: Core,
+    make: Make[G],
+    over: Callable[[], Backend | None],
     name: str,
     left_out: tuple[int, ...] = (),
-) -> "Communicator":
-    core = self._core
+) -> G:
     with counting(), core.calls.beside_watchdog("making a group"):
-        backend = make()
+        backend = over()
     assert backend is not None  # this rank is in it
     settings = core.settings
     if settings.timeout != core.calls.timeout:
         settings = replace(settings, timeout=core.calls.timeout)
     with counting(), own_ranks(core.calls):
-        new_comm: Communicator = self._make(
-            backend, name, settings, core.device, core.lanes.device, left_out
-        )
-    return new_comm
+        return make(backend, name, settings, core.device, core.lanes.device, left_out)

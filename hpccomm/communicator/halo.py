@@ -8,10 +8,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.typing import NDArray
 
 from hpccomm.calls.core import Core
 from hpccomm.calls.lanes import Call, Lane, MessageRequest
@@ -27,6 +28,17 @@ Width = int | Sequence[int | Sequence[int]]
 """Ghost cells: of all axes, or by axis, on both sides or on each."""
 
 Neighbors = tuple[tuple[int | None, int | None], ...]
+
+
+class GridPlaces(Protocol):
+    """A grid, as its halos see it; see `Grid`."""
+
+    ranks: NDArray[np.int64]
+    periodic: tuple[bool, ...]
+
+    @property
+    def neighbors(self) -> Neighbors:
+        """By axis, the neighbors of this rank."""
 
 
 class _Bound(NamedTuple):
@@ -97,54 +109,24 @@ def _listed(u: Any) -> Sequence[Any]:
     return u if isinstance(u, list) and u else [u]
 
 
-def halo(
-    self: Any,
+def plan_halo(
+    grid: GridPlaces,
+    core: Core,
     u: Any,
-    width: Width = 1,
-    *,
-    corners: bool = True,
-    axes: Sequence[int] | None = None,
-    timeout: float | None = None,
+    width: Width,
+    corners: bool,
+    axes: Sequence[int] | None,
+    timeout: float | None,
 ) -> Halo:
-    """Plan the exchange that fills the ghost cells of arrays. Collective; blocks.
-
-    Where an axis is periodic and one rank wide, the cells are copied; where it is two ranks wide, each side gets
-    the cells of its own neighbor. Beyond an edge, ghost cells stay as they are.
-
-    Parameters
-    ----------
-    u : array, or list of arrays
-        The block of this rank with ghost cells around it, on the host or on a device. It need not be C-contiguous.
-        Blocks of neighbors have the same shape, except along the axis on which they meet. The ghost cells of several
-        arrays are filled at the same time.
-    width : int, or sequence of int or of pairs
-        Ghost cells on each side; or by axis, or by axis before and after the block. Equal on all ranks.
-    corners : bool
-        Also fill the cells that lie beyond several sides, as stencils with diagonal neighbors need.
-    axes : sequence of int, optional
-        The axes of u that the grid divides, where it has more, such as components.
-    timeout : float, optional
-        Deadline of one exchange in seconds. None is the communicator's, ``math.inf`` sets none.
-
-    Returns
-    -------
-    Halo
-        Called with an array like u, it fills the ghost cells with what is then beside them; without, those of u.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if blocks do not fit each other.
-    """
-    core, error, asked, limit = self._core, None, dict[str, object](), 0.0
+    """Plan the exchange that fills the ghost cells of arrays; see `Grid.halo`. Collective; blocks."""
+    error, asked, limit = None, dict[str, object](), 0.0
+    neighbors = grid.neighbors
     blocks, calls, parts = list[_Block](), list[Call](), list[HaloPart]()
     try:
         limit = core.limit(timeout)
-        widths = _widths(width, len(self.neighbors))
+        widths = _widths(width, len(neighbors))
         for each in _listed(u):
-            blocks.append(_block(core, self.neighbors, each, widths, axes))
+            blocks.append(_block(core, neighbors, each, widths, axes))
         asked = {"width": widths, "corners": check_bool("corners", corners)}
         asked["arrays"] = [(each.dtype, each.axes, each.lane.memory) for each in blocks]
         calls, parts = _exchange(blocks, corners)
@@ -156,9 +138,9 @@ def halo(
             own = json.dumps([each.shape for each in blocks]).encode()
             every = [json.loads(each) for each in core.control.all_gather(own)]
             for block, shapes in zip(blocks, zip(*every, strict=True), strict=True):
-                _compare(self, block.axes, shapes)
+                _compare(grid, block.axes, shapes)
         whole, transport, tagged = agreed(core, calls, parts=parts)
-    neighbors, likes = self.neighbors, [each.like for each in blocks]
+    likes = [each.like for each in blocks]
 
     def bound(arrays: Sequence[Any], whole: Call) -> _Bound:
         ways = [carrying_out(core, None, whole, limit, async_op=each) for each in (False, True)]
@@ -299,7 +281,7 @@ def _messages(
         yield block.lane.message(request)
 
 
-def _compare(grid: Any, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
+def _compare(grid: GridPlaces, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
     """Raise unless the faces of all neighbors have the same shape. `shapes` are by rank."""
     for number, axis in enumerate(axes):
         ranks = np.moveaxis(grid.ranks, number, 0)

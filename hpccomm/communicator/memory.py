@@ -1,4 +1,4 @@
-"""Methods for memory that other ranks reach: `Communicator.empty` and `window`."""
+"""Memory that other ranks reach: registered arrays, and arrays that all ranks make a window of."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpccomm.calls.core import HasCore
+from hpccomm.calls.core import Core
 from hpccomm.communicator import windows
 from hpccomm.dtypes import REDUCIBLE, is_native
 from hpccomm.errors import HpccommError, UsageError, did_you_mean
@@ -15,95 +15,19 @@ from hpccomm.settings import check_int
 
 
 def empty(
-    self: HasCore, shape: int | Sequence[int], dtype: DTypeLike, *, device: int | None = None
+    core: Core, shape: int | Sequence[int], dtype: DTypeLike, device: int | None = None
 ) -> Any:
-    """Return an array in registered memory, which the ranks of its node read and write directly.
-
-    Collectives on it and on views of it copy the data only once. In a collective call the arrays are
-    registered on all ranks or on none: a mixture is a `RankMismatch`. A rank's call is on registered
-    arrays if all arrays that it gives and uses, x and `out`, are. It belongs to the process: all
-    communicators of the process can use it, and it outlives them. It is freed when its last view is
-    gone, on any rank at any time. Its elements are undefined. A forked process sees the same memory,
-    not a copy. Local; does not block, except with `device`: then it may wait for work on the device,
-    if it frees memory that is no longer used.
-
-    If ranks share no memory (one rank per node, or ``shared_memory="off"``), the result is an ordinary
-    array. This is logged once.
-
-    Parameters
-    ----------
-    shape : int or sequence of int
-        Of the array. Ranks may pass different shapes, and not all ranks need to call.
-    dtype : dtype
-        Of its elements, in the machine's byte order, without references to Python objects.
-    device : int, optional
-        None is host memory. The number of this rank's device gives device memory from NCCL's allocator.
-        A plan of this communicator registers it, and needs no intermediate copies then, where the
-        arrays of all ranks lie at the same place in equal arrays of `empty`, or in views of them. In all
-        other calls it is used on no rank: they take it as an ordinary array, and it mixes with any, also in a
-        CUDA graph unless ``NCCL_GRAPH_REGISTER`` is 1. If the library has no such memory, the result is an
-        ordinary CuPy array, which `explain` reports.
-
-    Returns
-    -------
-    ndarray or cupy.ndarray, of `shape` and `dtype`
-        C-contiguous; on the host it begins at a cache line.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit.
-    MemoryError
-        If no such memory is available.
-    """
+    """Return an array in registered memory; see `Communicator.empty`."""
     extents, kind = _shape(shape), _dtype(dtype)
     if device is not None:
-        lane = self._core.lanes.device
+        lane = core.lanes.device
         return lane.empty_on(check_int("device", device), extents, kind)
-    with self._core.calls.one_call():
-        return self._core.lanes.host.empty(extents, kind)
+    with core.calls.one_call():
+        return core.lanes.host.empty(extents, kind)
 
 
-def window(self: HasCore, x: Any) -> windows.Window:
-    """Let all ranks read and write x without this rank taking part. Collective; blocks.
-
-    Parameters
-    ----------
-    x : array
-        This rank's memory, C-contiguous and writable, from `empty` or any other. Shape and size may
-        differ between ranks; the dtype must be the same. The window keeps it alive.
-
-    Returns
-    -------
-    Window
-        All ranks must close it; `finalize` closes the windows that are still open.
-
-    Raises
-    ------
-    UsageError
-        If x does not fit here, or the backend has no one-sided communication.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if their dtypes differ.
-    CommunicationError
-        If the call fails or its deadline passes.
-
-    Examples
-    --------
-    Each rank writes its number to its right neighbor and signals it.
-
-    >>> import hpccomm
-    >>> import numpy as np
-    >>> with hpccomm.new_comm("loopback") as comm:
-    ...     mine = np.full(1, -1)
-    ...     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    ...     with comm.window(mine) as window:
-    ...         window.put(np.array([comm.rank]), right)
-    ...         window.signal(right)
-    ...         window.wait_signal(left)
-    ...         print(mine)
-    [0]
-    """
-    core = self._core
+def window(core: Core, x: Any) -> windows.Window:
+    """Return the window of all ranks' arrays; see `Communicator.window`. Collective; blocks."""
     array, mine, error = np.empty(0, np.uint8), dict[str, object](), None
     try:
         seen = host_view(x, "x")

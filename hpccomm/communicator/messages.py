@@ -1,12 +1,6 @@
-"""Messages between two ranks. With the same sender, receiver, tag and dtype they arrive in order.
+"""Messages of arrays between two ranks: checked, kept by their arguments, and handed to their lane, which carries them out.
 
-Receive arrays of different dtypes with the same sender and tag in the order in which they are sent,
-or give them different tags. That holds for asynchronous receives, too, and within a batch: the
-first waiting receive takes a message of another dtype, and raises, although a later one fits it.
-
-Arrays need not be C-contiguous: others are sent from copies, or filled from them.
-
-These are methods of `Communicator`; the lanes carry the messages out.
+Receives from any rank, of any tag or of any size are in `arrivals`.
 """
 
 from dataclasses import replace
@@ -14,163 +8,16 @@ from typing import Any
 
 from numpy import empty, may_share_memory, ndarray
 
-from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.core import Core
 from hpccomm.calls.lanes import Call, MessageRequest
-from hpccomm.communicator.arrivals import received
+from hpccomm.communicator.arrivals import Rank, Tag, received
 from hpccomm.communicator.packing import Packing
-from hpccomm.contracts.transport import ANY, Anything
+from hpccomm.contracts.transport import ANY
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import View, address, check_dtype, contiguous, overlap, view
 from hpccomm.runtime.callpath import in_turn
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
-
-
-def send(
-    self: HasCore,
-    x: Any,
-    dst: int | None,
-    tag: int = 0,
-    *,
-    synchronous: bool = False,
-    async_op: bool = False,
-    timeout: float | None = None,
-    stream: object = None,
-) -> Any:
-    """Send x to rank `dst`. Returns when x may be used again; this may need the receiver.
-
-    Parameters
-    ----------
-    x : array
-        Of any shape and dtype.
-    dst : int or None
-        The receiver; None does nothing.
-    tag : int
-        Distinguishes messages.
-    synchronous : bool
-        Return, or complete the `Work`, only once the receiver has begun to receive it, as ``MPI_Ssend``.
-        For host arrays, outside of plans and batches.
-    async_op, timeout, stream
-        See the common keywords of `Communicator`.
-
-    Returns
-    -------
-    None
-        Or a `Work`.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit. Nothing has been sent then.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    if synchronous is not False and check_bool("synchronous", synchronous):
-        return _send_synchronously(self._core, x, dst, tag, async_op, timeout, stream)
-    return _send(self._core, x, dst, tag, async_op, timeout, stream)
-
-
-def recv(
-    self: HasCore,
-    out: Any,
-    src: int | Anything | None,
-    tag: int | Anything = 0,
-    *,
-    async_op: bool = False,
-    timeout: float | None = None,
-    stream: object = None,
-    return_src: bool = False,
-) -> Any:
-    """Receive an array from rank `src` into `out`.
-
-    Parameters
-    ----------
-    out : array or None
-        It must have exactly the size of the sent array. None makes a new 1-D host array of the
-        message's size and dtype; of a structured dtype, say, an array of its bytes (uint8).
-    src : int, ANY or None
-        The sender; `ANY` is any, for host arrays; None does nothing.
-    tag : int or ANY
-        The message's; `ANY` is any. Over MPI, an array then is not seen behind an object of the same
-        sender until that was received; `probe` takes either.
-    return_src : bool
-        Return the sender and the tag, too. For host arrays.
-    async_op, timeout, stream
-        See the common keywords of `Communicator`.
-
-    Returns
-    -------
-    array
-        `out` or the new array; with `return_src` a `Received`, a tuple of array, src and tag. Or a `Work`,
-        which gives the same.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit. Nothing has been received then.
-    BufferMismatch
-        If the message has another size or dtype. The message is lost; the communicator can still be used.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    if src is None and tag is ANY:
-        tag = 0  # as any: nothing is received
-    elif src is ANY or tag is ANY or return_src or (out is None and src is not None):
-        if stream is not None:
-            raise UsageError(
-                "stream does not go with recv from any sender, of any tag or of any size, or with return_src; "
-                "give out, src and tag"
-            )
-        check_bool("async_op", async_op)
-        return received(self._core, out, src, tag, async_op, timeout, return_src)  # type: ignore[arg-type]  # checked there
-    return _recv(self._core, out, src, tag, async_op, timeout, stream)
-
-
-def send_recv(
-    self: HasCore,
-    x: Any,
-    dst: int | None,
-    out: Any,
-    src: int | None,
-    tag: int = 0,
-    *,
-    async_op: bool = False,
-    timeout: float | None = None,
-    stream: object = None,
-) -> Any:
-    """Send x to rank `dst` while receiving `out` from rank `src`.
-
-    Parameters
-    ----------
-    x : array
-        The sent array.
-    dst : int or None
-        The receiver; None sends nothing.
-    out : array
-        It must have exactly the size of the received message. It may be x.
-    src : int or None
-        The sender; None receives nothing.
-    tag : int
-        Of both messages.
-    async_op, timeout, stream
-        See the common keywords of `Communicator`.
-
-    Returns
-    -------
-    array
-        `out`; or a `Work`.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit. Nothing has been sent then.
-    BufferMismatch
-        If the message has another size or dtype. The message is lost; the communicator can still be used.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    return _send_recv(self._core, (x, dst, out, src), tag, async_op, timeout, stream)
-
 
 # Calls on plain host arrays that are like an earlier one need no other check.
 
@@ -179,9 +26,22 @@ _RANKS = (int, type(None))
 
 
 @in_turn
-def _send(
-    core: Core, x: Any, dst: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
+def send_array(
+    core: Core,
+    x: Any,
+    dst: int | None,
+    tag: int,
+    synchronous: bool,
+    async_op: bool,
+    timeout: float | None,
+    stream: object,
 ) -> Any:
+    """Send an array; see `Communicator.send`."""
+    if synchronous is not False and check_bool("synchronous", synchronous):
+        if core.sink.diverted:
+            raise UsageError("synchronous is True in a plan, batch or explain; call send itself")
+        call = _checked(core, "send", (x, dst, None, None), tag, stream, sync=True)
+        return core.issue(call, async_op, core.limit(timeout))
     key = None
     named = tag.__class__ is int and dst.__class__ in _RANKS
     if named and stream is None and x.__class__ is ndarray and x.flags.carray:
@@ -198,19 +58,26 @@ def _send(
 
 
 @in_turn
-def _send_synchronously(
-    core: Core, x: Any, dst: Any, tag: Any, async_op: Any, timeout: Any, stream: object
+def receive_array(
+    core: Core,
+    out: Any,
+    src: Rank | None,
+    tag: Tag,
+    async_op: bool,
+    timeout: float | None,
+    stream: object,
+    return_src: bool,
 ) -> Any:
-    if core.sink.diverted:
-        raise UsageError("synchronous is True in a plan, batch or explain; call send itself")
-    call = _checked(core, "send", (x, dst, None, None), tag, stream, sync=True)
-    return core.issue(call, async_op, core.limit(timeout))
-
-
-@in_turn
-def _recv(
-    core: Core, out: Any, src: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
-) -> Any:
+    """Receive an array; see `Communicator.recv`."""
+    if src is None and tag is ANY:
+        tag = 0  # as any: nothing is received
+    elif src is ANY or tag is ANY or return_src or (out is None and src is not None):
+        if stream is not None:
+            raise UsageError(
+                "stream does not go with recv from any sender, of any tag or of any size, or with return_src; "
+                "give out, src and tag"
+            )
+        return received(core, out, src, tag, async_op, timeout, return_src)  # type: ignore[arg-type]  # checked there
     key = None
     named = tag.__class__ is int and src.__class__ in _RANKS
     if named and stream is None and out.__class__ is ndarray and out.flags.carray:
@@ -228,9 +95,10 @@ def _recv(
 
 
 @in_turn
-def _send_recv(
-    core: Core, ends: Any, tag: Any, async_op: bool, timeout: float | None, stream: object
+def exchange_arrays(
+    core: Core, ends: Any, tag: int, async_op: bool, timeout: float | None, stream: object
 ) -> Any:
+    """Send an array while receiving another one; see `Communicator.send_recv`. `ends` are as of `_exchange`."""
     key, (x, dst, out, src) = None, ends
     named = tag.__class__ is int and dst.__class__ in _RANKS and src.__class__ in _RANKS
     if named and stream is None and x.__class__ is ndarray and out.__class__ is ndarray:
@@ -273,11 +141,12 @@ def _exchange(
         into = out if plain else empty(out.shape, out.dtype)
         if given is not x or into is not out:
             if name == "send":
-                return _send.__wrapped__(core, given, dst, tag, False, timeout, None)  # type: ignore[attr-defined]
+                return send_array.__wrapped__(core, given, dst, tag, False, False, timeout, None)  # type: ignore[attr-defined]
             if name == "recv":
-                _recv.__wrapped__(core, into, src, tag, False, timeout, None)  # type: ignore[attr-defined]
+                receive_array.__wrapped__(core, into, src, tag, False, timeout, None, False)  # type: ignore[attr-defined]
             else:
-                _send_recv.__wrapped__(core, (given, dst, into, src), tag, False, timeout, None)  # type: ignore[attr-defined]
+                ends = given, dst, into, src
+                exchange_arrays.__wrapped__(core, ends, tag, False, timeout, None)  # type: ignore[attr-defined]
             if into is not out and src is not None:
                 out[...] = into
             return out

@@ -1,222 +1,24 @@
-"""Calls on Python objects: `broadcast_object` and its like, methods of `Communicator`.
+"""Calls on Python objects, carried out in their turn.
 
-Objects are pickled (protocol 5); the memory of large arrays in them is sent separately, without a copy.
-Only unpickle what ranks of your own job send. Collectives block.
-
-The functions that take `core` carry the calls out, in their turn. Calls of a kind that was checked and agreed on before
-take the short way: a look-up by their arguments.
+Calls of a kind that was checked and agreed on before take the short way: a look-up by their arguments.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.core import Core
 from hpccomm.calls.lanes.lane import OBJECTS, REST, behind, in_order, wire_tag
 from hpccomm.communicator import object_transfer as transfer
-from hpccomm.communicator.arrivals import known, loaded, received_object
+from hpccomm.communicator.arrivals import Rank, Tag, known, loaded
 from hpccomm.communicator.object_transfer import Frame
 from hpccomm.contracts.signature import CallFingerprint, compared, of_message
-from hpccomm.contracts.transport import ANY, DTYPES, Anything, Steps
+from hpccomm.contracts.transport import DTYPES, Steps
 from hpccomm.errors import UsageError, untied
 from hpccomm.runtime.callpath import PreparedCall, all_in_turn, in_turn
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
-
-
-def broadcast_object(
-    self: HasCore, value: Any, root: int = 0, *, timeout: float | None = None
-) -> Any:
-    """Return the root's object on every rank. Collective; blocks.
-
-    Parameters
-    ----------
-    value : object
-        On the root. Other ranks do not use it.
-    root : int
-        The rank that has it.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    object
-        On the root `value` itself.
-
-    Raises
-    ------
-    UsageError
-        On the root, if its object cannot be pickled; the other ranks raise `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    at_root = root == self._core.backend.rank
-    objects = collective(self._core, "broadcast_object", value, at_root, root, timeout)
-    return value if at_root else objects[0]
-
-
-def all_gather_object(self: HasCore, value: Any, *, timeout: float | None = None) -> list[Any]:
-    """Return every rank's object, by rank, on every rank. Collective; blocks.
-
-    Parameters
-    ----------
-    value : object
-        This rank's.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    list of object
-        By rank.
-
-    Raises
-    ------
-    UsageError
-        If this rank's object cannot be pickled; the other ranks raise `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    return collective(self._core, "all_gather_object", value, True, 0, timeout)
-
-
-def gather_object(
-    self: HasCore, value: Any, root: int = 0, *, timeout: float | None = None
-) -> list[Any] | None:
-    """Return every rank's object, by rank, on the root; None on other ranks. Collective; blocks.
-
-    Parameters
-    ----------
-    value : object
-        This rank's.
-    root : int
-        The rank that gets them.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    list of object, or None
-        By rank on the root; None on other ranks.
-
-    Raises
-    ------
-    UsageError
-        If this rank's object cannot be pickled; the root raises `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    objects = collective(self._core, "gather_object", value, True, root, timeout)
-    return objects if root == self._core.backend.rank else None
-
-
-def scatter_object(
-    self: HasCore, values: Sequence[Any] | None, root: int = 0, *, timeout: float | None = None
-) -> Any:
-    """Return the object that the root has for this rank. Collective; blocks.
-
-    Parameters
-    ----------
-    values : sequence of object
-        On the root, one for each rank. Other ranks do not use it.
-    root : int
-        The rank that has them.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    object
-        On the root its own element of `values`, pickled and unpickled.
-
-    Raises
-    ------
-    UsageError
-        On the root, if there are more or fewer objects than ranks, or if one cannot be pickled; the
-        other ranks raise `CommunicationError`.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    at_root = root == self._core.backend.rank
-    return collective(self._core, "scatter_object", values, at_root, root, timeout)[0]
-
-
-def send_object(
-    self: HasCore,
-    value: Any,
-    dst: int,
-    tag: int = 0,
-    *,
-    async_op: bool = False,
-    timeout: float | None = None,
-) -> Any:
-    """Send an object to rank `dst`. Blocks until the object may be changed again.
-
-    Parameters
-    ----------
-    value : object
-        Anything that can be pickled.
-    dst : int
-        The receiver.
-    tag : int
-        Distinguishes messages. Messages of arrays have separate tags.
-    async_op : bool
-        Return a `Work` at once. The object is pickled by then; large arrays in it must stay as they are.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    None
-        Or a `Work`.
-
-    Raises
-    ------
-    UsageError
-        If the object cannot be pickled. The receiver raises `CommunicationError` then, in the place of the object.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    return send(self._core, value, dst, tag, async_op, timeout)
-
-
-def recv_object(
-    self: HasCore,
-    src: int | Anything,
-    tag: int | Anything = 0,
-    *,
-    async_op: bool = False,
-    timeout: float | None = None,
-) -> Any:
-    """Return an object that rank `src` sends. Blocks until it has arrived.
-
-    Parameters
-    ----------
-    src : int or ANY
-        The sender; `ANY` is any.
-    tag : int or ANY
-        The message's; `ANY` is any. Over MPI, an object then is not seen behind an array of the same
-        sender until that was received; `probe` takes either.
-    async_op : bool
-        Return a `Work` at once, whose ``wait()`` gives the object.
-    timeout : float, optional
-        Deadline in seconds. None is the communicator's deadline.
-
-    Returns
-    -------
-    object
-        A copy of the sent object; or a `Work`.
-
-    Raises
-    ------
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    if src is ANY or tag is ANY:
-        return received_object(self._core, src, tag, async_op, timeout)
-    return receive(self._core, src, tag, async_op, timeout)
-
 
 Given = Frame | Sequence[Frame]
 """What this rank brings to a call."""
@@ -227,7 +29,7 @@ _NOTHING = Frame()
 
 
 @all_in_turn
-def collective(
+def exchange_pickled(
     core: Core, name: str, value: Any, brings: bool, root: int, timeout: float | None
 ) -> list[Any]:
     """Carry out a call, to which this rank may bring an object; return the objects that arrive.
@@ -253,7 +55,9 @@ def collective(
 
 
 @in_turn
-def send(core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: float | None) -> Any:
+def send_pickled(
+    core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: float | None
+) -> Any:
     """Carry out `send_object`, or begin it."""
     frame, error = _dumped(value)
     if error is not None and dst == core.backend.rank:
@@ -263,7 +67,7 @@ def send(core: Core, value: Any, dst: int, tag: int, async_op: bool, timeout: fl
 
 
 @in_turn
-def receive(core: Core, src: int, tag: int, async_op: bool, timeout: float | None) -> Any:
+def receive_pickled(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: float | None) -> Any:
     """Carry out `recv_object` of a given rank and tag, or begin it."""
     key = "recv_object", 0, src, src.__class__, tag, tag.__class__, async_op
     return _message_run(core, key, _NOTHING, timeout, None)

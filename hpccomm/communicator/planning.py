@@ -1,4 +1,4 @@
-"""Methods for calls that are not issued as they are made: plans, what ranks compare of them, explanations and batches."""
+"""Calls that are not issued as they are made: plans, what ranks compare of them, explanations and batches."""
 
 import inspect
 import json
@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpccomm.calls.arguments import SCALARS
-from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.core import Core
 from hpccomm.calls.lanes import Call
 from hpccomm.calls.lanes.check import odd_calls
 from hpccomm.calls.lanes.lane import BLOCKS, Parts
@@ -23,7 +23,6 @@ from hpccomm.runtime.callpath import PreparedCall, carried, in_turn
 from hpccomm.runtime.recorder import described
 from hpccomm.runtime.verdict import NO_CALL, side_by_side
 from hpccomm.runtime.work import Work
-from hpccomm.settings import check_bool
 from hpccomm.spelling import of_argument
 
 
@@ -378,64 +377,27 @@ def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float)
     return lane.batch(taken, async_op, timeout)
 
 
-def explain(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Choice:
-    """Return how a call would be carried out, and why. Local: nothing is sent.
-
-    Parameters
-    ----------
-    collective : str
-        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``.
-    *args, **keywords
-        Its arguments.
-
-    Returns
-    -------
-    Choice
-        Prints as a sentence.
-
-    Raises
-    ------
-    UsageError
-        If the call would raise it.
-    """
-    call = _captured(self, collective, args, keywords)
+def explained(
+    core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Choice:
+    """Return how a call would be carried out, by the method of the communicator; see `Communicator.explain`. Local."""
+    call = _captured(core, comm, name, args, keywords)
     prepared = call.prepared
     assert prepared.choice is not None
-    registered, told = prepared.lane.registered(call), at_deadline(self._core, prepared)
+    registered, told = prepared.lane.registered(call), at_deadline(core, prepared)
     return replace(prepared.choice, registered=registered, at_deadline=told)
 
 
-def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
-    """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
-
-    Parameters
-    ----------
-    collective : str
-        Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each
-        rank plans its own end, and ranks without a part plan a send or receive with rank None.
-    *args, **keywords
-        Its arguments. Counts must not be None. The arrays are kept alive.
-
-    Returns
-    -------
-    Plan
-        Called without arguments, on any stream. If the plan makes a new result in device memory, it
-        waits for the current stream first, within the deadline of the communicator.
-
-    Raises
-    ------
-    UsageError
-        If this rank's arguments do not fit.
-    RankMismatch
-        On the other ranks in that case, and on all ranks if they plan different calls, or messages that
-        do not fit each other.
-    """
-    core, error, limit = self._core, None, self._core.calls.timeout
+def planned(
+    core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Plan:
+    """Return the plan of a call, by the method of the communicator; see `Communicator.plan`. Collective; blocks."""
+    error, limit = None, core.calls.timeout
     call: Call | None = None
     async_op = bool(keywords.get("async_op", False))
     try:
         limit = core.limit(keywords.get("timeout"))
-        call = _captured(self, collective, args, keywords)
+        call = _captured(core, comm, name, args, keywords)
         if isinstance(args[0] if args else keywords.get("x"), SCALARS):
             raise UsageError("x is a number, and a plan's calls read an array anew; give an array")
         call.prepared.lane.check_plan(call)
@@ -444,48 +406,25 @@ def plan(self: HasCore, collective: str, *args: Any, **keywords: Any) -> Plan:
     with core.calls.one_call():
         core.agree("plan", {"async_op": async_op}, error)
         assert call is not None
-        planned, transport, _ = agreed(core, (call,), async_op=async_op)
-    assert planned.prepared.choice is not None
+        whole, transport, _ = agreed(core, (call,), async_op=async_op)
+    assert whole.prepared.choice is not None
     choice = replace(
-        planned.prepared.choice, at_deadline=at_deadline(core, planned.prepared, polled=async_op)
+        whole.prepared.choice, at_deadline=at_deadline(core, whole.prepared, polled=async_op)
     )
     if not call.prepared.ordered:
         choice = message_choice(choice, call, transport)
-    return Plan(carrying_out(core, call, planned, limit, async_op=async_op), choice)
+    return Plan(carrying_out(core, call, whole, limit, async_op=async_op), choice)
 
 
-def batch(self: HasCore, async_op: bool = False, timeout: float | None = None) -> Batch:
-    """Return a context manager whose calls are issued together at its end.
-
-    All ranks that take part in its collectives must make the same batch. Inside the batch, calls
-    return what they always return, but the arrays are filled only after its end. If its body
-    raises, nothing is issued.
-
-    Parameters
-    ----------
-    async_op : bool
-        Do not wait at the end; ``batch.work`` is the `Work`.
-    timeout : float, optional
-        Deadline of the whole batch in seconds; None is the communicator's. Calls inside it take no
-        timeout.
-
-    Returns
-    -------
-    Batch
-        For a ``with`` statement.
-    """
-    check_bool("async_op", async_op)
-    core = self._core
-    return Batch(core, async_op, core.limit(timeout))
-
-
-def _captured(self: HasCore, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+def _captured(
+    core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> Call:
     """Check and decide a call without issuing it. Local."""
     if name not in (*CALLS, *MESSAGES):
         known = (*CALLS, *MESSAGES)
         advice = f"give one of {', '.join(map(repr, known))}"
         raise UsageError(f"collective is {name!r}; {did_you_mean(str(name), known, advice)}")
-    method, core = getattr(self, name), self._core
+    method = getattr(comm, name)
     try:
         inspect.signature(method).bind(*args, **keywords)
     except TypeError as error:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
-from hpccomm.calls.core import HasCore
+from hpccomm.calls.core import Core
 from hpccomm.contracts.signature import recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.results import facts as origin
@@ -61,8 +61,10 @@ from hpccomm.units import counted
 logger = logging.getLogger("hpccomm")
 
 
-class RecordedRanks(HasCore, ClockRanks, Protocol):
+class RecordedRanks(ClockRanks, Protocol):
     """A communicator whose program is recorded."""
+
+    _core: Core
 
     @property
     def mpi_comm(self) -> Any:

@@ -1,11 +1,11 @@
-"""Counters, mutexes and turns: how ranks do one thing after another. Methods of `Communicator`."""
+"""Counters, mutexes and turns: how ranks do one thing after another."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 
-from hpccomm.calls.core import Core, HasCore
+from hpccomm.calls.core import Core
 from hpccomm.communicator import memory
 from hpccomm.contracts.signature import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
@@ -29,12 +29,11 @@ _OF_ALL = compared("in_turn", {"operation": "in_turn"})
 class _Shared(Hinting):
     """Numbers of one rank, which all ranks reach. Made by all ranks together."""
 
-    def __init__(self, comm: HasCore, numbers: int, root: int) -> None:
-        core = comm._core  # noqa: SLF001 (as of its methods)
+    def __init__(self, core: Core, numbers: int, root: int) -> None:
         self._root, self._rank = check_rank("root", root, core.backend.size), core.backend.rank
-        own = memory.empty(comm, numbers if self._rank == root else 0, np.int64)
+        own = memory.empty(core, numbers if self._rank == root else 0, np.int64)
         own[:] = 0
-        self._window = memory.window(comm, own)
+        self._window = memory.window(core, own)
         self._number = core.calls.number  # equal on all ranks, and of no other
 
     def close(self) -> None:
@@ -175,71 +174,19 @@ class Mutex(_Shared):
             self.release()
 
 
-def counter(self: HasCore, root: int = 0) -> Counter:
-    """Return an integer that all ranks count up, 0 at first. Collective; blocks.
-
-    Ranks hand out work by it: each number is drawn once.
-
-    Parameters
-    ----------
-    root : int
-        The rank that has it. The same on all ranks.
-
-    Returns
-    -------
-    Counter
-        Close it on all ranks, or use it in a ``with`` statement.
-    """
-    return Counter(self, 1, root)
-
-
-def mutex(self: HasCore, root: int = 0) -> Mutex:
-    """Return a lock that one rank at a time holds, in the order in which they ask. Collective; blocks.
-
-    Parameters
-    ----------
-    root : int
-        The rank that has its state. The same on all ranks.
-
-    Returns
-    -------
-    Mutex
-        Use it as ``with mutex:``. Close it on all ranks, or leave that to `finalize`.
-    """
-    return Mutex(self, 3, root)
-
-
-def in_turn(self: HasCore, *, timeout: float | None = None) -> AbstractContextManager[None]:
-    """Run the block on one rank after another, in the order of ranks. Collective; blocks.
-
-    All ranks leave it together, when the last one is done: blocks that follow each other do not overlap. An
-    exception in the block is raised on its rank then, and the others have their turns.
-
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds to wait for the turn, and again for the last rank's end. None is the communicator's deadline.
-
-    Raises
-    ------
-    CommunicationError
-        If a deadline passes.
-    """
-    return _turn(self._core, timeout)
-
-
 @contextmanager
-def _turn(core: Core, timeout: float | None) -> Iterator[None]:
+def turn(core: Core, timeout: float | None) -> Iterator[None]:
+    """Run the block on one rank after another; see `Communicator.in_turn`. Collective; blocks."""
     rank, last, control = core.backend.rank, core.backend.size - 1, core.control
     cell = core.calls.traffic.cell
     of_all = _OF_ALL._replace(ends=(("src", rank - 1, TURNS),) if rank else ())
 
-    def turn() -> Steps:
+    def come() -> Steps:
         if rank:
             cell(rank - 1, TURNS)[1] += 1
             yield from control.receive_steps(rank - 1)
 
-    _part(core, of_all, turn, timeout)
+    _part(core, of_all, come, timeout)
     try:
         yield
     finally:
