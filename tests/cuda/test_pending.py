@@ -143,32 +143,27 @@ def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     held_up.let_go()
 
 
-def test_what_an_abort_completes_is_not_done(stream):
-    """The abort of NCCL, which follows a failure, completes the event of a call that was stuck."""
-    pending, _ = pending_calls()
-    held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(1, NOW), ())
-    pending.note_alone(call)
-    pending.abandon()
-    held_up.let_go()
-    stream.synchronize()
-    assert not pending.done(call)
-
-
 @pytest.mark.parametrize("asks", [PendingCalls.done, lambda pending, _: pending.idle()])
-def test_nor_is_it_where_the_abort_comes_while_the_event_is_asked_for(stream, asks, monkeypatch):
-    """A question to the driver may wait for a thread that the abort releases."""
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_what_an_abort_completes_is_not_done(stream, asks, meanwhile, monkeypatch):
+    """NCCL's abort completes the event of a call that was stuck, also while that is asked for.
+
+    A question to the driver may wait for a thread that the abort releases.
+    """
     pending, _ = pending_calls()
     held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(1, NOW), ())
     pending.note_alone(call)
     asked = streams.event_status
 
-    def late(event):
+    def abort():
         pending.abandon()
         held_up.let_go()
         stream.synchronize()
-        return asked(event)
 
-    monkeypatch.setattr(streams, "event_status", late)
+    if meanwhile:
+        monkeypatch.setattr(streams, "event_status", lambda event: abort() or asked(event))
+    else:
+        abort()
     asks(pending, call)
     assert not call.over
 
