@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from hpccomm.calls.core import Core
 from hpccomm.calls.lanes.lane import ARRAYS, OBJECTS, REST, ahead_of, in_order, wire_tag
-from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator.objects import Frame, Frames, Rank, Tag, after_packet, known, loaded
 from hpccomm.contracts.signature import CallFingerprint, of_message, with_peers
 from hpccomm.contracts.transport import (
     ANY,
     DTYPES,
-    Anything,
     Arrival,
     Steps,
     Wanted,
@@ -25,7 +24,7 @@ from hpccomm.contracts.transport import (
     mismatch,
     other_dtype,
 )
-from hpccomm.errors import BufferMismatch, CommunicationError, UsageError, untied
+from hpccomm.errors import BufferMismatch, UsageError, untied
 from hpccomm.memory.views import check_dtype
 from hpccomm.runtime.callpath import PreparedCall, in_turn
 from hpccomm.runtime.dump import ANY_TAG
@@ -36,9 +35,6 @@ from hpccomm.topology import check_rank
 
 AROUND = "; call it before or after"
 """The remedy where a call does not go into a batch."""
-
-Rank = int | Anything
-Tag = int | Anything
 
 
 class Message(Hinting):
@@ -62,7 +58,7 @@ class Message(Hinting):
 
     _mpi4py = "Status."
 
-    def __init__(self, core: Core, arrival: Arrival, frame: transfer.Frame | None) -> None:
+    def __init__(self, core: Core, arrival: Arrival, frame: Frame | None) -> None:
         self.src = arrival.src
         self.tag = arrival.tag // DTYPES // 2
         self.is_object = frame is not None
@@ -252,23 +248,6 @@ def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: fl
     return result()
 
 
-def loaded(core: Core, name: str, frame: transfer.Frame, rank: int) -> Any:
-    """Return the object that `rank` has sent in a call. What keeps it from being one has the facts of the call."""
-    try:
-        return frame.load(rank)
-    except CommunicationError:
-        with core.calls.part_of(name, frame.nbytes, ordered=False):
-            raise
-
-
-def known(core: Core, key: object) -> Any:
-    """Return what is known of calls by their key; None where an argument cannot be hashed, and is refused."""
-    try:
-        return core.known.get(key)
-    except TypeError:
-        return None
-
-
 def _receiving(
     core: Core, target: Any, src: Rank, tag: Tag
 ) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
@@ -305,16 +284,16 @@ def _taking(
         arrival = yield from _next(core, wanted, block)
         if arrival is None:
             return
-        sender, wire, frames = arrival.src, arrival.tag, dict[int, transfer.Frame]()
+        sender, wire, frames = arrival.src, arrival.tag, dict[int, Frame]()
         if wire // DTYPES % 2 == OBJECTS:
             yield from in_order(core.lanes.host.rests, sender, wire, whole(arrival, frames))
         messages.append(Message(core, arrival, frames.get(sender)))
 
-    def whole(arrival: Arrival, frames: transfer.Frames) -> Steps:
+    def whole(arrival: Arrival, frames: Frames) -> Steps:
         packet = np.empty(arrival.nbytes, np.uint8)
         yield from arrival.receive(packet)
         last = arrival.src, arrival.tag + REST, frames
-        yield from transfer.after_packet(core.backend.messages, packet.tobytes(), *last)
+        yield from after_packet(core.backend.messages, packet.tobytes(), *last)
 
     prepared = core.lanes.host.message_of(_label(name, 0, wanted), steps)
     core.known.keep(key, prepared)

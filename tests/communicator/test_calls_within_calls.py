@@ -15,7 +15,7 @@ from alone import python
 
 import hpccomm
 from hpccomm import UsageError
-from hpccomm.communicator import object_transfer as transfer
+from hpccomm.communicator import objects
 from hpccomm.testing import run_ranks
 
 
@@ -177,7 +177,7 @@ class Absent:
     ],
 )
 def test_what_cannot_be_unpickled_is_told_with_its_cause(make, told, untold, monkeypatch) -> None:
-    frame = transfer.dump(make())
+    frame = objects.dump(make())
     monkeypatch.delattr(sys.modules[__name__], "Absent")
     with pytest.raises(UsageError, match="cannot be unpickled here") as refused:
         frame.load(0)

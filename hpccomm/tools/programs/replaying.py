@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.communicator import Communicator
-from hpccomm.communicator.object_transfer import dump
+from hpccomm.communicator.objects import dump
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import MEMORY, REGISTERED, Signature
 from hpccomm.errors import ResultsError, UsageError
