@@ -4,7 +4,7 @@ Such a library supports messages on device memory and, of the collectives, only 
 hpccomm never waits without a deadline, so its own algorithms run, over messages. An MPI call does
 not wait for the stream that makes an array, nor a stream for MPI: the host orders the two.
 
-`hpccomm.communicator.making` chooses this dispatch where `open_aware` has tried, once a communicator and before its
+`hpccomm.communicator.creation` chooses this dispatch where `open_aware` has tried, once a communicator and before its
 first use, that MPI really takes device memory.
 """
 

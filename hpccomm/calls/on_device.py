@@ -4,7 +4,7 @@ What stays on the device is what the library has itself, and hpccomm's algorithm
 as asked by name. Everything else goes through the host (`hpccomm.calls.staged`).
 
 The libraries are NCCL (`NcclDispatch`), which runs on streams without the host, and a CUDA-aware MPI
-(`hpccomm.calls.cuda_aware`). `hpccomm.communicator.making` chooses between them.
+(`hpccomm.calls.cuda_aware`). `hpccomm.communicator.creation` chooses between them.
 """
 
 from abc import ABC, abstractmethod

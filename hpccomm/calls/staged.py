@@ -2,7 +2,7 @@
 
 A collective on a large array is cut into calls on its parts. While the host communicates one part, the next is
 copied to the host, and the last one back to the device. Messages keep the order in which they were begun,
-whichever is ready first (`SendOrder`). The device lane uses it if `hpccomm.communicator.making` chose it.
+whichever is ready first (`SendOrder`). The device lane uses it if `hpccomm.communicator.creation` chose it.
 """
 
 import threading

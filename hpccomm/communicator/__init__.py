@@ -1,14 +1,13 @@
-"""`Communicator`: a table of its methods, which are functions over one core.
+"""The public class `Communicator`, and what its methods do, as functions over the core of a call (`hpccomm.calls.core`).
 
-- `communicator`: the class. `collectives`, `reductions`, `uneven`, `messages`, `arrivals`,
-  `objects`, `memory`, `planning`, `groups`: its methods, the functions that take `self`.
-- `counts`, `windows`: calls that list counts; one-sided memory. `mesh`, `grid`: ranks in named dimensions, or in
-  a Cartesian grid. `halo`: ghost cells.
-- `core`: the state of one communicator; how a collective call is carried out. `prepared_calls`:
-  decides calls, and finds what was decided before. `call_sink`: takes calls instead of issuing
-  them.
-- `creation`, `making`: make a communicator, and the lane of its device arrays.
-- `lanes`: carry out calls, by kind of memory.
+- `communicator`: the class, with all methods and their docstrings.
+- `uneven`, `packing`: collectives on blocks of different sizes; arrays as they are, and blocks along any axis.
+- `messages`, `arrivals`, `objects`: messages of arrays; receives of any sender, tag or size, and probes; Python objects.
+- `memory`, `windows`, `turns`: registered memory; one-sided memory; counters, mutexes and turns.
+- `planning`: plans, batches and explanations.
+- `groups`, `grid`, `halo`: communicators of other ones, and their end; ranks in a mesh or a grid; ghost cells.
+- `recording`: every call of the program, in a file.
+- `creation`: makes communicators.
 """
 
 from hpccomm.communicator.communicator import Communicator

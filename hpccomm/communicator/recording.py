@@ -135,6 +135,17 @@ class ProgramRecorder(Hinting):
         How long each rank kept others waiting, on every rank once it has ended by `close`. Printed, it is a table.
     speaks : bool
         Whether rank 0 says where the recording is.
+
+    Examples
+    --------
+    >>> from hpccomm.testing import run_ranks
+    >>> def program(comm):
+    ...     with comm.record() as recorder:
+    ...         comm.barrier()
+    ...     return recorder.recording
+    >>> recording, _ = run_ranks(2, program)
+    >>> list(recording.operations()), len(recording.calls["begin"])
+    (['barrier'], 2)
     """
 
     def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""The backend on NCCL, through CuPy: moves device arrays. `hpccomm.communicator.making` opens it.
+"""The backend on NCCL, through CuPy: moves device arrays. `hpccomm.communicator.creation` opens it.
 
 - `opening` compares the `facts` of all ranks, and creates the backend or borrows the program's communicator.
 - `backend` joins the parts: NCCL's `communicators` and its `collectives`.

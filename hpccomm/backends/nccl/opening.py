@@ -1,4 +1,4 @@
-"""Creates the NCCL backend of a communicator, for `hpccomm.communicator.making`.
+"""Creates the NCCL backend of a communicator, for `hpccomm.communicator.creation`.
 
 An NCCL communicator of the program's (``nccl=``) is borrowed: hpccomm calls it, and leaves its end to its
 owner. The places of its pointer are:

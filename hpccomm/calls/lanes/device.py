@@ -1,6 +1,6 @@
 """The lane of arrays in the memory of one rank's device: calls on streams.
 
-`hpccomm.communicator.making` makes it with one of the three device dispatches. `DeviceEnd` ends its calls: at
+`hpccomm.communicator.creation` makes it with one of the three device dispatches. `DeviceEnd` ends its calls: at
 a close, an abort, or the exit.
 """
 

@@ -1,4 +1,4 @@
-"""The lane of arrays in host memory. `hpccomm.communicator.making` makes it."""
+"""The lane of arrays in host memory. `hpccomm.communicator.creation` makes it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

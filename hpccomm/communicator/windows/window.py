@@ -59,6 +59,22 @@ class Window(calls.WindowCalls):
         Elements of each rank's memory.
     dtype : dtype
         Of the elements, on all ranks.
+
+    Examples
+    --------
+    Each rank writes its number to its right neighbor and signals it.
+
+    >>> import hpccomm
+    >>> import numpy as np
+    >>> with hpccomm.new_comm("loopback") as comm:
+    ...     mine = np.full(1, -1)
+    ...     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    ...     with comm.window(mine) as window:
+    ...         window.put(np.array([comm.rank]), right)
+    ...         window.signal(right)
+    ...         window.wait_signal(left)
+    ...         print(mine)
+    [0]
     """
 
     def __init__(
