@@ -123,6 +123,15 @@ class RankPart:
 class ProgramRecorder(Hinting):
     """Records the calls of a program. Made by `Communicator.record`; use it in a ``with`` statement.
 
+    >>> from hpccomm.testing import run_ranks
+    >>> def program(comm):
+    ...     with comm.record() as recorder:
+    ...         comm.barrier()
+    ...     return recorder.recording
+    >>> recording, _ = run_ranks(2, program)
+    >>> list(recording.operations()), len(recording.calls["begin"])
+    (['barrier'], 2)
+
     Attributes
     ----------
     path : Path or None
@@ -135,17 +144,6 @@ class ProgramRecorder(Hinting):
         How long each rank kept others waiting, on every rank once it has ended by `close`. Printed, it is a table.
     speaks : bool
         Whether rank 0 says where the recording is.
-
-    Examples
-    --------
-    >>> from hpccomm.testing import run_ranks
-    >>> def program(comm):
-    ...     with comm.record() as recorder:
-    ...         comm.barrier()
-    ...     return recorder.recording
-    >>> recording, _ = run_ranks(2, program)
-    >>> list(recording.operations()), len(recording.calls["begin"])
-    (['barrier'], 2)
     """
 
     def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Calls on a window: what all have in common, and the atomic methods, which `window` takes from here.
+"""Calls on a window: what all have in common, and the atomic ones.
 
 On one rank's memory the atomic ones happen one after the other. All of them, MPI's lock-free operations too if they
 were used, must hold one lock: MPI's are not atomic with a reduction that a rank folds itself. So every one of them
@@ -37,7 +37,7 @@ from hpccomm.topology import check_rank
 
 
 class WindowCalls(Hinting):
-    """The state that calls on a window share, and how they are carried out."""
+    """The state that calls on a window share, how they are carried out, and the atomic calls."""
 
     _mpi4py = "Win."
 
@@ -95,121 +95,214 @@ class WindowCalls(Hinting):
             )
         return peer, start
 
+    def accumulate(
+        self,
+        x: Any,
+        dst: int,
+        offset: int = 0,
+        op: Op | WindowOp = ReduceOp.SUM,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
+
+        Parameters
+        ----------
+        x : array
+            Of any shape, and the window's dtype.
+        dst : int
+            Whose memory; the own rank too.
+        offset : int
+            The first element folded into, in elements.
+        op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
+            As for collectives, with their meanings, except AVG, since the number of accumulating ranks
+            is unknown. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes
+            every dtype.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._call("accumulate"):
+            data = self._checked(x, "x", written=False)
+            op = self._reduction(op)
+            if op is WindowOp.NO_OP:
+                raise UsageError(
+                    "op is WindowOp.NO_OP, by which accumulate does nothing; use fetch_and_op, which "
+                    "returns what is there"
+                )
+            peer, start = self._place("dst", dst, offset, data.size)
+            steps = self._access.fold(data, peer, start, op)
+            self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
+
+    def fetch_and_op(
+        self,
+        x: Any,
+        dst: int,
+        offset: int = 0,
+        op: Op | WindowOp = ReduceOp.SUM,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold x into rank `dst`'s memory, and return what was there before. Blocks until it is done.
+
+        Nothing comes between the reading and the folding: see *Atomicity* of `Window`. An array of several
+        elements is folded as a whole, so that no other such call sees a part of it.
+
+        Parameters
+        ----------
+        x : array or number
+            An array of any shape and the window's dtype; or a number that this dtype holds, which is one
+            element.
+        dst : int
+            Whose memory; the own rank too.
+        offset : int
+            The first element folded into, in elements.
+        op : ReduceOp, premul_sum(factor), callable, or WindowOp
+            As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
+            every dtype.
+        out : array, optional
+            Takes the old values: an array of x's size and dtype. It may be x.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Returns
+        -------
+        array or NumPy scalar
+            `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
+            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        counted = out is None and x.__class__ is dst.__class__ is offset.__class__ is int
+        if counted:
+            counter = self._counters.get((dst, offset, id(op)))  # to hash a reduction takes longer
+            if counter is not None and self._least <= x <= self._most:
+                return _count(self._core, counter, x, timeout)
+        with self._call("fetch_and_op"):
+            data = self._elements(x, "x")
+            given, op = op, self._reduction(op)
+            peer, start = self._place("dst", dst, offset, data.size)
+            old, result = self._old(x, data, out)
+            steps = self._access.fold(data, peer, start, op, old)
+            self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
+            counting = self._access.counting(peer, start, op) if counted and given is op else None
+            if counting is not None:
+                label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
+                prepared = PreparedCall(calls, label, counting, ordered=False)
+                self._counters[dst, offset, id(op)] = prepared, [0]
+        return result[()] if out is None and isinstance(x, SCALARS) else result
+
+    def compare_and_swap(
+        self,
+        x: Any,
+        compare: Any,
+        dst: int,
+        offset: int = 0,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Write x to an element of rank `dst`'s memory if it equals `compare`; return what was there.
+
+        Nothing comes between the comparison and the writing: see *Atomicity* of `Window`. It blocks until it
+        is done. x was written exactly if the result equals `compare`. Elements are compared by their bits:
+        a NaN equals the same NaN, and 0.0 is not -0.0.
+
+        Parameters
+        ----------
+        x : array or number
+            The new value: one element of the window's dtype, or a number that this dtype holds.
+        compare : array or number
+            The expected old value, likewise.
+        dst : int
+            Whose memory; the own rank too.
+        offset : int
+            The element, counted from 0.
+        out : array, optional
+            Takes the old value: one element of the same dtype. It may be x.
+        timeout : float, optional
+            Seconds; None is the communicator's, ``math.inf`` none.
+
+        Returns
+        -------
+        array or NumPy scalar
+            `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
+
+        Raises
+        ------
+        UsageError
+            If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if it does
+            not lie in the memory of `dst`. Before anything is written.
+        CommunicationError
+            If the call fails or its deadline passes.
+        """
+        with self._call("compare_and_swap"):
+            data, expected = self._elements(x, "x"), self._elements(compare, "compare")
+            for name, array in (("x", data), ("compare", expected)):
+                if array.size != 1:
+                    raise BufferMismatch(
+                        f"{name} has {array.size} elements, and compare_and_swap takes one; "
+                        "call it for each element"
+                    )
+            peer, start = self._place("dst", dst, offset, 1)
+            old, result = self._old(x, data, out)
+            steps = self._access.compare_and_swap(data, expected, old, peer, start)
+            keep = (x, compare, out)
+            self._issue("compare_and_swap", data.nbytes, steps, keep, timeout, peer)
+        return result[()] if out is None and isinstance(x, SCALARS) else result
+
+    def _reduction(self, op: Op | WindowOp) -> Op | WindowOp:
+        """Return the reduction; raise unless it means something on the elements."""
+        op = recognised(op, self.dtype)
+        if isinstance(op, WindowOp):
+            return op
+        if op is ReduceOp.AVG:
+            raise UnsupportedDtype(
+                "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
+                "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
+            )
+        check(op, self.dtype)
+        try_out(op, self.dtype)
+        return op
+
+    def _elements(self, x: Any, name: str) -> Array:
+        """Return the elements of an array, or that of a number."""
+        x = plain(x)
+        if x.__class__ in NUMBERS:
+            return _element(x, name, self.dtype)
+        return self._checked(x, name, written=False)
+
+    def _old(self, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
+        """Return the memory for what was there, and the result that it belongs to."""
+        if out is None:
+            shape = () if isinstance(x, SCALARS) else host_view(x, "x").shape
+            result = empty_like_kind(x, shape, self.dtype)
+            return flat(host_view(result, "out")), result
+        old = self._checked(out, "out", written=True)
+        if old.size != data.size:
+            raise BufferMismatch(
+                f"out has {old.size} elements and x has {data.size}; give as many in out"
+            )
+        if overlap(data, old) and address(data) != address(old):
+            raise UsageError("x and out overlap; give out=x, or arrays that share no memory")
+        return old, out
+
 
 _ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 """Kinds of dtypes, each of which holds those before it; ml_dtypes has kind V."""
-
-
-def accumulate(
-    self: WindowCalls,
-    x: Any,
-    dst: int,
-    offset: int = 0,
-    op: Op | WindowOp = ReduceOp.SUM,
-    *,
-    timeout: float | None = None,
-) -> None:
-    """Fold x into rank `dst`'s memory, element by element. Blocks until it is done there.
-
-    Parameters
-    ----------
-    x : array
-        Of any shape, and the window's dtype.
-    dst : int
-        Whose memory; the own rank too.
-    offset : int
-        The first element folded into, in elements.
-    op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
-        As for collectives, with their meanings, except AVG, since the number of accumulating ranks
-        is unknown. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes
-        every dtype.
-    timeout : float, optional
-        Seconds; None is the communicator's, ``math.inf`` none.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-        `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    with self._call("accumulate"):
-        data = self._checked(x, "x", written=False)
-        op = _check(self, op)
-        if op is WindowOp.NO_OP:
-            raise UsageError(
-                "op is WindowOp.NO_OP, by which accumulate does nothing; use fetch_and_op, which "
-                "returns what is there"
-            )
-        peer, start = self._place("dst", dst, offset, data.size)
-        steps = self._access.fold(data, peer, start, op)
-        self._issue("accumulate", data.nbytes, steps, (x,), timeout, peer)
-
-
-def fetch_and_op(
-    self: WindowCalls,
-    x: Any,
-    dst: int,
-    offset: int = 0,
-    op: Op | WindowOp = ReduceOp.SUM,
-    *,
-    out: Any = None,
-    timeout: float | None = None,
-) -> Any:
-    """Fold x into rank `dst`'s memory, and return what was there before. Blocks until it is done.
-
-    Nothing comes between the reading and the folding: see *Atomicity* of `Window`. An array of several
-    elements is folded as a whole, so that no other such call sees a part of it.
-
-    Parameters
-    ----------
-    x : array or number
-        An array of any shape and the window's dtype; or a number that this dtype holds, which is one
-        element.
-    dst : int
-        Whose memory; the own rank too.
-    offset : int
-        The first element folded into, in elements.
-    op : ReduceOp, premul_sum(factor), callable, or WindowOp
-        As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
-        every dtype.
-    out : array, optional
-        Takes the old values: an array of x's size and dtype. It may be x.
-    timeout : float, optional
-        Seconds; None is the communicator's, ``math.inf`` none.
-
-    Returns
-    -------
-    array or NumPy scalar
-        `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-        `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    counted = out is None and x.__class__ is dst.__class__ is offset.__class__ is int
-    if counted:
-        counter = self._counters.get((dst, offset, id(op)))  # to hash a reduction takes longer
-        if counter is not None and self._least <= x <= self._most:
-            return _count(self._core, counter, x, timeout)
-    with self._call("fetch_and_op"):
-        data = _elements(self, x, "x")
-        given, op = op, _check(self, op)
-        peer, start = self._place("dst", dst, offset, data.size)
-        old, result = _old(self, x, data, out)
-        steps = self._access.fold(data, peer, start, op, old)
-        self._issue("fetch_and_op", data.nbytes, steps, (x, out), timeout, peer)
-        counting = self._access.counting(peer, start, op) if counted and given is op else None
-        if counting is not None:
-            label, calls = with_peers("fetch_and_op", data.nbytes, (peer,)), self._core.calls
-            prepared = PreparedCall(calls, label, counting, ordered=False)
-            self._counters[dst, offset, id(op)] = prepared, [0]
-    return result[()] if out is None and isinstance(x, SCALARS) else result
 
 
 @in_turn
@@ -222,105 +315,6 @@ def _count(
     prepared, old = counter
     prepared.issue((x, old), None, core.calls.timeout if timeout is None else core.limit(timeout))
     return old[0]
-
-
-def compare_and_swap(
-    self: WindowCalls,
-    x: Any,
-    compare: Any,
-    dst: int,
-    offset: int = 0,
-    *,
-    out: Any = None,
-    timeout: float | None = None,
-) -> Any:
-    """Write x to an element of rank `dst`'s memory if it equals `compare`; return what was there.
-
-    Nothing comes between the comparison and the writing: see *Atomicity* of `Window`. It blocks until it
-    is done. x was written exactly if the result equals `compare`. Elements are compared by their bits:
-    a NaN equals the same NaN, and 0.0 is not -0.0.
-
-    Parameters
-    ----------
-    x : array or number
-        The new value: one element of the window's dtype, or a number that this dtype holds.
-    compare : array or number
-        The expected old value, likewise.
-    dst : int
-        Whose memory; the own rank too.
-    offset : int
-        The element, counted from 0.
-    out : array, optional
-        Takes the old value: one element of the same dtype. It may be x.
-    timeout : float, optional
-        Seconds; None is the communicator's, ``math.inf`` none.
-
-    Returns
-    -------
-    array or NumPy scalar
-        `out`, or a new array of the shape of x; a scalar of the window's dtype if x is a number.
-
-    Raises
-    ------
-    UsageError
-        If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if it does
-        not lie in the memory of `dst`. Before anything is written.
-    CommunicationError
-        If the call fails or its deadline passes.
-    """
-    with self._call("compare_and_swap"):
-        data, expected = _elements(self, x, "x"), _elements(self, compare, "compare")
-        for name, array in (("x", data), ("compare", expected)):
-            if array.size != 1:
-                raise BufferMismatch(
-                    f"{name} has {array.size} elements, and compare_and_swap takes one; "
-                    "call it for each element"
-                )
-        peer, start = self._place("dst", dst, offset, 1)
-        old, result = _old(self, x, data, out)
-        steps = self._access.compare_and_swap(data, expected, old, peer, start)
-        keep = (x, compare, out)
-        self._issue("compare_and_swap", data.nbytes, steps, keep, timeout, peer)
-    return result[()] if out is None and isinstance(x, SCALARS) else result
-
-
-def _check(self: WindowCalls, op: Op | WindowOp) -> Op | WindowOp:
-    """Return the reduction; raise unless it means something on the elements."""
-    op = recognised(op, self.dtype)
-    if isinstance(op, WindowOp):
-        return op
-    if op is ReduceOp.AVG:
-        raise UnsupportedDtype(
-            "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
-            "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
-        )
-    check(op, self.dtype)
-    try_out(op, self.dtype)
-    return op
-
-
-def _elements(self: WindowCalls, x: Any, name: str) -> Array:
-    """Return the elements of an array, or that of a number."""
-    x = plain(x)
-    if x.__class__ in NUMBERS:
-        return _element(x, name, self.dtype)
-    return self._checked(x, name, written=False)
-
-
-def _old(self: WindowCalls, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
-    """Return the memory for what was there, and the result that it belongs to."""
-    if out is None:
-        shape = () if isinstance(x, SCALARS) else host_view(x, "x").shape
-        result = empty_like_kind(x, shape, self.dtype)
-        return flat(host_view(result, "out")), result
-    old = self._checked(out, "out", written=True)
-    if old.size != data.size:
-        raise BufferMismatch(
-            f"out has {old.size} elements and x has {data.size}; give as many in out"
-        )
-    if overlap(data, old) and address(data) != address(old):
-        raise UsageError("x and out overlap; give out=x, or arrays that share no memory")
-    return old, out
 
 
 def _element(number: Any, name: str, dtype: DType) -> Array:

@@ -10,8 +10,8 @@ import numpy as np
 from hpccomm.calls.algorithms import sharing
 from hpccomm.calls.core import Core
 from hpccomm.calls.policy import AUTO
-from hpccomm.communicator.windows import calls
 from hpccomm.communicator.windows.access import Access, Array
+from hpccomm.communicator.windows.calls import WindowCalls
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
@@ -26,7 +26,7 @@ _NOTHING = np.empty(0, np.uint8)
 _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
-class Window(calls.WindowCalls):
+class Window(WindowCalls):
     """Memory of every rank that the others read and write by themselves.
 
     Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap`
@@ -53,15 +53,6 @@ class Window(calls.WindowCalls):
     Use ``with comm.window(x) as window``: leaving the block closes it. An exception leaves it open, as
     closing is collective; the communicator's `finalize` closes it then.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Elements of each rank's memory.
-    dtype : dtype
-        Of the elements, on all ranks.
-
-    Examples
-    --------
     Each rank writes its number to its right neighbor and signals it.
 
     >>> import hpccomm
@@ -75,6 +66,13 @@ class Window(calls.WindowCalls):
     ...         window.wait_signal(left)
     ...         print(mine)
     [0]
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Elements of each rank's memory.
+    dtype : dtype
+        Of the elements, on all ranks.
     """
 
     def __init__(
@@ -174,10 +172,6 @@ class Window(calls.WindowCalls):
             steps = self._access.get(into, peer, start)
             self._issue("get", into.nbytes, steps, (out,), timeout, peer)
         return out
-
-    accumulate = calls.accumulate
-    fetch_and_op = calls.fetch_and_op
-    compare_and_swap = calls.compare_and_swap
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
         """Wait until all that this rank put to `rank` is there. Blocks.
