@@ -27,7 +27,7 @@ from hpccomm.contracts.transport import (
 from hpccomm.errors import BufferMismatch, UsageError, untied
 from hpccomm.memory.views import check_dtype
 from hpccomm.runtime.callpath import PreparedCall, in_turn
-from hpccomm.runtime.dump import ANY_TAG
+from hpccomm.runtime.traffic import ANY_TAG
 from hpccomm.runtime.work import Later
 from hpccomm.settings import check_bool
 from hpccomm.spelling import Hinting

@@ -11,9 +11,9 @@ from hpccomm.contracts.signature import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.reductions import ReduceOp, WindowOp
-from hpccomm.runtime.dump import TURNS
 from hpccomm.runtime.progress import Operation
 from hpccomm.runtime.recorder import LABEL
+from hpccomm.runtime.traffic import TURNS
 from hpccomm.settings import check_int
 from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank

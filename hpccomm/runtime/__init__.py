@@ -3,7 +3,7 @@
 - `engine` carries out the calls of one communicator, with `state` and failure; `callpath` has the functions that each call goes through.
 - `progress` and `work` run asynchronous calls. `pending` watches calls on streams.
 - `waiting` holds every wait of the program's. `service` is the thread that looks, answers and acts on
-  signals. `inquiry`, `verdict` and `deadlock` diagnose late calls.
+  signals. `inquiry`, `verdict`, `deadlock` and `traffic` diagnose late calls.
 - `recorder`, `dump` and `reports` record them. `raised` has the exception that ends the process.
 - `answering` answers other ranks' questions; `clocks` compares clocks.
 

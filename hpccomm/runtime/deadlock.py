@@ -25,9 +25,9 @@ from typing import NamedTuple
 from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, Answer, Facts
 from hpccomm.errors import RankMismatch
 from hpccomm.runtime import answering
-from hpccomm.runtime.dump import BLOCKED_SECONDS, unmatched
 from hpccomm.runtime.recorder import NUMBER, SEQUENCE, CallRecord, Origin
 from hpccomm.runtime.state import CallState
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, unmatched
 from hpccomm.runtime.verdict import numbered
 from hpccomm.units import MOST_NAMED, ranks_named
 

@@ -27,7 +27,6 @@ from hpccomm.errors import (
 )
 from hpccomm.runtime import dump
 from hpccomm.runtime import service as lifetime
-from hpccomm.runtime.dump import BLOCKED_SECONDS, Traffic
 from hpccomm.runtime.progress import ANY_OF, CALL, NOBODY, Task, TaskQueue
 from hpccomm.runtime.recorder import (
     ASYNC,
@@ -53,6 +52,7 @@ from hpccomm.runtime.recorder import (
 )
 from hpccomm.runtime.reports import AbortHook, Hooks, Reports
 from hpccomm.runtime.service import service
+from hpccomm.runtime.traffic import BLOCKED_SECONDS, Traffic
 from hpccomm.runtime.waiting import Gate
 from hpccomm.settings import Settings
 

@@ -12,8 +12,8 @@ from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer, F
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.pairing import odd_ones, unfit
 from hpccomm.contracts.signature import MEMORY, PLAIN, written
-from hpccomm.runtime.dump import has_begun, unmatched, unreceived
 from hpccomm.runtime.progress import FINALIZE
+from hpccomm.runtime.traffic import has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2

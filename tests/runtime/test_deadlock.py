@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hpccomm.contracts.backend import ANSWERED, GONE, STOPPED, Answer
 from hpccomm.contracts.signature import CallFingerprint, of_message, with_peers
 from hpccomm.runtime.deadlock import behind, stuck_with
-from hpccomm.runtime.dump import ANY_TAG, Traffic
 from hpccomm.runtime.recorder import Origin
+from hpccomm.runtime.traffic import ANY_TAG, Traffic
 
 UID = "made up"
 CALLS = 7

@@ -1,11 +1,11 @@
 """Counting messages, those of plans among them."""
 
 from hpccomm.contracts.signature import of_message
-from hpccomm.runtime.dump import OTHERS, Traffic
+from hpccomm.runtime.traffic import OTHERS, Traffic
 
 
 def test_channels_beyond_those_that_are_told_apart_are_counted_together(monkeypatch) -> None:
-    monkeypatch.setattr("hpccomm.runtime.dump.CHANNELS", 2)
+    monkeypatch.setattr("hpccomm.runtime.traffic.CHANNELS", 2)
     traffic = Traffic()
     for tag in (0, 1, 2, 3, 1):
         traffic.cell(5, tag)[0] += 1

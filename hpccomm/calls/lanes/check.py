@@ -33,10 +33,10 @@ from hpccomm.memory.views import View, address
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime import recorder
 from hpccomm.runtime.callpath import PreparedCall
-from hpccomm.runtime.dump import OTHERS, in_words, left_over
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.progress import COMPARED, DIGEST, FINALIZE, Operation, digested
 from hpccomm.runtime.service import keep
+from hpccomm.runtime.traffic import OTHERS, in_words, left_over
 from hpccomm.runtime.verdict import NO_CALL, refusals, side_by_side
 from hpccomm.settings import CHECK_ALL, CHECK_OFF
 

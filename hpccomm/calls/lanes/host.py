@@ -38,9 +38,9 @@ from hpccomm.errors import UsageError
 from hpccomm.memory import views
 from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.runtime.callpath import Kept, PreparedCall
-from hpccomm.runtime.dump import PLANNED
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.progress import Operation, as_one
+from hpccomm.runtime.traffic import PLANNED
 from hpccomm.runtime.waiting import at_once
 from hpccomm.runtime.work import Work
 from hpccomm.schedules.algorithms.partition import offsets

@@ -25,9 +25,9 @@ from hpccomm.memory.cuda.arrays import Queue
 from hpccomm.memory.views import View, view
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.callpath import PreparedCall
-from hpccomm.runtime.dump import Traffic
 from hpccomm.runtime.engine import CallEngine
 from hpccomm.runtime.progress import Operation, as_one
+from hpccomm.runtime.traffic import Traffic
 from hpccomm.runtime.waiting import no_steps
 from hpccomm.runtime.work import Work
 

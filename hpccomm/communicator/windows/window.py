@@ -17,8 +17,8 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Exposure, Pages, Reach, Steps
 from hpccomm.errors import UsageError
 from hpccomm.memory.views import as_bytes
-from hpccomm.runtime.dump import TURNS
 from hpccomm.runtime.service import keep, let_go
+from hpccomm.runtime.traffic import TURNS
 from hpccomm.settings import check_int
 from hpccomm.topology import check_rank
 
