@@ -64,10 +64,10 @@ def _event(pointer: int) -> Event:
         raise CUDARuntimeError(400) from None
 
 
-def destroy(pointer: int) -> None:
+def destroy(event: int) -> None:
     """End an event. Streams that wait for it still do."""
-    find(pointer)
-    del _by_pointer[pointer]
+    find(event)
+    del _by_pointer[event]
 
 
 def record(pointer: int, stream: streams.Stream) -> None:
@@ -124,14 +124,14 @@ def query(pointer: int, *, driver: bool = False) -> int:
     return 0 if event.marker is None or event.marker.soon() else NOT_READY
 
 
-def synchronize(pointer: int) -> None:
+def synchronize(event: int) -> None:
     """Block until an event has come."""
     graphs.forbid_while_capturing()
-    event = find(pointer)
-    _forbid_captured(event)
-    if event.marker is not None:
-        event.marker.wait()
-    event.device.check()
+    found = find(event)
+    _forbid_captured(found)
+    if found.marker is not None:
+        found.marker.wait()
+    found.device.check()
 
 
 def elapsed(start: int, end: int) -> float:

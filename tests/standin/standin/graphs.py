@@ -204,9 +204,9 @@ def find(pointer: int) -> Graph:
         raise CUDARuntimeError(400) from None
 
 
-def destroy(pointer: int) -> None:
+def destroy(graphExec: int) -> None:
     """End a graph; what was launched still runs."""
-    graph = _graphs.pop(pointer, None)
+    graph = _graphs.pop(graphExec, None)
     if graph is not None:
         for communicator in graph.communicators:
             communicator.let_go()

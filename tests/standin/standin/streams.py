@@ -214,17 +214,15 @@ def find(pointer: int, device: int | None = None) -> Stream:
     raise CUDARuntimeError(400)
 
 
-def destroy(pointer: int) -> None:
+def destroy(stream: int) -> None:
     """End a stream; what is on it still runs."""
     with _lock:
-        stream = _by_pointer.pop(pointer, None)
-        if stream is None:
-            raise CUDARuntimeError(400)
-        if stream.completed == stream.issued:
-            stream.device.streams.remove(stream)
+        found = _by_pointer.pop(stream)
+        if found.completed == found.issued:
+            found.device.streams.remove(found)
             return
     # The legacy default stream must still wait for what runs.
-    stream._append(lambda: stream.device.streams.remove(stream))
+    found._append(lambda: found.device.streams.remove(found))
 
 
 def await_driver(device: devices.Device, what: str = "") -> None:

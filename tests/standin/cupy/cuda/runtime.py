@@ -15,6 +15,12 @@ streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidat
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = 0, 1, 2, 3
+getDeviceCount, getDevice = devices.count, devices.current
+streamDestroy, graphExecDestroy = streams.destroy, graphs.destroy
+eventCreateWithFlags, eventDestroy, eventSynchronize = (
+    events.create, events.destroy, events.synchronize,
+)  # fmt: skip
+eventElapsedTime = events.elapsed
 _pinned: dict[int, heap.Block] = {}
 _allocated: dict[int, heap.Block] = {}
 
@@ -35,14 +41,6 @@ def driverGetVersion() -> int:
 
 def runtimeGetVersion() -> int:
     return 12090
-
-
-def getDeviceCount() -> int:
-    return devices.count()
-
-
-def getDevice() -> int:
-    return devices.current()
 
 
 def setDevice(device: int) -> None:
@@ -188,10 +186,6 @@ def streamCreateWithPriority(flags: int, priority: int) -> int:
     return streams.create(flags, min(0, max(-5, priority))).pointer
 
 
-def streamDestroy(stream: int) -> None:
-    streams.destroy(stream)
-
-
 def _not_captured(stream: int) -> streams.Stream:
     there = streams.find(stream)
     if there.capture is not None:
@@ -246,29 +240,9 @@ def graphLaunch(graphExec: int, stream: int) -> None:
     graphs.launch(graphExec, streams.find(stream))
 
 
-def graphExecDestroy(graphExec: int) -> None:
-    graphs.destroy(graphExec)
-
-
-def eventCreateWithFlags(flags: int) -> int:
-    return events.create(flags)
-
-
-def eventDestroy(event: int) -> None:
-    events.destroy(event)
-
-
-def eventElapsedTime(start: int, end: int) -> float:
-    return events.elapsed(start, end)
-
-
 def eventQuery(event: int) -> int:
     return events.query(event)
 
 
 def eventRecord(event: int, stream: int) -> None:
     events.record(event, streams.find(stream))
-
-
-def eventSynchronize(event: int) -> None:
-    events.synchronize(event)
