@@ -85,8 +85,7 @@ def device(number: int | None = None) -> Device:
     """Return a device by its number, by default the calling thread's current one."""
     if number is None:
         number = touch()
-    if not 0 <= number < count():
-        raise CUDARuntimeError(101)
+    count()
     return _all()[number]
 
 
@@ -123,8 +122,6 @@ def used(number: int) -> bool:
 
 def use(number: int) -> None:
     """Make a device the calling thread's current one, with a context, as from CUDA 12 on."""
-    if not 0 <= number < count():
-        raise CUDARuntimeError(101)
     _local.__dict__.setdefault("used", {0}).add(number)
     _local.device = number
     touch()

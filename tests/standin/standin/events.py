@@ -54,14 +54,7 @@ def create(flags: int) -> int:
 def find(pointer: int) -> Event:
     """Return an event by its number."""
     devices.touch()
-    return _event(pointer)
-
-
-def _event(pointer: int) -> Event:
-    try:
-        return _by_pointer[pointer]
-    except KeyError:
-        raise CUDARuntimeError(400) from None
+    return _by_pointer[pointer]
 
 
 def destroy(event: int) -> None:
@@ -114,7 +107,7 @@ def query(pointer: int, *, driver: bool = False) -> int:
         if driver and not devices.has_current():
             return 201
         graphs.forbid_while_capturing()
-        event = _event(pointer) if driver else find(pointer)
+        event = _by_pointer[pointer] if driver else find(pointer)
         _forbid_captured(event)
         streams.await_driver(event.device, "" if driver else "eventQuery")
         if event.device.error:
