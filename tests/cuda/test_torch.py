@@ -57,7 +57,7 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS)
 def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monkeypatch):
     torch, control = import_module("torch"), import_module("standin.control")
-    calls = import_module("hpccomm.torch.group")
+    module = import_module("hpccomm.torch.group")
     own = set()
     monkeypatch.setattr(  # all streams lag behind those on which the program goes on
         control, "late", lambda: time.sleep(0.02 * (threading.current_thread().name not in own))
@@ -72,8 +72,7 @@ def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monk
             program(comm)
 
     def program(comm):
-        group = calls.GroupCalls()
-        group._over(comm)
+        group = module.HpccommGroup(comm, "0", None)
         x = torch.full((COUNT,), comm.rank + 1.0, device="cuda")
         parts = [torch.zeros(COUNT, device="cuda") for _ in range(comm.size)]
         turned = torch.ones((COUNT, 2), device="cuda").t()
