@@ -8,10 +8,10 @@ from numpy.typing import DTypeLike
 
 from hpccomm.calls.core import Core
 from hpccomm.communicator import groups, memory, planning
-from hpccomm.communicator.arrivals import Message, Rank, Tag, probed, received_object
+from hpccomm.communicator.arrivals import Message, probed, received_object
 from hpccomm.communicator.grid import Grid, Mesh
 from hpccomm.communicator.messages import exchange_arrays, receive_array, send_array
-from hpccomm.communicator.objects import exchange_pickled, receive_pickled, send_pickled
+from hpccomm.communicator.objects import Rank, Tag, exchange_pickled, receive_pickled, send_pickled
 from hpccomm.communicator.packing import along, broadcast_to_out
 from hpccomm.communicator.planning import Batch, Plan
 from hpccomm.communicator.turns import Counter, Mutex, turn

@@ -10,7 +10,8 @@ from numpy import empty, may_share_memory, ndarray
 
 from hpccomm.calls.core import Core
 from hpccomm.calls.lanes import Call, MessageRequest
-from hpccomm.communicator.arrivals import Rank, Tag, received
+from hpccomm.communicator.arrivals import received
+from hpccomm.communicator.objects import Rank, Tag
 from hpccomm.communicator.packing import Packing
 from hpccomm.contracts.transport import ANY
 from hpccomm.errors import UsageError
