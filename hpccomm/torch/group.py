@@ -187,6 +187,23 @@ class GroupCalls:
         ]
         return self._issue(calls, how, result, stage)
 
+    def _to_single(
+        self,
+        name: str,
+        outputs: Any,
+        inputs: Any,
+        how: CallTerms,
+        *arguments: Any,
+        reduced: bool = False,
+    ) -> CompletedWork:
+        """Make a call for each pair of an output and an input, whose blocks lie one behind the other."""
+        stage, result, calls = Staging(), tensors(outputs), []
+        for out, x in zip(result, tensors(inputs), strict=True):
+            flat = array(contiguous(x), reduced=reduced).reshape(-1)
+            into = {"out": stage.out(out, reduced=reduced).reshape(-1)}
+            calls.append(Issued(name, (flat, *arguments), into))
+        return self._issue(calls, how, result, stage)
+
     def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce each tensor, in place. A sum of sparse ones is sparse."""
         result, how = tensors(given), terms(rest, named)
@@ -238,16 +255,8 @@ class GroupCalls:
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
     ) -> CompletedWork:
         """Reduce tensors; each rank gets its block."""
-        how, result, stage = terms(rest, named), tensors(outputs), Staging()
-        calls = [
-            Issued(
-                "reduce_scatter",
-                (array(contiguous(x), reduced=True).reshape(-1), how.op),
-                {"out": stage.out(out, reduced=True).reshape(-1)},
-            )
-            for out, x in zip(result, tensors(inputs), strict=True)
-        ]
-        return self._issue(calls, how, result, stage)
+        how = terms(rest, named)
+        return self._to_single("reduce_scatter", outputs, inputs, how, how.op, reduced=True)
 
     reduce_scatter_single = _reduce_scatter_base = reduce_scatter_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -279,16 +288,7 @@ class GroupCalls:
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
     ) -> CompletedWork:
         """Collect each rank's tensor, one behind the other."""
-        how, result, stage = terms(rest, named), tensors(outputs), Staging()
-        calls = [
-            Issued(
-                "all_gather",
-                (array(contiguous(x)).reshape(-1),),
-                {"out": stage.out(out).reshape(-1)},
-            )
-            for out, x in zip(result, tensors(inputs), strict=True)
-        ]
-        return self._issue(calls, how, result, stage)
+        return self._to_single("all_gather", outputs, inputs, terms(rest, named))
 
     all_gather_single = _allgather_base = all_gather_single_coalesced
     allgather_into_tensor_coalesced = all_gather_single_coalesced
