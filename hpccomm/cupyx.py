@@ -68,7 +68,7 @@ class NCCLBackend:
     Attributes
     ----------
     comm : Communicator
-        What the calls go to, for all that cupyx does not have.
+        The communicator of the calls, for all that cupyx does not have.
     rank : int
         As given.
 

@@ -54,7 +54,7 @@ def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     Parameters
     ----------
     x : array
-        Of the same shape and dtype on all ranks.
+        An array of the same shape and dtype on all ranks.
     op : ReduceOp, PremulSum or callable
         As in `hpccomm.Communicator.all_reduce`.
     comm : Communicator
@@ -63,7 +63,7 @@ def all_reduce(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     Returns
     -------
     jax.Array
-        Of the shape and dtype of x.
+        An array of the shape and dtype of x.
     """
     return start(TracedCall(comm, "all_reduce", (op,)), x)
 
@@ -74,7 +74,7 @@ def all_gather(x: Any, *, comm: Communicator) -> Any:
     Parameters
     ----------
     x : array
-        Of the same shape and dtype on all ranks.
+        An array of the same shape and dtype on all ranks.
     comm : Communicator
         Its ranks.
 
@@ -92,7 +92,7 @@ def reduce_scatter(x: Any, op: Op = ReduceOp.SUM, *, comm: Communicator) -> Any:
     Parameters
     ----------
     x : array
-        Of the same shape and dtype on all ranks; the number of ranks divides axis 0.
+        An array of the same shape and dtype on all ranks; the number of ranks divides axis 0.
     op : ReduceOp, PremulSum or callable
         As in `hpccomm.Communicator.reduce_scatter`. ``SUM``, ``AVG`` and `premul_sum` have a gradient.
     comm : Communicator
@@ -119,7 +119,7 @@ def all_to_all(x: Any, *, comm: Communicator) -> Any:
     Returns
     -------
     jax.Array
-        Of the shape and dtype of x.
+        An array of the shape and dtype of x.
     """
     return start(TracedCall(comm, "all_to_all"), x)
 
@@ -130,7 +130,7 @@ def broadcast(x: Any, root: int = 0, *, comm: Communicator) -> Any:
     Parameters
     ----------
     x : array
-        Of the same shape and dtype on all ranks; only the root's values count.
+        An array of the same shape and dtype on all ranks; only the root's values count.
     root : int
         The rank whose values are sent.
     comm : Communicator
@@ -139,7 +139,7 @@ def broadcast(x: Any, root: int = 0, *, comm: Communicator) -> Any:
     Returns
     -------
     jax.Array
-        Of the shape and dtype of x.
+        An array of the shape and dtype of x.
     """
     return start(TracedCall(comm, "broadcast", (root,)), x)
 
@@ -152,7 +152,7 @@ def send_recv(
     Parameters
     ----------
     x : array
-        What is sent.
+        The array that is sent.
     dst : int or None
         The receiver; None sends nothing.
     src : int or None
@@ -161,14 +161,14 @@ def send_recv(
         Has the shape and dtype of what is received, and is the result where `src` is None, such as the border of a
         domain. By default zeros like x.
     tag : int
-        Of both messages.
+        The tag of both messages.
     comm : Communicator
         Its ranks.
 
     Returns
     -------
     jax.Array
-        What has been received.
+        The received array.
     """
     x = array(x)
     other = jnp.zeros_like(x) if out is None else array(out)
@@ -223,9 +223,9 @@ class TracedCall:
     Attributes
     ----------
     comm : Communicator
-        What is called.
+        The communicator that is called.
     name : str
-        Of the call.
+        The call's name.
     arguments : tuple
         The others than arrays.
     site : tuple or None

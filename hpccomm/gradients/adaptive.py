@@ -97,7 +97,7 @@ def typical(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
     Parameters
     ----------
     steps : sequence of sequences of float
-        By step, the seconds of each parameter, as in `Measurements`.
+        For each step, the seconds of each parameter, as in `Measurements`.
     """
     return tuple(median(seconds) for seconds in zip(*steps, strict=True))
 
@@ -192,7 +192,7 @@ def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
     Parameters
     ----------
     measured : Measurements
-        Of all ranks, see `merge`.
+        The measurements of all ranks, see `merge`.
     settings : ReductionSettings
         The present ones. The settings that are not chosen stay.
     """
@@ -255,7 +255,7 @@ class WarmUp:
     filled : sequence of Parameter
         In the order in which buckets are filled, see `ordered`.
     buckets : sequence of Bucket
-        Of the layout.
+        The layout's buckets.
     steps : int
         Number of steps to measure.
     """

@@ -237,9 +237,9 @@ class Buckets:
         Parameters
         ----------
         name : str
-            Of the parameter.
+            The parameter's name.
         array : ndarray or None
-            What `source` returned.
+            The result of `source`.
         back : bool
             Whether the array gets the result.
 

@@ -34,7 +34,7 @@ class Exchange:
     Attributes
     ----------
     rank, size : int
-        Of the ranks that exchange compressed gradients.
+        This rank, and the number of ranks that exchange compressed gradients.
     scale : float
         What gradients may be multiplied by before they are narrowed, and divided by afterwards, so that small ones
         survive: the loss scale; 1 without one.
@@ -408,7 +408,7 @@ class MixedPrecision:
     Attributes
     ----------
     wire_dtype : {"float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
-        What is sent: 2 bytes an element, or 1, twice.
+        The dtype that is sent: 2 bytes an element, or 1, twice.
     error_feedback : bool
         Whether what rounding took is added in the next step. Takes 4 bytes an element.
     """

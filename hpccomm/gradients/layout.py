@@ -169,7 +169,7 @@ class FlatMemory:
     Parameters
     ----------
     bucket : Bucket
-        What lies where.
+        The places of the arrays.
     memory : ndarray, 1-D
         At least as long as the bucket. What lies behind it belongs to others.
 

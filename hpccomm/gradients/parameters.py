@@ -129,9 +129,9 @@ class Parameter:
     name : str
         Unique in the model.
     shape : tuple of int
-        Of the parameter and of its gradient.
+        The shape of the parameter and of its gradient.
     dtype : dtype
-        Of both: a real floating type.
+        The dtype of both: a real floating type.
     on_device : bool
         Whether both lie in the memory of a device.
     """
@@ -177,9 +177,9 @@ class Bucket:
     index : int
         Buckets are reduced in this order.
     dtype : dtype
-        Of all its gradients.
+        The dtype of all its gradients.
     parameters : tuple of Parameter
-        Whose gradients lie in it, in this order.
+        The parameters whose gradients lie in it, in this order.
     offsets : tuple of int
         The first element of each gradient.
     length : int

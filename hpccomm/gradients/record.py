@@ -39,7 +39,7 @@ class BucketStatistics:
     Attributes
     ----------
     index : int
-        Of the bucket.
+        The bucket's number.
     calls : int
         How often it was reduced.
     nbytes : int
@@ -88,7 +88,7 @@ class Statistics:
     blocked_seconds : float
         Time that this rank waited in ``sync``, ``wait`` and ``wait_for`` for reductions, and for ranks that were late.
     memory_bytes : int
-        What the compressor keeps from step to step on this rank.
+        State that the compressor keeps from step to step on this rank, in bytes.
     buckets : tuple of BucketStatistics
         Of the present layout. The seconds of ``sync``, which reduces buckets together, are divided by their bytes.
     """

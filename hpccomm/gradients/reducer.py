@@ -248,7 +248,7 @@ class Reducer:
     group : RankGroup
         The ranks.
     buckets : Buckets
-        What is reduced.
+        The buckets that are reduced.
     settings : ReductionSettings
         Equal on all ranks.
     urgent : sequence of int

@@ -303,7 +303,7 @@ class Model:
     arrays : dict of Parameter to ndarray
         The parameters in the order of the forward pass.
     settings : ReductionSettings
-        Of the reductions.
+        The reductions' settings.
     owners : dict of str to object
         Parameters that have gradients of their own.
     """
@@ -329,9 +329,9 @@ class Model:
         Returns
         -------
         Model
-            What `make` returned.
+            The result of `make`.
         list of str
-            What differs from this one, as sentences.
+            The differences from this one, as sentences.
         """
 
         def checked() -> tuple[Model, dict[str, str]]:

@@ -63,9 +63,9 @@ class Shard:
     parameters, gradients : FlatMemory
         All of the bucket. Padding is 0.
     values : ndarray, 1-D
-        What this rank updates: its part of the parameters, or their float32 masters.
+        The elements that this rank updates: its part of the parameters, or their float32 masters.
     state : dict of str to ndarray
-        Of the length and order of `values`.
+        Arrays of the length and order of `values`.
     reduce, collect : callable
         The calls that `plan` has planned.
     """

@@ -168,9 +168,9 @@ class GradientSync(Hinting):
         Parameters
         ----------
         model : Model
-            What all ranks agreed on.
+            The model on which all ranks agreed.
         changes : sequence of str
-            What has changed in the model, for the log.
+            Changes of the model, for the log.
         readiness : sequence of str, optional
             As in `ordered`.
         """
@@ -312,7 +312,7 @@ class GradientSync(Hinting):
         Parameters
         ----------
         name : str
-            Of the parameter.
+            The parameter's name.
         grad : array, optional
             Is copied; or added, if there is a gradient of earlier micro-steps. None means that the gradient lies
             in `gradients` already. A PyTorch parameter's own ``.grad`` gets the result in `wait` as well.

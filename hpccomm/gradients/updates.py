@@ -46,9 +46,9 @@ class Update:
         Parameters
         ----------
         parameter, gradient : ndarray, 1-D, of one length
-            Of the shard.
+            The shard's elements.
         state : mapping of str to ndarray
-            Of the same length, by name.
+            Arrays of the same length, by name.
         step : int
             From 1.
         """

@@ -35,7 +35,7 @@ class Query:
     collective : str or None
     size : int or None
     dtype : str or None
-        Of rows; a run without such a row is not found, and no recording is.
+        Figures of rows; a run without such a row is not found, and no recording is.
     since, until : datetime or None
         When it started, with a time zone; `until` is not included.
     host : str or None
@@ -94,7 +94,7 @@ class SearchResult(NamedTuple):
     found : list of SearchHit
         Runs, by the time at which they started.
     recordings : list of Recording
-        Likewise.
+        Recordings, by the time at which they started.
     damage : list of str
         Unreadable parts, with the name of the file.
     files : int

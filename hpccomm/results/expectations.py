@@ -435,7 +435,7 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
     Parameters
     ----------
     name : str
-        Of the file, for messages.
+        The file's name, for messages.
     content : mapping
         Its contents.
 

@@ -44,7 +44,7 @@ def document(
     ended : datetime, optional
         When the run ended; without it the document has no ``end_time``.
     errors : sequence of str
-        What went wrong.
+        Errors that the run met.
     whole : bool
         Whether these are all rows; else there is nothing that sums them up.
 

@@ -99,7 +99,7 @@ def without_end(held: bool | None, there: str) -> str:
     Parameters
     ----------
     held : bool or None
-        What `held` said.
+        The result of `held`.
     there : str
         Where its writer runs, without the domain; empty if that is not known.
     """
@@ -132,7 +132,7 @@ class Others(NamedTuple):
     Attributes
     ----------
     hosts : sequence of str
-        Of each rank.
+        The host of each rank.
     before, during : sequence of float
         For each rank, the part of the cores that it may use: while the ranks rested before the run, and from then until its
         end; -1 if unknown.

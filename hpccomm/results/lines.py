@@ -94,7 +94,7 @@ def encode(
     section : str
         Name of the run or recording.
     number : int
-        Of the first line, from 0.
+        The number of the first line, from 0.
     added : sequence of Line
         The lines.
     ends : sequence of int
@@ -149,7 +149,7 @@ class StoredLines:
     form : TableForm
         The table.
     places : mapping of str to DataPlace
-        Of the table and the arrays.
+        Where the table and the arrays lie.
     count : int or None
         Lines that are written; None if that is damaged. All whole ones are then given.
 

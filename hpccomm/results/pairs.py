@@ -87,7 +87,7 @@ class MeasuredPairs:
     small, large : int
         Bytes of the messages.
     seconds : float
-        That all of it took.
+        Duration of all measurements.
     others : Others
         What other processes took of the cores meanwhile.
     """

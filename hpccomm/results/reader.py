@@ -60,7 +60,7 @@ class Examined(NamedTuple):
     runs : list of Run
         Oldest first, without damaged parts.
     recordings : list of Recording
-        Likewise.
+        Oldest first, without damaged parts.
     damage : list of str
         Damaged parts, with the name of the run or recording.
     """
@@ -336,7 +336,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     Parameters
     ----------
     path, name : Path, str
-        Of the recording.
+        The recording's file and name.
     parts : mapping of int to Recording
         The part of each rank; at least one. A note says which are missing.
     """

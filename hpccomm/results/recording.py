@@ -226,7 +226,7 @@ class Recording:
     groups : tuple of RecordedGroup
         The communicators.
     signatures : tuple of CallSignature
-        What calls have in common.
+        The signatures that calls refer to by number.
     calls : Calls
         The calls, and the marks of steps.
     status : str
@@ -237,7 +237,7 @@ class Recording:
     steps : ndarray
         The steps of a training: a line each, with the fields of `TrainingStep`.
     buckets : tuple of TrainingBucket
-        Of all layouts of its gradients, oldest first.
+        The buckets of all layouts of its gradients, oldest first.
     notes : tuple of TrainingNote
         Oldest first.
     clock : tuple of (int, int, int)

@@ -66,7 +66,7 @@ class RecordingWriter:
     path : path-like
         The file. One that holds runs and recordings keeps them.
     facts : RecordingFacts
-        Of this recording.
+        The recording's facts.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class RecordingWriter:
         calls : mapping of str to ndarray
             By the names of `hpccomm.results.recording.CALL_COLUMNS`. Their signatures are there.
         rank : int
-            Of the program.
+            The rank in the program.
 
         Raises
         ------

@@ -42,11 +42,11 @@ class Run:
     numbers : tuple of int
         The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
     damage : tuple of str
-        What of its rows, timings and its end is damaged, and left out here.
+        The damaged parts of its rows, timings and end, which are left out here.
     position : int
-        Of the run in its file, from 1.
+        The run's place in its file, from 1.
     timings : tuple of Timing
-        Of each row.
+        How each row was timed.
     entries : mapping of str to object
         Further facts, as JSON: what ``hpccomm tune`` and ``hpccomm perf pairs`` found.
     """

@@ -299,7 +299,7 @@ class TableForm(NamedTuple):
     name : str
         Its name in the file.
     own : tuple of Column
-        What its lines hold.
+        The columns that its lines hold.
     beside : tuple of BesideArray
         The arrays.
     """

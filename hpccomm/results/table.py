@@ -292,7 +292,7 @@ def footer(
     Parameters
     ----------
     tally : TableTally
-        Of all rows of the table.
+        The count of all rows of the table.
     collective : str
         Name of the collective.
     most : float, optional
@@ -367,7 +367,7 @@ def run_text(
     statistics : bool
         Whether what `repetitions_text` gives stands behind each block.
     timings : sequence of Timing or None
-        Of each row, if there are any.
+        How each row was timed, if that is known.
     """
     text: list[str] = []
 
@@ -516,7 +516,7 @@ def rates_text(
     info : RunInfo
         Facts of the run.
     rows : sequence of Row
-        What was measured.
+        The measurements.
     samples : callable
         Gives the seconds of a row's repetitions, shape ``(repetitions, ranks)``, or None, by its index. From them each
         line names the slowest rank, if there are several nodes.

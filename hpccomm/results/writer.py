@@ -47,7 +47,7 @@ class Writer:
         for both is laid out at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
         file.
     expected_isolated : int
-        Likewise, isolated repetitions.
+        Likely number of isolated repetitions, over all rows.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Writer:
         Parameters
         ----------
         name : str
-            Of the entry.
+            The entry's name.
         entry : mapping
             JSON.
 

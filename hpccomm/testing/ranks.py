@@ -97,7 +97,7 @@ def run_ranks(
     ranks_per_node : int, optional
         Make the ranks look as if this number shared a node; None is all.
     options : CommOptions, optional
-        Of the communicators.
+        The communicators' options.
     backend : str
         As in `new_comm`; a backend that runs on threads. ``"loopback"`` has device arrays staged
         through host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
@@ -108,7 +108,7 @@ def run_ranks(
     Returns
     -------
     list
-        What `function` returned, by rank.
+        The result of `function` on each rank.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def init(*, timeout: timedelta | None = None, **options: Any) -> None:
     timeout : timedelta, optional
         Deadline of the default group's calls; None is c10d's, half an hour.
     **options
-        Of ``init_process_group``, such as ``device_id``.
+        Options of ``init_process_group``, such as ``device_id``.
 
     Raises
     ------

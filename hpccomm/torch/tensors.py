@@ -140,7 +140,7 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any shape.
+        A contiguous tensor of any shape.
     reduced : bool
         Whether its elements are reduced. Where NumPy and hpccomm lack a dtype, bytes are moved.
 

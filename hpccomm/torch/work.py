@@ -126,7 +126,7 @@ class PendingWork(CompletedWork):
     work : hpccomm.Work
         The call.
     result : sequence of torch.Tensor
-        What c10d passed to be filled.
+        The tensors that c10d passed to be filled.
     settles : sequence of callable
         Copy results to where they belong.
     progresses : bool

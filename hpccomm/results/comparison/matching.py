@@ -264,7 +264,7 @@ class MatchedCases(NamedTuple):
     Attributes
     ----------
     values : dict of CaseKey to CaseValues
-        Of each case of both sides.
+        The values of each case that both sides have.
     only_base, only_new : tuple of CaseKey
         The cases of one side alone.
     passes : bool
@@ -382,7 +382,7 @@ def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Match
     Parameters
     ----------
     base, new : sequence of LaunchRow
-        What was measured of each.
+        The measurements of each.
     """
     sides: tuple[CaseRows, CaseRows] = ({}, {})
     for cases, rows in zip(sides, (base, new), strict=True):

@@ -103,7 +103,7 @@ class CaseVerdict:
     case : CaseKey
         The case.
     values : CaseValues
-        What the launches took.
+        The times of the launches.
     ratio : Ratio
         New over base.
     p_slower, p_faster : float
@@ -148,7 +148,7 @@ class Comparison:
     machines : tuple of str
         Permitted differences of the machines.
     names : tuple of str
-        Of the two variants; empty if the sides are not variants.
+        The names of the two variants; empty if the sides are not variants.
     unit : str
         The things with one value each: ``launches``, or ``passes`` within one launch.
     others : str
@@ -259,7 +259,7 @@ def compare_passes(
     matched : MatchedCases
         A value for each pass, as `hpccomm.results.comparison.matching.matched_passes` gives them.
     names : tuple of str
-        Of the variants.
+        The variants' names.
     rules : Rules, optional
         How verdicts are found.
     """
@@ -516,7 +516,7 @@ def as_junit(comparison: Comparison, name: str) -> str:
     comparison : Comparison
         The comparison.
     name : str
-        Of the suite of tests.
+        The name of the suite of tests.
     """
     metric = comparison.rules.metric
     suite = ET.Element(

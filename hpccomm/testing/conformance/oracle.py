@@ -51,7 +51,7 @@ def moved(size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0
     size : int
         Number of ranks.
     shape : tuple of int
-        Of each rank's array.
+        The shape of each rank's array.
     dtype : dtype
         One of `MOVABLE`.
     seed : int
@@ -95,7 +95,7 @@ def reduced(
     size : int
         Number of ranks.
     shape : tuple of int
-        Of each rank's array.
+        The shape of each rank's array.
     dtype : dtype
         A dtype with a meaning of `op`.
     seed : int
@@ -230,7 +230,7 @@ def tolerance(op: ReduceOp, dtype: npt.DTypeLike, size: int) -> float:
     op : ReduceOp
         The operation.
     dtype : dtype
-        Of the arrays.
+        The arrays' dtype.
     size : int
         Number of ranks.
 
@@ -307,13 +307,13 @@ class Spec:
         ranks send in each block where they have numbers of their own is these, turned round by rank.
         None: the array is 0-d.
     dtype : dtype
-        Of all arrays.
+        The dtype of all arrays.
     op : ReduceOp, PremulSum or callable
         Where the collective reduces.
     root : int
         Where it has one.
     exclusive : bool
-        Of a scan.
+        Whether a scan leaves out the rank's own contribution.
     results : tuple of str
         Where rank 0 has its result, rank 1, and so on, then from the beginning.
     rest : tuple of int
