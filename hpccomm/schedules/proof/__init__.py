@@ -135,7 +135,7 @@ def prove(*args: Any, **options: Any) -> None:
         An AssertionError that names the rank and its fault, the round and the channel.
     UsageError
         If the collective or algorithm is unknown; if it lacks this form, or a build that folds in
-        rank order; if `ranks`, `segment`, `channels` or `room` is not an integer of at least 1,
+        rank order; if ``ranks``, ``segment``, ``channels`` or ``room`` is not an integer of at least 1,
         `root` is not a rank, or `count`, `topology` or `in_place` does not fit the ranks; if the
         algorithm does not build a schedule.
 
