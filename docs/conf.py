@@ -46,7 +46,10 @@ nitpick_ignore = [
     *(("py:obj", name) for name in ("source", "sources", "target", "timeout")),
     # Names that a docstring finds in its own module, as the page that shows it does not.
     *(("py:obj", name) for name in ("Request", "SEND", "RECV", "SCRATCH", "whole")),
-    *(("py:obj", name) for name in ("Unproven", "prove", "build", "ByMessages", "InMemory")),
+    *(
+        ("py:obj", name)
+        for name in ("Unproven", "prove", "build", "ByMessages", "InMemory", "ranks")
+    ),
     *(("py:obj", name) for name in ("ANSWERED", "GONE", "STOPPED", "SILENT")),
     # Types that aliases stand for, written out by autodoc; Python's documentation is not linked.
     *(("py:class", f"collections.abc.{name}") for name in ("Callable", "Iterator", "Mapping")),
