@@ -4,6 +4,6 @@ Users' tests call `run_ranks` and `prove`; authors of backends run ``hpccomm.tes
 """
 
 from hpccomm.schedules.proof import Unproven, prove
-from hpccomm.testing.ranks import run_ranks
+from hpccomm.testing.threads import run_ranks
 
 __all__ = ["Unproven", "prove", "run_ranks"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.runtime.clocks import ClockLine, CommonClock, Offset, bounded
-from hpccomm.testing.ranks import run_ranks
+from hpccomm.testing.threads import run_ranks
 
 delays = st.lists(st.tuples(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2)), min_size=1, max_size=30)
 

@@ -16,7 +16,7 @@ from until import until
 from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.timings import isolated_times
-from hpccomm.testing.ranks import run_ranks
+from hpccomm.testing.threads import run_ranks
 from hpccomm.tools.perf import launches
 from hpccomm.tools.perf.isolated import SYNCS, Budget, IsolatedTimer
 from hpccomm.tools.perf.options import variant
