@@ -14,11 +14,13 @@ def backward(model, x, y):
 
 
 with hpccomm.new_comm() as comm:
-    x = np.sin(np.arange(24.0)).reshape(12, 2)[comm.rank :: comm.size]  # this rank's samples
+    # This rank's samples.
+    x = np.sin(np.arange(24.0)).reshape(12, 2)[comm.rank :: comm.size]
     y = x @ [2.0, -1.0] + 0.5
 
     model = {"weight": np.zeros(2), "bias": np.zeros(1)}
-    sync = GradientSync(comm, model, initial="broadcast")  # all ranks begin as rank 0 does
+    # All ranks begin as rank 0 does.
+    sync = GradientSync(comm, model, initial="broadcast")
     for _ in range(100):
         for name, gradient in backward(model, x, y):
             sync.ready(name, gradient)  # sent while the next one is computed
