@@ -32,7 +32,6 @@ from hpccomm.errors import (
 )
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
-from hpccomm.torch.registration import NAME, untraced
 from hpccomm.torch.tensors import (
     CallTerms,
     Staging,
@@ -45,6 +44,7 @@ from hpccomm.torch.tensors import (
     tensors,
     terms,
 )
+from hpccomm.torch.untraced import NAME, untraced
 from hpccomm.torch.work import (
     BEGINNING,
     WAITING,

@@ -15,8 +15,8 @@ from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.reducer import Worker
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
-from hpccomm.torch.registration import untraced
 from hpccomm.torch.tensors import array
+from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import WAITING
 
 

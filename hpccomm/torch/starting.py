@@ -26,8 +26,8 @@ from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
 from hpccomm.memory.cuda.library import visible_devices
 from hpccomm.runtime.answering import serve
 from hpccomm.torch.group import BESIDE_OTHERS, GroupCalls, HpccommGroup, served_by
-from hpccomm.torch.registration import NAME, SCHEME, untraced
 from hpccomm.torch.tensors import seconds
+from hpccomm.torch.untraced import NAME, SCHEME, untraced
 
 STORE_SECONDS = 300.0
 """How long the store waits, as c10d's do."""
