@@ -459,7 +459,6 @@ def try_out(op: Op, dtype: DType, *, ordered: bool = False) -> None:
     """
     if isinstance(op, ReduceOp | PremulSum):
         return
-    # MERGED
 
     combine = _combine(op, dtype)
 

@@ -247,8 +247,6 @@ def open_nccl(
     config = config or {}
     own, borrowed = mine(backend.rank, device), None
     if given is not None and not own.why_not:
-        # MERGED
-
         borrowed, why_not = borrow(given, backend.rank, backend.size, own.device)
         own = replace(own, why_not=why_not)
     if not own.why_not:
