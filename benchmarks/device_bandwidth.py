@@ -26,7 +26,7 @@ from contest.device import BareNccl, on_stream, shares_a_device, versions
 from contest.program import Option
 from contest.rounds import Call
 from contest.verdicts import Verdicts
-from hpccomm.tools.flag import add_flags
+from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf import flags, sweep
 from hpccomm.tools.perf.sweep import source_of
 

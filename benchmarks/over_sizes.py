@@ -56,9 +56,8 @@ from contest.results import Line, Result
 from hpccomm.calls import policy
 from hpccomm.results import facts as origin
 from hpccomm.results.schema import RunInfo
-from hpccomm.tools import flags
-from hpccomm.tools.drawing import pictures as drawing
-from hpccomm.tools.drawing.pictures import check_place, save
+from hpccomm.tools import drawing, flags
+from hpccomm.tools.drawing import check_place, save
 from hpccomm.tools.perf import facts
 
 EVERY = "every"

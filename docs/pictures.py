@@ -11,13 +11,13 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import hpccomm.schedules.algorithms
-import hpccomm.tools.drawing
-import hpccomm.tools.drawing.pictures
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
-from hpccomm.tools.drawing.pictures import save
-from hpccomm.tools.drawing.schedule import draw
-from hpccomm.tools.drawing.trace import subject
+from hpccomm.tools import drawing
+from hpccomm.tools.drawing import save
+from hpccomm.tools.runs import schedule, trace
+from hpccomm.tools.runs.schedule import draw
+from hpccomm.tools.runs.trace import subject
 
 KNOWN = {
     **ALGORITHMS,
@@ -28,11 +28,10 @@ KNOWN = {
 }
 NUMBERS = ("ranks", "root", "count", "segment", "channels", "nodes")
 SOURCES = [
-    Path(hpccomm.tools.drawing.pictures.__file__),
+    *(Path(str(module.__file__)) for module in (drawing, schedule, trace)),
     *(
         file
-        for package in (hpccomm.schedules.algorithms, hpccomm.tools.drawing)
-        for folder in package.__path__
+        for folder in hpccomm.schedules.algorithms.__path__
         for file in Path(folder).glob("*.py")
     ),
 ]

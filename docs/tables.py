@@ -201,10 +201,10 @@ def measurements() -> Iterator[Line]:
 
 
 def verbs() -> Iterator[Line]:
-    """Verbs of the command line."""
-    yield "command", "does"
-    for name, summary in VERBS.items():
-        yield f"``hpccomm {name}``", summary
+    """Verbs of the command line, by what people want."""
+    yield "to", "command", "does"
+    for verb in VERBS.values():
+        yield verb.group, f"``hpccomm {verb.name}``", verb.summary
 
 
 def csv_columns() -> Iterator[Line]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contest.contenders import LIBRARY, Contender
 from contest.results import Line
 from contest.tables import TIMES, size
-from hpccomm.tools.drawing.pictures import Chart, chart, encoding
+from hpccomm.tools.drawing import Chart, chart, encoding
 
 SHOWN = range(-4, 6)
 """Powers of two of the ratios that are shown: what is far slower or faster leaves the picture."""

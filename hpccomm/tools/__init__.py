@@ -1,5 +1,7 @@
-"""The command line: `main` finds the verb, and each verb has a module.
+"""What the command ``hpccomm`` does. `main` finds a verb by ``verbs.tsv``; a verb lives with its tool.
 
-A module's docstring is the help of its verb. A verb parses flags, calls the package that does the
-work, and prints the result.
+- `flags` describes flags, reads them, and has those that several verbs have. `output` is what verbs print.
+- `drawing` makes pictures and charts.
+- The packages: `perf`, `tune`, `simulate` and `slurm` measure, `runs` reads results, `doctor` and `explain` find faults,
+  `programs` understands recorded programs.
 """

@@ -1,8 +1,7 @@
-"""The argument parser of the command line, which raises hpccomm's errors; flags that several verbs have.
+"""Flags of the command line: what a flag is, the parser, the readers of values, and flags that several verbs have.
 
-Readers of flags' values: from text to value, or an error that says what fits.
-
-The flags of all verbs read their values by these functions.
+Each verb of `hpccomm.tools` lists its flags as `Flag` and `FlagGroup`. The parser, the help and the documentation
+read that list. A reader makes a value of text, or raises an error that says what fits.
 """
 
 import argparse
@@ -12,6 +11,7 @@ import re
 import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -20,13 +20,238 @@ from hpccomm import units
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.schedules.algorithms import registered
 from hpccomm.tools import output
-from hpccomm.tools.flag import Flag
 from hpccomm.units import seconds, size
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
     from hpccomm.results.archive import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of the command line, or an argument that has no name.
+
+    Attributes
+    ----------
+    usage : str
+        Letter if there is one, name, form of the value, and the default if there is one, separated by
+        blanks: ``-b --minbytes SIZE 32M``. Without a value it is a switch: ``--json``. Without a name it is an
+        argument: ``FILE``.
+    read : callable
+        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``. Of a switch ``bool``.
+    meaning : str
+        A phrase for the help.
+    field : str
+        What takes the value; by default it has the flag's name.
+    required : bool
+        Whether the flag is mandatory.
+    values : int or str
+        How many values it takes; more than one are a list. ``"?"``, ``"*"`` and ``"+"`` are those of argparse,
+        ``"append"`` lets the flag be given several times.
+    """
+
+    usage: str
+    read: Callable[[str], Any]
+    meaning: str
+    field: str = ""
+    required: bool = False
+    values: int | str = 1
+
+    @property
+    def names(self) -> list[str]:
+        """The letter if there is one, and the long name, with their dashes."""
+        return [word for word in self.usage.split()[:2] if word.startswith("-")]
+
+    @property
+    def metavar(self) -> str:
+        """Form of the value, such as ``SIZE``; empty for a switch."""
+        return next(iter(self.usage.split()[len(self.names) :]), "")
+
+    @property
+    def default(self) -> str | None:
+        """Text of the default; None without one."""
+        return next(iter(self.usage.split()[len(self.names) + 1 :]), None)
+
+    @property
+    def help(self) -> str:
+        """The meaning, and the default unless the meaning says it or nothing else fits."""
+        if self.default in (None, self.metavar) or "(default" in self.meaning:
+            return self.meaning
+        return f"{self.meaning} (default {self.default})"
+
+    def value(self, text: str) -> Any:
+        """Read the value; argparse shows only what this error says."""
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    def add(self, group: "argparse._ActionsContainer") -> None:
+        """Add the flag to a parser or a group of one."""
+        asked: dict[str, Any] = {"help": self.help.replace("%", "%%")}  # argparse formats it
+        if self.names:
+            dest = self.field or self.names[-1].removeprefix("--").replace("-", "_")
+            asked |= {"dest": dest, "required": self.required}
+        if not self.metavar:
+            group.add_argument(*self.names, action="store_true", **asked)
+            return
+        if self.values == "append":
+            asked["action"] = "append"
+        elif self.values != 1:
+            asked["nargs"] = self.values
+        asked |= {"metavar": self.metavar, "type": self.value, "default": self.default}
+        group.add_argument(*(self.names or [self.field]), **asked)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagGroup:
+    """Flags under a heading of the help, or flags that exclude each other.
+
+    Attributes
+    ----------
+    flags : sequence of Flag
+    heading : str
+    exclusive : bool
+        Whether at most one of them may be given.
+    required : bool
+        Whether one of those must be given.
+    """
+
+    flags: Sequence[Flag]
+    heading: str = ""
+    exclusive: bool = False
+    required: bool = False
+
+    def add(self, parser: "argparse._ActionsContainer") -> None:
+        """Add the flags to a parser."""
+        if self.exclusive:
+            add_flags(parser.add_mutually_exclusive_group(required=self.required), self.flags)
+        else:
+            add_flags(parser.add_argument_group(self.heading), self.flags)
+
+
+def add_flags(parser: "argparse._ActionsContainer", flags: "Sequence[Flag | FlagGroup]") -> None:
+    """Add flags, and groups of them, to a parser."""
+    for each in flags:
+        each.add(parser)
+
+
+_FLAG = re.compile(r"--?[A-Za-z]\S*")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are hpccomm's.
+
+    Parameters
+    ----------
+    text : str or None
+        A docstring, which is the help. Its examples, and what follows them, stand below the flags.
+    **given
+        As `argparse.ArgumentParser` has them.
+    """
+
+    def __init__(self, *, text: str | None = "", **given: Any) -> None:
+        about, _, examples = (text or "").partition("Examples\n--------\n")
+        super().__init__(
+            description=about,
+            epilog=examples and f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **given,
+        )
+
+    collective = False
+    """Whether all ranks of a job ask it, and rank 0 prints the answer."""
+
+    @property
+    def form(self) -> str:
+        """What a command looks like, in one line: its words and what must be given with a flag."""
+        words = [self.prog]
+        for action in self._actions:
+            what = action.metavar or action.dest.upper()
+            if not action.option_strings:
+                words.append(f"[{what}]" if action.nargs == "?" else f"{what}")
+            elif action.required:
+                words.append(f"{action.option_strings[-1]} {what}")
+        return " ".join([*words, "[FLAG ...]"])
+
+    def refuse_unknown_flags(self, words: Sequence[str]) -> None:
+        """Raise if a word is a flag that the parser does not have.
+
+        argparse itself finds out only when all words are read, and would take the value behind an
+        unknown flag for an argument.
+
+        Raises
+        ------
+        UsageError
+            The message names the nearest flag.
+        """
+        known = self._option_string_actions
+        for word in words:
+            if word == "--":
+                return
+            flag = word.partition("=")[0]
+            if not _FLAG.fullmatch(flag) or flag in known:
+                continue
+            # A letter may have its value behind it, as in -n20.
+            if not flag.startswith("--") and flag[:2] in known and f"-{flag}" not in known:
+                continue
+            names = [name for name in known if name.startswith("--")]
+            usage = f"usage: {self.form} ({self.prog} --help says more)"
+            raise UsageError(
+                f"{self.prog} has no flag {flag}; "
+                + did_you_mean(f"--{flag.lstrip('-')}", names, usage)
+            )
+
+    def separated(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words that are this parser's flags and their values, and all others.
+
+        Both keep their order. Flags end at ``--``.
+        """
+        own: list[str] = []
+        others: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            name, equals, _ = word.partition("=")
+            action = self._option_string_actions.get(name)
+            if word == "--":
+                others += [word, *rest]
+            elif action is None:
+                others.append(word)
+            else:
+                takes_next = action.nargs != 0 and not equals
+                own += [word, *itertools.islice(rest, int(takes_next))]
+        return own, others
+
+    def refuse_words(self, words: Sequence[str]) -> None:
+        """Raise if there are words that no argument takes.
+
+        Raises
+        ------
+        UsageError
+            If there are.
+        """
+        if words:
+            raise UsageError(
+                f"{' '.join(words)!r} is more than {self.prog} takes; "
+                f"usage: {self.form} ({self.prog} --help says more)"
+            )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of ending the process.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        raise UsageError(f"{message} ({self.prog} --help says more)")
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        if not self.collective or output.speaks():
+            output.write(message)
+
 
 T = TypeVar("T")
 
@@ -226,120 +451,29 @@ def algorithms(names: Collection[str], refusal: str) -> Callable[[str], tuple[st
     return read
 
 
-_FLAG = re.compile(r"--?[A-Za-z]\S*")
+_AGO = {"d": 1, "w": 7}
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are hpccomm's.
+def case(text: str) -> tuple[str, int | None, str | None]:
+    """Read a case: collective, and perhaps size and type."""
+    name, _, rest = text.partition(":")
+    size, _, dtype = rest.partition(":")
+    if not name:
+        raise ArgumentTypeError(f"{text!r} names no collective; give one such as all_reduce:1M")
+    return name, units.size(size) if size else None, dtype or None
 
-    Parameters
-    ----------
-    text : str or None
-        A docstring, which is the help. Its examples, and what follows them, stand below the flags.
-    **given
-        As `argparse.ArgumentParser` has them.
-    """
 
-    def __init__(self, *, text: str | None = "", **given: Any) -> None:
-        about, _, examples = (text or "").partition("Examples\n--------\n")
-        super().__init__(
-            description=about,
-            epilog=examples and f"examples:\n{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **given,
-        )
-
-    collective = False
-    """Whether all ranks of a job ask it, and rank 0 prints the answer."""
-
-    @property
-    def form(self) -> str:
-        """What a command looks like, in one line: its words and what must be given with a flag."""
-        words = [self.prog]
-        for action in self._actions:
-            what = action.metavar or action.dest.upper()
-            if not action.option_strings:
-                words.append(f"[{what}]" if action.nargs == "?" else f"{what}")
-            elif action.required:
-                words.append(f"{action.option_strings[-1]} {what}")
-        return " ".join([*words, "[FLAG ...]"])
-
-    def refuse_unknown_flags(self, words: Sequence[str]) -> None:
-        """Raise if a word is a flag that the parser does not have.
-
-        argparse itself finds out only when all words are read, and would take the value behind an
-        unknown flag for an argument.
-
-        Raises
-        ------
-        UsageError
-            The message names the nearest flag.
-        """
-        known = self._option_string_actions
-        for word in words:
-            if word == "--":
-                return
-            flag = word.partition("=")[0]
-            if not _FLAG.fullmatch(flag) or flag in known:
-                continue
-            # A letter may have its value behind it, as in -n20.
-            if not flag.startswith("--") and flag[:2] in known and f"-{flag}" not in known:
-                continue
-            names = [name for name in known if name.startswith("--")]
-            usage = f"usage: {self.form} ({self.prog} --help says more)"
-            raise UsageError(
-                f"{self.prog} has no flag {flag}; "
-                + did_you_mean(f"--{flag.lstrip('-')}", names, usage)
-            )
-
-    def separated(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words that are this parser's flags and their values, and all others.
-
-        Both keep their order. Flags end at ``--``.
-        """
-        own: list[str] = []
-        others: list[str] = []
-        rest = iter(words)
-        for word in rest:
-            name, equals, _ = word.partition("=")
-            action = self._option_string_actions.get(name)
-            if word == "--":
-                others += [word, *rest]
-            elif action is None:
-                others.append(word)
-            else:
-                takes_next = action.nargs != 0 and not equals
-                own += [word, *itertools.islice(rest, int(takes_next))]
-        return own, others
-
-    def refuse_words(self, words: Sequence[str]) -> None:
-        """Raise if there are words that no argument takes.
-
-        Raises
-        ------
-        UsageError
-            If there are.
-        """
-        if words:
-            raise UsageError(
-                f"{' '.join(words)!r} is more than {self.prog} takes; "
-                f"usage: {self.form} ({self.prog} --help says more)"
-            )
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of ending the process.
-
-        Raises
-        ------
-        UsageError
-            Always.
-        """
-        raise UsageError(f"{message} ({self.prog} --help says more)")
-
-    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        if not self.collective or output.speaks():
-            output.write(message)
+def moment(text: str) -> datetime:
+    """Read a date or time in this place's time zone, or how many days or weeks ago."""
+    if re.fullmatch(r"\d+[dw]", text):
+        days = int(text[:-1]) * _AGO[text[-1]]
+        return datetime.now().astimezone() - timedelta(days=days)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
+        ) from None
 
 
 RUN = Flag(
@@ -354,6 +488,17 @@ ANY_MACHINE = Flag("--any-machine", bool, "compare runs of machines that differ"
 CASE = "--case COLLECTIVE[:SIZE[:TYPE]]"
 
 
+LOOKED_FOR = (
+    Flag(
+        CASE, case, "runs that have measured this: all_reduce, all_reduce:1M, all_reduce:1M:float"
+    ),
+    Flag("--since DATE", moment, "runs started then or later: 2026-11-01, or 7d for a week ago"),
+    Flag("--until DATE", moment, "runs started before then"),
+    Flag("--host PATTERN", str, "runs on such a host: 'gpu-1*'"),
+)
+"""Flags that search for runs."""
+
+
 def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
     """Raise if one of some flags is given.
 
@@ -365,44 +510,6 @@ def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
     for name in names:
         if (value := getattr(args, name)) is not None and value is not False:  # 0 is given, too
             raise UsageError(f"--{name} {why}")
-
-
-_AGO = {"d": 1, "w": 7}
-
-
-def case(text: str) -> tuple[str, int | None, str | None]:
-    """Read a case: collective, and perhaps size and type."""
-    name, _, rest = text.partition(":")
-    size, _, dtype = rest.partition(":")
-    if not name:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} names no collective; give one such as all_reduce:1M"
-        )
-    return name, units.size(size) if size else None, dtype or None
-
-
-def moment(text: str) -> datetime:
-    """Read a date or time in this place's time zone, or how many days or weeks ago."""
-    if re.fullmatch(r"\d+[dw]", text):
-        days = int(text[:-1]) * _AGO[text[-1]]
-        return datetime.now().astimezone() - timedelta(days=days)
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
-        ) from None
-
-
-LOOKED_FOR = (
-    Flag(
-        CASE, case, "runs that have measured this: all_reduce, all_reduce:1M, all_reduce:1M:float"
-    ),
-    Flag("--since DATE", moment, "runs started then or later: 2026-11-01, or 7d for a week ago"),
-    Flag("--until DATE", moment, "runs started before then"),
-    Flag("--host PATTERN", str, "runs on such a host: 'gpu-1*'"),
-)
-"""Flags that search for runs."""
 
 
 def query(args: argparse.Namespace) -> "Query":

@@ -16,76 +16,53 @@ Examples
 
 import argparse
 import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import groupby
+from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import CommunicationError, HpccommError, UsageError, did_you_mean
 from hpccomm.tools import output
-from hpccomm.tools.flag import add_flags
-from hpccomm.tools.flags import Parser
+from hpccomm.tools.flags import Parser, add_flags
 
-VERBS = {
-    "perf": "measure and verify collectives, the way nccl-tests does",
-    "perf pairs": "measure every pair of ranks, and name the node, rank or pair that is slow",
-    "perf memory": "measure the node's memory, by cores and NUMA nodes",
-    "perf copy": "measure copies to, from and between the node's GPUs",
-    "show": "print a stored run as its table, or what a training's gradients cost",
-    "export": "write a stored run as nccl-tests' JSON or CSV, a recording for Perfetto",
-    "compare": "say whether runs are slower than others, launch by launch and case by case",
-    "import": "add logs of nccl-tests and OSU to a results file",
-    "record": "run a program, and record its calls on one clock",
-    "simulate": "time collectives on a described cluster, or one like a stored run's, in virtual time",
-    "tune": 'measure the table by which algorithm="auto" chooses',
-    "doctor": "find faults of a job's nodes: everything outside the program",
-    "topo": "show what a node is made of, and what connects it",
-    "env": "judge the variables of NCCL, MPI and hpccomm that are set",
-    "explain": "say what a log, the dumps of a failed job, or a message mean, and what to do",
-    "advise": "say what costs a recorded program time, and what would help, with the predicted gain",
-    "replay": "run the communication of a recorded program again, as a benchmark",
-    "slurm": "write a batch script for Slurm that runs perf",
-    "report": "write stored runs as one page of HTML: charts, verdicts, tables",
-    "plot": "draw an algorithm, a stored training, pairs of ranks, or stored runs",
-}
-"""Each verb, and what it does.
 
-Its module (``_HOMES``) is imported when the verb is used. A module's docstring is the help, ``FLAGS`` are the arguments, and ``run(arguments) -> int`` returns the exit status. One that
-takes another verb's command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
-"""
+class Verb(NamedTuple):
+    """A verb of the command line: a line of ``verbs.tsv``.
 
-_HOMES = {
-    "perf": "perf.command",
-    "perf pairs": "perf.pairs.command",
-    "perf memory": "perf.memory_command",
-    "perf copy": "perf.copy_command",
-    "show": "runs.show",
-    "export": "runs.export",
-    "compare": "runs.compare",
-    "import": "runs.importing",
-    "record": "programs.record",
-    "simulate": "simulate.command",
-    "tune": "tune.command",
-    "doctor": "doctor.command",
-    "topo": "doctor.topo",
-    "env": "doctor.env",
-    "explain": "explain.command",
-    "advise": "programs.advise",
-    "replay": "programs.replay",
-    "slurm": "slurm.command",
-    "report": "runs.report",
-    "plot": "runs.plot",
-}
-"""The module of each verb, within `hpccomm.tools`."""
+    Its module has the verb's own word as name, and is imported when the verb is used. The module's docstring is the
+    help, ``FLAGS`` are the arguments, and ``run(arguments) -> int`` returns the exit status. The module of a verb that
+    takes another verb's command line has ``arranged(words)``, which puts ``--`` between its own flags and that.
 
-COLLECTIVE = (
-    *("perf", "perf pairs", "perf memory", "perf copy"),
-    *("replay", "tune", "doctor", "topo", "env", "record"),
-)
-"""Verbs that are run by all ranks of a job, and let rank 0 speak for all."""
+    Attributes
+    ----------
+    group : str
+        What people want who use it.
+    name : str
+    module : str
+        Where it is, within `hpccomm.tools`.
+    ranks : str
+        ``"all"`` if all ranks of a job run it, and rank 0 speaks for all, else ``"one"``.
+    summary : str
+        What it does.
+    """
+
+    group: str
+    name: str
+    module: str
+    ranks: str
+    summary: str
+
+
+_LINES = Path(__file__).with_name("verbs.tsv").read_text("utf-8").splitlines()
+VERBS = {verb.name: verb for verb in (Verb(*line.split("\t")) for line in _LINES[1:])}
 
 SILENCE = 3.0
 """Seconds that silent ranks live on, so that rank 0 can speak first."""
@@ -121,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.warn("hpccomm: interrupted\n")
         status = 130
     except HpccommError as error:
-        status = fail(error, collective=used in COLLECTIVE)
+        status = fail(error, collective=used in VERBS and VERBS[used].ranks == "all")
     _forget_unwritten()
     return status
 
@@ -171,26 +148,43 @@ def _forget_unwritten() -> None:
 
 
 def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, argparse.Namespace]:
-    """Import the verb, which is the word `at`; return it and its arguments."""
-    parser = Parser(prog="hpccomm", text=__doc__)
+    """Import the verb, which is the word `at`; return its module and its arguments."""
+    about, _, rest = (__doc__ or "").partition("\n\n")
+    usage = "hpccomm [-h] [--version] VERB ..."
+    parser = Parser(prog="hpccomm", usage=usage, text=f"{about}\n\n{_listed()}\n\n{rest}")
     parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, title="verbs")
+    verbs = parser.add_subparsers(prog="hpccomm", dest="verb", help=argparse.SUPPRESS)
     parser.refuse_unknown_flags(words[:at])
-    if used is not None and used not in VERBS:
+    if used is None:
+        parser.parse_args(words)  # a flag such as --help ends here
+        parser.error("the following arguments are required: VERB")
+    if used not in VERBS:
         advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
         raise UsageError(f"hpccomm has no verb {used!r}; {advice} (hpccomm --help says more)")
-    for name, summary in VERBS.items():
-        if name != used:
-            verbs.add_parser(name, help=summary)
-            continue
-        home = _HOMES[name]
-        module = import_module(f"hpccomm.tools.{home}")
-        chosen = verbs.add_parser(name, help=summary, text=module.__doc__)
-        chosen.collective = name in COLLECTIVE
-        add_flags(chosen, module.FLAGS)
-        if hasattr(module, "arranged"):
-            words[at + 1 :] = module.arranged(words[at + 1 :])
-        chosen.refuse_unknown_flags(words[at + 1 :])
-    arguments, more = parser.parse_known_args(words)  # without a verb it raises
+    verb = VERBS[used]
+    module = import_module(f"hpccomm.tools.{verb.module}")
+    chosen = verbs.add_parser(verb.name, text=module.__doc__)
+    chosen.collective = verb.ranks == "all"
+    add_flags(chosen, module.FLAGS)
+    if hasattr(module, "arranged"):
+        words[at + 1 :] = module.arranged(words[at + 1 :])
+    chosen.refuse_unknown_flags(words[at + 1 :])
+    arguments, more = parser.parse_known_args(words)
     chosen.refuse_words(more)
     return module, arguments
+
+
+def _listed() -> str:
+    """Return the verbs by group with their summaries, as wide as the terminal."""
+    width = max(40, shutil.get_terminal_size().columns - 2)
+    sections = []
+    for group, verbs in groupby(VERBS.values(), lambda verb: verb.group):
+        lines = [f"{group}:"]
+        for verb in verbs:
+            begin = f"  {verb.name:<11}  "
+            blank = " " * len(begin)
+            lines += textwrap.wrap(
+                verb.summary, width, initial_indent=begin, subsequent_indent=blank
+            )
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)

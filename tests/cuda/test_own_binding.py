@@ -17,8 +17,8 @@ from raw_ranks import status_of
 import hpccomm
 from hpccomm.backends.nccl import libnccl, own_binding, variables
 from hpccomm.backends.nccl.own_binding import RawCommunicator
-from hpccomm.tools.doctor import rank
-from hpccomm.tools.perf.memory import DeviceMemory
+from hpccomm.tools.doctor import job
+from hpccomm.tools.perf.arrays import DeviceMemory
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
@@ -65,7 +65,7 @@ def test_tools_tell_the_version_without_cupys_binding(no_binding, monkeypatch):
     """A CuPy without NCCL has a module of that name without functions, or none (CuPy 14.2, cupy/cuda/nccl.py)."""
     monkeypatch.delattr(cupy.cuda, "nccl", raising=False)
     monkeypatch.delattr(nccl, "get_version")
-    assert rank.gather()["nccl"] == "2.32.3"
+    assert job.of_rank()["nccl"] == "2.32.3"
     comm = SimpleNamespace(backends={"cuda": "nccl"}, device=0, barrier=None)
     options = SimpleNamespace(config=SimpleNamespace(stream_null=True), timeout=1)
     assert DeviceMemory(comm, options).versions()["nccl"] == "2.32.3"

@@ -18,7 +18,7 @@ import hpccomm
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout, CommunicationError, UsageError
 from hpccomm.results import reader, table
 from hpccomm.runtime.service import Status
-from hpccomm.tools.flag import add_flags
+from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf import flags, sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
@@ -202,7 +202,7 @@ def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_
 @pytest.mark.mpi
 @nccl
 def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.tools.perf import memory
+    from hpccomm.tools.perf import arrays as memory
 
     made = []
     marks = memory.Marks
@@ -392,7 +392,7 @@ def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
 
 
 def test_a_communicator_of_host_arrays_has_no_device_memory():
-    from hpccomm.tools.perf.memory import DeviceMemory
+    from hpccomm.tools.perf.arrays import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
     with pytest.raises(

@@ -13,7 +13,7 @@ from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import price, simulate
 from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
 from hpccomm.testing import prove, run_ranks
-from hpccomm.tools.drawing.trace import subject
+from hpccomm.tools.runs.trace import subject
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/two_way_ring.py"
 

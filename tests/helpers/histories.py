@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpccomm.tools.explain import faults, history
+from hpccomm.tools.explain import faults
 from hpccomm.tools.explain.dumps import read_folder
 
 BEGAN = 1.7e9
@@ -48,9 +48,9 @@ def write(documents: Mapping[int, Mapping[str, Any]], folder: Path) -> Path:
 
 def explained(
     documents: Mapping[int, Mapping[str, Any]], folder: Path
-) -> tuple[history.Job, list[faults.Fault]]:
+) -> tuple[faults.Job, list[faults.Fault]]:
     """Write the dump of each rank; return what is read of them, and the faults that are found."""
-    job = history.join(read_folder(write(documents, folder)).dumps)
+    job = faults.join(read_folder(write(documents, folder)).dumps)
     return job, faults.find(job)
 
 

@@ -5,8 +5,7 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 from hpccomm.results import recording as lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
 from hpccomm.tools.programs import steps
-from hpccomm.tools.programs.prediction import predict
-from hpccomm.tools.programs.program import ProgramModel, model
+from hpccomm.tools.programs.program import ProgramModel, model, predict
 
 
 def of(recording: Recording) -> ProgramModel:

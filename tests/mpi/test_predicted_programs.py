@@ -8,8 +8,7 @@ import pytest
 
 from hpccomm import ReduceOp
 from hpccomm.results.recording import collectives
-from hpccomm.tools.programs.prediction import five_numbers, predict
-from hpccomm.tools.programs.program import model
+from hpccomm.tools.programs.program import five_numbers, model, predict
 from hpccomm.tools.programs.steps import steps
 
 

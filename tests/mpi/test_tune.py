@@ -12,8 +12,8 @@ from hpccomm.calls import policy
 from hpccomm.results import reader
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.tools.perf.options import Sizes
-from hpccomm.tools.tune.command import tune
 from hpccomm.tools.tune.measuring import TuneRequest, policy_of
+from hpccomm.tools.tune.tune import tune
 
 
 @by_default_on(2)

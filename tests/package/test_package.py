@@ -26,7 +26,7 @@ def modules_after(program: str) -> set[str]:
         "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
         "import hpccomm.tools.main",
         "import hpccomm.testing",
-        "import hpccomm.tools.slurm",
+        "import hpccomm.tools.slurm.slurm",
         "import hpccomm; hpccomm.gradients.GradientSync",
     ],
 )

@@ -19,10 +19,10 @@ from hpccomm.results import reader, recording_file, store
 from hpccomm.results.recording import RecordingFacts, TrainingBucket, TrainingNote, TrainingStep
 from hpccomm.results.recording_file import RecordingWriter
 from hpccomm.results.schema import columns
-from hpccomm.tools.drawing import pictures as drawing
-from hpccomm.tools.flag import add_flags
+from hpccomm.tools import drawing
+from hpccomm.tools.flags import add_flags
 from hpccomm.tools.runs import export, plot, show
-from hpccomm.tools.runs.charts.recorded import training_chart
+from hpccomm.tools.runs.charts import training_chart
 
 FACTS = RecordingFacts(
     started=datetime.fromisoformat("2026-11-24T10:00:00+01:00"),

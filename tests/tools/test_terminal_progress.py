@@ -16,12 +16,12 @@ from ..conftest import launch_environment
 # Everything takes long, and long enough to be seen.
 PROGRAM = """
 import contextlib, sys, time
-from hpccomm.tools import progress
+from hpccomm.tools import output
 from hpccomm.tools.main import main
 
-close = progress.Progress.close
-progress.SOON = progress.TICK = 0.01
-progress.Progress.close = lambda self: (time.sleep(0.05), close(self))
+close = output.Progress.close
+output.SOON = output.TICK = 0.01
+output.Progress.close = lambda self: (time.sleep(0.05), close(self))
 sys.exit(max(main(words.split()) for words in sys.argv[1:]))
 """
 SHOWN = {

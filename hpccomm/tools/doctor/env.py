@@ -40,8 +40,7 @@ from hpccomm.contracts.variables import (
 )
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
-from hpccomm.tools.flags import JSON
+from hpccomm.tools.flags import JSON, Flag
 from hpccomm.units import ranges
 
 _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")

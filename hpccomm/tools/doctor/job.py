@@ -1,33 +1,185 @@
-"""The trees of all nodes of a job, gathered by MPI; only this node's tree if MPI fails.
+"""The facts of a job as trees of JSON types: of a rank, of a node, and of all nodes through MPI.
 
-A process of its own (`in_mpi`) uses MPI. With ``--nccl``, NCCL reports about itself there, from 2.31 on.
+MPI may fail, or end its process. So another process uses it, and the report survives:
+``python -m hpccomm.tools.doctor.job DESCRIPTOR SOURCES [nccl]`` runs on every rank, and writes lines of JSON to an
+inherited file: its progress and, on rank 0, finally the trees of all nodes. If MPI fails, there is only this node's
+tree. With ``--nccl``, NCCL reports about itself there, from 2.31 on.
 
-`hpccomm doctor` and `hpccomm topo` call it.
-
-The part of the doctor that needs MPI, in a process of its own, so that the report survives.
-
-``python -m hpccomm.tools.doctor.job DESCRIPTOR SOURCES [nccl]`` writes lines of JSON to an inherited
-file: its progress and, on rank 0, finally the trees of all nodes. Every rank of the job runs it.
-`hpccomm.tools.doctor.job` starts it.
+`hpccomm doctor` and `hpccomm topo` call `gather`.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from hpccomm.backends.bootstrap import launch, mpi
+from hpccomm.backends.bootstrap.cuda_aware import aware
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.bootstrap.mpi import load
+from hpccomm.backends.nccl import libnccl
+from hpccomm.backends.nccl.facts import NO_NCCL, version_text
 from hpccomm.errors import HpccommError
-from hpccomm.tools.doctor import facts, rank
-from hpccomm.tools.doctor.sources.others import rested, shares
+from hpccomm.results.schema import recorded_environment
+from hpccomm.tools.doctor.reading import Reading, read, run, why
+from hpccomm.tools.doctor.sources import gpus, host, limits, network, pci, slurm
+from hpccomm.tools.doctor.sources.limits import rested, shares
+from hpccomm.units import grouped, ranges
+
+_LIBRARIES = re.compile(
+    r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
+)
+"""Files mapped by a process that are recorded."""
+
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
+
+_FLAVOURS = {"pmix": "PMIX_RANK", "pmi": "PMI_RANK"}
+"""How a launcher may speak to its ranks, and the variable that shows it."""
+
+
+def of_rank(root: Path = Path("/")) -> dict[str, Any]:
+    """Return the facts that need no MPI. Local."""
+    reading = Reading(root)
+    reading.put("pid", os.getpid())
+    reading.put("cores", ranges(os.sched_getaffinity(0)))
+    reading.take("nccl", _nccl)  # before the libraries: it loads one
+    reading.file("libraries", "/proc/self/maps", libraries)
+    links = {name: reading.path(f"/proc/self/ns/{name}") for name in _NAMESPACES}
+    reading.take("namespaces", lambda: {name: str(each.readlink()) for name, each in links.items()})
+    reading.put("variables", recorded_environment(os.environ) | slurm.variables())
+    return reading.facts()
+
+
+def _nccl() -> str:
+    """Return the version of the NCCL that hpccomm uses: CuPy's, or the one that is found without its binding."""
+    if importlib.util.find_spec("cupy") is None:
+        raise LookupError("CuPy is not installed")
+    version = libnccl.own_binding().get_version()  # which asks for no device
+    if not version:
+        raise LookupError(NO_NCCL)
+    return version_text(version)
+
+
+def libraries(maps: str) -> dict[str, list[str]]:
+    """Return the paths of the libraries that are mapped, by their short names."""
+    paths = sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines()})
+    libraries = grouped((match[1], path) for path in paths if (match := _LIBRARIES.search(path)))
+    return dict(sorted(libraries.items()))
+
+
+def of_mpi(library: Any) -> dict[str, Any]:
+    """Return MPI's facts about itself and the job. Local; MPI is up.
+
+    Parameters
+    ----------
+    library : module
+        ``mpi4py.MPI``.
+    """
+    reading = Reading()
+    place = launch.launched()
+    name, version = library.get_vendor()
+    cuda, why = aware(library, None)
+    known = {
+        "started": True,
+        "vendor": name,
+        "version": ".".join(map(str, version)),
+        "library": " ".join(mpi.library_name(library).split()),
+        "world": library.COMM_WORLD.size,
+        "thread_level": library.Query_thread(),
+        "thread_multiple": library.THREAD_MULTIPLE,
+        "cuda_aware": cuda,
+        "cuda_aware_why": why,
+        "launcher": place.launcher if place else None,
+        "launched": place.size if place else 1,
+        "pmi": [flavour for flavour, variable in _FLAVOURS.items() if variable in os.environ],
+    }
+    reading.take("mpiexec", _mpiexec)
+    return known | reading.facts()
+
+
+def _mpiexec() -> dict[str, str]:
+    """Return where the mpiexec of PATH is, and whose it is."""
+    path = shutil.which("mpiexec") or shutil.which("mpirun")
+    if path is None:
+        raise LookupError("PATH has no mpiexec")
+    try:
+        asked = run([path, "--version"], 3)
+    except subprocess.TimeoutExpired as error:
+        raise LookupError(f"{path} --version does not answer") from error
+    name, version = origin(asked.stdout + asked.stderr)
+    return {"path": path, "vendor": name, "version": version}
+
+
+_MARKS = (
+    *(("Open MPI", "Open MPI"), ("OpenRTE", "Open MPI"), ("PRRTE", "Open MPI")),
+    *(("Intel(R) MPI", "Intel MPI"), ("HYDRA", "MPICH")),
+)
+
+
+def origin(said: str) -> tuple[str, str]:
+    """Return name (as mpi4py spells it) and version of the library that a launcher belongs to; empty if unknown."""
+    name = next((name for mark, name in _MARKS if mark in said), "")
+    version = re.search(r"\b\d+\.\d+\.\d+\b", said)
+    # PRRTE and Intel's launcher count otherwise than their libraries.
+    known = version is not None and ("Open MPI)" in said or name == "MPICH")
+    return name, version[0] if version and known else ""
+
+
+Tree = dict[str, Any]
+
+SOURCES: dict[str, Callable[[Reading], None]] = {
+    "host": host.gather,
+    "limits": limits.gather,
+    "kernel_log": host.kernel_log,
+    "packages": host.packages,
+    "slurm": slurm.gather,
+    "gpus": gpus.gather,
+    "cpu": host.processors,
+    "pci": pci.gather,
+    "network": network.gather,
+    "infiniband": network.rdma,
+    "nvlink": gpus.nvlink,
+}
+"""The source of the facts below each name of a node's tree."""
+
+
+def of_node(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
+    """Return the tree of this node. Local; reads only.
+
+    Parameters
+    ----------
+    only : collection of str
+        Names of the sources to ask; all of them if empty.
+    root : Path
+        Of the file system.
+    """
+
+    def ask(name: str) -> Tree:
+        try:
+            return read(SOURCES[name], root)
+        except Exception as error:  # noqa: BLE001 (one source that fails must not hide the others)
+            return {"unread": {"": f"the source failed: {why(error)}"}}
+
+    asked = [name for name in SOURCES if name in only or not only]
+    # Side by side: some wait, for counters to rise or for programs.
+    try:
+        with ThreadPoolExecutor(max(1, len(asked))) as pool:
+            answers = [*pool.map(ask, asked)]
+    except RuntimeError:  # the node, or a limit of the user, allows no more threads
+        answers = [*map(ask, asked)]
+    return dict(zip(asked, answers, strict=True))
+
 
 READINGS = 7
 """Exchanges with each node to measure the offset of its clock: the quickest counts."""
@@ -65,8 +217,8 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     world = mpi.COMM_WORLD
     node = world.Split_type(mpi.COMM_TYPE_SHARED)
     leads = world.Split(0 if node.rank == 0 else 1)
-    of_mpi = rank.of_mpi(mpi)
-    own = {"rank": world.rank} | rank.gather()
+    about_mpi = of_mpi(mpi)
+    own = {"rank": world.rank} | of_rank()
     looks = world.gather(rested(world.barrier))
     if peers := _peers(node):
         own["peers"] = peers
@@ -76,8 +228,8 @@ def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
     trees = None
     if ranks is not None:
         offset = _clock(leads)
-        tree = facts.gather(sources)
-        tree |= {"mpi": of_mpi | {"nodes": leads.size}, "ranks": ranks}
+        tree = of_node(sources)
+        tree |= {"mpi": about_mpi | {"nodes": leads.size}, "ranks": ranks}
         tree.setdefault("host", {})["clock"] = offset
         trees = leads.gather((platform.node(), tree))
     for each in (node, leads):
@@ -146,11 +298,6 @@ def _communicate() -> str:
     return ""
 
 
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main(sys.argv[1:])
-
-
 _NCCL_ENVIRONMENT = {"NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1"}
 
 _UNASKED: dict[str, Any] = {"unread": {"": "NCCL's own diagnostics run with --nccl only"}}
@@ -207,7 +354,7 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
     news, failure, printed = _heard(["nccl"] if nccl else [], sources)
     trees: dict[str, Any] = news.get("trees") or {}
     if not trees:
-        tree = facts.gather(sources) | {"ranks": [{"rank": 0} | rank.gather()], "mpi": {}}
+        tree = of_node(sources) | {"ranks": [{"rank": 0} | of_rank()], "mpi": {}}
         trees = named([(os.uname().nodename, tree)])
     place, missing = launched(), news.get("missing", "")
     for tree in trees.values():
@@ -280,3 +427,8 @@ def _failure(status: int | None, news: Mapping[str, Any], said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip(" -*")]
     more = f"; it printed: {' / '.join(lines[-_LAST:])}" if lines else ""
     return f"{news.get('phase') or 'the process'} {how}{more}"
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main(sys.argv[1:])

@@ -5,7 +5,7 @@ module. `judge` applies them.
 
 From the trees of nodes to diagnoses, and these as lines of text: pure functions that apply the rules.
 
-`hpccomm.tools.doctor.command` calls it.
+`hpccomm.tools.doctor.doctor` calls it.
 """
 
 import collections

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import DESCRIPTIONS, MEASURED, Collective, counterpart, ring
 from hpccomm.reductions import Op
-from hpccomm.tools.perf.patterns import REDUCED
-from hpccomm.tools.perf.verification import RankSlice
+from hpccomm.tools.perf.patterns import REDUCED, RankSlice
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator

@@ -26,8 +26,8 @@ from hpccomm.results.schema import (
     recorded_slurm,
 )
 from hpccomm.settings import busy
-from hpccomm.tools.doctor.sources.others import Span, look, shares
-from hpccomm.tools.doctor.sources.others import rested as rested
+from hpccomm.tools.doctor.sources.limits import Span, look, shares
+from hpccomm.tools.doctor.sources.limits import rested as rested
 from hpccomm.units import counted, ranges
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 ``flags.toml`` is the one list of them. The parser, the help, the page of documentation and the fields of `Config`
 and `Options` are filled from it: each flag names the field that takes its value.
 
-`hpccomm.tools.perf.command` parses them; `hpccomm simulate`, `show` and `slurm` share some.
+`hpccomm.tools.perf.perf` parses them; `hpccomm simulate`, `show` and `slurm` share some.
 """
 
 import argparse
@@ -22,8 +22,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results.expectations import links
 from hpccomm.results.schema import REQUIRED_FRACTION, Config
 from hpccomm.tools import flags
-from hpccomm.tools.flag import Flag, FlagGroup
-from hpccomm.tools.flags import ALL
+from hpccomm.tools.flags import ALL, Flag, FlagGroup
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.isolated import ROUND_TIME, SYNCS
 from hpccomm.tools.perf.options import Options, Sizes, name_of_variant, split, variant

@@ -18,7 +18,7 @@ With the last two, a repetition is discarded if a rank was late for it. The lead
 adapted so that some repetitions are late: caches and branch predictors forget a short operation
 within some ten microseconds of waiting.
 
-`hpccomm.tools.perf.measure` times such a block where the flags ask for one.
+`hpccomm.tools.perf.sweep` times such a block where the flags ask for one.
 """
 
 import math
@@ -38,7 +38,7 @@ from hpccomm.tools.perf.options import Options
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.tools.perf.verification import Mismatch
+    from hpccomm.tools.perf.patterns import Mismatch
 
 
 Call = Callable[[], object]

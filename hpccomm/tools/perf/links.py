@@ -46,10 +46,10 @@ from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
 from hpccomm.tools.doctor.reading import read
 from hpccomm.tools.doctor.sources import host
+from hpccomm.tools.output import Progress, terminal
 from hpccomm.tools.perf import facts
+from hpccomm.tools.perf.arrays import PAGE, available, spelled
 from hpccomm.tools.perf.facts import figures, on_root
-from hpccomm.tools.perf.memory import PAGE, available, spelled
-from hpccomm.tools.progress import Progress, terminal
 from hpccomm.units import counted, numbers
 
 Repeated = tuple[NDArray[np.float64], int]

@@ -1,25 +1,94 @@
-"""Stands in for nccl-tests' programs: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
+"""Programs with the names of nccl-tests', which measure by hpccomm: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
 
-``hpccomm perf --install-programs DIR`` writes small programs with their names, which call this
-module. It runs `hpccomm.tools.perf.command`. Table, JSON and exit status are nccl-tests', so its readers
-work.
+``hpccomm perf --install-programs DIR`` writes them by `make`. Each calls `main`, which runs `hpccomm.tools.perf.perf`.
+Table, JSON and exit status are nccl-tests', so its readers work.
 """
 
 import os
 import re
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
+import hpccomm
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
-from hpccomm.errors import BackendUnavailable, UsageError, did_you_mean
+from hpccomm.errors import BackendUnavailable, ResultsError, UsageError, did_you_mean
 from hpccomm.tools import output
-from hpccomm.tools.flag import Flag, add_flags
-from hpccomm.tools.flags import Parser, integer
-from hpccomm.tools.perf.programs import PROGRAMS, RUN_BY
+from hpccomm.tools.flags import Flag, Parser, add_flags, integer
+
+PROGRAMS: dict[str, str] = {
+    "all_reduce_perf": "all_reduce",
+    "all_gather_perf": "all_gather",
+    "alltoall_perf": "all_to_all",
+    "broadcast_perf": "broadcast",
+    "gather_perf": "gather",
+    "hypercube_perf": "hypercube",
+    "reduce_perf": "reduce",
+    "reduce_scatter_perf": "reduce_scatter",
+    "scatter_perf": "scatter",
+    "sendrecv_perf": "send_recv",
+}
+"""nccl-tests' programs, and what each measures."""
+
+RUN_BY = "hpccomm.tools.perf.nccl_tests"
+"""The module that the programs run, with their name and arguments."""
+
+
+def make(folder: Path) -> list[Path]:
+    """Write the programs into a folder, which is made if it is not there.
+
+    Returns
+    -------
+    list of Path
+        The programs.
+
+    Raises
+    ------
+    ResultsError
+        If one cannot be written, or another file has its name.
+    """
+    programs = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            file = folder / name
+            text = _program(name)
+            if file.is_symlink() or (
+                file.exists() and _MARK not in file.read_text(errors="replace")
+            ):
+                raise ResultsError(
+                    f"{file} is there already, and not from hpccomm; name another folder"
+                )
+            # The path of the interpreter may be any bytes.
+            file.write_text(text, encoding="utf-8", errors="surrogateescape")
+            file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+            programs.append(file)
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write to {folder}: {error.strerror}; name another folder"
+        ) from error
+    return programs
+
+
+_MARK = "of nccl-tests, by hpccomm perf"
+
+
+def _program(name: str) -> str:
+    """Return the text of a program: a shell's, as the path of an interpreter may be too long for a first line."""
+    lines = ["#!/bin/sh", f"# {name} {_MARK}"]
+    try:
+        metadata.distribution("hpccomm")
+    except metadata.PackageNotFoundError:  # from a checkout that is not installed
+        home = shlex.quote(str(Path(hpccomm.__file__).parents[1]))
+        lines.append(f'export PYTHONPATH={home}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    lines.append(f'exec {shlex.quote(sys.executable)} -m {RUN_BY} {name} "$@"')
+    return "".join(f"{line}\n" for line in lines)
+
 
 DEVICE, MASK = "NCCL_TESTS_DEVICE", "NCCL_TESTS_SPLIT_MASK"
 

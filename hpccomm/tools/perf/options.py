@@ -1,6 +1,6 @@
 """The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
 
-Made from the flags by `hpccomm.tools.perf.command` and `hpccomm.tools.simulate.command`; read by all of perf.
+Made from the flags by `hpccomm.tools.perf.perf` and `hpccomm.tools.simulate.simulate`; read by all of perf.
 """
 
 import math

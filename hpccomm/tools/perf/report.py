@@ -27,9 +27,9 @@ from hpccomm.results.files import check_output
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.runtime import service
 from hpccomm.runtime.service import Status, before_end, write_stderr
+from hpccomm.tools.output import Progress
 from hpccomm.tools.perf.options import Options
 from hpccomm.tools.perf.tables import MeasuredRow, TableNames
-from hpccomm.tools.progress import Progress
 
 _log = logging.getLogger(__name__)
 

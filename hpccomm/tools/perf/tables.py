@@ -25,10 +25,10 @@ from hpccomm.reductions import Op
 from hpccomm.results import timings
 from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
 from hpccomm.tools.flags import ALL
+from hpccomm.tools.perf.arrays import MemoryKind
 from hpccomm.tools.perf.collectives import Benchmark, Layout, Member, Operands
 from hpccomm.tools.perf.facts import figures
 from hpccomm.tools.perf.isolated import RankTimes
-from hpccomm.tools.perf.memory import MemoryKind
 from hpccomm.tools.perf.options import Options, Pair, Sizes
 from hpccomm.tools.perf.patterns import DEVICE, NCCL, NO_OP, NO_TYPE, OPS, TYPES
 from hpccomm.units import grouped, ranges

@@ -1,4 +1,9 @@
-"""What recordings of programs say: lateness, the parts of a step, predictions, advice, and a timeline for Perfetto.
+"""What recordings of programs say: lateness, the parts of a step, predictions and advice.
 
-`hpccomm.results.recording` has their columns, and `hpccomm.communicator.recording` makes them.
+- `record`, `advise` and `replay` are the verbs. `replaying` plays the calls of a recording.
+- `steps` finds the steps of a program, and the parts of their time.
+- `program` makes a model of the steps, and predicts it in virtual time. `elsewhere` predicts it on another machine.
+- `advice` says what costs time, and tries in the model what would help.
+
+`hpccomm.results.recording` has a recording's columns, and `hpccomm.communicator.recording` makes them.
 """

@@ -27,8 +27,15 @@ from hpccomm.results.recording import (
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import typical
 from hpccomm.tools.programs.elsewhere import collective
-from hpccomm.tools.programs.prediction import Prediction, error, predict
-from hpccomm.tools.programs.program import BLOCK, END, ProgramModel, model
+from hpccomm.tools.programs.program import (
+    BLOCK,
+    END,
+    Prediction,
+    ProgramModel,
+    error,
+    model,
+    predict,
+)
 from hpccomm.tools.programs.steps import (
     BETWEEN,
     COMPUTE,

@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
-from hpccomm.tools.flags import JSON, refuse
-from hpccomm.tools.progress import watched
+from hpccomm.tools.flags import JSON, Flag, refuse
 from hpccomm.units import counted, rounded_size, seconds, size
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return _without_recording(args)
     refuse(args, _OF_MODEL, "is of a model without a recording; leave it or the file out")
     chosen, status = output.read_recording(args.file, args.run)
-    with watched(f"analysing {chosen.name}"):
+    with output.watched(f"analysing {chosen.name}"):
         analysis = Analysis(chosen)
         advice = [] if args.what_if else advise(analysis)
     if args.what_if:

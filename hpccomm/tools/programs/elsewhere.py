@@ -21,7 +21,6 @@ from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.tools.programs.prediction import Prediction, error, five_numbers, predict
 from hpccomm.tools.programs.program import (
     ACT,
     BLOCK,
@@ -30,8 +29,12 @@ from hpccomm.tools.programs.program import (
     MOST_ACTS,
     START,
     WAIT,
+    Prediction,
     ProgramModel,
+    error,
+    five_numbers,
     model,
+    predict,
 )
 from hpccomm.tools.programs.steps import COMPUTE, HIDDEN, PARTS, WAITING, shares, steps
 from hpccomm.units import counted, rounded_size

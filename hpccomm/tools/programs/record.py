@@ -19,7 +19,7 @@ import os
 
 from hpccomm.errors import UsageError
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
+from hpccomm.tools.flags import Flag
 
 FLAGS = (
     Flag("-o --output FILE", flags.file, "results file to add the recording to", required=True),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hpccomm.calls import policy
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
+from hpccomm.tools.flags import Flag
 from hpccomm.units import counted, ranges, rounded_size
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from hpccomm.errors import UsageError
 from hpccomm.results.comparison import require_scipy
 from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
-from hpccomm.tools.flags import ANY_MACHINE
+from hpccomm.tools.flags import ANY_MACHINE, Flag
 
 
 def across(text: str) -> tuple[str, tuple[str, str]]:
@@ -88,10 +87,9 @@ def run(args: argparse.Namespace) -> int:
     """Compare; return the exit status."""
     from hpccomm.results.comparison import matching, verdict
     from hpccomm.results.comparison.verdict import Rules, compare
-    from hpccomm.tools.progress import watched
 
     require_scipy("hpccomm compare")
-    with watched(f"reading {args.base.name} and {args.new.name}"):
+    with output.watched(f"reading {args.base.name} and {args.new.name}"):
         base = matching.side([args.base], args.base_series, args.base_runs, args.base_variant or "")
         new = matching.side([args.new], args.new_series, args.new_runs, args.new_variant or "")
     values = dict(args.across or ())
@@ -101,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             "--base-variant and --new-variant, or values by --across algorithm=ring:tree"
         )
     rules = Rules(args.minimum, args.level, args.measure, values, args.metric or metric_of(values))
-    with watched("comparing"):
+    with output.watched("comparing"):
         compared = compare(base, new, rules, any_machine=args.any_machine)
     if args.json is not None:
         output.write_file(args.json, verdict.as_json(compared))

@@ -28,15 +28,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.run import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.tools import flags, output
-from hpccomm.tools.drawing import pictures as drawing
-from hpccomm.tools.flag import Flag, FlagGroup
-from hpccomm.tools.flags import CASE, case, refuse
-from hpccomm.tools.progress import watched
+from hpccomm.tools import drawing, flags, output
+from hpccomm.tools.flags import CASE, Flag, FlagGroup, case, refuse
 from hpccomm.units import counted, few
 
 if TYPE_CHECKING:
-    from hpccomm.tools.drawing.trace import Subject
+    from hpccomm.tools.runs.trace import Subject
 
 
 _WHAT = ("size", "skew", "history")
@@ -167,7 +164,7 @@ def _refuse_others(args: argparse.Namespace, kind: str) -> None:
 
 def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
-    from hpccomm.tools.runs.charts.recorded import training_chart
+    from hpccomm.tools.runs.charts import training_chart
 
     examined, status = output.read_file(args.training)
     trainings = [each for each in examined.recordings if len(each.steps)]
@@ -181,7 +178,7 @@ def _training(args: argparse.Namespace) -> Drawn:
 def _pairs(args: argparse.Namespace) -> Drawn:
     """Draw stored pairs of ranks."""
     from hpccomm.results import pairs
-    from hpccomm.tools.runs.charts.pictures import pairs_of_ranks
+    from hpccomm.tools.runs.charts import pairs_of_ranks
 
     examined, status = output.read_file(args.pairs)
     runs = [run for run in examined.runs if pairs.ENTRY in run.entries]
@@ -197,9 +194,9 @@ def _pairs(args: argparse.Namespace) -> Drawn:
 def _runs(args: argparse.Namespace) -> Drawn:
     """Draw stored runs."""
     from hpccomm.results import archive
-    from hpccomm.tools.runs.charts import curves, pictures
+    from hpccomm.tools.runs import charts, curves
 
-    with watched("reading"):
+    with output.watched("reading"):
         searched = archive.search(args.runs, archive.Query(*(args.case or ())))
     status = output.damaged(searched.damage)
     runs = [each.part for each in searched.found if each.part.rows]
@@ -212,16 +209,16 @@ def _runs(args: argparse.Namespace) -> Drawn:
             f"{', '.join(map(str, args.runs))}: no such row to draw; hpccomm show --list says what there is"
         )
     if args.what == "history":
-        chart = pictures.histories(curves.history(runs))
+        chart = charts.histories(curves.history(runs))
     elif args.what == "skew":
         skew = next(filter(None, map(curves.first_skew, runs)), None)
         if skew is None:
             raise ResultsError(
                 "no such row was measured in isolation; hpccomm perf --sync measures what --what skew draws"
             )
-        chart = pictures.skews(*skew)
+        chart = charts.skews(*skew)
     else:
-        chart = pictures.over_size(_title(runs), curves.curves(runs))
+        chart = charts.over_size(_title(runs), curves.curves(runs))
     name = f"{args.runs[0].stem or 'runs'}-{args.what}.svg"
     return Drawn(drawing.svg(chart), name, counted(len(runs), "run"), status)
 
@@ -236,11 +233,11 @@ def _title(runs: Sequence[Run]) -> str:
 
 def _schedule(args: argparse.Namespace) -> Drawn:
     """Draw an algorithm."""
-    from hpccomm.tools.drawing import schedule
-    from hpccomm.tools.drawing.trace import subject
+    from hpccomm.tools.runs import schedule
+    from hpccomm.tools.runs.trace import subject
 
     given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
-    with watched(f"drawing {args.schedule}"):
+    with output.watched(f"drawing {args.schedule}"):
         shown = subject(args.schedule, given.pop("collective"), **given)
         if args.text:
             return Drawn("", "", "\n".join(schedule.lines(shown)))

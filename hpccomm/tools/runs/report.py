@@ -18,8 +18,7 @@ from pathlib import Path
 
 from hpccomm.errors import ResultsError
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag
-from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, query
+from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, Flag, query
 from hpccomm.units import counted_all
 
 FLAGS = (
@@ -43,11 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.results import archive
     from hpccomm.results.comparison import matching
     from hpccomm.results.comparison.verdict import compare
-    from hpccomm.tools.progress import watched
-    from hpccomm.tools.runs.charts import page
+    from hpccomm.tools.runs import page
 
     file = args.output or _named_as(args.files[0])
-    with watched("reading files") as progress:
+    with output.watched("reading files") as progress:
         searched = archive.search(args.files, query(args), progress, recordings=True)
     runs = [each.run for each in searched.found]
     recordings = [each for each in searched.recordings if each.calls.count and not each.lacks]
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         )
     compared = None
     if args.base is not None:
-        with watched("comparing"):
+        with output.watched("comparing"):
             completed = tuple(run for run in runs if run.status == "completed")
             if not completed:
                 raise ResultsError("no run has completed that could be compared with --base")
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
                 matching.Side(completed, ()),
                 any_machine=args.any_machine,
             )
-    with watched("drawing"):
+    with output.watched("drawing"):
         text = page.build(runs, damage, compared, recordings)
     output.write_file(file, text)
     numbers = counted_all(run=len(runs), recording=len(recordings))

@@ -30,10 +30,8 @@ from hpccomm.results.run import Run, WholeSamples, choose
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags, output
-from hpccomm.tools.flag import Flag, FlagGroup
-from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, query, refuse
+from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, Flag, FlagGroup, query, refuse
 from hpccomm.tools.perf.flags import EXPECTED, NOTHING_EXPECTED
-from hpccomm.tools.progress import watched
 from hpccomm.units import counted, counted_all
 
 FLAGS = (
@@ -86,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             "list several files, or a folder"
         )
     if args.verify:
-        with watched(f"checking {file.name}") as progress:
+        with output.watched(f"checking {file.name}") as progress:
             lines, whole = verify(file, progress)
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
@@ -108,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         output.write(listing + _run_facts(chosen) + pairs.text(*pairs.read(chosen)))
         return status
     damage = []
-    with watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
+    with output.watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
         text = ""
         # A run of two variants has measured them in turns; each has a table to itself.
         for variant, part in chosen.by_variant().items():
@@ -181,7 +179,7 @@ def _list(args: argparse.Namespace) -> int:
 
     refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")
     asked = query(args)
-    with watched("reading files") as progress:
+    with output.watched("reading files") as progress:
         searched = archive.search(args.files, asked, progress, recordings=True)
     output.write(archive.as_json(searched) if args.json else archive.listing(searched, asked))
     return output.damaged(searched.damage)

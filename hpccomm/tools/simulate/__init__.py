@@ -1,5 +1,5 @@
 """``hpccomm simulate``: runs in virtual time on a described cluster.
 
+- `simulate` is the verb: it lists calls, times and reports them, and puts algorithms side by side.
 - `like` fits the network to the rows of a stored run.
-- `runs` holds what to simulate, lists its calls, times and reports them, and puts algorithms side by side.
 """

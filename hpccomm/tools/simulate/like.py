@@ -6,7 +6,7 @@ derivatives that SciPy's least squares take. The error of a row is relative, bec
 powers of ten. No parameter is negative. Ports, what they share, and the time of a port for each message
 (`gap`) are described, not fitted.
 
-`hpccomm.tools.simulate.command` calls it with a run, and prints its report.
+`hpccomm.tools.simulate.simulate` calls it with a run, and prints its report.
 """
 
 import math

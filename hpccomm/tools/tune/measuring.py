@@ -34,11 +34,11 @@ from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS, registered
 from hpccomm.schedules.cost.terms import ranked
 from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.tools.output import Progress
 from hpccomm.tools.perf.facts import figures
 from hpccomm.tools.perf.isolated import back_to_back
 from hpccomm.tools.perf.options import Sizes
 from hpccomm.tools.perf.patterns import NO_OP, NO_TYPE
-from hpccomm.tools.progress import Progress
 
 Array = NDArray[Any]
 Call = Callable[[], object]

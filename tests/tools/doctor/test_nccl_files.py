@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpccomm.errors import UsageError
-from hpccomm.tools.doctor.hardware import picture, words
-from hpccomm.tools.doctor.hardware.nccl_files import read_graphs, read_topology
+from hpccomm.tools.doctor import topo
+from hpccomm.tools.doctor.hardware import read_graphs, read_topology
 from hpccomm.tools.main import main
 
 FILES = Path(__file__).parent / "nccl"
@@ -35,7 +35,7 @@ def test_a_dgx_a100():
     assert node.domains[1].cpus == (*range(48, 64), *range(176, 192))
     nic = next(each for each in node.components if each.name == "mlx5_5")
     assert (nic.rate, nic.lanes, nic.domain) == (100.0, "PCIe 4 x16", 0)
-    assert "bandwidth = 240000000000.0" in words.described(node, 2, 2)
+    assert "bandwidth = 240000000000.0" in topo.described(node, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_link_whose_speed_is_hidden_has_no_lanes():
 
 def test_rings_say_by_which_adapter_they_enter_and_leave():
     (graph,) = read_graphs(FILES / "h800_graph.xml")  # those without channels are left out
-    assert list(words.graph_lines([graph])) == [
+    assert list(topo.graph_lines([graph])) == [
         "ring: 3 channels of 24 GB/s inside the node (NVL), 24 GB/s to the network (PXN)",
         "  the data enters the node by the 1st NIC and leaves it by the last",
         "  channels 0,2: NIC 0 -> GPU 0 -> GPU 7 -> GPU 6 -> GPU 5 -> GPU 4 -> GPU 3 -> GPU 2 -> GPU 1 -> NIC 0",
@@ -71,23 +71,23 @@ def test_rings_say_by_which_adapter_they_enter_and_leave():
 
 
 def test_rings_of_one_node_are_closed_and_trees_are_not():
-    lines = list(words.graph_lines(read_graphs(FILES / "ncv4_graph.xml")))
+    lines = list(topo.graph_lines(read_graphs(FILES / "ncv4_graph.xml")))
     assert lines[:2] == [
         "ring: 2 channels of 12 GB/s inside the node (SYS)",
         "  channel 0: GPU 0 -> GPU 1 -> GPU 2 -> GPU 3 -> GPU 0",
     ]
     assert lines[3].startswith("balanced tree: 2 channels of 12 GB/s")
     assert lines[-1] == "  channel 1: GPU 1 -> GPU 0 -> GPU 3 -> GPU 2"
-    tree = list(words.graph_lines(read_graphs(FILES / "socket_graph.xml")))
+    tree = list(topo.graph_lines(read_graphs(FILES / "socket_graph.xml")))
     assert tree[-1] == "  channels 0-1: NIC 3 -> GPU 0 -> GPU 1 -> GPU 2 -> GPU 3 -> NIC 3"
 
 
 @pytest.mark.parametrize("name", sorted(each.name for each in FILES.glob("*.xml")))
 def test_each_is_drawn(name):
     if name.endswith("_graph.xml"):
-        svg = picture.draw_graphs(read_graphs(FILES / name))
+        svg = topo.draw_graphs(read_graphs(FILES / name))
     else:
-        svg = picture.draw(read_topology(FILES / name))
+        svg = topo.draw(read_topology(FILES / name))
     assert ">GPU" in svg
 
 

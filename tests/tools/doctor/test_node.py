@@ -20,9 +20,8 @@ from published_nodes import (
 )  # fmt: skip
 
 from hpccomm.schedules.cost.network import load, parse
-from hpccomm.tools.doctor import facts, topo
-from hpccomm.tools.doctor.hardware import binding, picture, words
-from hpccomm.tools.doctor.hardware.facts import SOURCES, NodeHardware, NumaDomain, hardware
+from hpccomm.tools.doctor import job, topo
+from hpccomm.tools.doctor.hardware import SOURCES, NodeHardware, NumaDomain, hardware
 from hpccomm.tools.doctor.sources import network
 
 TWO = ["0-23,48-71", "24-47,72-95"]
@@ -46,7 +45,7 @@ def at_once(monkeypatch):
 
 
 def dgx_a100(root):
-    tree = facts.gather(SOURCES, planted(root, DGX_A100, DGX_A100_CPUS))
+    tree = job.of_node(SOURCES, planted(root, DGX_A100, DGX_A100_CPUS))
     return hardware("dgx", tree | {"nvlink": NVLINK})
 
 
@@ -60,7 +59,7 @@ def dgx_a100(root):
     ids=["DGX-2", "DGX A100", "board"],
 )
 def test_the_matrix_is_that_of_nvidia_smi(tmp_path, parts, nodes, nvlink, expected):
-    tree = facts.gather(SOURCES, planted(tmp_path, parts, nodes))
+    tree = job.of_node(SOURCES, planted(tmp_path, parts, nodes))
     node = hardware("n1", tree | {"nvlink": nvlink})
     names, letters = matrix(expected)
     assert [each.name for each in node.components] == names
@@ -69,15 +68,15 @@ def test_the_matrix_is_that_of_nvidia_smi(tmp_path, parts, nodes, nvlink, expect
 
 def test_a_virtual_machine_hides_its_numa_nodes(tmp_path):
     parts = {"GPU0": ("0000:00/00:04.0", -1), "GPU1": ("0001:00/00:05.0", -1)}
-    one = hardware("vm", facts.gather(SOURCES, planted(tmp_path / "one", parts, ["0-7"])))
+    one = hardware("vm", job.of_node(SOURCES, planted(tmp_path / "one", parts, ["0-7"])))
     assert one.matrix()[0] == ["X", "NODE"]  # there is one node
-    two = hardware("vm", facts.gather(SOURCES, planted(tmp_path / "two", parts, TWO)))
+    two = hardware("vm", job.of_node(SOURCES, planted(tmp_path / "two", parts, TWO)))
     assert two.matrix()[0] == ["X", "SYS"]
     assert [each.domain for each in two.components] == [None, None]
 
 
 def test_direct_links_are_counted_and_those_that_are_down_are_not(tmp_path):
-    tree = facts.gather(SOURCES, planted(tmp_path, BOARD, ["0-63"]))
+    tree = job.of_node(SOURCES, planted(tmp_path, BOARD, ["0-63"]))
     pair = ("0000:01:00.0", "0000:02:00.0")
     links = [[{"link": at, "up": at != 2, "to": other} for at in range(4)] for other in pair[::-1]]
     gpus = [
@@ -89,7 +88,7 @@ def test_direct_links_are_counted_and_those_that_are_down_are_not(tmp_path):
 
 def test_the_text_names_all_and_explains_the_letters(tmp_path):
     node = dgx_a100(tmp_path)
-    text = "\n".join(words.lines(node, ["n1", "n2"]))
+    text = "\n".join(topo.node_lines(node, ["n1", "n2"]))
     assert text.startswith("n1, n2: 2 sockets, 8 NUMA nodes, 256 cores, 256 CPUs, 3 GPUs, 3 NICs\n")
     assert "NUMA 3: socket 0, CPUs 48-63,176-191, 62 GiB; GPU0, GPU1, mlx5_0" in text
     row = next(line for line in text.splitlines() if line.startswith("  GPU0 ") and "NV12" in line)
@@ -103,26 +102,26 @@ def test_the_text_names_all_and_explains_the_letters(tmp_path):
 
 
 def test_without_nvml_the_text_says_that_nvlink_is_not_known(tmp_path):
-    node = hardware("n1", facts.gather(SOURCES, planted(tmp_path, BOARD, ["0-63"])))
-    assert any(line.strip().startswith("not known: NVLink: ") for line in words.lines(node))
+    node = hardware("n1", job.of_node(SOURCES, planted(tmp_path, BOARD, ["0-63"])))
+    assert any(line.strip().startswith("not known: NVLink: ") for line in topo.node_lines(node))
 
 
 def bound(rank, cpus, visible=""):
-    return binding.BoundRank(rank, rank, "dgx", tuple(cpus), visible)
+    return topo.BoundRank(rank, rank, "dgx", tuple(cpus), visible)
 
 
 def test_ranks_far_from_their_gpu_get_a_better_binding(tmp_path):
     node = dgx_a100(tmp_path)
     ranks = [bound(0, range(48, 64)), bound(1, range(16)), bound(2, range(128))]
-    lines = list(binding.lines(ranks, {"dgx": node}))
+    lines = list(topo.binding_lines(ranks, {"dgx": node}))
     assert lines[0].endswith("CPUs 48-63 (NUMA 3); GPU0 beside them; mlx5_0 beside them")
     assert "GPU1 far (NUMA 3, distance 32)" in lines[1]
     assert "GPU2 beside some of them (NUMA 1)" in lines[2]
-    mpiexec, srun = list(binding.better(ranks, {"dgx": node}))[1:]
+    mpiexec, srun = list(topo.better(ranks, {"dgx": node}))[1:]
     assert srun.endswith("--ntasks-per-node=3 --cpu-bind=map_ldom:3,3,1 PROGRAM")
     assert "set -- 48-63,176-191 48-63,176-191 16-31,144-159;" in mpiexec
     well = [bound(0, range(48, 50)), bound(1, range(50, 52)), bound(2, range(16, 18))]
-    (line,) = binding.better(well, {"dgx": node})
+    (line,) = topo.better(well, {"dgx": node})
     assert line == "Binding: each rank runs in the NUMA node nearest to its GPU."
 
 
@@ -132,26 +131,26 @@ def test_ranks_are_read_from_the_facts_of_their_nodes():
         "n0": {"ranks": [{"rank": 0, "cores": "0-1"}, {"rank": 1, "cores": "2-3"}]},
         "n2": {},
     }
-    assert [(each.host, each.local_rank, each.cpus) for each in binding.bound_ranks(trees)] == [
+    assert [(each.host, each.local_rank, each.cpus) for each in topo.bound_ranks(trees)] == [
         ("n0", 0, (0, 1)),
         ("n0", 1, (2, 3)),
         ("n1", 0, (4, 5)),
     ]
-    assert binding.bound_ranks(trees)[2].visible == "1"
+    assert topo.bound_ranks(trees)[2].visible == "1"
 
 
 def test_what_a_rank_sees_decides_its_gpu(tmp_path):
     node = dgx_a100(tmp_path)
-    assert binding.gpu_of(bound(0, [0], visible="2,0"), node).name == "GPU2"
-    assert binding.gpu_of(bound(4, [0]), node).name == "GPU1"
-    assert binding.nic_of(bound(2, [0]), node).name in ("mlx5_0", "mlx5_4", "mlx5_5")
+    assert topo.gpu_of(bound(0, [0], visible="2,0"), node).name == "GPU2"
+    assert topo.gpu_of(bound(4, [0]), node).name == "GPU1"
+    assert topo.nic_of(bound(2, [0]), node).name in ("mlx5_0", "mlx5_4", "mlx5_5")
 
 
 def test_ranks_without_gpus_are_spread_over_the_numa_nodes(tmp_path):
     nic = {"mlx5_0": DGX2["mlx5_0"]}
-    node = hardware("n1", facts.gather(SOURCES, planted(tmp_path, nic, TWO)))
-    assert binding.wanted(4, node) == [0, 0, 1, 1]
-    told, *_ = binding.better([bound(0, [0])._replace(host="n1")], {"n1": node})
+    node = hardware("n1", job.of_node(SOURCES, planted(tmp_path, nic, TWO)))
+    assert topo.wanted(4, node) == [0, 0, 1, 1]
+    told, *_ = topo.better([bound(0, [0])._replace(host="n1")], {"n1": node})
     assert told == "Binding: each rank runs in the NUMA node of its turn."
 
 
@@ -162,7 +161,7 @@ def test_the_line_for_mpiexec_binds_each_rank(variable, number):
     own = (min(os.sched_getaffinity(0)),)
     node = NodeHardware("n1", (NumaDomain(0, own), NumaDomain(1, (10_000,))), ())
     homes = [0, 1] if number == 0 else [1, 0]
-    mpiexec, _ = binding.commands(2, homes, node)
+    mpiexec, _ = topo.commands(2, homes, node)
     script = re.search(r"sh -c '(.*)'", mpiexec)[1].replace("PROGRAM", "nproc")
     environment = {"PATH": os.environ["PATH"], variable: str(number)}
     ran = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, check=True)
@@ -171,7 +170,7 @@ def test_the_line_for_mpiexec_binds_each_rank(variable, number):
 
 def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
     node = dgx_a100(tmp_path)
-    network = parse(words.described(node, 4, 3), "mine", "mine")
+    network = parse(topo.described(node, 4, 3), "mine", "mine")
     assert (network.nodes, network.ranks_per_node) == (4, 3)
     assert network.inner.bandwidth == pytest.approx(12 * 25e9 * 0.8)
     assert network.across.bandwidth == pytest.approx(50e9 * 0.98)
@@ -179,13 +178,13 @@ def test_a_cluster_of_such_nodes_is_what_simulate_reads(tmp_path):
     typical = load("typical_gpus")
     assert network.inner.latency == typical.inner.latency
     assert "bandwidth inside and between nodes of its hardware" in network.description
-    one = parse(words.described(node, 1, 3), "mine", "mine")
+    one = parse(topo.described(node, 1, 3), "mine", "mine")
     assert one.resized(30).nodes == 10  # the connection between nodes stands in it
 
 
 def test_the_picture_has_each_part_in_its_numa_node(tmp_path):
     node = dgx_a100(tmp_path)
-    svg = picture.draw(node)
+    svg = topo.draw(node)
     for each in node.components:
         assert f">{each.name}<" in svg
     assert "12 NVLinks to switches" in svg

@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 from planted_sysfs import plant
 
-from hpccomm.tools.doctor import facts, job, rank, rule
+from hpccomm.tools.doctor import job, rule
 from hpccomm.tools.doctor.reading import KINDS, read, rows
 from hpccomm.tools.doctor.rules.gpus import SLOWED
-from hpccomm.tools.doctor.sources import gpus, host, limits, others, slurm
-from hpccomm.tools.doctor.sources.others import Look
+from hpccomm.tools.doctor.sources import gpus, host, limits, slurm
+from hpccomm.tools.doctor.sources.limits import Look
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -39,7 +39,7 @@ def test_the_table_of_files_is_sound():
         assert re.compile(row["pattern"]).groups == (
             bool(row["pattern"]) and row["kind"] != "has"
         ), row
-    modules = Path(facts.__file__).with_name("sources").glob("*.py")
+    modules = Path(job.__file__).with_name("sources").glob("*.py")
     code = "".join(module.read_text() for module in modules)
     assert all(f'"{row["of"]}"' in code for row in rows("files.tsv"))
 
@@ -97,7 +97,7 @@ def test_a_look_counts_what_programs_take_of_the_cores_of_a_rank(tmp_path, monke
         "proc/sys/kernel/random/boot_id": "2c1e6a4e",
         **{f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu},{cpu + 4}" for cpu in range(4)},
     })  # fmt: skip
-    found = others.look(tmp_path)
+    found = limits.look(tmp_path)
     assert (found.machine, found.pool, found.size) == ("2c1e6a4e", {0, 1, 4, 5}, 4.0)
     assert found.taken == pytest.approx(4 * 7)
     # A control group that may have fewer processors is what its processes share.
@@ -108,7 +108,7 @@ def test_a_look_counts_what_programs_take_of_the_cores_of_a_rank(tmp_path, monke
         f"{top}/pod/cpu.max": "150000 100000\n",
         f"{top}/pod/cpu.stat": "usage_usec 2500000\n",
     })  # fmt: skip
-    found = others.look(tmp_path)
+    found = limits.look(tmp_path)
     assert (found.size, found.taken, min(found.pool) < 0) == (1.5, 2.5, True)
 
 
@@ -143,7 +143,7 @@ def span(process, own, taken, cpus=(0, 1), machine="a", since=7.0):
     ],
 )  # fmt: skip
 def test_the_part_that_others_take_is_what_the_ranks_do_not(spans, expected):
-    assert others.shares(spans) == pytest.approx(expected)
+    assert limits.shares(spans) == pytest.approx(expected)
 
 
 def test_version_1_and_a_container_that_sees_its_group_as_the_top(tmp_path):
@@ -386,18 +386,18 @@ def test_libraries_of_a_process_and_whose_a_launcher_is():
 7f04-7f05 r-xp 00000000 08:01 14   /usr/lib/libcuda.so.580.65.06
 7f05-7f06 rw-p 00000000 00:00 0
 """
-    assert rank.libraries(maps) == {
+    assert job.libraries(maps) == {
         "libcuda": ["/usr/lib/libcuda.so.580.65.06"],
         "libmpi": ["/opt/openmpi/lib/libmpi.so.40.40.5"],
         "libnccl": ["/with space/libnccl.so.2"],
     }
-    assert rank.origin("mpiexec (Open MPI) 5.0.11\n") == ("Open MPI", "5.0.11")
-    assert rank.origin("HYDRA build details:\n    Version:      5.0.2\n") == ("MPICH", "5.0.2")
-    assert rank.origin("Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 2025") == (
+    assert job.origin("mpiexec (Open MPI) 5.0.11\n") == ("Open MPI", "5.0.11")
+    assert job.origin("HYDRA build details:\n    Version:      5.0.2\n") == ("MPICH", "5.0.2")
+    assert job.origin("Intel(R) MPI Library for Linux* OS, Version 2021.17 Build 2025") == (
         "Intel MPI",
         "",
     )
-    assert rank.origin("mpirun (IBM Spectrum MPI) 10.4.0.6") == ("", "")
+    assert job.origin("mpirun (IBM Spectrum MPI) 10.4.0.6") == ("", "")
 
 
 DIAGNOSTICS = """\
@@ -424,8 +424,8 @@ def test_a_source_that_fails_leaves_the_others(monkeypatch):
     def broken(reading):
         raise RuntimeError("it fell over")
 
-    monkeypatch.setitem(facts.SOURCES, "host", broken)
-    tree = facts.gather(["host", "packages"])
+    monkeypatch.setitem(job.SOURCES, "host", broken)
+    tree = job.of_node(["host", "packages"])
     assert "it fell over" in tree["host"]["unread"][""]
     assert tree["packages"]["python"]
 
@@ -435,6 +435,6 @@ def test_a_node_without_room_for_threads_is_asked_all_the_same(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", full)
-    tree = facts.gather(["host", "packages"])
+    tree = job.of_node(["host", "packages"])
     assert tree["host"]
     assert tree["packages"]["python"]

@@ -13,7 +13,7 @@ from histories import Made, PlayedJob, explained, loop
 
 import hpccomm
 from hpccomm.testing import run_ranks
-from hpccomm.tools.explain import faults, history, words
+from hpccomm.tools.explain import explain, faults
 from hpccomm.tools.explain.dumps import read_folder
 from hpccomm.tools.main import main
 
@@ -153,7 +153,7 @@ def test_a_refused_call_that_was_caught_is_in_the_messages_and_dumps(tmp_path: P
     assert dump.refused.site == written["refused"]["site"]
 
 
-def played(tmp_path: Path, **rank_2: object) -> tuple[history.Job, list[faults.Fault]]:
+def played(tmp_path: Path, **rank_2: object) -> tuple[faults.Job, list[faults.Fault]]:
     """A job whose rank 2 has left its last call out, with more in its dump."""
     job = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
     job.programs[2] = job.programs[2][:4]
@@ -168,7 +168,7 @@ REFUSAL = {"error": "UsageError: root is 9; give\nmore", "site": "step(), a.py l
 def test_the_last_refused_call_is_told_of_the_rank_that_is_missed(tmp_path: Path) -> None:
     job, (fault,) = played(tmp_path, refused=REFUSAL)
     assert (fault.sort, fault.ranks) == ("missing", (2,))
-    assert words.sentence(job, fault).endswith(
+    assert explain.sentence(job, fault).endswith(
         "Rank 2 had a call refused at step(), a.py line 7 5.2 s ago: UsageError: root is 9; give."
     )
 
@@ -192,13 +192,13 @@ def test_what_only_says_that_a_wait_has_ended_is_no_cause(
 
 def test_what_a_rank_said_last_is_told_of_it(tmp_path: Path) -> None:
     job, (fault,) = played(tmp_path, ended="rank 2 leaves by os._exit(4), without finalising MPI")
-    assert "Rank 2 on node n0 has given up: leaves by os._exit(4)" in words.sentence(job, fault)
+    assert "Rank 2 on node n0 has given up: leaves by os._exit(4)" in explain.sentence(job, fault)
 
 
 def test_a_rank_that_was_ended_with_the_job_is_where_it_was(tmp_path: Path) -> None:
     for ended in ("rank 2 ends: it was sent SIGTERM", "rank 2 was interrupted at a.py, line 7"):
         job, (fault,) = played(tmp_path, ended=ended)
-        said = words.sentence(job, fault)
+        said = explain.sentence(job, fault)
         assert said.startswith(
             "Rank 2 on node n0 is in step(), train.py line 41, and has not called"
         )
@@ -213,7 +213,7 @@ def test_a_rank_that_has_left_has_not_given_up_what_others_found(tmp_path: Path)
     }
     job, (fault,) = played(tmp_path, now=now)
     assert "Rank 2 on node n0 has come to the end of the program without this call" in (
-        words.sentence(job, fault)
+        explain.sentence(job, fault)
     )
 
 
@@ -239,7 +239,7 @@ def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
     documents[1]["ended"] = ended
     joined, found = explained(documents, tmp_path)
     assert [each.sort for each in found] == sorts
-    assert any(f"R{ended[1:]}" in each for each in words.verdict(joined, found))
+    assert any(f"R{ended[1:]}" in each for each in explain.verdict_sentences(joined, found))
 
 
 def test_a_mismatch_that_the_calls_show_is_told_once(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> No
     documents[0]["answers"]["world"]["1"] = {"state": "stopped", "host": "n0"}
     joined, (fault,) = explained(documents, tmp_path)
     assert fault.sort == "late"
-    assert "Rank 1 was stopped, by SIGSTOP" in words.sentence(joined, fault)
+    assert "Rank 1 was stopped, by SIGSTOP" in explain.sentence(joined, fault)
 
 
 def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path) -> None:
@@ -293,6 +293,6 @@ def test_of_the_calls_that_have_failed_the_last_is_why_a_rank_has_given_up(tmp_p
         documents[2]["entries"].append({**batch, "state": "failed", "error": error})
     joined, (fault,) = explained(documents, tmp_path)
     assert (fault.sort, fault.ranks) == ("missing", (2,))
-    said = words.sentence(joined, fault)
+    said = explain.sentence(joined, fault)
     assert said.startswith("Rank 2 on node n0 has given up: CollectiveTimeout: the second.")
     assert "the first" not in said

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm import errors
-from hpccomm.tools.explain import history, meanings, words
+from hpccomm.tools.explain import explain, faults, meanings
 from hpccomm.tools.explain.dumps import read_folder
 from hpccomm.tools.explain.faults import Fault
 from hpccomm.tools.main import main
@@ -20,11 +20,11 @@ from hpccomm.tools.main import main
 
 def found(
     job: PlayedJob, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[history.Job, list[Fault]]:
+) -> tuple[faults.Job, list[Fault]]:
     return explained(job.documents(), tmp_path_factory.mktemp("dumps"))
 
 
-def rank_2_is_gone(played: PlayedJob, folder: Path) -> tuple[history.Job, list[Fault]]:
+def rank_2_is_gone(played: PlayedJob, folder: Path) -> tuple[faults.Job, list[Fault]]:
     """As `found`, where the others know that the process of rank 2 ended in a call, and it left no dump."""
     documents = played.documents()
     del documents[2]
@@ -64,7 +64,7 @@ def test_who_has_not_come_is_named(tmp_path_factory, seed: int, left: str) -> No
     operation = drawn.job.programs[drawn.others[0]][drawn.at].operation
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (drawn.rank,), drawn.others)
     assert (fault.number, fault.operation) == (drawn.at + 1, operation)
-    said = words.sentence(job, fault)
+    said = explain.sentence(job, fault)
     what = f"{operation} #{drawn.at + 1} of communicator 'world'"
     host = drawn.job.hosts[drawn.rank]
     does = {
@@ -93,7 +93,7 @@ def test_who_differs_is_named_with_what_differs(tmp_path_factory, seed: int, cha
     assert list(fault.differences) == list(changed)
     ((name, value),) = changed.items()
     assert fault.differences[name][drawn.rank] == str(value)
-    said = words.sentence(job, fault)
+    said = explain.sentence(job, fault)
     assert f"rank {drawn.rank} on node" in said
     assert str(value) in said
 
@@ -108,7 +108,7 @@ def test_a_call_that_was_left_out_is_named(tmp_path_factory, seed: int) -> None:
     job, (fault,) = found(drawn.job, tmp_path_factory)
     assert (fault.sort, fault.number, fault.ranks) == ("differing", at + 1, (drawn.rank,))
     assert f"rank {drawn.rank} left out all_gather #{at + 1} (step(), train.py line 7)" in (
-        words.sentence(job, fault)
+        explain.sentence(job, fault)
     )
 
 
@@ -131,7 +131,7 @@ def test_ranks_that_wait_for_each_other_in_several_communicators(
         PlayedJob({"world": range(size), **pairs}, programs), tmp_path_factory
     )
     assert (fault.sort, fault.ranks) == ("cycle", tuple(sorted(ring)))
-    said = words.sentence(job, fault)
+    said = explain.sentence(job, fault)
     assert all(repr(name) in said for name in pairs)
     # Whoever waits in the barrier waits for those of the cycle: no cause, if it is said at all.
     assert {each.sort for each in after} <= {"missing"}
@@ -161,7 +161,7 @@ def test_ranks_that_crashed_are_named_though_nobody_waited_for_long(tmp_path_fac
     job, (fault,) = found(played, tmp_path_factory)
     assert (fault.sort, fault.ranks, fault.number) == ("missing", (2,), 4)
     assert "Rank 2 left no dump and gave no answer, so probably it was killed or crashed" in (
-        words.sentence(job, fault)
+        explain.sentence(job, fault)
     )
 
 
@@ -170,7 +170,7 @@ def test_of_two_ranks_that_differ_neither_is_taken_for_the_right_one(tmp_path_fa
     played.change(1, 3, count=3)
     job, (fault,) = found(played, tmp_path_factory)
     assert (fault.sort, fault.ranks, fault.number) == ("differing", (0, 1), 4)
-    said = words.sentence(job, fault)
+    said = explain.sentence(job, fault)
     assert "the ranks call different things as number 4: rank 0: " in said
     assert "(count 3) at step(), train.py line 13" in said
 
@@ -181,7 +181,7 @@ def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path)
     played.programs[2] = played.programs[2][:4]
     job, (fault,) = rank_2_is_gone(played, tmp_path)
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
-    said = words.sentence(job, fault)
+    said = explain.sentence(job, fault)
     assert said.startswith("The process of rank 2, which has called it, has ended")
 
 
@@ -190,7 +190,7 @@ def test_what_is_known_of_one_communicator_is_not_taken_for_another(tmp_path: Pa
     played = PlayedJob({"world": range(3), "pair": [0, 2]}, programs)
     job, (fault,) = rank_2_is_gone(played, tmp_path)
     assert (fault.sort, fault.uid, fault.number, fault.ranks) == ("missing", "pair", 1, (2,))
-    assert words.sentence(job, fault).startswith("The process of rank 2 has ended. Rank 0 has")
+    assert explain.sentence(job, fault).startswith("The process of rank 2 has ended. Rank 0 has")
 
 
 def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
@@ -200,7 +200,7 @@ def test_a_cause_comes_before_what_follows_from_it(tmp_path_factory) -> None:
         PlayedJob({"left": [0, 1], "right": [1, 2]}, [[left], [right, left], []]), tmp_path_factory
     )
     assert (cause.uid, cause.ranks, effect.uid, effect.ranks) == ("right", (2,), "left", (1,))
-    assert words.sentence(job, effect).startswith(
+    assert explain.sentence(job, effect).startswith(
         "Rank 1 on node n0 is in all_reduce #1 of communicator 'right' at step(), train.py line 1 "
         "(waiting for rank 2 for 5.0 s), and has not called all_reduce #1 of communicator 'left'."
     )

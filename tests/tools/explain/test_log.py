@@ -22,10 +22,9 @@ from alone import python
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.tools.explain import meanings
-from hpccomm.tools.explain.log import reading, words
-from hpccomm.tools.explain.log.reading import WordScanner
-from hpccomm.tools.explain.log.words import LogReport
+from hpccomm.tools.explain import log, log_report, meanings
+from hpccomm.tools.explain.log import WordScanner
+from hpccomm.tools.explain.log_report import LogReport
 from hpccomm.tools.main import main
 
 LOGS = Path(__file__).parent / "logs"
@@ -38,11 +37,11 @@ SHARE = Path(sys.prefix) / "share"
 
 
 def read(data: bytes, name: str = "log") -> LogReport:
-    return reading.read(io.BufferedReader(io.BytesIO(data)), name)  # type: ignore[arg-type]
+    return log.read(io.BufferedReader(io.BytesIO(data)), name)  # type: ignore[arg-type]
 
 
 def document(data: bytes) -> dict[str, Any]:
-    return words.document(read(data))
+    return log_report.document(read(data))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -134,7 +133,7 @@ def test_a_benchmark_that_stopped_amid_its_table(file: str, kind: str, said: str
     ],
 )
 def test_what_is_said(case: str, said: str) -> None:
-    assert said in "\n".join(words.lines(read((LOGS / f"{case}.log").read_bytes())))
+    assert said in "\n".join(log_report.lines(read((LOGS / f"{case}.log").read_bytes())))
 
 
 CAUGHT = "WARNING:root:no apex, will use the slow one\nTraceback (most recent call last):\n"
@@ -217,7 +216,7 @@ def test_odd_texts(text: str, first: str | None, place: str) -> None:
 
 
 def test_the_dumps_that_a_log_names_are_said() -> None:
-    said = words.lines(
+    said = log_report.lines(
         read(
             b"hpccomm: CollectiveTimeout: all_reduce\n"
             b"the last calls are in hpccomm-dumps/7: hpccomm explain hpccomm-dumps/7 says what they mean\n"
@@ -227,13 +226,13 @@ def test_the_dumps_that_a_log_names_are_said() -> None:
 
 
 def test_consequences_alone_send_to_other_logs() -> None:
-    told = words.lines(read(b"n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"))
+    told = log_report.lines(read(b"n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"))
     assert told[1].startswith("Only consequences are here; look for the cause in the logs of other")
 
 
 def test_the_first_cause_of_each_host_is_named_as_clocks_differ() -> None:
     said = "\n".join(
-        words.lines(
+        log_report.lines(
             read(
                 b"2026-01-01T10:00:09Z n1:7:9 [0] misc/a.cc:1 NCCL WARN Duplicate GPU detected : rank 1\n"
                 b"2026-01-01T09:00:02Z n2:7:9 [0] misc/a.cc:1 NCCL WARN unlink shared memory x failed\n"
@@ -252,7 +251,7 @@ n1:70:99 [0] misc/a.cc:1 NCCL WARN Mismatched NCCL version detected
 
 
 def test_an_error_that_the_table_lacks_is_shown_and_not_judged() -> None:
-    told = words.lines(read(b"all well\nFATAL: the frobnicator is out of tune\n"))
+    told = log_report.lines(read(b"all well\nFATAL: the frobnicator is out of tune\n"))
     assert told[1:] == [
         "Nothing in it is known to be wrong.",
         "No message of the table is in these lines, which speak of an error:",
@@ -295,13 +294,13 @@ PREFIXES = [
 
 @pytest.mark.parametrize(("prefix", "rank", "host"), PREFIXES)
 def test_prefixes_say_whose_a_line_is(prefix: str, rank: int | None, host: str) -> None:
-    origin, rest = words.split(f"{prefix}MemoryError here")
+    origin, rest = log_report.split(f"{prefix}MemoryError here")
     assert (origin.rank, origin.host, rest) == (rank, host, "MemoryError here")
 
 
 @pytest.mark.parametrize("line", ["loss: 3: 4", "[warn] x", "step 3: done", "a:b c", "", "  File"])
 def test_other_lines_stay_as_they_are(line: str) -> None:
-    assert words.split(line) == (words.LineOrigin(), line)
+    assert log_report.split(line) == (log_report.LineOrigin(), line)
 
 
 # The table.
@@ -384,14 +383,14 @@ def test_xids_are_known_by_number(kind: str) -> None:
 
 def test_a_log_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {name: document((LOGS / f"{name}.log").read_bytes()) for name in CASES}
-    monkeypatch.setattr(reading, "PIECE", 700)
-    monkeypatch.setattr(reading, "AHEAD", 5000)
+    monkeypatch.setattr(log, "PIECE", 700)
+    monkeypatch.setattr(log, "AHEAD", 5000)
     for name, expected in whole.items():
         assert document((LOGS / f"{name}.log").read_bytes()) == expected, name
 
 
 def test_repetitions_are_counted_beyond_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ENOUGH", 10)
+    monkeypatch.setattr(log, "ENOUGH", 10)
     line = "[1,{}]<stderr>: n1:7:9 [0] NCCL WARN Connection closed by remote peer n2<1>\n"
     data = "".join(line.format(rank % 4) + "all is well\n" for rank in range(1000)).encode()
     words = read(data)
@@ -437,7 +436,7 @@ class Endless(io.RawIOBase):
 
 
 def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 1 << 18)
+    monkeypatch.setattr(log, "PIECE", 1 << 18)
     quiet = (
         b"[1,7]<stdout>: step 1234 loss 2.31 error 0.25 tokens/s 123456 grad norm 1.25, well\n"
         * 5000
@@ -446,7 +445,7 @@ def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     peaks = []
     for size in (2 << 20, 8 << 20):
         tracemalloc.start()
-        words = reading.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
+        words = log.read(io.BufferedReader(Endless(quiet + last, size)), "log")  # type: ignore[arg-type]
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert [each.message.name for each in words.of("cause")] == ["sys-no-space"]
@@ -462,7 +461,7 @@ def test_packed_logs_are_unpacked(pack: Callable[[bytes], bytes], tmp_path: Path
 
 def test_a_packed_log_that_is_cut_is_read_as_far_as_it_goes() -> None:
     data = (LOGS / "oom.log").read_bytes() + b"x y z\n" * 3 + bytes(range(256)) * 9000
-    told = words.lines(read(gzip.compress(data, 0)[:-5000]))
+    told = log_report.lines(read(gzip.compress(data, 0)[:-5000]))
     assert "and then it is damaged: " in told[0]
     assert told[1].startswith("First cause")
 
@@ -508,5 +507,5 @@ def test_the_documentation_shows_what_is_printed() -> None:
     shown = re.findall(r"^   \$ hpccomm explain ([\w-]+)\.log\n((?:   .*\n)+)", page, re.MULTILINE)
     assert len(shown) >= 4
     for name, text in shown:
-        told = words.lines(read((LOGS / f"{name}.log").read_bytes(), f"{name}.log"))
+        told = log_report.lines(read((LOGS / f"{name}.log").read_bytes(), f"{name}.log"))
         assert text.splitlines() == [f"   {line}" for line in told], name

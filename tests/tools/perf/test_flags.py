@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.tools.flag import add_flags
-from hpccomm.tools.perf import flags, memory
+from hpccomm.tools.flags import add_flags
+from hpccomm.tools.perf import arrays, flags
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.options import Sizes
 
@@ -198,10 +198,10 @@ def test_a_size_of_zero_is_followed_by_one_element():
 
 def test_memory_that_is_not_there_is_refused_with_what_fits():
     gib = 1 << 30
-    needs = [memory.Need(0, "a", 3 * gib, 64 * gib)] * 2 + [memory.Need(1, "b", 3 * gib, 5 * gib)]
-    memory.require(needs, gib)
+    needs = [arrays.Need(0, "a", 3 * gib, 64 * gib)] * 2 + [arrays.Need(1, "b", 3 * gib, 5 * gib)]
+    arrays.require(needs, gib)
     with pytest.raises(UsageError, match=r"2 ranks on b would take 6.00 GB .* 5.00 GB are avail"):
-        memory.require([*needs, memory.Need(1, "b", 3 * gib, 5 * gib)], gib)
+        arrays.require([*needs, arrays.Need(1, "b", 3 * gib, 5 * gib)], gib)
 
 
 def test_memory_is_what_the_tightest_control_group_leaves(tmp_path):
@@ -215,7 +215,7 @@ def test_memory_is_what_the_tightest_control_group_leaves(tmp_path):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for name, text in zip(texts[::2], texts[1::2], strict=True):
             (tmp_path / folder / name).write_text(text)
-    assert memory.left_by_groups(tmp_path) == [70, 20]
+    assert arrays.left_by_groups(tmp_path) == [70, 20]
 
 
 def test_a_name_that_is_given_twice_counts_once():

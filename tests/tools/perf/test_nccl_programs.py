@@ -10,7 +10,7 @@ import pytest
 
 from hpccomm.errors import ResultsError
 from hpccomm.tools.perf import nccl_tests
-from hpccomm.tools.perf.programs import PROGRAMS, make
+from hpccomm.tools.perf.nccl_tests import PROGRAMS, make
 
 from ...conftest import launch_environment
 

@@ -15,7 +15,7 @@ from hpccomm.results import reader
 from hpccomm.runtime.service import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
-from hpccomm.tools.flag import add_flags
+from hpccomm.tools.flags import add_flags
 from hpccomm.tools.main import main
 from hpccomm.tools.perf import flags, sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES

@@ -17,7 +17,7 @@ from hpccomm.errors import LaunchError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.timings import isolated_times
 from hpccomm.testing.threads import run_ranks
-from hpccomm.tools.perf import launches
+from hpccomm.tools.perf import perf
 from hpccomm.tools.perf.isolated import SYNCS, Budget, IsolatedTimer
 from hpccomm.tools.perf.options import variant
 
@@ -148,7 +148,7 @@ def test_launches_add_a_run_each_and_a_summary(tmp_path, monkeypatch, shared_job
     runs = reader.read(path)
     assert [run.info.series["launch"] for run in runs] == ["1", "2", "3"]
     assert len({run.info.series["name"] for run in runs}) == 1
-    assert_summary(list(launches.summary(path, name))[-2], runs)
+    assert_summary(list(perf.summary(path, name))[-2], runs)
     assert "is not a launch of a series" in called(*words, "--series", "a:4:3")[2]
     inside = shared_job(2, "-m", "hpccomm", *words, *series)
     assert inside.returncode != 0
@@ -164,10 +164,10 @@ def assert_summary(line, runs):
 
 def test_a_launcher_is_the_jobs_or_is_asked_for(tmp_path):
     with pytest.raises(LaunchError, match="'nothing' cannot be started"):
-        launches.run(["perf"], ["nothing"], 2, tmp_path / "runs.h5", print)
+        perf.run_launches(["perf"], ["nothing"], 2, tmp_path / "runs.h5", print)
     with pytest.raises(UsageError, match="give --launcher 'mpiexec -n 4'"):
-        launches.launcher(None, {})
-    assert launches.launcher(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
+        perf.launch_command(None, {})
+    assert perf.launch_command(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path, status, wh
     program.chmod(0o755)
     said = []
     with pytest.raises(LaunchError, match=f"launch 1 of 2 ended with status {status}{why}"):
-        launches.run(["perf"], [str(program)], 2, tmp_path / "runs.h5", said.append)
+        perf.run_launches(["perf"], [str(program)], 2, tmp_path / "runs.h5", said.append)
     assert said == []
 
 
@@ -230,7 +230,7 @@ RING = "--backend mpi --algorithm ring --variant ring;backend=mpi"
     ],
 )
 def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series(words, named, expected):
-    found = launches.words_of_a_launch(words.split(), "s:1:3", *map(variant, named))
+    found = perf.words_of_a_launch(words.split(), "s:1:3", *map(variant, named))
     expected = expected.replace("SERIES", "--series s:1:3").split()
     assert found == [each.replace(";", " ") for each in expected]
 

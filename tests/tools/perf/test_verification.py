@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from hpccomm import dtypes
 from hpccomm.reductions import PremulSum, ReduceOp, meaningful
 from hpccomm.tools.perf import patterns
-from hpccomm.tools.perf.patterns import OPS, PREMUL_FACTOR, REDUCED, TYPES
-from hpccomm.tools.perf.verification import CheckedData, RankSlice, compare, fill, poison
+from hpccomm.tools.perf.patterns import (
+    OPS,
+    PREMUL_FACTOR,
+    REDUCED,
+    TYPES,
+    CheckedData,
+    RankSlice,
+    compare,
+    fill,
+    poison,
+)
 
 PAIRS = [
     pytest.param(dtype, op, id=f"{type_name}-{op_name}")

@@ -13,8 +13,7 @@ from hpccomm.results.recording_file import write
 from hpccomm.schedules.cost.network import load
 from hpccomm.tools.main import main
 from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network, what_if
-from hpccomm.tools.programs.prediction import five_numbers, predict
-from hpccomm.tools.programs.program import BLOCK, START
+from hpccomm.tools.programs.program import BLOCK, START, five_numbers, predict
 from hpccomm.tools.programs.steps import HIDDEN, PARTS, shares, steps
 
 

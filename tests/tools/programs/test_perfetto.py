@@ -14,7 +14,7 @@ from recordings_made import MICRO, MadeCall, all_reduce, made, stepped
 from hpccomm.results import recording_file
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature
 from hpccomm.tools import main
-from hpccomm.tools.programs import perfetto
+from hpccomm.tools.runs import export as perfetto
 
 
 def mixed():

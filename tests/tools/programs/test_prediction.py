@@ -9,8 +9,16 @@ from programs_made import error, message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.results.recording import ASYNC, RecordedGroup
-from hpccomm.tools.programs.prediction import predict
-from hpccomm.tools.programs.program import ACT, BLOCK, END, EVENT, START, WAIT, ProgramModel
+from hpccomm.tools.programs.program import (
+    ACT,
+    BLOCK,
+    END,
+    EVENT,
+    START,
+    WAIT,
+    ProgramModel,
+    predict,
+)
 
 
 def acting(*ranks, events, begins=None):

@@ -14,9 +14,9 @@ from stored_runs import SIZES, write
 from hpccomm.results import pairs, reader
 from hpccomm.results.schema import Timing
 from hpccomm.results.timings import crossovers
-from hpccomm.tools.drawing import pictures as drawing
-from hpccomm.tools.drawing.pictures import Canvas, as_json
-from hpccomm.tools.runs.charts import curves, page, pictures
+from hpccomm.tools import drawing
+from hpccomm.tools.drawing import Canvas, as_json
+from hpccomm.tools.runs import charts, curves, page
 
 
 def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_path):
@@ -37,13 +37,13 @@ def test_a_chart_has_the_rows_of_one_collective(tmp_path):
     (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
     both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
-    alone, mixed = (charts(page.build([run])) for run in (one, both))
+    alone, mixed = (charts_of(page.build([run])) for run in (one, both))
     assert list(mixed)[:2] == ["all_reduce", "broadcast"]
     assert mixed["all_reduce"] == alone["all_reduce"]
     assert mixed["broadcast"] != alone["all_reduce"]
 
 
-def charts(text):
+def charts_of(text):
     """The charts of a page, by what stands above them."""
     found = re.findall(r'<h2>([^<]*)</h2>\s*<p .*\s*<div.*json">(.*)</script>', text)
     return {title: json.loads(chart) for title, chart in found}
@@ -146,28 +146,28 @@ def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypa
         (run for path in tmp_path.iterdir() for run in reader.read(path)),
         key=lambda run: run.info.started,
     )
-    monkeypatch.setattr(pictures, "MOST_MOMENTS", 2 * len(SIZES))
-    monkeypatch.setattr(pictures, "MOST_CURVES", len(SIZES))
-    history = pictures.histories(curves.history(runs))
+    monkeypatch.setattr(charts, "MOST_MOMENTS", 2 * len(SIZES))
+    monkeypatch.setattr(charts, "MOST_CURVES", len(SIZES))
+    history = charts.histories(curves.history(runs))
     assert history["title"] == f"History of {len(SIZES)} cases; the last 2 runs of each"
     assert {row["run"] for row in history["data"]["values"]} == {"1.h5 run0001", "2.h5 run0001"}
-    monkeypatch.setattr(pictures, "MOST_CURVES", 1)
-    over_size = pictures.over_size("all_reduce", curves.curves(runs))
+    monkeypatch.setattr(charts, "MOST_CURVES", 1)
+    over_size = charts.over_size("all_reduce", curves.curves(runs))
     assert over_size["title"] == "all_reduce (2 of 3 curves are not drawn)"
     assert {row["curve"] for row in over_size["data"]["values"]} == {"2.h5"}
 
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
-    ranks = 4 * pictures.MOST_CELLS
+    ranks = 4 * charts.MOST_CELLS
     links = [pairs.PairLink(0, rank, 1e-6, 1e9, 1e9) for rank in range(1, ranks)]
     links[41] = pairs.PairLink(0, 42, 4e-6, 25e7, 5e8)
     nodes, hosts = tuple(range(ranks)), tuple(f"n{rank}" for rank in range(ranks))
     measured = pairs.MeasuredPairs(nodes, hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
-    chart = pictures.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
+    chart = charts.pairs_of_ranks(measured, pairs.locate_slow(measured, pairs.Thresholds()))
     latency, bandwidth = [each["data"]["values"][0] for each in chart["hconcat"]]
     assert bandwidth["names"][10] == "40-43"
-    assert len(bandwidth["value"]) == pictures.MOST_CELLS**2
-    row, column = 10, 10 * pictures.MOST_CELLS  # from rank 0, and to it
+    assert len(bandwidth["value"]) == charts.MOST_CELLS**2
+    row, column = 10, 10 * charts.MOST_CELLS  # from rank 0, and to it
     for record, at, value, part in (
         (latency, row, 4, 25),
         (latency, column, 4, 25),

@@ -27,9 +27,9 @@ from hpccomm.schedules.schedule import (
     whole,
     world,
 )
-from hpccomm.tools.drawing.pictures import check_place, rendered, save
-from hpccomm.tools.drawing.schedule import contributed, draw, lines, members, runs
-from hpccomm.tools.drawing.trace import Subject, subject
+from hpccomm.tools.drawing import check_place, rendered, save
+from hpccomm.tools.runs.schedule import contributed, draw, lines, members, runs
+from hpccomm.tools.runs.trace import Subject, subject
 
 SVG = "{http://www.w3.org/2000/svg}"
 

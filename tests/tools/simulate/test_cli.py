@@ -12,7 +12,7 @@ from hpccomm.results import reader
 from hpccomm.results.timings import crossovers
 from hpccomm.schedules.cost.network import load, parse
 from hpccomm.tools.main import main
-from hpccomm.tools.simulate.runs import SIMULATED, Cost, comparison
+from hpccomm.tools.simulate.simulate import SIMULATED, Cost, comparison
 
 SMALL = ("--cluster", "lab1g", "-b", "1K", "-e", "1M", "-f", "32")
 

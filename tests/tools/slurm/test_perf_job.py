@@ -11,7 +11,7 @@ from slurm_jobs import SWEEP, Slurm
 
 from hpccomm.results.reader import read
 from hpccomm.results.writer import Writer
-from hpccomm.tools.perf.programs import make
+from hpccomm.tools.perf.nccl_tests import make
 
 pytestmark = pytest.mark.slow("starts Slurm, and jobs")
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.tools.slurm import DIRECTIVES, Request, text
+from hpccomm.tools.slurm.slurm import DIRECTIVES, Request, text
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
 HOSTILE = (

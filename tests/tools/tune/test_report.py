@@ -5,9 +5,9 @@ import pytest
 
 from hpccomm.calls.tuning_table import Pick
 from hpccomm.testing import run_ranks
+from hpccomm.tools.output import Progress
 from hpccomm.tools.perf.options import Sizes
-from hpccomm.tools.progress import Progress
-from hpccomm.tools.tune import command
+from hpccomm.tools.tune import tune
 from hpccomm.tools.tune.measuring import Confirmation, SizeTimes, TunedCall, TuneRequest
 
 CALL = TunedCall("all_reduce")
@@ -36,7 +36,7 @@ def test_sizes_are_printed_in_order(tmp_path):
 
     def on_rank(comm):
         said = []
-        command.Sweeps(request, None, said.append, Progress(None)).run(Bench(comm), CALL)
+        tune.Sweeps(request, None, said.append, Progress(None)).run(Bench(comm), CALL)
         return "".join(said)
 
     (said,) = run_ranks(1, on_rank)
@@ -47,7 +47,7 @@ def test_sizes_are_printed_in_order(tmp_path):
 @pytest.mark.parametrize(("chosen", "slower"), [(TREE, False), (RING, True)])
 def test_noise_between_calls_that_are_the_same_is_no_slower_choice(chosen, slower):
     found = Confirmation(CALL, 1024, 1.2e-6, {TREE: 1.0e-6, RING: 1.25e-6}, chosen)
-    said = command.confirmed([found])
+    said = tune.confirmed([found])
     assert f"within 10% of the fastest fixed choice at {1 - slower} of 1 sizes" in said
     line = "slower: all_reduce, 1024 bytes: ring 1.20 us, tree 1.00 us, 1.20 times as long"
     assert (line in said) == slower

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hpccomm.tools.doctor.hardware.facts import hardware, is_gpu
+from hpccomm.tools.doctor.hardware import hardware, is_gpu
 from hpccomm.tools.doctor.rule import Facts, Faults, List, Texts, many, rules
 from hpccomm.tools.doctor.rules.mpi import one_library
 from hpccomm.tools.explain.meanings import XIDS

@@ -1,21 +1,210 @@
-"""The text output of nccl-tests, rccl-tests and `hpccomm perf`: its tables, and runs of them.
+"""The text output of nccl-tests, rccl-tests and `hpccomm perf`: its columns, its tables, and runs of them.
 
-A table has a head, rows and an end. `hpccomm.tools.runs.logs.reading` calls `parse` for each stream of a log.
+A table has a head, rows and an end. `parse` reads them in each stream of a log.
+
+Versions differ in columns: ``#wrong`` was once ``error``, old tables lack ``root`` or ``redop``, statistics of
+repetitions and time stamps are optional. A row is printed in several writes (its case, each half,
+...), and others may print between two of them.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from hpccomm.backends.nccl.facts import version_text
-from hpccomm.results.schema import Config, RankInfo
-from hpccomm.tools.runs.logs import imported, layout
-from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable, cause
-from hpccomm.tools.runs.logs.layout import MODERN, Cells, Columns
-from hpccomm.tools.runs.logs.lines import LogLine
-from hpccomm.tools.runs.logs.printed import ITEMSIZES, PrintedRow, Unfit, measured
+from hpccomm.results.schema import UNCHECKED, Config, RankInfo
+from hpccomm.results.table import TIME_FORMAT
+from hpccomm.tools.runs.logs import imported
+from hpccomm.tools.runs.logs.imported import (
+    ITEMSIZES,
+    ImportedRun,
+    LeftOutTable,
+    LogDefaults,
+    LogLine,
+    LogTable,
+    PrintedRow,
+    Unfit,
+    cause,
+    figure,
+    measured,
+)
+
+_HEADING = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b.*")
+_NAMES = {"op": "redop", "cputime": "time", "wrong": "#wrong"}
+"""Names of columns in some versions, and where ``#`` is lost; and the usual ones."""
+
+_ABSENT = "N/A"
+_NUMBER = r"(?:N/A|nan|inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\d.])"
+_CELLS = {
+    "size": r"\d+(?!\S)",
+    "count": r"\d+(?!\S)",
+    "type": r"(?:none|u?int|u?char|half|float|double|bfloat|fp?8|complex|bool)\w*(?!\S)",
+    "redop": r"[a-z]\w*(?!\S)",
+    "root": r"(?:-1|\d+)(?!\d)",
+    "error": _NUMBER + r"\*?",
+    "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+}
+_BLANK_HALF = r"[ ]{32}"
+"""What nccl-tests prints where it has measured in place only (``writeBenchMarkLineNullBody``)."""
+
+_PLACES = re.compile(r"out-of-place|in-place")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A row, or its beginning.
+
+    Attributes
+    ----------
+    line : int
+        Of the log, where it begins.
+    texts : tuple of str or None
+        Its cells; None where one is blank.
+    writes : int
+        How many of its writes are there.
+    rest : str
+        What stands behind them.
+    """
+
+    line: int
+    texts: tuple[str | None, ...]
+    writes: int
+    rest: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table.
+
+    Attributes
+    ----------
+    names : tuple of str
+        In their order.
+    in_place : tuple of bool
+        Whether each half is of arrays in place.
+    host_time : bool
+        Whether the time is the host's.
+    """
+
+    names: tuple[str, ...]
+    in_place: tuple[bool, ...] = (False, True)
+    host_time: bool = False
+
+    @cached_property
+    def _writes(self) -> list[re.Pattern[str]]:
+        """The pattern of each write of a row."""
+        writes: list[list[str]] = [[]]
+        for name in self.names:
+            if name in ("time", "i_min", "timestamp"):
+                writes.append([])
+            writes[-1].append(name)
+        patterns = [r"(?<![\w.-])" + self._pattern(writes[0]).removeprefix(r"\s{1,20}")]
+        for names in writes[1:]:
+            blank = f"|{_BLANK_HALF}" if names[0] == "time" else ""
+            patterns.append(f"(?:{self._pattern(names)}{blank})")
+        return [re.compile(pattern) for pattern in patterns]
+
+    @staticmethod
+    def _pattern(names: list[str]) -> str:
+        cells = {name: rf"\s{{1,20}}({_CELLS.get(name, _NUMBER)})" for name in names}
+        # Some leave it blank.
+        return "".join(f"(?:{cell})?" if name == "redop" else cell for name, cell in cells.items())
+
+    def read(self, line: int, text: str) -> Cells | None:
+        """Return the cells of a row, or of its beginning; None for any other line.
+
+        Parameters
+        ----------
+        line : int
+            Of the log.
+        text : str
+            The line. Words of others may stand before the row and behind it.
+        """
+        begin = self._writes[0].search(text)
+        if begin is None or "#" in text[: begin.start()]:
+            return None
+        return self.go_on(Cells(line, begin.groups(), 1, ""), text, begin.end())
+
+    def go_on(self, before: Cells, text: str, at: int = 0) -> Cells:
+        """Return a row with the writes that a text goes on with, from a place in it."""
+        texts, writes = before.texts, before.writes
+        while writes < len(self._writes) and (found := self._writes[writes].match(text, at)):
+            texts, writes, at = texts + found.groups(), writes + 1, found.end()
+        return Cells(before.line, texts, writes, text[at:].strip())
+
+    def whole(self, cells: Cells) -> bool:
+        """Whether a row has all its writes."""
+        return cells.writes == len(self._writes)
+
+    def measured(self, cells: Cells, iterations: int) -> list[PrintedRow]:
+        """Return the halves of a whole row that were measured.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            If a number or time cannot be read, or there are more figures than columns.
+        """
+        if re.match(r"[\d.+-]+(?:\s|$)", cells.rest):
+            raise ValueError("more figures than columns")
+        named = list(zip(self.names, cells.texts, strict=True))
+        begins = [at for at, name in enumerate(self.names) if name == "time"]
+        lead = dict(named[: begins[0]])
+        stamp = dict(named).get("timestamp")
+        finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp() if stamp else 0.0
+        rows = []
+        for begin, in_place in zip(begins, self.in_place, strict=True):
+            half = {name: text or _ABSENT for name, text in named[begin : begin + 4]}
+            if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
+                continue
+            # An error's size, as old versions print, is not a count.
+            wrong = half.get("#wrong", _ABSENT)
+            case = lead["type"] or "", lead.get("redop") or "", int(lead.get("root") or -1)
+            size = int(lead["size"] or 0), int(lead["count"] or 0), in_place
+            rates = figure(half["time"]), figure(half["algbw"]), figure(half["busbw"])
+            wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
+            rows.append(
+                PrintedRow(cells.line, *case, *size, *rates, wrong_values, finished, iterations)
+            )
+        return rows
+
+
+_HALF = "time", "algbw", "busbw", "#wrong"
+MODERN = Columns(("size", "count", "type", "redop", "root", *_HALF, *_HALF))
+"""The columns of most versions, for rows whose heading is lost."""
+
+
+def heading(text: str, above: str) -> Columns | None:
+    """Return the columns that a line names; None if it is not a heading.
+
+    Parameters
+    ----------
+    text : str
+        The line.
+    above : str
+        The last line that says which half is in place.
+    """
+    match = _HEADING.search(text)
+    if match is None:
+        return None
+    words = re.findall(r"[\w#%]+(?!\S)", match[0])
+    names = tuple(_NAMES.get(word, word) for word in words)
+    halves = names.count("time")
+    if names[:3] != ("size", "count", "type") or not halves:
+        return None
+    if names.count("algbw") != halves or names.count("busbw") != halves:
+        return None  # damaged
+    places = tuple(place == "in-place" for place in _PLACES.findall(above))
+    in_place = places if len(places) == halves else (False, True)[:halves]
+    return Columns(names, in_place, "cputime" in words) if len(in_place) == halves else None
+
+
+def places(text: str) -> bool:
+    """Whether a line says which half is in place."""
+    return _PLACES.search(text) is not None
+
 
 _MOST_NOTES = 3
 """Notes kept of a table without rows."""
@@ -137,7 +326,7 @@ class PrintedTable:
 
 def is_one(lines: Iterable[LogLine]) -> bool:
     """Return whether a log has such a table."""
-    return any(layout.heading(line.text, "") or _modern(line) for line in lines)
+    return any(heading(line.text, "") or _modern(line) for line in lines)
 
 
 def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
@@ -145,7 +334,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
     tables: list[PrintedTable] = []
     above = command = ""
     for line in lines:
-        if layout.places(line.text):
+        if places(line.text):
             above = line.text
         if "#" not in line.text and (called := _COMMAND.findall(line.text)):
             command = called[-1] if len(set(called)) == 1 else ""
@@ -166,7 +355,7 @@ def _modern(line: LogLine) -> Cells | None:
 
 def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
     text = line.text
-    columns = layout.heading(text, above)
+    columns = heading(text, above)
     if columns is not None:
         table = _reached(_HEADED, line, tables)
         table.layout = columns
@@ -288,7 +477,7 @@ def _others(text: str) -> dict[str, str]:
     versions = dict(word.split("=", 1) for word in text.split() if "=" in word)
     code = versions.pop("nccl-library", "")
     versions.pop("nccl-headers", None)
-    return versions | ({"nccl": version_text(int(code))} if code.isdigit() else {})
+    return versions | ({"nccl": imported.nccl_version(int(code))} if code.isdigit() else {})
 
 
 def _config(line: str) -> Config:

@@ -3,7 +3,7 @@
 OSU prints the size of one rank's message. A row has nccl-tests' size, like all rows of a results
 file: for a gather, scatter, all-gather and all-to-all, the size of all ranks' messages together.
 
-`hpccomm.tools.runs.logs.reading` calls it for each stream of a log.
+`hpccomm.tools.runs.import_` calls it for each stream of a log.
 """
 
 import re
@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import imported
-from hpccomm.tools.runs.logs.imported import ImportedRun, LeftOutTable, LogDefaults, LogTable, cause
-from hpccomm.tools.runs.logs.lines import LogLine
+from hpccomm.tools.runs.logs.imported import (
+    ImportedRun,
+    LeftOutTable,
+    LogDefaults,
+    LogLine,
+    LogTable,
+    cause,
+)
 
 _TITLE = re.compile(
     r"#\s*OSU\s+(?:(MPI|NCCL|RCCL|XCCL)(?:-[\w-]+)?[\s_]+)?(.*?)\s*Test(?:\s+v?([\d.]+))?\s*$",

@@ -12,7 +12,7 @@ from damage import called
 
 from hpccomm.results import pairs, reader
 from hpccomm.runtime.service import Status
-from hpccomm.tools.perf.pairs.command import expected
+from hpccomm.tools.perf.pairs import expected
 
 PAIRS = ("-m", "hpccomm", "perf", "pairs", "-b", "64K", "--streams", "3")
 

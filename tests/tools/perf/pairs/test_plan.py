@@ -6,7 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpccomm.tools.perf.pairs.command import again, rounds
+from hpccomm.tools.perf.pairs import again, rounds
 
 placements = st.lists(st.integers(0, 6), min_size=2, max_size=24)
 

@@ -18,10 +18,9 @@ from hypothesis import given
 from hpccomm.errors import ResultsError
 from hpccomm.results import exports, reader, table
 from hpccomm.results.schema import Row, RunInfo
-from hpccomm.tools.flag import add_flags
+from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf.collectives import COLLECTIVES
-from hpccomm.tools.runs import importing
-from hpccomm.tools.runs.logs import reading
+from hpccomm.tools.runs import import_
 from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
 from hpccomm.units import figure
 
@@ -89,7 +88,7 @@ def defaults(**asked: object) -> LogDefaults:
 
 
 def runs_of(text: str, known: LogDefaults = DEFAULTS) -> list[ImportedRun]:
-    return reading.parse(text, known).runs
+    return import_.parse(text, known).runs
 
 
 def test_a_table_of_nccl_tests() -> None:
@@ -127,7 +126,7 @@ def test_tags_of_launchers_are_left_out(tag: str) -> None:
 
 def test_other_versions_have_other_columns() -> None:
     with pytest.raises(ResultsError, match=r"does not say which collective.*give --collective"):
-        reading.parse(OLD, DEFAULTS)
+        import_.parse(OLD, DEFAULTS)
     (run,) = runs_of(OLD, defaults(collective="all_reduce"))
     assert [(row.collective, row.root, row.wrong, row.time) for row in run.rows] == [
         ("all_reduce", -1, -1, 31.59),
@@ -314,7 +313,7 @@ def test_osu_bandwidth_is_the_time_of_a_message() -> None:
 )
 def test_what_is_no_log_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ResultsError, match=said):
-        reading.parse(text, DEFAULTS)
+        import_.parse(text, DEFAULTS)
 
 
 FLIGHT_DUMP = {
@@ -338,7 +337,7 @@ FLIGHT_DUMP = {
 def test_a_dump_of_a_flight_recorder_is_refused_with_what_reads_it(data: bytes, said: str) -> None:
     """PyTorch 2.14's torchfrtrace fails on JSON, and reads pickles that the command in the error has made."""
     with pytest.raises(ResultsError, match=rf"some\.log has no table of a benchmark; it is {said}"):
-        reading.parse(data, DEFAULTS)
+        import_.parse(data, DEFAULTS)
 
 
 @pytest.mark.parametrize("cut", [40, 20, 2])
@@ -395,8 +394,8 @@ def test_a_log_of_windows_is_read(tmp_path: Path) -> None:
 
 def call(*arguments: object) -> int:
     parser = argparse.ArgumentParser()
-    add_flags(parser, importing.FLAGS)
-    return importing.run(parser.parse_args([str(argument) for argument in arguments]))
+    add_flags(parser, import_.FLAGS)
+    return import_.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 def test_the_command(

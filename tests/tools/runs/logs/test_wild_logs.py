@@ -16,10 +16,8 @@ from hypothesis import given
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.comparison import matching
-from hpccomm.tools.flag import add_flags
-from hpccomm.tools.runs import importing
-from hpccomm.tools.runs.charts import page
-from hpccomm.tools.runs.logs import reading
+from hpccomm.tools.flags import add_flags
+from hpccomm.tools.runs import import_, page
 from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
 
 from .test_import import call
@@ -28,13 +26,13 @@ DATA = Path(__file__).parent / "data"
 EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
 
 
-def read(entry: dict) -> reading.ReadLog:
+def read(entry: dict) -> import_.ReadLog:
     parser = argparse.ArgumentParser()
-    add_flags(parser, importing.FLAGS)
+    add_flags(parser, import_.FLAGS)
     file = str(DATA / entry["file"])
     args = parser.parse_args([file, "--dry-run", *entry.get("options", "").split()])
-    data, defaults = importing._read(Path(file), args)
-    return reading.parse(
+    data, defaults = import_._read(Path(file), args)
+    return import_.parse(
         data,
         LogDefaults(
             "the log", defaults.started, defaults.user, defaults.collective, defaults.ranks
@@ -162,7 +160,7 @@ def test_many_ranks_are_folded(tmp_path: Path) -> None:
     assert "#  1024 ranks on 128 nodes" in before
     assert "#  Ranks 0 to 7 on node-000: 8 x NVIDIA H100 80GB HBM3" in before
     # It can be imported again.
-    (again,) = reading.parse(text, LogDefaults("shown", run.info.started, "someone")).runs
+    (again,) = import_.parse(text, LogDefaults("shown", run.info.started, "someone")).runs
     assert (len(again.info.ranks), again.rows) == (1024, list(run.rows))
 
 
@@ -172,7 +170,7 @@ def test_no_run_has_rows_of_two_programs() -> None:
         (DATA / f"nccl_2.19_{name}.txt").read_text() for name in ("one_rank", "too_slow", "cycles")
     ]
     known = LogDefaults("the log", datetime.now().astimezone(), "someone")
-    alone = [figures(reading.parse(text, known).runs[0]) for text in texts]
+    alone = [figures(import_.parse(text, known).runs[0]) for text in texts]
     refused = 0
     for seed in range(200):
         chance = random.Random(seed)
@@ -184,7 +182,7 @@ def test_no_run_has_rows_of_two_programs() -> None:
             mixed += program[:number]
             del program[:number]
         try:
-            log = reading.parse("\n".join(mixed), known)
+            log = import_.parse("\n".join(mixed), known)
         except ResultsError:
             refused += 1
             continue
@@ -215,7 +213,7 @@ def test_a_damaged_log_is_read_or_refused(
         "the log", datetime.now().astimezone(), "someone", ranks=2, collective="all_reduce"
     )
     try:
-        log = reading.parse(data[:length], known)
+        log = import_.parse(data[:length], known)
     except ResultsError:
         return
     assert all(run.rows for run in log.runs)

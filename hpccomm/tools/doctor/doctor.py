@@ -1,0 +1,128 @@
+"""Find faults of a job's nodes: everything outside the program.
+
+It looks at MPI, limits, GPUs, network and Slurm. It only reads, and does not need root. Checks that
+are not possible are skipped, with the reason. Under mpiexec or srun it looks at all nodes and
+ranks, and rank 0 reports: start it in the same way as the program.
+
+Examples
+--------
+  hpccomm doctor
+  mpiexec -n 4 hpccomm doctor
+  srun hpccomm doctor --json > golden.json
+  srun hpccomm doctor --against golden.json
+  mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
+  hpccomm doctor --list
+
+Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not
+look.
+"""
+
+import argparse
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hpccomm
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.tools import flags, output
+from hpccomm.tools.flags import Flag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpccomm.tools.doctor.rule import Diagnosis, Rule
+
+
+FLAGS = (
+    Flag("--json", bool, "print JSON for scripts: the facts and the diagnoses"),
+    Flag("--only AREA|ID,...", str, "only these areas, or these rules"),
+    Flag("--list", bool, "list the rules, and look at nothing"),
+    Flag(
+        "--against FILE.json",
+        flags.file,
+        "compare each node with the first one of this file, which --json has written",
+    ),
+    Flag(
+        "--nccl",
+        bool,
+        "also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
+    ),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Gather, judge and report; return the exit status."""
+    from hpccomm.tools.doctor import job
+    from hpccomm.tools.doctor import rule as judge
+
+    rules = chosen(args.only or "")
+    if args.list:
+        if output.speaks():
+            lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
+            output.write("\n".join(lines) + "\n")
+        return 0
+    golden = None if args.against is None else _golden(args.against)
+    sources = {source for rule in rules for source in rule.sources}
+    with output.watched("looking"):
+        trees = job.gather(sources, nccl=args.nccl)
+    if not output.speaks():
+        if why := job.problem(trees):
+            output.warn(f"hpccomm doctor: on {next(iter(trees))}: {why}\n")
+        return 0
+    diagnoses = judge.judge(trees, rules)
+    if golden is not None:
+        diagnoses += judge.against(trees, golden, args.against.name, rules)
+    status = int(any(each.status == "fail" for each in diagnoses))
+    lines = [*judge.head(trees), "", *judge.lines(diagnoses, trees)]
+    output.write_found(_document(trees, diagnoses, status), lines, as_json=args.json)
+    return status
+
+
+def chosen(only: str) -> "Sequence[Rule]":
+    """Return the rules that are asked for.
+
+    Raises
+    ------
+    UsageError
+        If a word is not an area or a rule.
+    """
+    from hpccomm.tools.doctor.rules import RULES
+
+    judge = [word for word in only.split(",") if word]
+    areas = list(dict.fromkeys(rule.area for rule in RULES))
+    known = [*areas, *(rule.id for rule in RULES)]
+    for word in judge:
+        if word not in known:
+            near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
+            raise UsageError(f"--only {word!r} is not an area or a rule; {near} (--list has all)")
+    return [rule for rule in RULES if not judge or rule.area in judge or rule.id in judge]
+
+
+def _golden(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        tree: dict[str, Any] = next(iter(document["nodes"].values()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise UsageError(
+            f"--against {file} has no facts of a node ({type(error).__name__}: {error}); give a file that "
+            "hpccomm doctor --json has written"
+        ) from error
+    return tree
+
+
+def _document(trees: dict[str, Any], results: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
+    diagnoses = [
+        {name: getattr(each.rule, name) for name in ("id", "question", "remedy", "page")}
+        | {name: getattr(each, name) for name in ("status", "nodes", "evidence", "reason")}
+        for each in results
+    ]
+    time = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {
+        "schema": 1,
+        "hpccomm": hpccomm.__version__,
+        "made": time,
+        "status": status,
+        "diagnoses": diagnoses,
+        "nodes": trees,
+    }

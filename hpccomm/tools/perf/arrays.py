@@ -1,0 +1,577 @@
+"""The memory of the measured arrays: of the host, or of a device. Both are a `MemoryKind`.
+
+All of perf measures through it: arrays are made, filled, timed and compared by its methods.
+
+The memory that a sweep needs, has and used.
+
+A sweep refuses sizes that do not fit by it, and reports the used memory at its end.
+"""
+
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm import settings
+from hpccomm.backends.nccl import libnccl
+from hpccomm.backends.nccl.facts import version_text
+from hpccomm.errors import BackendUnavailable, CollectiveTimeout, UsageError
+from hpccomm.memory.cuda import library, streams
+from hpccomm.memory.cuda.library import identify
+from hpccomm.memory.cuda.streams import Marks
+from hpccomm.results import facts
+from hpccomm.results.schema import Config, DeviceInfo
+from hpccomm.runtime.service import no_garbage_collection
+from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.tools.perf import isolated, patterns
+from hpccomm.tools.perf.facts import ON_HOST, DeviceDescription
+from hpccomm.tools.perf.isolated import Call, RankTimes
+from hpccomm.tools.perf.options import Options
+from hpccomm.tools.perf.patterns import DEVICE, HOST, NCCL
+
+if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
+
+SLOTS = 3
+"""Arrays of the largest size that a rank needs: input, output, and output of the last repetition."""
+
+STAGING = 1
+"""Arrays of the largest size that the library may allocate for itself."""
+
+PAGE = 4096
+LARGEST_ITEM = 16
+
+
+def slot_bytes(largest: int, unalign: int) -> int:
+    """Return the bytes of one slot: the largest size, what ``-u`` shifts it by, a whole page."""
+    needed = max(largest, LARGEST_ITEM) + LARGEST_ITEM * unalign
+    return -(-needed // PAGE) * PAGE
+
+
+def needed(size: int) -> int:
+    """Return the bytes that a rank will take with slots of `size` bytes."""
+    return (SLOTS + STAGING) * size
+
+
+def arena_bytes(size: int) -> int:
+    """Return the bytes of `SLOTS` slots of `size` bytes, whatever the start's alignment."""
+    return SLOTS * size + PAGE
+
+
+def cut(arena: Any, address: int, size: int) -> tuple[Any, ...]:
+    """Return `SLOTS` parts of an array of bytes, each of `size` bytes and beginning on a page.
+
+    Parameters
+    ----------
+    arena : array of uint8
+        `arena_bytes` of them.
+    address : int
+        Where it begins.
+    size : int
+        A multiple of the page, as `slot_bytes` gives it.
+    """
+    start = -address % PAGE
+    return tuple(arena[start + k * size : start + (k + 1) * size] for k in range(SLOTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The needed memory of one rank.
+
+    Attributes
+    ----------
+    node : int
+        Its node.
+    where : str
+        Where on the node the memory is: the name of the node, or a device of it.
+    needed, available : int
+        Bytes that the rank will take, and that are there for all ranks that take them from there.
+    """
+
+    node: int
+    where: str
+    needed: int
+    available: int
+
+
+def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
+    """Raise unless there is the memory that the ranks of each node, or device, need.
+
+    Parameters
+    ----------
+    needs : sequence of Need
+        Of all ranks.
+    largest : int
+        ``-e``.
+    batched : int
+        Operations that are carried out at once, each on arrays of its own.
+
+    Raises
+    ------
+    UsageError
+        If there is not; the message says which size would fit.
+    """
+    for place in sorted({(need.node, need.where) for need in needs}):
+        neighbors = [need for need in needs if (need.node, need.where) == place]
+        wanted = sum(need.needed for need in neighbors)
+        offered = min(need.available for need in neighbors)
+        if wanted > offered:
+            fits = max(0, offered // (len(neighbors) * (SLOTS + STAGING)) - PAGE) // batched
+            times = f" for each of {batched} in a batch" if batched > 1 else ""
+            raise UsageError(
+                f"-e/--maxbytes {largest}: {len(neighbors)} ranks on {neighbors[0].where} would take "
+                f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library{times}) and "
+                f"{spelled(offered)} are available; "
+                f"give at most {fits}, or fewer ranks there"
+            )
+
+
+def available() -> int:
+    """Return the bytes available on this node, within the limits of its control groups."""
+    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        if "MemAvailable" in fields:  # counts what the kernel can reclaim
+            free = [int(fields["MemAvailable"].split()[0]) << 10]
+    return max(0, min([*free, *left_by_groups(Path("/"))]))
+
+
+_GROUP_MEMORY = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Of versions 2 and 1 of control groups: controller, mount, limit, and the used part of it."""
+
+
+def left_by_groups(system: Path) -> list[int]:
+    """Return the bytes that each control group above this process leaves, such as a Slurm job's.
+
+    Parameters
+    ----------
+    system : Path
+        The file system's root.
+    """
+    try:
+        # Lines such as 0::/slurm/job_7 and 4:memory:/slurm/job_7.
+        text = (system / "proc/self/cgroup").read_text()
+    except OSError:  # a kernel without control groups
+        return []
+    groups = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    left = []
+    for controller, mount, limit, used in _GROUP_MEMORY:
+        if controller not in groups:
+            continue
+        innermost = PurePosixPath(groups[controller].lstrip("/"))
+        # In a container the path may be the host's; only visible groups are read.
+        for group in (innermost, *innermost.parents):
+            home = system / mount / group
+            with suppress(OSError, ValueError):  # not there, or without a limit: "max"
+                left.append(int((home / limit).read_text()) - int((home / used).read_text()))
+    return left
+
+
+def peak() -> int:
+    """Return the most memory that this process ever had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+class Usage:
+    """The memory that was taken, stage by stage (``-M``).
+
+    Attributes
+    ----------
+    stages : dict of str to int
+        Bytes that each stage added; of a stage that comes again, the most that it did.
+    """
+
+    def __init__(self) -> None:
+        self.stages: dict[str, int] = {}
+        self._before = 0
+
+    def note(self, stage: str, amount: int) -> None:
+        """End a stage, after which `amount` bytes are in use."""
+        added = amount - self._before
+        self.stages[stage] = max(added, self.stages.get(stage, added))
+        self._before = amount
+
+
+def report(usages: Sequence[Usage], title: str) -> str:
+    """Return the line that ``-M`` asks for: for each stage, the rank that took most."""
+    most = {stage: max(usage.stages[stage] for usage in usages) for stage in usages[0].stages}
+    parts = [f"{stage} {spelled(amount)}" for stage, amount in most.items()]
+    parts.append(f"Total  {spelled(sum(most.values()))}")
+    return f"# {title:20s} : {' | '.join(parts)}\n"
+
+
+def spelled(amount: int) -> str:
+    """Print bytes with three digits and a binary unit, as nccl-tests' memory report does."""
+    units = ((30, " GB"), (20, " MB"), (10, " KB"))
+    shift, unit = next((each for each in units if abs(amount) >= 1 << each[0]), (0, " B"))
+    value = amount / (1 << shift)
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}{unit}"
+
+
+Array = Any
+"""A 1-D array of NumPy or CuPy."""
+
+_NO_SAMPLES = np.zeros(0)
+
+
+class HostMemory:
+    """Arrays of one rank, over one communicator: made, filled, timed, compared.
+
+    These are NumPy's, and calls on them return when they are done. `DeviceMemory` does the same with
+    CuPy's.
+
+    Attributes
+    ----------
+    name : str
+        `HOST` or `DEVICE`.
+    usage : str
+        Title of the line that reports the memory in use.
+    at_once : bool
+        Whether a batch is carried out at once, so that its operations need arrays of their own.
+    multiplies : bool
+        Whether averages of floats are sums of contributions multiplied before (see `CheckedData`).
+    module : module
+        NumPy or CuPy.
+    slots : tuple of array
+        The measured memory, as bytes; another communicator of the same ranks may use it too. Registered
+        memory needs its communicator until it is released.
+    backend : str
+        Name of the backend that moves such arrays, as it is printed.
+    barrier : callable
+        A barrier of all measuring ranks: of the communicator, or of all groups.
+    """
+
+    name = HOST
+    usage = "Host memory usage"
+    at_once = False
+    multiplies = False
+    module: Any = np
+
+    def __init__(self, comm: "Communicator", options: Options) -> None:
+        self._comm, self._config = comm, options.config
+        self.barrier: Call = comm.barrier
+        self.backend = comm.backends["host"] or ""
+        self.slots: tuple[Array, ...] = ()
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Return the context of all other methods."""
+        return nullcontext()
+
+    def description(self) -> DeviceDescription:
+        """Return this rank's device for the header. Local."""
+        return ON_HOST
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that only such arrays need. Local."""
+        return {}
+
+    def capacity(self) -> tuple[str, int]:
+        """Return the name of where memory is taken from, and the bytes available there."""
+        return facts.host(), available()
+
+    def in_use(self) -> int:
+        """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""
+        return peak()
+
+    def arena(self, nbytes: int) -> tuple[Array, int]:
+        """Return new memory for all slots, full of zeros, and its address. Local."""
+        empty = self._comm.empty if self._config.local_register else np.empty
+        arena: Array = empty(nbytes, np.uint8)
+        arena[:] = 0
+        return arena, arena.ctypes.data
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        self.slots[slot][:nbytes] = 0
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
+        every = self.slots[slot][first : first + times * nbytes].reshape(times, nbytes)
+        every[1:] = every[0]
+
+    copy = staticmethod(np.copyto)
+    put = staticmethod(patterns.put_block)
+    read = staticmethod(patterns.read_block)
+
+    def settle(self) -> None:
+        """Do nothing: a call on host arrays is done when it returns."""
+
+    @property
+    def after(self) -> Call | None:
+        """The function called after each operation, in the time (``-z``)."""
+        return self.barrier if self._config.blocking_collectives == 1 else None
+
+    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+        """Time a block of repetitions, and each of them if `samples` is true.
+
+        Collective; blocks until all is done. It returns also what runs the block once more, where that was
+        recorded to be replayed.
+        """
+        if self._config.blocking_collectives == 3:
+            _, seconds = isolated.one_by_one(calls, after=self.barrier)
+        else:
+            seconds = isolated.back_to_back(calls)
+        mean = float(seconds.mean())
+        return RankTimes(mean, mean, seconds), None
+
+
+class DeviceMemory:
+    """CuPy arrays, and calls that return when they are on the stream.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose device it is.
+    options : Options
+        The flags; their `timeout` is how many seconds the host waits for the stream, 0 for
+        ``HPCCOMM_TIMEOUT``.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the communicator has no way for device arrays.
+    """
+
+    name = DEVICE
+    usage = "GPU memory usage"
+    at_once = True
+
+    def __init__(self, comm: "Communicator", options: Options) -> None:
+        backend = comm.backends["cuda"]
+        if backend is None or comm.device is None:
+            why = library.unavailable() or "it communicates only host arrays"
+            raise BackendUnavailable(
+                f"device arrays cannot be measured over {comm.backends['host']}: {why}"
+            )
+        self._comm, self._config = comm, options.config
+        self.barrier: Call = comm.barrier
+        self.backend = backend
+        self.multiplies = backend == NCCL
+        self.slots: tuple[Array, ...] = ()
+        self.module = library.cupy()
+        self._device = comm.device
+        self._timeout = options.timeout or float(str(settings.read("HPCCOMM_TIMEOUT")))
+        self._runtime = self.module.cuda.runtime
+        with streams.on_device(self._device):
+            stream = self.module.cuda.Stream
+            self._stream = stream.null if self._config.stream_null else stream(non_blocking=True)
+            self._done = streams.owned_event()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Return a context in which the device and the stream are current."""
+        with streams.on_device(self._device), self._stream:
+            yield
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    def description(self) -> DeviceDescription:
+        """Return the header's words about this rank's device."""
+        device = identify(self._device)
+        link = library.fastest_link(device.uuid)
+        more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
+        return DeviceDescription(device.number, device.pci, device.name, device.driver, more)
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of CuPy, CUDA and, where it is used, NCCL."""
+        device = identify(self._device)
+        result = {
+            "cupy": str(self.module.__version__),
+            "cuda_driver": device.driver,
+            "cuda_runtime": device.runtime,
+        }
+        if self.backend == NCCL:
+            result["nccl"] = version_text(libnccl.binding().get_version())
+        return result
+
+    def capacity(self) -> tuple[str, int]:
+        """Return this rank's device, and the bytes that are free on it."""
+        # What CuPy keeps of arrays that are gone counts as taken otherwise.
+        self.module.get_default_memory_pool().free_all_blocks()
+        free, _ = self._runtime.memGetInfo()
+        return f"device {identify(self._device).pci} of {facts.host()}", int(free)
+
+    def in_use(self) -> int:
+        """Return the bytes of the device that are in use by all programs."""
+        free, total = self._runtime.memGetInfo()
+        return int(total - free)
+
+    # --- arrays -----------------------------------------------------------------------------------
+
+    def arena(self, nbytes: int) -> tuple[Array, int]:
+        """Return new memory, and its address."""
+        if self._config.local_register:
+            arena: Array = self._comm.empty(nbytes, np.uint8, device=self._device)
+        else:
+            arena = self.module.empty(nbytes, np.uint8)
+        self._zero(arena.data.ptr, nbytes)
+        return arena, arena.data.ptr
+
+    def clear(self, slot: int, nbytes: int) -> None:
+        """Put zeros at the start of a slot."""
+        self._zero(self.slots[slot].data.ptr, nbytes)
+
+    def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
+        """Repeat bytes of a slot behind themselves, twice as many at a time."""
+        pointer = self.slots[slot].data.ptr + first
+        done = 1
+        while done < times:
+            more = min(done, times - done)
+            self._move(pointer + done * nbytes, pointer, more * nbytes)
+            done += more
+
+    def copy(self, out: Array, x: Array) -> None:
+        """Copy an array, on the stream."""
+        self._move(out.data.ptr, x.data.ptr, x.nbytes)
+
+    def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
+        """Write a block, made on the host, into an array."""
+        block = np.ascontiguousarray(block)
+        pointer = array.data.ptr + at * block.itemsize
+        self._move(pointer, block.ctypes.data, block.nbytes, self._runtime.memcpyHostToDevice)
+        self._runtime.streamSynchronize(self._stream.ptr)  # the block is made anew after this
+
+    def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
+        """Return elements of an array on the host, where they are compared like host arrays."""
+        got = np.empty(count, array.dtype)
+        pointer = array.data.ptr + at * got.itemsize
+        self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)
+        self._runtime.streamSynchronize(self._stream.ptr)
+        return got
+
+    def _move(self, to: int, source: int, nbytes: int, kind: int | None = None) -> None:
+        if nbytes:
+            kind = self._runtime.memcpyDeviceToDevice if kind is None else kind
+            self._runtime.memcpyAsync(to, source, nbytes, kind, self._stream.ptr)
+
+    def _zero(self, pointer: int, nbytes: int) -> None:
+        if nbytes:
+            self._runtime.memsetAsync(pointer, 0, nbytes, self._stream.ptr)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Block until the stream has done all its work."""
+        event = self._done.ptr
+        streams.record(event, self._stream.ptr)
+        ready = partial(streams.ready, event)
+        wait(ready, timeout=self._timeout, gate=Gate(), expired=self._expired)
+
+    def _expired(self, elapsed: float) -> CollectiveTimeout:
+        self._comm.abort()
+        return CollectiveTimeout(
+            f"the measured calls were not done after {elapsed:.1f} s, and their deadline is "
+            f"{self._timeout:g} s (-T/--timeout): a rank did not take part, or the block is too long; "
+            "look at the other ranks, give a longer deadline, or fewer repetitions (-n)",
+            communicator=self._comm.name,
+            rank=self._comm.rank,
+            elapsed=elapsed,
+        )
+
+    @property
+    def after(self) -> Call | None:
+        """The function called after each operation, in the time."""
+        return {1: self._meet, 2: self.settle}.get(self._config.blocking_collectives)
+
+    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+        """Time a block by the host's clock, until the stream is done; samples are CUDA's."""
+        if self._config.graph:
+            return self._replayed(calls, samples)
+        if self._config.blocking_collectives == 3:
+            issued, seconds = isolated.one_by_one(calls, settle=self.settle, after=self.barrier)
+            return RankTimes(float(seconds.mean()), float(issued.mean()), seconds), None
+        return self._back_to_back(calls, samples), None
+
+    def _meet(self) -> None:
+        self.settle()
+        self.barrier()
+
+    def _back_to_back(self, calls: Sequence[Call], samples: bool) -> RankTimes:
+        number, stream = len(calls), self._stream.ptr
+        # An event between two calls is work for the stream.
+        marks = Marks(number + 1) if samples else None
+        with no_garbage_collection():
+            began = perf_counter()
+            if marks is None:
+                for call in calls:
+                    call()
+            else:
+                marks.set(0, stream)
+                for position, call in enumerate(calls, 1):
+                    call()
+                    marks.set(position, stream)
+            issued = perf_counter()
+            self.settle()
+            done = perf_counter()
+        seconds = _NO_SAMPLES if marks is None else marks.seconds()
+        return RankTimes((done - began) / number, (issued - began) / number, seconds)
+
+    def _replayed(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call]:
+        """Record the block into a graph, and time its launches (``-G``)."""
+        with no_garbage_collection():
+            graph = self._captured(calls)
+        self.barrier()  # as after other preparations
+
+        def launch() -> None:
+            graph.launch(self._stream)
+
+        times = self._back_to_back([launch] * self._config.graph, samples)
+        return times.of_each(len(calls)), launch
+
+    def _captured(self, calls: Sequence[Call]) -> Any:
+        # In this mode, CUDA calls of other threads, such as the watchdog, do not end the capture,
+        # and this thread may allocate: each recorded operation keeps its scratch.
+        self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
+        try:
+            for call in calls:
+                call()
+        except BaseException:
+            with suppress(self._runtime.CUDARuntimeError):  # the first error is raised
+                self._stream.end_capture()
+            raise
+        return self._stream.end_capture()
+
+
+MemoryKind = HostMemory | DeviceMemory
+"""Arrays of one kind, as `HostMemory` describes them."""
+
+
+def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
+    """Make the slots, where all ranks find the memory for them. Collective."""
+    largest = options.sizes.largest
+    batched = options.config.aggregated_iterations if memory.at_once else 1
+    where, available = memory.capacity()
+    size = slot_bytes(batched * largest, options.config.unalign)
+    need = Need(comm.node, where, needed(size), available)
+    require(comm.all_gather_object(need), largest, batched)
+    memory.slots = cut(*memory.arena(arena_bytes(size)), size)
+
+
+def settings_in_effect(
+    comm: "Communicator", memory: MemoryKind, options: Options
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the settings as they could be followed, and what could not. Collective."""
+    config = options.config
+    if not config.local_register or memory.name == HOST:
+        return config, ()
+    registered = comm.explain("all_reduce", memory.slots[0][:1]).registered
+    if all(comm.all_gather_object(registered)):
+        return config, ()
+    # `Communicator.empty` gives ordinary arrays if it has no registered memory.
+    return replace(config, local_register=0), ("registered memory (-R)",)

@@ -1,0 +1,413 @@
+"""Measure latency and bandwidth of every pair of ranks, and name slow nodes, ranks and pairs.
+
+Pairs that share no link are measured at the same time: in a round each node meets one other. Slow
+pairs are measured again. With many ranks the rounds end when --budget is used up, and at the
+earliest after the first. The measured pairs then cover all nodes evenly.
+
+The exit status is 0 if nothing is slow, 1 if something is, 4 if nothing else is and other processes keep
+nodes busy, of which nothing is decided then, and 2 if the command failed. A line "# DRAIN host" names
+each host of a slow node, whose pairs are mostly slow, and a line "# UNDECIDED host" each busy one.
+
+Examples
+--------
+  mpiexec -n 8 hpccomm perf pairs
+  srun --ntasks-per-node=1 hpccomm perf pairs --expect latency=5us,bandwidth=10G --json verdict.json
+  mpiexec -n 64 hpccomm perf pairs --threshold 90% --budget 30s --output pairs.h5
+  hpccomm plot --pairs pairs.h5
+"""
+
+import argparse
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccomm import units
+from hpccomm.communicator import Communicator
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.reductions import ReduceOp
+from hpccomm.results import facts as origin
+from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
+from hpccomm.runtime.service import Status
+from hpccomm.tools import flags, output
+from hpccomm.tools.flags import Flag
+from hpccomm.tools.perf import facts
+from hpccomm.tools.perf.facts import on_root
+from hpccomm.tools.perf.isolated import one_by_one
+from hpccomm.tools.perf.patterns import DEVICE, HOST
+from hpccomm.units import grouped
+
+if TYPE_CHECKING:
+    from hpccomm.results.schema import RunInfo
+
+# Latency and bandwidth between the ranks of each pair, measured round by round.
+#
+# All ranks measure.
+#
+# Pairs of a round share no link. Between nodes, a round is one of a round-robin tournament of the
+# nodes (the circle method, T. Kirkman, 1850), in which each node meets one other; one rank of each of
+# the two nodes takes part. Inside nodes, each node has one pair at work. The first rounds cover all
+# nodes, and the next ones all ranks: a run that stops early has a fair sample.
+
+Pair = tuple[int, int]
+"""Two ranks, the lower one first."""
+
+Round = tuple[Pair, ...]
+"""Pairs that are measured at once; no rank is in two of them."""
+
+
+def tournament(players: Sequence[int]) -> Iterator[list[Pair]]:
+    """Yield rounds in which every player meets one other, until all pairs have met once.
+
+    With an odd number of players one of them rests in each round.
+    """
+    circle: list[int | None] = list(players)
+    if len(circle) % 2:
+        circle.append(None)
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        met = zip(circle[:half], reversed(circle[half:]), strict=True)
+        yield [(one, other) for one, other in met if one is not None and other is not None]
+        circle.insert(1, circle.pop())
+
+
+def between(one: Sequence[int], other: Sequence[int]) -> Iterator[Pair]:
+    """Yield all pairs of a rank of one node and one of another; the first of them cover all ranks."""
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    for shift in range(len(shorter)):
+        for number, rank in enumerate(longer):
+            partner = shorter[(number + shift) % len(shorter)]
+            yield min(rank, partner), max(rank, partner)
+
+
+def rounds(nodes: Sequence[int]) -> list[Round]:
+    """Return rounds that measure every pair of ranks once.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        The node of each rank.
+    """
+    members = grouped((node, rank) for rank, node in enumerate(nodes))
+    meetings = [
+        _abreast(between(members[one], members[other]) for one, other in met)
+        for met in tournament(list(members))
+    ]
+    outside = [pairs for turn in zip_longest(*meetings, fillvalue=()) for pairs in turn]
+    inside = _abreast(
+        [(min(pair), max(pair)) for met in tournament(each) for pair in met]
+        for each in members.values()
+    )
+    # In step with each other, so that a part of all rounds has its part of both.
+    share = len(inside) / max(1, len(outside))
+    mixed: list[Round] = []
+    for number, each in enumerate(outside):
+        mixed.append(each)
+        mixed += inside[int(number * share) : int((number + 1) * share)]
+    mixed += inside[int(len(outside) * share) :]
+    return [each for each in mixed if each]
+
+
+def _abreast(queues: Iterable[Iterable[Pair]]) -> list[Round]:
+    """Return rounds of the first pair of each queue, of the second, and so on."""
+    return [tuple(filter(None, turn)) for turn in zip_longest(*queues)]
+
+
+def again(pairs: Sequence[Pair], nodes: Sequence[int]) -> list[Round]:
+    """Return rounds of some pairs, which share no rank, and no node as far as they are of different nodes."""
+    left, planned = list(pairs), []
+    while left:
+        busy: set[int] = set()
+        taken, later = [], []
+        for pair in left:
+            ends = {nodes[pair[0]], nodes[pair[1]]}
+            if busy & ends:
+                later.append(pair)
+            else:
+                busy |= ends
+                taken.append(pair)
+        planned.append(tuple(taken))
+        left = later
+    return planned
+
+
+_WARM = 2
+"""Untimed exchanges before the timed ones."""
+
+_AGAIN = 3
+"""How often what seems slow is measured again, as long as it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """How pairs are measured.
+
+    Attributes
+    ----------
+    small, large : int
+        Bytes of the messages for latency and for bandwidth.
+    iterations, streams : int
+        Numbers of timed exchanges.
+    budget : float
+        Seconds after which no further round is begun; the same time again for slow pairs.
+    device : bool
+        Whether arrays lie on the device.
+    """
+
+    small: int = 8
+    large: int = 1 << 20
+    iterations: int = 20
+    streams: int = 5
+    budget: float = 60.0
+    device: bool = False
+
+
+def measure(
+    comm: Communicator, options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
+) -> MeasuredPairs | None:
+    """Measure the pairs of a communicator. Collective; blocks.
+
+    Slow pairs are measured again, up to three times, and the best figure counts.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks.
+    options : PairOptions
+        How.
+    thresholds : Thresholds
+        What is slow.
+    say : callable
+        Called on every rank with the name of the current measurement.
+
+    Returns
+    -------
+    MeasuredPairs or None
+        On rank 0.
+    """
+    rest = facts.rested(comm.barrier)
+    nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
+    ends = _Ends(comm, options)
+    began = perf_counter()
+    links = _round_by_round(comm, rounds(nodes), ends, began + options.budget, say)
+    pairs = comm.size * (comm.size - 1) // 2
+
+    def measured() -> MeasuredPairs | None:
+        """Return the measurements so far, on rank 0."""
+        if links is None:
+            return None
+        sizes = pairs, options.small, options.large
+        return MeasuredPairs(nodes, hosts, tuple(links), *sizes, perf_counter() - began)
+
+    for _ in range(_AGAIN):
+        so_far = measured()
+        slow = [(link.a, link.b) for link in locate_slow(so_far, thresholds).slow] if so_far else []
+        repeated = again(comm.broadcast_object(slow), nodes)
+        if not repeated:
+            break
+        more = _round_by_round(comm, repeated, ends, began + 2 * options.budget, say)
+        if links is not None and more is not None:
+            better = {(link.a, link.b): link for link in more}
+            links = [link.better(better.get((link.a, link.b), link)) for link in links]
+    others, found = facts.others(comm, rest), measured()
+    return found and replace(found, others=others)
+
+
+def _round_by_round(
+    comm: Communicator,
+    planned: Sequence[Round],
+    ends: "_Ends",
+    deadline: float,
+    say: Callable[[str], None],
+) -> list[PairLink] | None:
+    """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
+    own: list[tuple[Pair, float, float]] = []
+    over = np.zeros(1, np.int32)
+    for number, pairs in enumerate(planned):
+        over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
+        comm.all_reduce(over, op=ReduceOp.MAX)  # no rank begins before all have ended the last
+        if over[0]:
+            break
+        say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
+        own += [
+            (pair, *ends.measure(sum(pair) - comm.rank, comm.rank == pair[0]))
+            for pair in pairs
+            if comm.rank in pair
+        ]
+    of_ranks = comm.gather_object(own)
+    if of_ranks is None:
+        return None
+    halves: dict[Pair, dict[int, tuple[float, float]]] = {}
+    for rank, measured in enumerate(of_ranks):
+        for pair, latency, bandwidth in measured:
+            halves.setdefault(pair, {})[rank] = latency, bandwidth
+    return [
+        PairLink(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
+        for pair, half in sorted(halves.items())
+    ]
+
+
+class _Ends:
+    """The arrays of one rank, and its exchanges with a partner."""
+
+    def __init__(self, comm: Communicator, options: PairOptions) -> None:
+        self._comm, self._options = comm, options
+        device = comm.device if options.device else None
+        self._small: Any = comm.empty((max(1, options.small),), np.uint8, device=device)
+        self._large: Any = comm.empty((max(1, options.large),), np.uint8, device=device)
+        self._small[:] = 0
+        self._large[:] = 0
+
+    def measure(self, partner: int, first: bool) -> tuple[float, float]:
+        """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
+        options = self._options
+        round_trip = self._exchanges(partner, first, self._small, options.iterations)
+        forward = self._exchanges(partner, first, self._large, options.streams)
+        back = self._exchanges(partner, not first, self._large, options.streams)
+        latency = round_trip / 2
+        # What comes back is one small message, whose time is known where both ends know the latency.
+        seconds = (forward if first else back) - latency
+        return latency, options.large / seconds if seconds > 0 else 0.0
+
+    def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:
+        """Send a message that a small one answers; return the median of the seconds."""
+        sends, receives = self._comm.send, self._comm.recv
+        if self._options.device:
+            sends, receives = _waited(sends), _waited(receives)
+        first, second = (sends, receives) if asks else (receives, sends)
+
+        def exchange() -> None:
+            first(message, partner)
+            second(self._small, partner)
+
+        _, seconds = one_by_one([exchange] * (_WARM + times))
+        return float(np.median(seconds[_WARM:]))
+
+
+def _waited(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call on device arrays that ends when their message is there."""
+    return lambda message, partner: call(message, partner, async_op=True).wait(block=True)
+
+
+# The flags, which ``hpccomm slurm`` passes on.
+
+
+def expected(text: str) -> dict[str, float]:
+    """Read what pairs should have: seconds and bytes a second."""
+    read = {"latency": units.seconds, "bandwidth": units.rate}
+    parts = [part.partition("=") for part in text.split(",")]
+    unitless = any(name == "latency" and not value.endswith("s") for name, _, value in parts)
+    try:
+        fields = {f"expected_{name}": read[name](value) for name, _, value in parts}
+    except (KeyError, ValueError):
+        fields = {}
+    if unitless or not fields or not all(fields.values()):
+        raise ArgumentTypeError(
+            f"{text!r} is not an expectation; give latency=5us,bandwidth=10G or one of the two"
+        )
+    return fields
+
+
+_COUNT = flags.integer(1, 100_000)
+
+FLAGS = (
+    Flag("-b --bytes SIZE 1M", flags.segment, "message for bandwidth"),
+    Flag("-n --iters N 20", _COUNT, "messages for latency"),
+    Flag("--streams N 5", _COUNT, "messages for bandwidth, in each direction"),
+    Flag(
+        "--budget SECONDS 60s",
+        flags.duration,
+        "time after which no further round begins, except to measure again what seems slow, which may take "
+        "as long once more",
+    ),
+    Flag(
+        "--threshold PERCENT 80%",
+        flags.percentage,
+        "part of the expected bandwidth below which a pair is slow",
+    ),
+    Flag(
+        "--latency-threshold PERCENT 50%",
+        flags.percentage,
+        "likewise of the inverse of latency: 50% is twice the time",
+    ),
+    Flag(
+        "--expect latency=TIME,bandwidth=SIZE",
+        expected,
+        "what pairs of different nodes should have, such as latency=5us,bandwidth=10G (bytes a second, G is "
+        "1e9); by default what the best quarter of the pairs has",
+    ),
+    Flag("--backend NAME auto", str, "as in perf"),
+    flags.choice("--arrays", (HOST, DEVICE), "kind of memory", "memory of the messages", HOST),
+    Flag("-T --timeout SECONDS 60", flags.integer(1), "deadline of each message"),
+    Flag("--output FILE.h5", flags.file, "add the run to this file"),
+    Flag("--json FILE.json", flags.file, "write what was measured and found, for programs"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure. Collective: every rank of the job runs it."""
+    from hpccomm.results import pairs
+    from hpccomm.results.pairs import Thresholds, locate_slow
+    from hpccomm.results.schema import Config
+
+    options = PairOptions(
+        large=args.bytes,
+        iterations=args.iters,
+        streams=args.streams,
+        budget=args.budget,
+        device=args.arrays == DEVICE,
+    )
+    thresholds = Thresholds(args.threshold, args.latency_threshold, **(args.expect or {}))
+    import hpccomm
+
+    with hpccomm.new_comm(args.backend, timeout=args.timeout, name="perf-pairs") as comm:
+        if comm.size < 2:
+            raise UsageError(
+                "perf pairs needs 2 ranks or more, and there is 1; start it with mpiexec -n"
+            )
+        sizes = options.large, options.large, 0, 0
+        info = facts.run_info(comm, Config(*sizes, options.iterations, 0, validation=0))
+        with ExitStack() as opened:
+            writer = on_root(comm, lambda: _writer(args, info, opened))
+            with closing(
+                output.Progress(output.terminal() if comm.rank == 0 else None)
+            ) as progress:
+                measured = measure(comm, options, thresholds, progress.show)
+
+            def report() -> int:
+                assert measured is not None
+                verdict = locate_slow(measured, thresholds)
+                if writer is not None:
+                    writer.add_entry(pairs.ENTRY, pairs.entry(measured, thresholds))
+                    measured.others.store(writer)
+                if args.json is not None:
+                    output.write_file(args.json, pairs.as_json(measured, verdict))
+                opened.close()  # here, so that a file that cannot be completed is an error on every rank
+                output.write(pairs.text(measured, verdict))
+                return 1 if verdict.findings else Status.UNDECIDED if verdict.undecided else 0
+
+            return int(comm.broadcast_object(on_root(comm, report)))
+
+
+def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:
+    """Return the writer of the results file, if named. An unwritable one is refused early."""
+    for file in filter(None, (args.json, args.output)):
+        folder = file.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ResultsError(
+                f"cannot write {file}: {folder} is not a folder that can be written to; name another"
+            )
+        if file.is_dir():
+            raise ResultsError(f"cannot write {file}: it is a folder; name a file in it")
+    if args.output is None:
+        return None
+    from hpccomm.results.writer import Writer  # h5py takes long to import
+
+    # Last, as the run that it holds is not taken out again if another file is refused.
+    return opened.enter_context(Writer(args.output, info, expected_rows=0, expected_repetitions=0))

@@ -1,0 +1,219 @@
+"""The data of charts: curves over size, skew of ranks, and the history of a case.
+
+`charts` draws them.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+
+from hpccomm.results.comparison.matching import case_of
+from hpccomm.results.files import as_utf8
+from hpccomm.results.run import Run
+from hpccomm.results.schema import Row, Timing
+
+MEDIAN, MEAN = "time, us (median of repetitions)", "time, us (mean of repetitions)"
+"""The axis of times: they are means where a row of the chart has no repetitions, as in an imported log."""
+
+BANDWIDTH = "bus bandwidth in that time, GB/s"
+"""The axis of bandwidths."""
+
+
+class CurvePoint(NamedTuple):
+    """One row of a curve.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    time, low, high : float
+        Microseconds: of one operation, and 5th and 95th percentile of the repetitions; NaN if unknown.
+    busbw : float
+        1e9 B/s in that time.
+    isolated : float
+        Microseconds of an isolated operation; NaN if unknown.
+    wrong : int
+        Wrong elements; negative if unchecked.
+    statistic : str
+        What the time is: `MEDIAN` or `MEAN`, the same in a chart.
+    """
+
+    size: int
+    time: float
+    low: float
+    high: float
+    busbw: float
+    isolated: float
+    wrong: int
+    statistic: str = MEDIAN
+
+    @property
+    def drawable(self) -> bool:
+        """Whether size and time have logarithms."""
+        return self.size > 0 and self.time > 0
+
+
+class Curve(NamedTuple):
+    """The rows of a run that differ only in size.
+
+    Attributes
+    ----------
+    label : str
+        Its name, without the part that all curves share.
+    points : tuple of CurvePoint
+        By size.
+    """
+
+    label: str
+    points: tuple[CurvePoint, ...]
+
+    @property
+    def times(self) -> dict[int, float]:
+        """Microseconds by size."""
+        return {each.size: each.time for each in self.points}
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(point.drawable for point in self.points)
+
+
+def _points(runs: Sequence[Run]) -> list[list[CurvePoint]]:
+    """Return the points of each run's rows, all with the same statistic of the repetitions."""
+    all_kept = all(each.median > 0 for run in runs for each in run.timings)
+    statistic = MEDIAN if all_kept else MEAN
+    return [
+        [
+            _point(row, timing, statistic, cpu_time=run.info.config.report_cputime)
+            for row, timing in zip(run.rows, run.timings, strict=True)
+        ]
+        for run in runs
+    ]
+
+
+def _point(row: Row, timing: Timing, statistic: str, *, cpu_time: bool) -> CurvePoint:
+    # Beside the time of the calls (-C) stand the bandwidths of the work.
+    time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
+    busbw = row.busbw
+    if statistic == MEDIAN:
+        time, busbw = timing.median, busbw * time / timing.median
+    spread = timing.low, timing.high
+    return CurvePoint(row.bytes, time, *spread, busbw, timing.isolated, row.wrong, statistic)
+
+
+def curves(runs: Sequence[Run]) -> list[Curve]:
+    """Return the curves of runs; the launches of a series are one curve.
+
+    Sizes that were measured several times have the median of their times.
+    """
+    files = {run.path for run in runs}
+    short = len({path.name for path in files}) == len(files)
+    by_key: dict[tuple[str, ...], dict[int, list[CurvePoint]]] = {}
+    for run, points in zip(runs, _points(runs), strict=True):
+        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
+            key = (
+                as_utf8(run.path.name if short else str(run.path)),
+                run.info.series.get("name") or run.name,
+                run.variant(index),
+                *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
+                f"root {row.root}" if row.root >= 0 else "",
+                "in place" if row.in_place else "out of place",
+            )
+            by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
+    if not by_key:
+        return []
+    # Labels leave out the parts that all curves share.
+    differing = [len(set(values)) > 1 for values in zip(*by_key, strict=True)]
+    return [
+        Curve(
+            ", ".join(word for word, shown in zip(key, differing, strict=True) if shown and word)
+            or " ".join(filter(None, key[2:])),
+            tuple(_together(size, points) for size, points in sorted(sizes.items())),
+        )
+        for key, sizes in by_key.items()
+    ]
+
+
+def _together(size: int, points: list[CurvePoint]) -> CurvePoint:
+    if len(points) == 1:
+        return points[0]
+    columns = np.array([each[1:6] for each in points])
+    known = np.isfinite(columns).any(axis=0)
+    middle = np.full(5, np.nan)
+    middle[known] = np.nanmedian(columns[:, known], axis=0)
+    wrong = sum(max(0, each.wrong) for each in points)
+    time, low, high, busbw, isolated = middle.tolist()
+    if time > 0:  # of an even number, the median of bandwidths is not that of the median time
+        busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
+    return CurvePoint(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
+
+
+def skew(stamps: np.ndarray) -> np.ndarray:
+    """Return the ranks' skew in isolated repetitions, in microseconds after the first rank.
+
+    Parameters
+    ----------
+    stamps : ndarray
+        Start and end of each repetition on each rank in seconds, shape ``(repetitions, ranks, 2)``, at least
+        one repetition.
+
+    Returns
+    -------
+    ndarray
+        Float64 ``(2, ranks, 3)``: of starts and of ends, median, 5th and 95th percentile over the
+        repetitions.
+    """
+    late = (stamps - stamps.min(axis=1, keepdims=True)) * 1e6
+    quantiles: np.ndarray = np.percentile(late, (50, 5, 95), axis=0)
+    return quantiles.transpose(2, 1, 0)
+
+
+def first_skew(run: Run) -> tuple[str, np.ndarray] | None:
+    """Return the skew of the first row with isolated repetitions, and its name; or None."""
+    for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
+        if not math.isnan(timing.isolated):
+            place = "in place" if row.in_place else "out of place"
+            what = f"{row.collective} {row.dtype} {row.bytes} B {place}, started by {timing.sync}"
+            return f"{run.title}: {what}", skew(run.isolated(number))
+    return None
+
+
+class Moment(NamedTuple):
+    """One case in one run of a history.
+
+    Attributes
+    ----------
+    started : datetime
+        When the run started.
+    run : str
+        File and name.
+    point : CurvePoint
+        Its time and bandwidth.
+    """
+
+    started: datetime
+    run: str
+    point: CurvePoint
+
+
+def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
+    """Return each case over time, if more than one run has it.
+
+    Runs with different numbers of ranks are not mixed: the name of a case then has the number.
+    """
+    runs = sorted(runs, key=lambda each: each.info.started)
+    numbers = {len(run.info.ranks) for run in runs}
+    cases: dict[str, list[Moment]] = {}
+    for run, points in zip(runs, _points(runs), strict=True):
+        ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
+        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
+            moment = Moment(run.info.started, run.title, point)
+            cases.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
+    return {
+        case: moments
+        for case, moments in cases.items()
+        if len({moment.run for moment in moments}) > 1
+    }

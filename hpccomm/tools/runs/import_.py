@@ -1,0 +1,446 @@
+"""Add other programs' measurements to a results file.
+
+It reads the tables and JSON of nccl-tests (-J, versions 2 and 3) and rccl-tests (-Z), and the output
+of the OSU micro-benchmarks. A log may have several tables, prefixes of launchers and loggers, and
+other lines; it may be packed by gzip. What a log does not say is asked for: --collective, --ranks.
+A table whose bus bandwidth does not follow from its sizes, times and ranks is left out. Each table
+gets a line that says whether it was added.
+
+Examples
+--------
+  hpccomm import all_reduce.log --output runs.h5
+  hpccomm import *.json --output runs.h5
+  hpccomm import nightly.log.gz --dry-run           what it would add, and leave out
+  hpccomm import osu_allreduce.txt --ranks 64 --output runs.h5
+  hpccomm import old.log --collective all_reduce --output runs.h5
+  all_reduce_perf -b 8 -e 1G -f 2 -g 8 | hpccomm import - --output runs.h5
+
+The time of a run is the log's, or else the file's. A measurement that the results file already has
+is not added again. Exit status 2 if a table is left out that more knowledge might mend.
+"""
+
+import argparse
+import bz2
+import gzip
+import json
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results.facts import identity
+from hpccomm.tools import flags, output
+from hpccomm.tools.flags import Flag
+from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.runs.logs import nccl_json, nccl_text, osu
+from hpccomm.tools.runs.logs.imported import (
+    LIMIT,
+    ImportedRun,
+    LeftOutTable,
+    LogDefaults,
+    LogLine,
+    LogTable,
+    collective_of,
+    streams,
+    together,
+)
+
+# The program that wrote a log is recognised, and the runs in it are returned.
+
+_LOOKED_AT = 1 << 16
+"""First characters of a file that tell whether it is no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """The contents of a log.
+
+    Attributes
+    ----------
+    tables : list of ImportedRun or LeftOutTable
+        What becomes of each table, in their order; at least one is a run.
+    packed : str
+        What the log was packed or encoded as; empty for plain text.
+    """
+
+    tables: list[LogTable]
+    packed: str = ""
+
+    @property
+    def runs(self) -> list[ImportedRun]:
+        """The tables that can be stored."""
+        return [each for each in self.tables if isinstance(each, ImportedRun)]
+
+    @property
+    def left_out(self) -> list[LeftOutTable]:
+        """The others."""
+        return [each for each in self.tables if isinstance(each, LeftOutTable)]
+
+
+def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
+    """Return the runs of a log.
+
+    Parameters
+    ----------
+    data : bytes or str
+        What the program printed or wrote.
+    defaults : LogDefaults
+        What the log may not say.
+
+    Raises
+    ------
+    ResultsError
+        If it is of no program that is known, or no table of it can be stored, with the reason of each.
+    """
+    from hpccomm.tools.explain.meanings import foreign
+
+    text, packed = decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
+    plain = data.decode("latin-1") if isinstance(data, bytes) and not packed else text
+    what = foreign(plain[:_LOOKED_AT])
+    if _is_json(text) and not what:
+        tables = _of_json(text, defaults)
+    elif nccl_json.is_csv(text):
+        with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
+            tables = nccl_json.parse_records(*nccl_json.of_csv(text), defaults)
+    else:
+        tables = _of_lines(text, defaults)
+    log = ReadLog(tables, packed)
+    if what and not tables:
+        raise ResultsError(f"{defaults.name} has no table of a benchmark; it is {what}")
+    if not log.runs:
+        raise ResultsError(_nothing(defaults.name, packed, log.left_out))
+    return log
+
+
+@contextmanager
+def _known_as(name: str, form: str, writer: str) -> Iterator[None]:
+    """Refuse a log that does not have the form which it seemed to have."""
+    try:
+        yield
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError),
+        *(OverflowError, RecursionError),
+    ) as error:
+        raise ResultsError(
+            f"{name} is not {form}: {type(error).__name__}: {error}; give a file that {writer} has written"
+        ) from error
+
+
+def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
+    separate = streams(text)
+    (log,) = together(separate) if separate else ([],)
+    tables = _tables(separate, log, defaults)
+    if len(separate) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
+        # What stands before each line does not say who printed it.
+        merged = _tables([log], log, defaults)
+        if any(isinstance(each, ImportedRun) for each in merged) or not tables:
+            tables = merged
+    return sorted(tables, key=lambda each: each.line)
+
+
+def _tables(
+    apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], defaults: LogDefaults
+) -> list[LogTable]:
+    tables: list[LogTable] = []
+    for lines in apart:
+        for program in (osu, nccl_text):
+            if program.is_one(lines):
+                tables += program.parse(lines, log, defaults)
+    return tables
+
+
+def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
+    shown = f"{name} ({packed})" if packed else name
+    if not left_out:
+        return (
+            f"{shown} has no table of nccl-tests, rccl-tests or OSU, and is not JSON of theirs; give "
+            "what such a program printed"
+        )
+    if len(left_out) == 1:
+        return f"{shown}, line {left_out[0].line}: {left_out[0].what}: {left_out[0].why}"
+    reasons = "; ".join(f"line {each.line}: {each.what}: {each.why}" for each in left_out)
+    return (
+        f"{shown} has no table that can be stored; give another log, or what each lacks: {reasons}"
+    )
+
+
+def known_runs(path: Path | None) -> dict[Hashable, str]:
+    """Return the names of the runs of a results file, which need not be there, by their identity.
+
+    Raises
+    ------
+    ResultsError
+        If there is a file, and it cannot be read.
+    """
+    known: dict[Hashable, str] = {}
+    if path is not None and path.is_file() and path.stat().st_size:
+        from hpccomm.results import reader
+
+        for run in reader.read(path):
+            known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
+    return known
+
+
+def store(path: Path, runs: Sequence[ImportedRun]) -> list[str]:
+    """Add runs to a results file, all or none; return their names there.
+
+    Raises
+    ------
+    ResultsError
+        If they cannot be written.
+    """
+    from hpccomm.results.writer import add_runs  # loads h5py
+
+    return add_runs(
+        path,
+        [
+            (run.info, run.rows, run.samples, run.status, run.ended or run.info.started)
+            for run in runs
+        ],
+    )
+
+
+_PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
+    b"\x1f\x8b": ("gzip", gzip.decompress),
+    b"BZh": ("bzip2", bz2.decompress),
+    b"\xfd7zXZ": ("xz", lzma.decompress),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", None),
+    b"PK\x03\x04": ("zip", None),
+    b"\x89HDF": ("an HDF5 file", None),
+    b"\x7fELF": ("a program", None),
+}
+"""The first bytes of a packed file, its format, and its unpacker."""
+
+_MARKS = {
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe\x00\x00": "utf-32",
+    b"\x00\x00\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
+"""Marks of an encoding, the longer first; Windows puts them before the first line."""
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
+"""Colors and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
+
+
+_OF_A_LINE = ("log", "msg", "message", "MESSAGE")
+"""Keys of the printed text in logs of one JSON object a line: Docker's, loggers', journald's."""
+
+
+def decoded(data: bytes, name: str) -> tuple[str, str]:
+    """Return the text of a log, and its packing or encoding; empty for plain text.
+
+    Bytes outside UTF-8, such as an umlaut in a host's name, become escapes.
+
+    Raises
+    ------
+    ResultsError
+        If it is packed by a program that is not known here, or damaged.
+    """
+    packings = []
+    for magic, (packed, unpack) in _PACKED.items():
+        if data.startswith(magic):
+            if unpack is None:
+                raise ResultsError(f"{name} is not text: it is {packed}; give the log itself")
+            try:
+                data = unpack(data)
+            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+                raise ResultsError(
+                    f"{name} is {packed}, and damaged: {error}; give the log itself"
+                ) from error
+            packings.append(packed)
+    encoding = next((each for mark, each in _MARKS.items() if data.startswith(mark)), "utf-8")
+    if encoding == "utf-8" and data[:64].count(0) > len(data[:64]) // 3:
+        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
+    if not encoding.startswith("utf-8"):
+        packings.append(encoding.upper())
+    text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
+    if _within(text.partition("\n")[0]) is not None:
+        packings.append("lines in JSON")
+        lines = [line if (inner := _within(line)) is None else inner for line in text.splitlines()]
+        text = "\n".join(line.removesuffix("\n") for line in lines)
+    return _CONTROL.sub("", text), ", ".join(packings)
+
+
+def _within(line: str) -> str | None:
+    """Return the printed text of a line that is such an object; None for a damaged one."""
+    try:
+        value = json.loads(line, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    printed = [value.get(key) for key in _OF_A_LINE] if isinstance(value, dict) else []
+    return next((each for each in printed if isinstance(each, str)), None)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether a log is JSON."""
+    begin = text.lstrip()
+    return begin.startswith("{") or (begin.startswith("[") and begin[1:].lstrip()[:1] in ("{", "]"))
+
+
+def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
+    """Return the tables in the documents of a log, as runs or with the reason why not.
+
+    Raises
+    ------
+    ResultsError
+        If none can be read.
+    """
+    tables: list[LogTable] = []
+    notes: list[str] = []
+    rows: list[tuple[int, nccl_json.Record]] = []
+    with _known_as(defaults.name, "nccl-tests' JSON", "-J of its programs"):
+        for line, value in _values(text, notes):
+            # What HDF5 cannot hold: half a surrogate pair is an error here, too.
+            if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
+                raise ValueError("text has a null character")
+            if nccl_json.is_record(value):
+                rows.append((line, value))
+            else:
+                tables += nccl_json.parse(value, defaults, line)
+        if not rows and tables and isinstance(tables[-1], ImportedRun):
+            tables[-1].notes.extend(notes)
+        return [*nccl_json.parse_records(rows, notes, defaults), *tables]
+
+
+def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
+    """Return the values with the lines in which they begin; a list's values one by one."""
+    decoder = json.JSONDecoder(parse_int=_integer)
+    values: list[tuple[int, Any]] = []
+    at, line, counted = 0, 1, 0
+    while at < len(text):
+        if text[at] in " \t\r\n,[]":
+            at += 1
+            continue
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            if values and nccl_json.is_record(values[-1][1]):
+                end = text.find("\n", at) + 1 or len(text)
+                notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
+                at = end
+                continue
+            value, end = decoder.decode(_closed(text[at:])), len(text)
+            notes.append(f"line {line}: the document is cut behind its last whole result")
+        values.append((line, value))
+        at = end
+    return values
+
+
+_WITHIN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+
+
+def _closed(text: str) -> str:
+    """Return a document that was cut off, up to its last whole result."""
+    open_, last = [], 0
+    for token in _WITHIN.finditer(text):
+        if token[0] in "{[":
+            open_.append(token[0])
+        elif token[0] in "}]" and open_:
+            open_.pop()
+            if open_ == ["{", "["]:  # a result is whole
+                last = token.end()
+    return text[:last] + "]}" if last else text
+
+
+def _integer(digits: str) -> int:
+    value = int(digits)
+    if not -LIMIT <= value < LIMIT:
+        raise ValueError(f"{digits} is out of range")
+    return value
+
+
+def _collective(text: str) -> str:
+    return flags.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
+
+
+FLAGS = (
+    Flag("LOG", flags.file, "a log; - is standard input", "logs", values="+"),
+    Flag("--output FILE.h5", flags.file, "the results file"),
+    Flag("--dry-run", bool, "store nothing, and say what would become of each table"),
+    Flag("--collective NAME", _collective, "what was measured, where the log does not say it"),
+    Flag(
+        "--ranks N",
+        flags.integer(1),
+        "how many ranks there were, where the log does not say it, as OSU's",
+    ),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read and store; return the exit status."""
+    if args.output is None and not args.dry_run:
+        raise UsageError("--output is missing; name the results file, or give --dry-run")
+    # All logs are read before the first is stored.
+    logs, unreadable = [], []
+    with output.watched("reading logs", len(args.logs)) as progress:
+        for log in args.logs:
+            try:
+                logs.append((log, parse(*_read(log, args))))
+            except ResultsError as error:
+                unreadable.append(str(error))
+            progress.advance()
+    refused = ResultsError("; ".join(unreadable))
+    if unreadable and not args.dry_run:
+        raise refused
+    known = known_runs(args.output)
+    new: dict[Any, tuple[Path, ImportedRun]] = {}
+    for log, content in logs:
+        for found in content.runs:
+            if (key := identity(found.info, found.rows)) not in known:
+                new.setdefault(key, (log, found))
+    if not args.dry_run:
+        # A run is named only when it is in the file.
+        names = store(args.output, [each for _, each in new.values()])
+        places = [f"{name} of {args.output}" for name in names]
+    else:
+        places = [f"that of {log}" for log, _ in new.values()]
+    known |= dict(zip(new, places, strict=True))
+    mendable = False
+    for log, content in logs:
+        name = f"{log} ({content.packed})" if content.packed else str(log)
+        for each in content.tables:
+            if isinstance(each, LeftOutTable):
+                output.write(f"{name}: line {each.line}: {each.what} left out: {each.why}\n")
+                mendable |= not each.unlike
+                continue
+            what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
+            key = identity(each.info, each.rows)
+            if key not in new or new[key][1] is not each:
+                output.write(f"{name}: {what} left out: the same measurement as {known[key]}\n")
+                continue
+            place = "would be stored" if args.dry_run else known[key]
+            output.write(f"{name}: {what}: {place}, {each.status}\n")
+            for note in each.notes:
+                output.write(f"{name}:   {note}\n")
+    if unreadable:
+        raise refused
+    return 2 if mendable else 0
+
+
+def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
+    """Return a log's bytes, and what else is known of it."""
+    from hpccomm.results import facts
+    from hpccomm.results.files import os_errors_as
+
+    asked = {"collective": args.collective, "ranks": args.ranks}
+    if str(log) == "-":
+        data, now = sys.stdin.buffer.read(), datetime.now().astimezone()
+        return data, LogDefaults("standard input", now, facts.user(), **asked)
+    with os_errors_as(log, "read"):
+        data, stat = log.read_bytes(), log.stat()
+    try:
+        owner = log.owner()
+    except KeyError:  # a user id without a name
+        owner = str(stat.st_uid)
+    changed = datetime.fromtimestamp(stat.st_mtime).astimezone()
+    return data, LogDefaults(str(log), changed, owner, **asked)

@@ -1,0 +1,626 @@
+"""Compute the time of a collective on a cluster that need not exist.
+
+The description of a network gives the cost of a message, and the links that messages share. The
+schedule of an algorithm gives the messages.
+
+The model `events` runs the schedule in virtual time: every rank has its clock, and messages queue in
+front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
+agrees with `events`, and says less. The model `terms` adds up an algorithm's latency, bandwidth and
+reduction: an estimate, at once for any number of ranks. One table is printed for each collective and
+algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
+what bounds each at the largest size.
+
+With --like, the network is that of a stored run: its latencies and bandwidths, the speeds of reducing and
+copying, and what each call takes beyond them are fitted to the times of the run, and printed with their
+errors. Only rows of hpccomm's own algorithms are used, since their prices are known. --cluster then gives the
+ports, and what the run says nothing of.
+
+With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
+calls at the prices of the network, and its ranks or more, each with as much to do. The network, --ranks and
+one --algorithm are for it.
+
+Examples
+--------
+  hpccomm simulate all_reduce --cluster ib400x32 --algorithm ring,tree -b 8 -e 1G -f 4
+  hpccomm simulate all_reduce --cluster ib400x32 --ranks 4096 --algorithm ring -b 1G -e 1G
+  hpccomm simulate broadcast,all_gather --cluster mine.toml -b 1K -e 64M -f 4 --model cost
+  hpccomm simulate all_to_all --cluster lab1g --algorithm all -b 1M -e 1M --skew 1e-3 --output s.h5
+  hpccomm simulate all_reduce --like runs.h5 --ranks 4096 -b 8 -e 1G -f 4
+  hpccomm simulate --trace t.h5 --cluster ib400x32 --ranks 256
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpccomm.contracts.collectives import DESCRIPTIONS
+from hpccomm.contracts.signature import Signature
+from hpccomm.dtypes import DType
+from hpccomm.errors import UsageError
+from hpccomm.results.comparison import require_scipy
+from hpccomm.results.schema import SIMULATED_BACKEND, Config, RankInfo, Row, RunInfo
+from hpccomm.results.timings import crossovers, fastest, timing
+from hpccomm.schedules.algorithms import ALGORITHMS, KNOWN
+from hpccomm.schedules.algorithms.partition import merged
+from hpccomm.schedules.cost.network import Network, dump, load, ready
+from hpccomm.schedules.cost.rounds import price, simulate
+from hpccomm.schedules.cost.terms import estimate, has_terms, ranked, rounds_of
+from hpccomm.schedules.proof import signatures
+from hpccomm.schedules.schedule import Schedule, Tuning, world
+from hpccomm.settings import DEFAULT_SEGMENT
+from hpccomm.tools import flags as readers
+from hpccomm.tools import output
+from hpccomm.tools.flags import ALL, Flag, FlagGroup
+from hpccomm.tools.output import Progress
+from hpccomm.tools.perf import arrays, facts, flags
+from hpccomm.tools.perf.collectives import COLLECTIVES, Benchmark, Layout, benchmark
+from hpccomm.tools.perf.options import Options
+from hpccomm.tools.perf.report import Report
+from hpccomm.tools.perf.tables import MAXIMUM, MeasuredRow, PerfCase, PerfTable
+from hpccomm.topology import Topology
+from hpccomm.units import figure, rounded_size, seconds
+
+# A simulation: its request, every table, line by line, and the comparison of its algorithms.
+
+EVENTS = "events"
+COST = "cost"
+TERMS = "terms"
+MODELS = (EVENTS, COST, TERMS)
+"""The models that can time a call."""
+
+MOST_UNEVEN_RANKS = 512
+"""Of a call that has counts of its own for each pair of ranks; more take long."""
+
+MOST_STEPS = 1 << 30
+"""Rounds times ranks that are priced one by one; more take minutes."""
+
+MESSAGE_BYTES = 256
+"""Memory for one message of a round, its ways and queues included; measured."""
+
+SIMULATED: dict[str, Benchmark] = {
+    name: collective for name, collective in COLLECTIVES.items() if collective.algorithms
+} | {"scan": benchmark(DESCRIPTIONS["scan"])}
+"""Every collective that can be simulated, in the order of ``all``."""
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """The request of a simulation.
+
+    Attributes
+    ----------
+    options : Options
+        As of perf; `algorithms` is None for the choices of ``auto``.
+    network : Network
+        Of all simulated ranks.
+    model : str
+        One of `MODELS`.
+    segment : int
+        Bytes of a segment.
+    channels : int
+        Rounds that may be under way at the same time.
+    skew : float
+        Seconds within which ranks enter a call.
+    seed : int
+        Of the random entry times.
+    """
+
+    options: Options
+    network: Network
+    model: str
+    segment: int
+    channels: int
+    skew: float
+    seed: int
+
+    @cached_property
+    def starts(self) -> NDArray[np.float64]:
+        """When each rank enters a call: the same for every call, so that they compare."""
+        return np.random.default_rng(self.seed).random(self.network.ranks) * self.skew
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The simulation, as a results file describes it."""
+        network = self.network
+        return {
+            "cluster": f"{network.name}: {network.ranks} ranks, {network.ranks_per_node} a node, "
+            f"{network.nodes} nodes",
+            "model": self.model,
+            "network": dump(network),
+            "channels": str(self.channels),
+            "segment": f"{self.segment} B",
+            "skew": f"{self.skew:g} s, seed {self.seed}",
+        }
+
+    def tuning(self, dtype: DType) -> Tuning:
+        """Return the parameters of an algorithm."""
+        elements = max(1, self.segment // dtype.itemsize)
+        return Tuning(elements, self.channels, self._topology)
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return self.network.topology()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCall:
+    """One call on all ranks.
+
+    Attributes
+    ----------
+    case : PerfCase
+        The line of the table.
+    layout : Layout
+        Of rank 0.
+    signatures : tuple of Signature
+        One for all ranks, or one for each where they differ.
+    """
+
+    case: PerfCase
+    layout: Layout
+    signatures: tuple[Signature, ...]
+
+
+def call(case: PerfCase, ranks: int) -> SimulatedCall:
+    """Return the call of a case, as perf makes it."""
+    layout, what = case.arrange(0, ranks), case.collective.what
+    if not (layout.send_counts or what.peers):
+        counts = (layout.count,) * (ranks if what.blockwise else 1)
+        received = counts if what.individual else ()
+        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=layout.root)
+        return SimulatedCall(case, layout, (one,))
+    count: int | list[list[int]] = layout.count
+    if layout.send_counts:  # what a rank sends depends only on the distance
+        count = [np.roll(layout.send_counts, rank).tolist() for rank in range(ranks)]
+    return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
+
+
+def calls(table: PerfTable, request: SimulationRequest) -> Iterator[SimulatedCall]:
+    """Yield the calls of a table's lines."""
+    for segment in table.segments(request.options, request.network.ranks):
+        for case in segment.cases():
+            yield call(case, request.network.ranks)
+
+
+def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
+    """Return the tables of a run, and the skipped cases that do not exist.
+
+    Raises
+    ------
+    UsageError
+        If an algorithm applies to none of the calls, or the root is not a rank.
+    """
+    options = request.options
+    named = options.algorithms is not None and ALL not in options.algorithms
+    result: list[PerfTable] = []
+    refused: dict[str, str] = {}
+    skipped: dict[str, None] = dict.fromkeys(options.skipped())
+    for collective in options.collectives:
+        pairs = options.pairs(collective)
+        options.roots(collective, request.network.ranks)  # raises if the root is not a rank
+        for algorithm in _algorithms(collective, request):
+            why = _refusal(collective, algorithm, request)
+            if not why:
+                result.append(PerfTable(0, SIMULATED_BACKEND, collective, algorithm, pairs))
+                continue
+            refused.setdefault(algorithm, why)
+            if named:
+                skipped[f"{algorithm} on {collective.name}"] = None
+    used = {table.algorithm for table in result}
+    for algorithm, why in refused.items():
+        if algorithm not in used and (named or not result):
+            raise UsageError(f"--algorithm {algorithm}: {why}")
+    for table in result:
+        _check_size(table, request)
+    return tuple(result), tuple(skipped)
+
+
+def _check_size(table: PerfTable, request: SimulationRequest) -> None:
+    """Refuse what takes the square of the ranks, where that is too much memory or time."""
+    what = table.collective.what
+    everybody = not (what.rooted or what.peers or what.prefix)
+    ranks, left = request.network.ranks, arrays.available()
+    if table.collective.name == "all_to_all_v" and ranks > MOST_UNEVEN_RANKS:
+        raise UsageError(
+            f"all_to_all_v of {ranks} ranks has {ranks}² counts, which take long to simulate; give at "
+            f"most {MOST_UNEVEN_RANKS} --ranks, or all_to_all, which has blocks of one size"
+        )
+    if request.model == TERMS:
+        return
+    everyone = everybody and table.algorithm == "linear"
+    blocks = table.algorithm == "bruck" and table.collective.name == "all_to_all"
+    if (everyone or blocks) and (need := MESSAGE_BYTES * ranks**2) > left:
+        kind = "messages" if everyone else "blocks"
+        raise UsageError(
+            f"{table.algorithm} {table.collective.name} sends {ranks}² {kind} at once, which take about "
+            f"{rounded_size(need)} here, and {rounded_size(left)} are available; give fewer --ranks, another "
+            f"--algorithm, or --model {TERMS}"
+        )
+    if request.model == COST and has_terms(table.collective.name, table.algorithm):
+        for each in calls(table, request):
+            call = each.signatures[0]
+            rounds = rounds_of(
+                request.network, call.collective, call.nbytes, table.algorithm, request.segment
+            )
+            if rounds * ranks > MOST_STEPS:
+                raise UsageError(
+                    f"{call.name} by {table.algorithm} of {rounded_size(call.nbytes)} has about "
+                    f"{rounds:.0f} rounds of {ranks} ranks, which take many minutes to walk through; "
+                    f"give fewer --ranks, another --algorithm, or --model {TERMS}, which estimates"
+                )
+
+
+def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
+    """Return the algorithms to simulate; some may not apply."""
+    name = collective.what.name
+    named = request.options.algorithms
+    if named is None:
+        return _estimated(collective, request)
+    if ALL in named:
+        return tuple(KNOWN[name])
+    return named
+
+
+def _estimated(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
+    """Return the algorithms that are estimated to be the fastest for small arrays and for large ones."""
+    name, sizes = collective.what.name, request.options.sizes
+    fits = [each for each in ALGORITHMS[name] if not _refusal(collective, each, request)]
+    own = fits or list(ALGORITHMS[name])
+    small, large = (
+        ranked(request.network, name, nbytes, own, request.segment)[0].algorithm
+        for nbytes in (sizes.smallest, sizes.largest)
+    )
+    return tuple(dict.fromkeys((small, large)))
+
+
+def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
+    """Return why an algorithm cannot be simulated; empty if it can."""
+    name = collective.what.name
+    own = KNOWN[name]
+    if algorithm not in own:
+        return f"{collective.name} has no such algorithm; give {ALL} or some of {', '.join(own)}"
+    if own[algorithm].shared and request.network.nodes > 1:
+        return (
+            f"its ranks reach each other's memory, and these are on {request.network.nodes} nodes; "
+            f"give --ranks {request.network.ranks_per_node} or fewer"
+        )
+    if own[algorithm].uniform and collective.name != name:
+        return f"it takes blocks of one size, which {collective.name} does not have"
+    if request.model != EVENTS and (collective.name != name or collective.what.peers):
+        return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"
+    if request.model == TERMS and not has_terms(name, algorithm):
+        return f"it has no terms for {name}; give --model {COST}, which takes its schedule"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one algorithm at one size.
+
+    Attributes
+    ----------
+    nbytes : int
+        The size.
+    seconds : float
+        Until the last rank is done.
+    first : float
+        Until the first rank is done; not a number where that is not known.
+    busbw : float
+        Bus bandwidth in 1e9 B/s.
+    bottleneck : str
+        What was taken for longest; empty where that is not known.
+    busy : float
+        Seconds that it was taken for.
+    """
+
+    nbytes: int
+    seconds: float
+    first: float
+    busbw: float
+    bottleneck: str
+    busy: float
+
+
+Curves = Mapping[str, Sequence[Cost]]
+"""For each algorithm its points, by size, the same sizes for all."""
+
+
+def simulated_curves(
+    request: SimulationRequest, out: TextIO, err: TextIO, terminal: TextIO | None = None
+) -> Mapping[str, Curves]:
+    """Simulate the calls of all tables, and report them as perf does.
+
+    Parameters
+    ----------
+    request : SimulationRequest
+        What to simulate.
+    out, err : text stream
+        For the tables, and for errors.
+    terminal : text stream, optional
+        Shows the progress.
+
+    Returns
+    -------
+    mapping of str to Curves
+        The points of each algorithm, by the title of a table.
+
+    Raises
+    ------
+    UsageError
+        If the request does not fit, see `SimulationRequest`.
+    """
+    curves: dict[str, dict[str, list[Cost]]] = {}
+    simulated, skipped = tables(request)
+    info = run_info(request, skipped)
+    lines = sum(table.lines(request.options, request.network.ranks) for table in simulated)
+    with (
+        closing(Progress(terminal, lines, ticking=True)) as progress,
+        Report(info, request.options, lines, out, err, progress) as report,
+    ):
+        for table in simulated:
+            report.begin([table.names])
+            for call in calls(table, request):
+                name = table.collective.name
+                report.progress.show(f"{table.algorithm} {name} {call.layout.nbytes} B")
+                row, samples, point = timed(request, table, call)
+                none = np.empty((0, len(info.ranks), 2))
+                report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
+                title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
+                curves.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
+            report.finish()
+    return curves
+
+
+def timed(
+    request: SimulationRequest, table: PerfTable, call: SimulatedCall
+) -> tuple[Row, NDArray[np.float64], Cost]:
+    """Simulate one call.
+
+    Returns
+    -------
+    Row, ndarray, Point
+        The line of the table; its samples, float64 (1, ranks): seconds from the first rank's start
+        to each rank's end, or (0, ranks) where the model has one time for all; and the same for the
+        comparison.
+    """
+    network, signature, layout = request.network, call.signatures[0], call.layout
+    algorithm = table.algorithm
+    tuning = request.tuning(signature.dtype)
+    first, samples, bottleneck, busy = math.nan, np.empty((0, network.ranks)), "", 0.0
+    if request.model == EVENTS:
+        schedule = _schedule(request, algorithm, call)
+        outcome = simulate(schedule, network, signature.dtype.itemsize, request.starts)
+        seconds, first, samples = outcome.seconds, outcome.ends.min(), outcome.ends[np.newaxis]
+        bottleneck, busy = outcome.bottleneck, outcome.busy
+    elif request.model == COST:
+        seconds = price(network, signature, algorithm, tuning)
+    else:
+        seconds = estimate(
+            network, signature.collective, signature.nbytes, algorithm, request.segment
+        )
+    row = call.case.row(table.names, network.ranks, seconds)
+    return row, samples, Cost(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
+
+
+def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -> Schedule:
+    signatures, ranks = call.signatures, request.network.ranks
+    build = KNOWN[signatures[0].collective][algorithm].build
+    tuning = request.tuning(signatures[0].dtype)
+    if len(signatures) == 1:
+        return build(world(ranks), signatures[0], tuning)
+    own = enumerate(signatures)
+    return merged([build(world(ranks, np.array([rank])), each, tuning) for rank, each in own])
+
+
+def run_info(request: SimulationRequest, skipped: tuple[str, ...]) -> RunInfo:
+    """Return the facts of a run."""
+    nodes = request.network.node(np.arange(request.network.ranks, dtype=np.int64)).tolist()
+    ranks = tuple(
+        RankInfo(rank, 0, f"node{node}", node, device_info=SIMULATED_BACKEND)
+        for rank, node in enumerate(nodes)
+    )
+    config, simulation = request.options.config, request.facts
+    return facts.local_run_info(config, skipped, ranks, simulation=simulation, launcher="none")
+
+
+def comparison(title: str, curves: Curves) -> str:
+    """Return lines of comment: times side by side, where one algorithm overtakes another, and what bounds each.
+
+    Parameters
+    ----------
+    title : str
+        What was simulated.
+    curves : mapping of str to sequence of Cost
+        By algorithm.
+    """
+    first = any(not math.isnan(point.first) for points in curves.values() for point in points)
+    lines = [f"# {title}: time of the last rank{' (and of the first one done)' * first} in us"]
+    width = max(20, *(len(name) + 2 for name in curves))
+    lines.append("# " + f"{'size (B)':>12s}" + "".join(f"{name:>{width}s}" for name in curves))
+    for row in zip(*curves.values(), strict=True):
+        cells = (f"{_times(point):>{width}s}" for point in row)
+        seconds = {name: each.seconds for name, each in zip(curves, row, strict=True)}
+        best = f"  {' = '.join(fastest(seconds))}" if len(curves) > 1 else ""
+        lines.append("# " + f"{row[0].nbytes:12d}" + "".join(cells) + best)
+    if len(curves) > 1:
+        times = {name: {each.nbytes: each.seconds for each in its} for name, its in curves.items()}
+        lines += [
+            f"# Crossover: {each.before} up to {rounded_size(each.lower)}, {each.after} from "
+            f"{rounded_size(each.upper)} on; about {rounded_size(each.size, 2)}"
+            for each in crossovers(times)
+        ] or ["# Crossover: none between these sizes"]
+    lines += [line for name, points in curves.items() if (line := _limit(name, points[-1]))]
+    return "".join(f"{line}\n" for line in [*lines, "#"])
+
+
+def _times(point: Cost) -> str:
+    first = "" if math.isnan(point.first) else f" ({figure(point.first * 1e6, 7).strip()})"
+    return figure(point.seconds * 1e6, 7).strip() + first
+
+
+def _limit(name: str, point: Cost) -> str:
+    """Return a line on what bounds an algorithm at its largest size."""
+    if not point.bottleneck or point.seconds <= 0:
+        return ""
+    part = point.busy / point.seconds
+    limit = f"; alone it would allow busbw {point.busbw / part:.2f}" if point.busbw else ""
+    taken = f"{point.bottleneck}, taken {100 * part:.1f}% of the time"
+    return f"# Bottleneck: {name} at {rounded_size(point.nbytes)}: {taken}{limit}"
+
+
+MOST_RANKS = 1 << 20
+"""Each takes memory and a line of the results file, with any model."""
+
+_SIMULATION = (
+    Flag(
+        "--trace FILE.h5", readers.file, "predict the program of this recording, instead of calls"
+    ),
+    Flag(
+        "--cluster NAME|FILE",
+        str,
+        f"one of {', '.join(ready())}, or a TOML file that describes one",
+    ),
+    Flag(
+        "--like RUNS.h5",
+        readers.file,
+        "fit the network to a run of this results file (--cluster: its ports, and what the run says nothing of)",
+    ),
+    Flag(
+        "--run NAME|INDEX",
+        str,
+        "the run of --like, by name, or by number: 1 is the first, -1 the last (default: the last)",
+    ),
+    Flag(
+        "--ranks N",
+        readers.integer(1),
+        "ranks, on the nodes that they need (default: all of the description, or those of the run or recording)",
+    ),
+    Flag(
+        "--algorithm NAME[,NAME...]",
+        readers.algorithms(
+            sorted({name for named in ALGORITHMS.values() for name in named}), "cannot be simulated"
+        ),
+        f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
+        "are estimated to be the fastest at the smallest and the largest size)",
+    ),
+    readers.choice("--model", MODELS, "model", "what to time with", EVENTS),
+    Flag(
+        f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
+        readers.segment,
+        "bytes of a segment; arrays are moved in segments",
+    ),
+    Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
+    Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
+    Flag("--seed N 0", readers.integer(0), "seed of these random times"),
+    Flag(
+        "--output FILE.h5",
+        readers.file,
+        "add the run to this results file, which hpccomm plot --runs draws",
+    ),
+)
+
+
+FLAGS = (
+    Flag(
+        "COLLECTIVE[,COLLECTIVE...]",
+        readers.some_of(SIMULATED, "cannot be simulated"),
+        f"{readers.ALL}, or some of {', '.join(SIMULATED)}",
+        "collectives",
+        values="?",
+    ),
+    FlagGroup(_SIMULATION, "the simulation"),
+    *(FlagGroup(flags.FLAGS[heading], heading) for heading in ("sizes", "operations")),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate; return the exit status."""
+    if (args.trace is None) == (args.collectives is None):
+        raise UsageError(
+            "give collectives, such as all_reduce, or --trace FILE.h5 for the calls of a recorded program"
+        )
+    if args.trace is not None:
+        return _predict(args)
+    network, status = _network(args, args.ranks)
+    request = _request(args, network)
+    groups = simulated_curves(request, sys.stdout, sys.stderr, output.terminal())
+    for title, curves in groups.items():
+        output.write(comparison(title, curves))
+    return status
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from hpccomm.tools.programs.elsewhere import elsewhere
+
+    if len(args.algorithm or ()) > 1 or args.output or args.skew:
+        raise UsageError("--trace takes one --algorithm, and no --output or --skew")
+    recording, status = output.read_recording(args.trace)
+    known = {name: 0 for each in recording.operations() for name in ALGORITHMS.get(each, ())}
+    for name in set(args.algorithm or ()).difference(known):
+        raise UsageError(f"no call has --algorithm {name}; give one of {', '.join(known)}, or none")
+    network, unread = _network(args, args.ranks or recording.ranks)
+    output.write(elsewhere(recording, network, *(args.algorithm or ())))
+    return max(status, unread)
+
+
+def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]:
+    """Return the network, with other ranks if they are given, and the status of what was read for it."""
+    if args.cluster is None and args.like is None:
+        raise UsageError(
+            f"give the network: --cluster with a file or one of {', '.join(ready())}; or --like RUNS.h5"
+        )
+    if args.run is not None and args.like is None:
+        raise UsageError("--run chooses among the runs of --like RUNS.h5; give both, or neither")
+    described, status = None if args.cluster is None else load(args.cluster), 0
+    if args.like is not None:
+        from hpccomm.results.run import choose
+        from hpccomm.tools.simulate.like import like
+
+        require_scipy("--like")
+        examined, status = output.read_file(args.like)
+        with output.watched(f"fitting to {args.like.name}"):
+            network, report, damage = like(choose(examined.runs, args.run), described, ranks)
+        output.write(report)
+        status = max(status, output.damaged(damage, args.like))
+    else:
+        assert described is not None
+        network = described if ranks is None else described.resized(ranks)
+    if network.ranks > MOST_RANKS:
+        raise UsageError(
+            f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
+            "fewer --ranks"
+        )
+    return network, status
+
+
+def _request(args: argparse.Namespace, network: Network) -> SimulationRequest:
+    sizes = flags.sizes(args)
+    if args.skew and args.model != EVENTS:
+        raise UsageError(
+            f"--skew {args.skew:g}: --model {args.model} has all ranks start at once; "
+            f"leave it out, or give --model {EVENTS}"
+        )
+    swept = sizes.smallest, sizes.largest, sizes.factor, sizes.step
+    config = Config(*swept, iterations=1, warmup_iters=0, validation=0, average=MAXIMUM)
+    options = Options(
+        collectives=args.collectives,
+        backends=(SIMULATED_BACKEND,),
+        algorithms=args.algorithm,
+        types=args.types,
+        ops=args.ops,
+        root=args.root,
+        sizes=sizes,
+        config=config,
+        output=args.output,
+    )
+    return SimulationRequest(
+        options, network, args.model, args.segment, args.channels, args.skew, args.seed
+    )
