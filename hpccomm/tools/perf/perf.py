@@ -340,8 +340,6 @@ def _sources(options: Options) -> list["CommSource"]:
 
 def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | None") -> int:
     """Start whole launches, one after another."""
-    # MERGED
-
     place = launched()
     if place is not None and place.size > 1:
         raise UsageError(
