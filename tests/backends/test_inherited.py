@@ -77,7 +77,7 @@ def test_what_a_rank_starts_is_no_rank(mpiexec: Mpiexec, tmp_path: Path) -> None
     assert told.keys() == {"mpi4py, fork", "spawn", "exec"}
     for way, text in told.items():
         assert text.startswith("LaunchError: this process"), way
-        assert "no rank of the job: it has the variables of rank 0 from process" in text, way
+        assert "not a rank of the job: it has the variables of rank 0 from process" in text, way
         assert 'if __name__ == "__main__"' in text
 
 
