@@ -449,7 +449,9 @@ def _describe_process(backend: Backend) -> None:
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
         directory = "" if backend.shares_process or backend.size == 1 else DIRECTORY
-    process.rank, process.size = ranks.rank, ranks.size
+    # Of ranks that are threads, any may be the first to come here.
+    process.rank = 0 if ranks is backend and backend.shares_process else ranks.rank
+    process.size = ranks.size
     # Ranks whose first communicators differ write into one folder, if the launcher names the job.
     process.job, process.directory = job_name() or backend.uid, str(directory)
     if not backend.shares_process:
