@@ -112,7 +112,10 @@ class ndarray:  # CuPy's name
         return ndarray(changed.shape, changed.dtype, memory, changed.strides, _base=base)
 
     def __getitem__(self, key: Any) -> "ndarray":
-        return self._same_memory(lambda form: _at_least_array(form, key))
+        parts = key if isinstance(key, tuple) else (key,)
+        if all(isinstance(p, (slice, int, np.integer, type(None), type(...))) for p in parts):
+            return self._same_memory(lambda form: _at_least_array(form, key))
+        return _taken(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self[key]
@@ -205,6 +208,16 @@ def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
     """Index so that a single element is an array without extents, as in CuPy."""
     parts = key if isinstance(key, tuple) else (key,)
     return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
+
+
+def _taken(x: ndarray, key: Any) -> ndarray:
+    keys = tuple(
+        k.get() if isinstance(k, ndarray) else k
+        for k in (key if isinstance(key, tuple) else (key,))
+    )
+    made = ndarray(np.broadcast_to(np.False_, x.shape)[keys].shape, x.dtype)
+    run(lambda values: values[keys], made, x)
+    return made
 
 
 def _operand(x: Any, device: int) -> Any:

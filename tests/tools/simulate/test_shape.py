@@ -58,6 +58,9 @@ def test_bus_bandwidth_of_the_ring_is_that_of_its_narrowest_link():
     assert all_reduce("ring", 256, GIB).bottleneck == "across port out 7 of node 0"
 
 
+HERE = Path(__file__).parent
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "nbytes"),
@@ -67,7 +70,7 @@ def test_many_ranks_take_little_memory(algorithm, ranks, nbytes):
     """Under 2 GiB, in a process of its own: what this one takes says nothing."""
     program = f"""
 import resource, sys
-sys.path[:0] = {[str(each) for each in Path(__file__).parents[:2]]!r}
+sys.path[:0] = {[str(HERE), str(HERE.parents[1] / "helpers")]!r}
 from test_shape import all_reduce
 all_reduce({algorithm!r}, {ranks}, {nbytes})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -106,7 +106,10 @@ def test_every_argument_reaches_perf_as_it_is_and_nothing_else_runs(
     ]
 
 
-@given(folder=WORDS.filter(lambda name: name.strip("./") and len(name) < 20), module=WORDS)
+@given(
+    folder=WORDS.filter(lambda name: name.strip("./") and len(name) < 20),
+    module=WORDS.filter(lambda name: not name.endswith("\n")),  # as the record of a call ends
+)
 def test_names_of_folders_and_modules_are_names(bash: Bash, folder: str, module: str) -> None:
     folder = re.sub(r"[/\n]", "_", folder)
     python = str(bash.programs / "python")
