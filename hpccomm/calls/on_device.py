@@ -20,6 +20,7 @@ from hpccomm.calls.policy import NATIVE
 from hpccomm.calls.program import Program, Slice, Step, Transit, compiled
 from hpccomm.calls.proofs import proven
 from hpccomm.calls.staged import StagedDispatch
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.device import (
     Begin,
     Begun,
@@ -202,7 +203,8 @@ class OnDevice(ABC):
             schedule=code,
             reason=f"{choice.reason}; {self.over}",
         )
-        if not call.elements:
+        # Where ranks have numbers of their own, others may have elements, and all count the same calls.
+        if not call.elements and not DESCRIPTIONS[call.collective].individual:
             return choice, DeviceImplementation(_nothing)
         program = compiled(schedule, lengths)
         return choice, self.running(DeviceProgram(program, lengths, call.dtype, fold, self.scratch))
