@@ -1,9 +1,7 @@
 """A rule: the facts that it reads, and a function that finds a fault in them.
 
 The modules of `hpccomm.tools.doctor.rules` make rules. Their words are in ``rules.tsv`` beside this
-module. `judge` applies them.
-
-From the trees of nodes to diagnoses, and these as lines of text: pure functions that apply the rules.
+module. `judge` applies them to the trees of nodes; the diagnoses become lines of text. All functions are pure.
 
 `hpccomm.tools.doctor.doctor` calls it.
 """

@@ -1,7 +1,7 @@
 """Flight dumps as objects: one JSON file a rank, written by `hpccomm.runtime.dump`.
 
-The files of a job come from broken jobs: an unreadable one becomes one line of text, and the rest is read. `history`
-joins them.
+The files of a job come from broken jobs: an unreadable one becomes one line of text, and the rest is read.
+`hpccomm.tools.explain.faults` joins them.
 """
 
 import json

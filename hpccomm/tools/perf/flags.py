@@ -47,7 +47,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
         "is not a type",
     ),
 }
-"""What reads values, by its name in the table; `readers` has all others."""
+"""What reads values, by its name in the table; `hpccomm.tools.flags` has all others."""
 
 WORDS = {
     "backends": ", ".join(backends.choices()),

@@ -1,9 +1,7 @@
 """Measures this machine for a table: each collective, over sizes, by every algorithm that applies.
 
-`table` calls it for each collective, and `rows` makes the rows of the times. In the end `auto` is measured with the
-new table: it is to be as fast as the best fixed choice, measured anew.
-
-The calls that tuning measures: float32 sums, as programs make them.
+`hpccomm.tools.tune.tune` calls it for each collective. The measured calls are sums of float32, as programs make them.
+In the end `auto` is measured with the new table: it is to be as fast as the best fixed choice, measured anew.
 """
 
 import math
