@@ -327,10 +327,11 @@ def _usual(program: ProgramModel) -> Seconds:
     """Return the computation in front of each act: its median over the steps, on ranks whose steps are alike."""
     compute = program.acts["compute"].copy()
     for start, stop in itertools.pairwise(program.starts.tolist()):
-        each, rest = divmod(stop - start, program.steps)
         kinds = program.acts["kind"][start:stop]
-        if not rest and np.array_equal(kinds, np.tile(kinds[:each], program.steps)):
-            steps = compute[start:stop].reshape(program.steps, each)
+        number = np.count_nonzero(kinds == END)
+        each, rest = divmod(stop - start, number)
+        if not rest and np.array_equal(kinds, np.tile(kinds[:each], number)):
+            steps = compute[start:stop].reshape(number, each)
             steps[:] = np.median(steps, axis=0)
     return compute
 

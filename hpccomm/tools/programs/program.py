@@ -13,7 +13,7 @@ events, and events for ranks.
 import heapq
 import math
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -34,21 +34,23 @@ from hpccomm.results.recording import (
 )
 from hpccomm.tools.programs.steps import ProgramSteps
 
-END, START, BLOCK, WAIT = range(4)
-"""Kinds of acts: the end of a step, a call from which the program goes on, one that blocks it, the wait for a call."""
+END, START, BESIDE, BLOCK, WAIT = range(5)
+"""Kinds of acts: the end of a step; a call from which the program goes on; one that another thread makes while the program is
+blocked; one that blocks it; and the wait for a call."""
 
 ACT = np.dtype(
     [
-        ("kind", "<i4"),  # END, START, BLOCK or WAIT
+        ("kind", "<i4"),  # END, START, BESIDE, BLOCK or WAIT
         ("event", "<i4"),  # the number of its event; -1 of END
         ("compute", "<f8"),  # seconds between the rank's act before and this one
         ("own", "<f8"),  # seconds that it takes of the rank, whatever the others do
         ("tail", "<f8"),  # seconds from the end of the event to the end on this rank
+        ("call", "<i8"),  # the number of its call in the recording; -1 of END
     ]
 )
 """An act of a rank begins `compute` seconds after the one before it. How long it takes:
 
-- START: `own` seconds.
+- START, BESIDE: `own` seconds.
 - BLOCK: until `tail` seconds after the end of the event, and at least `own` seconds.
 - WAIT: until `tail` seconds after the end of the event, and then `own` seconds.
 """
@@ -60,6 +62,7 @@ EVENT = np.dtype(
         ("signature", "<i4"),  # the number of its signature, which may have other bytes
         ("source", "<i4"),  # the rank that begins it; -1: it begins when all its ranks have come
         ("queue", "<i4"),  # events of a queue take turns, in the order of the table; -1: no queue
+        ("ranks", "<i4"),  # how many ranks make a call of it; 0 if that is not known
     ]
 )
 """An event is a call of several ranks: a collective, or a message, which begins at its sender if that does not wait."""
@@ -69,6 +72,12 @@ SMALL = 4096
 
 MOST_ACTS = 20_000
 """The most acts of a model of several steps."""
+
+WHOLE = 5
+"""Times that number: the most acts of a step that is modelled whole."""
+
+PIECES = 16
+"""Pieces of a longer step that are modelled, as of a recording without steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +96,8 @@ class ProgramModel:
         Seconds at which each rank begins.
     signatures : tuple of CallSignature
         What calls have in common.
-    steps : int
-        Their number.
+    steps : float
+        Their number. Pieces of one step are a part of it.
     seconds : float
         How long a step took, as the mean over the steps and ranks.
     """
@@ -98,7 +107,7 @@ class ProgramModel:
     events: NDArray[np.void]
     begins: NDArray[np.float64]
     signatures: tuple[CallSignature, ...]
-    steps: int
+    steps: float
     seconds: float
 
     @property
@@ -112,7 +121,7 @@ class ProgramModel:
 
     def calls(self) -> NDArray[np.bool_]:
         """Return whether each act is a call."""
-        return np.isin(self.acts["kind"], [START, BLOCK])
+        return np.isin(self.acts["kind"], [START, BESIDE, BLOCK])
 
     def members(self) -> NDArray[np.int64]:
         """Return how many calls each event has: one of each of its ranks."""
@@ -122,7 +131,8 @@ class ProgramModel:
 def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> ProgramModel:
     """Return the model of a recorded program.
 
-    It has neighboring steps whose mean is the median, so that noise averages out. `most` acts limit their number.
+    It has neighboring steps whose mean is the median, so that noise averages out. `most` acts limit their number. A
+    step of more than `WHOLE` times as many, such as a recording without steps, is modelled by `PIECES` of it.
 
     Parameters
     ----------
@@ -139,7 +149,16 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     means = (sums[number:] - sums[:-number]) / number
     first = int(np.argmin(np.abs(means - np.median(taken))))
     bounds = steps.bounds[first : first + number + 1]
-    acts, events = _tables(_part(recording, bounds), bounds)
+    if each <= WHOLE * most:
+        return modelled(recording, bounds)
+    part = WHOLE * most / each
+    return joined([modelled(recording, each) for each in _pieces(bounds, part)], part)
+
+
+def modelled(recording: Recording, bounds: NDArray[np.int64]) -> ProgramModel:
+    """Return the model of the steps between bounds, shape ``(steps + 1, ranks)``."""
+    acts, events = _tables(recording, bounds)
+    number = len(bounds) - 1
     return ProgramModel(
         np.searchsorted(acts["rank"], np.arange(recording.ranks + 1)),
         repack_fields(acts[list(ACT.names or ())]),
@@ -151,8 +170,38 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     )
 
 
-def _part(recording: Recording, bounds: NDArray[np.int64]) -> Recording:
-    """Return a recording of the calls that begin within the bounds."""
+def _pieces(bounds: NDArray[np.int64], part: float) -> Iterator[NDArray[np.int64]]:
+    """Yield the bounds of pieces of a step that are together a part of it, and as far from each other as can be.
+
+    Each is of equal times on all ranks. What they have of its phases is what these take of its time.
+    """
+    first, last = bounds.min(), bounds.max()
+    long = (last - first) / PIECES
+    for begin in first + long * (np.arange(PIECES) + (1 - part) / 2):
+        both = np.array([[begin], [begin + part * long]], np.int64)
+        yield np.repeat(both, bounds.shape[1], axis=1)
+
+
+def joined(pieces: Sequence[ProgramModel], part: float) -> ProgramModel:
+    """Return the model of pieces that are a part of a step, one after the other."""
+    rank = np.concatenate([each.rank() for each in pieces])
+    events = np.cumsum([0, *(len(each.events) for each in pieces)])
+    acts = np.concatenate([each.acts for each in pieces])
+    ends = acts["event"] < 0
+    acts["event"] += np.repeat(events[:-1], [len(each.acts) for each in pieces])
+    acts["event"][ends] = -1
+    return replace(
+        pieces[0],
+        starts=np.cumsum([0, *np.bincount(rank, minlength=pieces[0].ranks)]),
+        acts=acts[np.argsort(rank, kind="stable")],
+        events=np.concatenate([each.events for each in pieces]),
+        steps=part,
+        seconds=sum(each.seconds for each in pieces) / part,
+    )
+
+
+def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, NDArray[np.int64]]:
+    """Return a recording of the calls that begin within the bounds, and their numbers in the whole one."""
     calls, numbers = recording.calls, []
     for rank in range(recording.ranks):
         whole = calls.of_rank(rank)
@@ -161,7 +210,7 @@ def _part(recording: Recording, bounds: NDArray[np.int64]) -> Recording:
     starts = np.cumsum([0, *map(len, numbers)])
     chosen = np.concatenate(numbers)
     columns = {column.name: calls[column.name][chosen] for column in CALL_COLUMNS}
-    return replace(recording, calls=Calls(starts, columns))
+    return replace(recording, calls=Calls(starts, columns)), chosen
 
 
 def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
@@ -173,6 +222,8 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
         The call, and the number of its event: first the collectives, then the messages.
     sends : ndarray of bool
         Whether it sends the message, or is the root that all data is from.
+    ranks : ndarray of int64
+        How many ranks make a call of the event; 0 if that is not known.
     """
     matched, pairs, calls = waiting.collectives, messages(part), part.calls
     root, from_root = roots(part)
@@ -186,7 +237,10 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
     of_messages, of_others = np.split(len(matched) + np.arange(number + len(others)), [number])
     event = [matched.of(np.arange(len(matched))), of_messages, of_messages, of_others]
     sends = [at_root, np.ones(number, bool), np.zeros(number + len(others), bool)]
-    return tuple(map(np.concatenate, ([*known, others], event, sends)))
+    sizes = np.array([*(len(each.ranks) for each in part.groups), 0])
+    of_all = sizes[part.of_signature("group")[matched.calls]]
+    ranks = [of_all, np.full(2 * number, 2), np.zeros(len(others), np.int64)]
+    return tuple(map(np.concatenate, ([*known, others], event, sends, ranks)))
 
 
 _ROW = np.dtype([*ACT.descr, ("rank", "<i8"), ("at", "<i8"), ("until", "<i8"), ("result", "<i8")])
@@ -194,15 +248,16 @@ _ROW = np.dtype([*ACT.descr, ("rank", "<i8"), ("at", "<i8"), ("until", "<i8"), (
 
 
 def _tables(
-    part: Recording, bounds: NDArray[np.int64]
+    recording: Recording, bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """Return the acts, as `_ROW`, and the events of a part of a recording."""
+    part, numbers = _part(recording, bounds)
     waiting, calls = waits(part), part.calls
-    call, event, sends = _ends(part, waiting)
+    call, event, sends, ranks = _ends(part, waiting)
     signature, rank = calls["signature"][call], calls.ranks()[call]
     begin, end, asked = calls["begin"][call], calls["end"][call], calls["asked"][call]
     events = np.zeros(int(event.max(initial=0)) + 1, EVENT)
-    events["signature"][event] = signature
+    events["signature"][event], events["ranks"][event] = signature, ranks
     np.maximum.at(events["nbytes"], event, part.of_signature("nbytes")[call])
     last = np.zeros(len(events), np.int64)
     np.maximum.at(last, event, begin)
@@ -228,7 +283,7 @@ def _tables(
 
     rows = np.zeros(len(event), _ROW)
     rows["kind"] = np.where(blocks & ~free, BLOCK, START)
-    rows["event"], rows["rank"] = event, rank
+    rows["event"], rows["rank"], rows["call"] = event, rank, numbers[call]
     rows["at"], rows["until"] = begin, np.where(blocks, end, begin)
     rows["result"] = np.where(free, -1, end)
     rows["own"] = np.where(free, rows["until"] - begin, 0) * 1e-9
@@ -244,7 +299,7 @@ def _tables(
     over = waited["until"] - np.maximum(waited["at"], waited["result"])
     waited["own"] = np.maximum(over, 0) * 1e-9
     marks = np.zeros(bounds[1:].size, _ROW)
-    marks["event"] = -1
+    marks["event"] = marks["call"] = -1
     marks["rank"] = np.tile(np.arange(part.ranks), len(bounds) - 1)
     marks["at"] = marks["until"] = bounds[1:].ravel()
     rows = np.concatenate([marks, rows, waited])
@@ -340,7 +395,7 @@ def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.v
         around = np.maximum.accumulate(np.where(until == reach, np.arange(len(rows)), 0))
         calls = np.flatnonzero(beside & (rows["kind"] == BLOCK))
         rows["at"][calls] = rows["until"][calls] = rows["at"][around[calls - 1]]
-        rows["kind"][calls] = START
+        rows["kind"][calls] = BESIDE
         rows["compute"] = np.maximum(rows["at"] + shift - before, 0) * 1e-9
         rows = rows[~(beside & (rows["kind"] == WAIT))]
     return rows
@@ -436,7 +491,7 @@ class _Replay:
         acts, events = program.acts, program.events
         self.program = program
         self.kind, self.event, self.compute, self.own, self.tail = (
-            acts[name].tolist() for name in ACT.names or ()
+            acts[name].tolist() for name in ("kind", "event", "compute", "own", "tail")
         )
         self.seconds, self.source, self.queue = (
             events[name].tolist() for name in ("seconds", "source", "queue")
@@ -487,7 +542,7 @@ class _Replay:
             event = events[act]
             if kind <= BLOCK:
                 self.arrived(event, rank, now)
-            if kind == START:
+            if kind <= BESIDE:
                 now += self.own[act]
             elif self.done[event] < 0:
                 self.next[rank] = act + 1

@@ -124,29 +124,34 @@ def _periodic(
     recording: Recording, matched: MatchedCollectives
 ) -> tuple[int, NDArray[np.int64]] | None:
     """Return the period in calls of the rank with most calls, and the bounds of steps; None without."""
-    calls = recording.calls
+    calls, signature = recording.calls, recording.calls["signature"]
+    rank = int(np.argmax(np.diff(calls.starts)))
+    of_rank = calls.of_rank(rank)
+    part = period(signature[of_rank])
+    if part is None:
+        return None
     # Where a collective of all ranks ends, they are nearest to each other.
     whole = np.flatnonzero(matched.sizes == recording.ranks)
     together = matched.calls[matched.starts[whole][:, None] + np.arange(recording.ranks)]
-    rank = int(np.argmax(np.diff(calls.starts)))
-    of_rank = calls.of_rank(rank)
     place = np.full(calls.count, -1)
     place[together[:, rank]] = np.arange(len(whole))
     place = place[of_rank]
-    signature, blocks = calls["signature"], recording.of_signature("blocks")
+    blocks = recording.of_signature("blocks")
     # An interruption is on one rank, and a computation on most: the geometric mean tells them apart.
     computed = _computed(recording)
     computed[together[:, rank]] = np.exp(np.log1p(computed[together]).mean(axis=1))
     for allowed in ((place >= 0) & blocks[of_rank], place >= 0):
-        if (cut := _longest(signature[of_rank], computed[of_rank], allowed)) is not None:
+        cut = _longest(signature[of_rank], computed[of_rank], allowed, part)
+        if cut is not None:
             return cut[0], _returned(recording, together[place[cut[1]]])
-    whose = map(calls.of_rank, range(recording.ranks))
-    each = [_cuts(signature[one], np.ones(one.stop - one.start, bool)) for one in whose]
-    cuts = [one for one in each if one is not None]
-    if len(cuts) < recording.ranks or len({len(positions) for _, positions in cuts}) > 1:
-        return None
-    every = np.stack([one + start for (_, one), start in zip(cuts, calls.starts, strict=False)], 1)
-    return cuts[rank][0], _returned(recording, every)
+    cuts = []
+    for one in map(calls.of_rank, range(recording.ranks)):
+        own = period(signature[one])
+        ends = own and _cuts(signature[one], np.ones(one.stop - one.start, bool), own)
+        if ends is None or (cuts and len(cuts[0]) != len(ends)):
+            return None
+        cuts.append(ends + one.start)
+    return part[0], _returned(recording, np.stack(cuts, axis=1))
 
 
 def _returned(recording: Recording, call: Indices) -> NDArray[np.int64]:
@@ -169,18 +174,21 @@ def _computed(recording: Recording) -> NDArray[np.int64]:
 
 
 def _longest(
-    sequence: NDArray[np.int32], computed: NDArray[np.int64], allowed: NDArray[np.bool_]
+    sequence: NDArray[np.int32],
+    computed: NDArray[np.int64],
+    allowed: NDArray[np.bool_],
+    part: tuple[int, int, int],
 ) -> tuple[int, Indices] | None:
-    """Return the longer of two periods with its cuts: that of the signatures, and that of long computations.
+    """Return the longer of two periods with its cuts: that of the signatures, as `period` has it, and that of long computations.
 
     Equal calls, with a computation after every sixtieth, have a period of one call by their signatures. That of
     computations is the least distance at which they are nearly as alike as they get, and one call of the period has a
     much longer one in front of it than most. Medians leave interruptions out.
     """
-    alike = _cuts(sequence, allowed)
+    cuts = _cuts(sequence, allowed, part)
     number = len(computed)
-    if alike is None or number < 9:
-        return alike
+    if cuts is None or number < 9:
+        return None if cuts is None else (part[0], cuts)
     logs = np.log(np.maximum(computed, BETWEEN * 1e9))
     power = np.abs(np.fft.rfft(logs - logs.mean(), 2 * number)) ** 2
     likeness = np.fft.irfft(power)[: number // 3]
@@ -190,19 +198,19 @@ def _longest(
     ends = ends[ends >= 0]
     longest = max(LONG * np.median(usual), BETWEEN * 1e9)
     regular = likeness[length] > LIKE * likeness[0] and usual.max() > longest
-    divides = length > alike[0] and length % alike[0] == 0 and len(ends) > 2
-    return (length, ends) if regular and divides and allowed[ends].all() else alike
+    divides = length > part[0] and length % part[0] == 0 and len(ends) > 2
+    longer = regular and divides and allowed[ends].all()
+    return (length, ends) if longer else (part[0], cuts)
 
 
-def _cuts(sequence: NDArray[np.integer], allowed: NDArray[np.bool_]) -> tuple[int, Indices] | None:
-    """Return the period of a sequence of signatures, and the calls between its steps; None without.
+def _cuts(
+    sequence: NDArray[np.integer], allowed: NDArray[np.bool_], part: tuple[int, int, int]
+) -> Indices | None:
+    """Return the calls between the steps of a sequence of signatures with a period; None without.
 
-    The calls are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
+    They are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
     between now and then, and move no bound.
     """
-    part = period(sequence)
-    if part is None:
-        return None
     length, first, stop = part
     middle = (first + stop - length) // 2
     one = slice(middle, middle + length)
@@ -212,7 +220,7 @@ def _cuts(sequence: NDArray[np.integer], allowed: NDArray[np.bool_]) -> tuple[in
     kinds, counts = np.unique(chosen, return_counts=True)
     where = (sequence[first:stop] == kinds[np.argmin(counts)]) & allowed[first:stop]
     positions = first + np.flatnonzero(where)[counts.min() - 1 :: counts.min()]
-    return (length, positions) if len(positions) > 2 else None
+    return positions if len(positions) > 2 else None
 
 
 def period(sequence: NDArray[np.integer]) -> tuple[int, int, int] | None:
