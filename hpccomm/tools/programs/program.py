@@ -391,11 +391,13 @@ def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.v
         firsts = np.diff(rows["rank"], prepend=-1) > 0
         before[firsts] = begins + np.arange(len(begins)) * away
         # What another thread calls while the program is blocked begins with what blocks it, and blocks nothing.
-        beside = (rows["at"] + shift < before) & (rows["kind"] >= BLOCK)
+        inside = rows["at"] + shift < before
+        beside = inside & (rows["kind"] >= BLOCK)
         around = np.maximum.accumulate(np.where(until == reach, np.arange(len(rows)), 0))
         calls = np.flatnonzero(beside & (rows["kind"] == BLOCK))
         rows["at"][calls] = rows["until"][calls] = rows["at"][around[calls - 1]]
         rows["kind"][calls] = BESIDE
+        rows["kind"][inside & (rows["kind"] == START)] = BESIDE
         rows["compute"] = np.maximum(rows["at"] + shift - before, 0) * 1e-9
         rows = rows[~(beside & (rows["kind"] == WAIT))]
     return rows

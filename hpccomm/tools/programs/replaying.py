@@ -29,8 +29,8 @@ from hpccomm.contracts.collectives import CALLS
 from hpccomm.contracts.signature import MEMORY, REGISTERED, Signature
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.reductions import Op, ReduceOp, premul_sum
-from hpccomm.results import recording as lateness
 from hpccomm.results.recording import DEVICE, CallSignature, RecordedGroup, Recording
+from hpccomm.tools.programs.program import BESIDE, END, WAIT, ProgramModel, modelled
 from hpccomm.tools.programs.steps import ProgramSteps
 
 MOST_BUFFERS = 256
@@ -45,11 +45,8 @@ ENDS: Mapping[str, tuple[str, ...]] = {
 }
 """The other ranks of each call of messages."""
 
-EVENT = [("gap", "i8"), ("signature", "i4"), ("waits", "?"), ("later", "?"), ("call", "i8"), ("buffer", "i8"), ("step", "i8"), ("rank", "i8")]  # fmt: skip
-"""A call, or the wait for one that is made later: nanoseconds of computation before it, the call, and its array.
-
-The computation before it begins when a call has ended, or when one that is waited for later was made.
-"""
+ACT = np.dtype([("kind", "i4"), ("compute", "f8"), ("step", "i8"), ("rank", "i8"), ("call", "i8"), ("signature", "i4"), ("buffer", "i8")])  # fmt: skip
+"""An act of the program's model, with its step and rank, and of its call the signature and the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Score:
         The numbers of the communicators with calls, on any rank.
     steps : int
         Their number.
-    events : ndarray of EVENT
+    acts : ndarray of ACT
         In order, by rank.
     """
 
@@ -72,11 +69,11 @@ class Score:
     groups: tuple[RecordedGroup, ...]
     used: tuple[int, ...]
     steps: int
-    events: NDArray[Any]
+    acts: NDArray[Any]
 
     def of_rank(self, rank: int) -> "Score":
         """Return what one rank does."""
-        return replace(self, events=self.events[self.events["rank"] == rank])
+        return replace(self, acts=self.acts[self.acts["rank"] == rank])
 
 
 def score(
@@ -95,75 +92,71 @@ def score(
     ranks : int
         The ranks of the replay are the first ones of the recording.
     """
-    calls, signature, rank = recording.calls, recording.calls["signature"], recording.calls.ranks()
-    bounds = steps.bounds[first : first + number + 1]
-    begin, end, group = calls["begin"], calls["end"], recording.of_signature("group")
-    inside = (group >= 0) & (rank < ranks) & (begin >= bounds[0][rank]) & (begin < bounds[-1][rank])
+    program, calls = modelled(recording, steps.bounds[first : first + number + 1]), recording.calls
+    rank = program.rank()
+    acts = np.zeros(np.count_nonzero(rank < ranks), ACT)
+    for name in ("kind", "compute", "call"):
+        acts[name] = program.acts[name][: len(acts)]
+    acts["rank"] = rank[: len(acts)]
+    ends = acts["kind"] == END
+    acts["step"] = np.cumsum(ends) - ends - acts["rank"] * number
+    for name in ("signature", "buffer"):
+        acts[name] = calls[name][acts["call"]]
+    places, which = np.unique(acts["buffer"], return_inverse=True)
+    acts["buffer"] = places[which % MOST_BUFFERS]
+
+    made = np.flatnonzero(program.calls()[: len(acts)])
+    _, firsts, call = np.unique(acts["call"][made], return_index=True, return_inverse=True)
     reasons = [_unfit(each, recording.groups) for each in recording.signatures]
-    fits = inside & np.array([not each for each in reasons])[signature] & (calls["failed"] == 0)
-    _complete(recording, fits, group, ranks)
+    lost = np.array([each is not None for each in reasons])[acts["signature"][made]]
+    lost = _spread(program, recording, made, call, lost | (calls["failed"][acts["call"][made]] > 0))
     left_out = Counter(
         f"{recording.signatures[each].operation}: "
         + (reasons[each] or "not of these steps on all of its ranks")
-        for each in signature[inside & ~fits].tolist()
+        for each in acts["signature"][made[firsts[lost[firsts]]]].tolist()
     )
-
-    # All ranks at once: each has a time of its own behind that of the ranks before.
-    moved = rank * (end.max() - begin.min() + 1)
-    blocks = recording.of_signature("blocks")
-    blocking = np.flatnonzero(inside & blocks)
-    reach = np.maximum.accumulate((end + moved)[blocking])[:-1]
-    beside = np.unique(group[blocking[1:]][(begin + moved)[blocking[1:]] < reach])
-    # What another thread calls meanwhile is asynchronous here, if it can be.
-    threaded = blocks & np.isin(group, beside) & ~np.isin(recording.of_signature("operation"), OBJECTS)  # fmt: skip
-    later = ~blocks | threaded
-    asked = np.where(threaded, end, calls["asked"])
-    chosen = np.flatnonzero(inside)
-    waits = chosen[(later & (asked > 0))[chosen]]
-    returned = np.where(threaded, end, asked + calls["waited"])
-    at = np.concatenate([begin[chosen], asked[waits]])
-    until = np.concatenate([np.where(later, begin, end)[chosen], returned[waits]])
-    rows = np.zeros(len(at), EVENT)
-    rows["call"] = call = np.concatenate([chosen, waits])
-    rows["waits"][len(chosen) :] = True
-    rows["signature"], rows["rank"], rows["later"] = signature[call], rank[call], later[call]
-    places, which = np.unique(calls["buffer"][call], return_inverse=True)
-    rows["buffer"] = places[which % MOST_BUFFERS]
-    for one in range(ranks):
-        own = rows["rank"] == one
-        rows["step"][own] = np.searchsorted(bounds[:, one], at[own], "right") - 1
-    order = np.lexsort([at, rank[call]])
-    rows, at, until = rows[order], (at + moved[call])[order], (until + moved[call])[order]
-    starts = bounds[0][rows["rank"]] + moved[rows["call"]]
-    before = np.concatenate([starts[:1], np.maximum.accumulate(until)[:-1]])
-    rows["gap"] = np.maximum(at - np.maximum(before, starts), 0)
-    rows = rows[fits[rows["call"]] & (rows["step"] < number)]
-    used = tuple(np.unique(group[rows["call"]]).tolist())
-    return Score(recording.signatures, recording.groups, used, number, rows), left_out
+    # A call with several messages has an act for each of them. It is made once.
+    kept = ends | ((acts["kind"] == WAIT) & ~np.isin(acts["call"], acts["call"][made[lost]]))
+    kept[made[firsts[~lost[firsts]]]] = True
+    acts = acts[kept]
+    groups = recording.of_signature("group")[acts["call"][acts["kind"] != END]]
+    used = tuple(np.unique(groups).tolist())
+    return Score(recording.signatures, recording.groups, used, number, acts), left_out
 
 
-def _complete(
-    recording: Recording, fits: NDArray[np.bool_], group: NDArray[Any], ranks: int
-) -> None:
-    """Take out the collectives and messages that are not whole."""
-    matched, pairs = lateness.collectives(recording), lateness.messages(recording)
-    present = np.array([sum(0 <= one < ranks for one in each.ranks) for each in recording.groups])
-    sends, receives, rank = pairs.sends, pairs.receives, recording.calls.ranks()
-    ends = np.bincount(np.concatenate([sends, receives]), minlength=len(fits))
-    known = [
+def _spread(
+    program: ProgramModel,
+    recording: Recording,
+    made: NDArray[np.int64],
+    call: NDArray[np.int64],
+    lost: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Return which acts that make calls are lost, with those whose collective or message is not whole then.
+
+    Parameters
+    ----------
+    program, recording
+        The model and what it is of.
+    made : ndarray of int64
+        The acts that make calls.
+    call : ndarray of int64
+        Which of them make the same one, by numbers from 0.
+    lost : ndarray of bool
+        Those that are lost in any case.
+    """
+    acts = program.acts[made]
+    ends = [
         sum(part.get(end) is not None for part in _parts(each) for end in ("dst", "src"))
         for each in recording.signatures
     ]
-    fits &= ends == np.array(known)[recording.calls["signature"]]
-    both = (rank[sends] < ranks) & (rank[receives] < ranks)
-    sends, receives, before = sends[both], receives[both], None
-    while before != (before := int(fits.sum())):  # batches may have both
-        if len(matched):
-            count = np.add.reduceat(fits[matched.calls].astype(int), matched.starts[:-1])
-            whole = count == present[group[matched.calls[matched.starts[:-1]]]]
-            fits[matched.calls] &= matched.of(whole)
-        alone = fits[sends] != fits[receives]
-        fits[sends[alone]] = fits[receives[alone]] = False
+    due = np.array(ends)[recording.calls["signature"][acts["call"]]]
+    due += recording.calls["number"][acts["call"]] > 0
+    event, whole = acts["event"], program.members() == program.events["ranks"]
+    lost = lost | ~whole[event] | (np.bincount(call)[call] != due)
+    before = -1
+    while before != (before := int(lost.sum())):
+        lost = np.bincount(event, lost)[event] + np.bincount(call, lost)[call] > 0
+    return lost
 
 
 def _parts(signature: CallSignature) -> Sequence[Mapping[str, Any]]:
@@ -242,8 +235,8 @@ def compared(
     played = np.count_nonzero(marks[replay.calls.of_rank(0)]) // several
     expected, replayed, step = list[Any](), list[Any](), list[Any]()
     for rank in range(replay.ranks):
-        own, whole = score.of_rank(rank).events, replay.calls.of_rank(rank)
-        own = own[~own["waits"]]
+        own, whole = score.of_rank(rank).acts, replay.calls.of_rank(rank)
+        own = own[(own["kind"] != END) & (own["kind"] != WAIT)]
         segment = np.cumsum(marks[whole])
         chosen = np.flatnonzero(~marks[whole] & (segment % several == at))
         parts = np.split(own["call"], np.searchsorted(own["step"], range(1, score.steps)))
@@ -278,9 +271,12 @@ RECORDED = "recorded"
 
 Act = Callable[[], Any]
 
-Move = tuple[float, list[NDArray[Any]], Act | None, object]
-"""Seconds before it, the arrays that are written in that time, what makes a call (None: the wait for one), and what
-names an asynchronous call."""
+Key = tuple[int, int]
+"""The number of an algorithm, and of a call."""
+
+Move = tuple[float, list[NDArray[Any]], Act | None, list[Key]]
+"""Seconds before it, the arrays that are written in that time, what makes a call, and the key of that if it is
+asynchronous; without a call, the keys of those that are waited for."""
 
 DATA = 8 << 20
 """Bytes of the program's own data, which take the caches."""
@@ -335,7 +331,7 @@ class Player:
         self._comm, self._score = comm, score
         self.takers = [set[str]() for _ in algorithms]
         self._memory: dict[object, NDArray[Any]] = {}
-        self._works: dict[object, Any] = {}
+        self._works: dict[Key, Any] = {}
         self._members = {
             each: [at for at, rank in enumerate(score.groups[each].ranks) if rank < comm.size]
             for each in score.used
@@ -350,25 +346,33 @@ class Player:
 
     def _played(self, at: int, algorithm: str, gaps: bool) -> list[list[Move]]:
         """Return the moves of each step."""
-        acts: dict[tuple[int, int], tuple[Act, list[NDArray[Any]]]] = {}
+        makers: dict[tuple[int, int, bool], tuple[Act, list[NDArray[Any]]]] = {}
         moves: list[list[Move]] = [[] for _ in range(self._score.steps)]
-        for gap, number, waits, later, call, buffer, step, _ in self._score.events.tolist():
-            act: Act | None = None
-            sent: list[NDArray[Any]] = []
-            if not waits:
-                if (number, buffer) not in acts:
-                    signature = self._score.signatures[number]
-                    acts[number, buffer] = self._act(signature, buffer, later, at, algorithm)
-                act, sent = acts[number, buffer]
-            written = sum(each.nbytes for each in sent) * WRITTEN < gap and gaps
-            key = (at, call) if later else None
-            moves[step].append((gap * 1e-9 * gaps, sent if written else [], act, key))
+        acts = self._score.acts
+        awaited = set(acts["call"][acts["kind"] == WAIT].tolist())
+        others: list[Key] = []  # which no act waits for, until the end of their step
+        for kind, gap, step, _, call, number, buffer in acts.tolist():
+            act, sent, keys = None, list[NDArray[Any]](), [(at, call)]
+            if kind == END:
+                keys, others = others, []
+            elif kind != WAIT:
+                signature = self._score.signatures[number]
+                beside = kind == BESIDE and signature.operation not in OBJECTS
+                later = beside or not signature.blocks
+                if (number, buffer, later) not in makers:
+                    made = self._act(signature, buffer, later, at, algorithm)
+                    makers[number, buffer, later] = made
+                act, sent = makers[number, buffer, later]
+                keys *= later
+                others += [] if call in awaited else keys
+            written = sum(each.nbytes for each in sent) * WRITTEN < gap * 1e9 and gaps
+            moves[step].append((gap * gaps, sent if written else [], act, keys))
         return moves
 
     def play(self, step: int, at: int = 0) -> None:
         """Make the calls of a step, with the algorithm of that number."""
         now, works, clock = self._now, self._works, perf_counter
-        for gap, sent, act, key in self._moves[at][step]:
+        for gap, sent, act, keys in self._moves[at][step]:
             until = now + gap
             for each in sent:
                 each.fill(0)
@@ -378,13 +382,14 @@ class Player:
                 np.add(piece, 1, piece)
             while (now := clock()) < until:
                 pass
-            if act is not None and key is not None:
-                works[key] = act()  # which is part of the gap behind it
+            if act is not None and keys:
+                works[keys[0]] = act()  # which is part of the gap behind it
                 continue
             if act is not None:
                 act()
-            elif key in works:
-                works.pop(key).wait()
+            else:
+                for key in filter(works.__contains__, keys):
+                    works.pop(key).wait()
             now = clock()
         self._now = now
 

@@ -144,7 +144,7 @@ def _periodic(
         cut = _longest(signature[of_rank], computed[of_rank], allowed, part)
         if cut is not None:
             return cut[0], _returned(recording, together[place[cut[1]]])
-    cuts = []
+    cuts: list[Indices] = []
     for one in map(calls.of_rank, range(recording.ranks)):
         own = period(signature[one])
         ends = own and _cuts(signature[one], np.ones(one.stop - one.start, bool), own)

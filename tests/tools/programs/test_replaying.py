@@ -3,9 +3,11 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
 from hpccomm.results.recording import ASYNC, RecordedGroup, Recording, collectives
+from hpccomm.tools.programs.program import BESIDE, BLOCK, START, WAIT
 from hpccomm.tools.programs.replaying import score
 from hpccomm.tools.programs.steps import steps
 
@@ -31,25 +33,24 @@ def program(steps: int = 3) -> Recording:
     return replace(whole, groups=(*whole.groups, RecordedGroup("other", "other", (0, 1))))
 
 
-def played(recording: Recording) -> tuple[list[tuple[int, str, bool, bool]], Counter[str]]:
+def played(recording: Recording) -> tuple[list[tuple[int, str, int]], Counter[str]]:
     parts = steps(recording, collectives(recording))
     whole, left_out = score(recording, parts, 0, len(parts), recording.ranks)
-    own = whole.events[(whole.events["rank"] == 0) & (whole.events["step"] == 0)]
+    own = whole.acts[(whole.acts["rank"] == 0) & (whole.acts["step"] == 0)]
     names = {256: "small", 64: "small", 1024: "later", 4096: "other"}
-    sizes = [names[recording.signatures[each].nbytes] for each in own["signature"]]
-    each = (own["gap"] // MICRO).tolist(), sizes, own["waits"].tolist(), own["later"].tolist()
-    return list(zip(*each, strict=True)), left_out
+    sizes = [names[recording.signatures[each].nbytes] for each in own["signature"][:-1]]
+    gaps = np.round(own["compute"][:-1] * 1e6).astype(int).tolist()
+    return list(zip(gaps, sizes, own["kind"][:-1].tolist(), strict=True)), left_out
 
 
 def test_gaps_are_what_no_call_blocks_and_threads_go_beside() -> None:
     events, left_out = played(program())
     assert not left_out
     assert events == [
-        (10, "later", False, True),
-        (10, "small", False, False),
-        (0, "other", False, True),
-        (15, "other", True, True),
-        (20, "later", True, True),
+        (10, "later", START),
+        (10, "other", BESIDE),
+        (0, "small", BLOCK),
+        (35, "later", WAIT),
     ]
 
 
