@@ -31,6 +31,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ from hpccomm.tools.runs.logs.imported import (
     LogTable,
     collective_of,
     streams,
-    together,
 )
 
 # The program that wrote a log is recognised, and the runs in it are returned.
@@ -135,7 +135,7 @@ def _known_as(name: str, form: str, writer: str) -> Iterator[None]:
 
 def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
     separate = streams(text)
-    (log,) = together(separate) if separate else ([],)
+    log = sorted(chain(*separate), key=lambda line: line.number)
     tables = _tables(separate, log, defaults)
     if len(separate) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
         # What stands before each line does not say who printed it.

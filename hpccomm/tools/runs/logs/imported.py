@@ -1,6 +1,7 @@
 """A run that another program measured: its lines, its printed rows, and the facts that a results file stores of it.
 
-- `streams` returns the lines of a log without the prefixes of launchers and loggers, a stream for each origin.
+- `streams` returns the lines of a log without the prefixes of launchers and loggers, a stream for each origin. A prefix is
+  known by what it stands before, whatever its form is.
 - `cause` says why a program ended.
 - `ImportedRun` is a run to store, and `LeftOutTable` a table that is not stored, with the reason.
 - `measured` returns what a table has measured, and checks its rows. The log names collective and number of ranks, or
@@ -10,7 +11,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -32,51 +33,22 @@ from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.patterns import TYPES
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
-_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_CTIME = rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?{_MONTH} [ \d]\d {_TIME}(?: \d{{4}}(?=[\[\]<]))?"
-_ISO = rf"\d{{4}}[-/]\d\d[-/]\d\d[T _-]{_TIME} ?(?:Z|[+-]\d\d:?\d\d)?"
-_STAMP = rf"(?:{_ISO}|{_CTIME}|{_TIME})"
-_LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL)"
-_TABLE = r"(?=\s*(?:#|\d|\{|-?$))"
-"""The text behind a prefix that might be words of a sentence: a line of a table."""
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d[T _-]|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d "
+_STAMP = rf"(?:(?:{_DATE})?{_TIME}(?: ?(?:Z|[+-]\d\d:?\d\d)| \d{{4}}(?=[\[\]<]))?|\d+\.\d{{3,}})"
+"""A time: with a date, or in seconds since 1970 or since the system began."""
 
-_OPEN_MPI = rf"(?:\[[^\]]*\]|{_CTIME})*<std(?:out|err|diag)>:? ?"
-"""mpirun --tag-output and --timestamp-output, and --output of Open MPI 5 with rank or name."""
+_ROW = re.compile(r"\d+$|[\d.]+\s+[\d.]")
+"""How a row begins, which may have a comment behind it."""
 
-_STREAM = (
-    # mpiexec -l, -prepend-rank; torchrun; kubectl --prefix
-    rf"\[[^\[\]]+\]:? ?{_TABLE}",
-    # srun --label, which pads; mpiexec --label of PALS
-    r"(?:[\w.-]+ )?\d+: ?(?=[#\s{]|$)",
-    # pdsh, clush
-    rf"[\w.-]+: {_TABLE}",
-    # syslog and journald, after the time: host and program
-    rf"[\w.-]+ [\w./-]+(?:\[\d+\])?: {_TABLE}",
-    # docker compose, stern
-    rf"[\w./-]+ +\| ?{_TABLE}",
-)
-"""Prefixes that say who printed a line."""
+_MOST_SHAPES = 100
 
-_OTHERS = (
-    # kubectl --timestamps, ts, journald, syslog, Python's logging, a container's CRI
-    rf"\[?{_STAMP}\]?(?: (?:stdout|stderr) [FP])?(?: - [\w.]+(?= - ))?"
-    rf"(?:,? ?-? ?\[?{_LEVEL}\]?:?)?(?: -| \||:)?(?:[ \t]|{_TABLE})",
-    r"\[ *\d+\.\d+\] ?|\d{10}\.\d+ ",  # since the system began, and since 1970: journald, ts
-    rf"{_LEVEL}:[\w.]*: ?",  # Python's logging without a time
-    rf"\[?{_LEVEL}\]?(?: -|:)? {_TABLE}",
-    r"(?:> ?)+",  # a quotation
-)
-_PREFIX = re.compile(
-    rf"\s*(?:(?P<tag>{_OPEN_MPI})|{'|'.join(_OTHERS)}|(?P<stream>{'|'.join(_STREAM)}))"
-)
-_UNSTABLE = re.compile(rf"\[?{_CTIME}\]?|<std\w+>|[:\s]+$")
-"""Parts of a tag that do not say who printed the line."""
-
-_ROW = re.compile(r"\s*\d+\s+\d+\s")
-"""How a row of nccl-tests begins."""
-
-_AMID = re.compile(r"(?<=\S)(\[(?:\d+,)*\d+\](?:<std\w+>)?:?)")
+_TAG = r"\[(?:\d+,)*\d+\](?:<std\w+>)?:?"
+_LAST_TAG = re.compile(rf"{_TAG}\s*$")
+_AMID = re.compile(rf"(?<=\S)({_TAG})")
 """A tag amid a row, of a launcher that tags each write."""
+
+_UNSTABLE = re.compile(rf"{_STAMP}|\d+|<std\w+>|[:\s]+$")
+"""Parts of a prefix that do not say who printed the line; of its numbers, some do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,74 +68,65 @@ class LogLine:
 
 
 def streams(text: str) -> list[list[LogLine]]:
-    """Return the lines of a log, grouped by their origin's tag, in the order of their beginning.
+    """Return the lines of a log without the prefixes of launchers and loggers, a stream for each origin.
 
-    A launcher that tags each write instead of each line has tags amid a row: such a row is put together.
+    A launcher that tags each write instead of each line has tags amid a row. What follows such a tag is a line of its
+    own, and `nccl_text` puts the row together.
     """
+    raw = re.split(r"\r*\n|\r", text)
+    prefixes = Prefixes(raw)
     by_source: dict[str, list[LogLine]] = {}
-    begun: dict[str, LogLine] = {}
-    stripped = [_untagged(raw) for raw in re.split(r"\r*\n|\r", text)]
-    unknown = _unknown_prefix([rest for _, _, rest in stripped])
-    before_rows = [match[0] for _, _, rest in stripped if (match := unknown.match(rest))]
-    # Of few forms it says who printed a line; of many it is a time.
-    says_who = 4 * len(set(before_rows)) <= len(before_rows)
-    for number, (source, tag, rest) in enumerate(stripped, 1):
-        if match := unknown.match(rest):
-            source += match[0] if says_who else ""
-            rest = rest[match.end() :]
-        pieces = [(source, rest)]
-        if source in begun or _ROW.match(rest):
-            first, *more = _AMID.split(rest)
-            pieces = [(source, first)]
-            # Of a log without tags before its lines all is one stream.
-            whose = source.removesuffix(_source(tag))
-            for each, piece in zip(more[::2], more[1::2], strict=True):
-                pieces.append((whose + _source(each) if tag else source, piece))
-        for place, (source, piece) in enumerate(pieces):
-            before = begun.pop(source, None)
-            if before is not None and piece.lstrip().startswith("#"):
-                by_source.setdefault(source, []).append(before)
-                before = None
-            line = LogLine(number, piece)
-            if before:
-                line = LogLine(before.number, f"{before.text} {piece}")
-            if place < len(pieces) - 1:
-                begun[source] = line
-            else:
-                by_source.setdefault(source, []).append(line)
-    for source, line in begun.items():
-        by_source.setdefault(source, []).append(line)
+    for number, line in enumerate(raw, 1):
+        for source, piece in prefixes.without(line):
+            by_source.setdefault(source, []).append(LogLine(number, piece))
     return list(by_source.values())
 
 
-def _unknown_prefix(lines: list[str]) -> re.Pattern[str]:
-    """Return the pattern of the most common text before a ``#``, with any digits."""
-    before = [line[: line.index("#")] for line in lines if "#" in line]
-    shapes = Counter(re.sub(r"\d+", "0", each) for each in before)
-    (shape, number), *_ = shapes.most_common(1) or [("", 0)]
-    if not shape.strip() or 2 * number < len(before):
-        return re.compile("^(?!)")
-    return re.compile("^" + r"\d+".join(map(re.escape, shape.split("0"))))
+class Prefixes:
+    """What launchers and loggers print before the lines of a log: what stands before ``#`` more than once.
+
+    Parameters
+    ----------
+    lines : list of str
+        The log.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        before = (line[: line.index("#")].strip() for line in lines if "#" in line)
+        shapes = Counter(_shape(each) for each in before if each and not _ROW.match(each))
+        common = [each for each, number in shapes.most_common(_MOST_SHAPES) if number > 1]
+        common.sort(key=len, reverse=True)
+        self._pattern = re.compile(rf"\s*(?:{'|'.join(common) or '(?!)'}) ?")
+        found = [match.groups() for match in map(self._pattern.match, lines) if match]
+        columns = [Counter(filter(None, column)) for column in zip(*found, strict=True)]
+        # A number of few values says who printed a line; of many it is a time, or counts.
+        self._tells = [4 * len(values) <= values.total() for values in columns]
+
+    def without(self, line: str) -> Iterator[tuple[str, str]]:
+        """Yield the pieces of a line, each with who has printed it."""
+        match = self._pattern.match(line)
+        if match is None:
+            yield "", line
+            return
+        before, rest = match[0], line[match.end() :]
+        tag = _LAST_TAG.search(before)
+        first, *more = _AMID.split(rest) if tag else [rest]
+        yield self._source(before), first
+        for each, piece in zip(more[::2], more[1::2], strict=True):
+            yield self._source(_LAST_TAG.sub(each, before)), piece
+
+    def _source(self, before: str) -> str:
+        match = self._pattern.match(before)
+        numbers = match.groups() if match else ()
+        told = (each for each, tells in zip(numbers, self._tells, strict=False) if each and tells)
+        return " ".join([_UNSTABLE.sub("", before), *told])
 
 
-def together(apart: list[list[LogLine]]) -> list[list[LogLine]]:
-    """Return all lines as one stream: where tags do not say who printed a line."""
-    return [sorted((line for lines in apart for line in lines), key=lambda line: line.number)]
-
-
-def _untagged(raw: str) -> tuple[str, str, str]:
-    """Return who printed a line, the last tag that says it, and the line without its prefixes."""
-    source = tag = ""
-    while (prefix := _PREFIX.match(raw)) and prefix.end():
-        if said := prefix["tag"] or prefix["stream"]:
-            tag = said
-            source += _source(tag)
-        raw = raw[prefix.end() :]
-    return source, tag, raw
-
-
-def _source(tag: str) -> str:
-    return _UNSTABLE.sub("", tag)
+def _shape(before: str) -> str:
+    """Return the pattern of a prefix: any times, any numbers, and any stream of a rank."""
+    parts = (re.split(r"\d+", part) for part in re.split(_STAMP, before))
+    shape = _STAMP.join(r"(\d+)".join(map(re.escape, words)) for words in parts)
+    return re.sub(r"<std\w+>", r"<std\\w+>", shape)
 
 
 _FAILURES = re.compile(

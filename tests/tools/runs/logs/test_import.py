@@ -124,6 +124,39 @@ def test_tags_of_launchers_are_left_out(tag: str) -> None:
     assert runs_of(tagged) == runs_of(ALL_REDUCE)
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "2026-11-25T19:{minute:02d}:{second:02d}Z [{rank}] ",
+        "[{since:.6f}] node-{rank} nccl[4711]: ",
+        "worker-{rank}  | ",
+        "node{rank} {rank}: ",
+        "Nov 25 19:{minute:02d}:{second:02d} <{rank}> step {number}: ",
+    ],
+)
+def test_lines_of_two_programs_are_told_apart_by_what_stands_before_them(form: str) -> None:
+    info = "node-a:4000:4100 [0] NCCL INFO Channel 00/24 : 0[0] -> 1[1] via P2P\n"
+    text = ALL_REDUCE.replace("      -1    51.05", f"      -1{info}    51.05")
+    programs = [iter(text.splitlines()), iter(HYPERCUBE.splitlines())]
+    turns = [0, 0, 1, 0, 1, 1, 0] * 6
+    lines = [(rank, line) for rank in turns if (line := next(programs[rank], None)) is not None]
+    told = [
+        form.format(
+            rank=rank,
+            number=number,
+            since=1234.5 + number / 3,
+            minute=13 + number // 10,
+            second=6 * number % 60,
+        )
+        + line
+        for number, (rank, line) in enumerate(lines)
+    ]
+    runs = runs_of("\n".join(told))
+    assert [each.rows for each in runs] == [
+        each.rows for each in (*runs_of(ALL_REDUCE), *runs_of(HYPERCUBE))
+    ]
+
+
 def test_other_versions_have_other_columns() -> None:
     with pytest.raises(ResultsError, match=r"does not say which collective.*give --collective"):
         import_.parse(OLD, DEFAULTS)
