@@ -62,17 +62,20 @@ class Cells:
     line : int
         Of the log, where it begins.
     texts : tuple of str or None
-        Its cells; None where one is blank.
-    writes : int
-        How many of its writes are there.
+        Its cells; None where one is blank, or has not come.
+    read : str
+        What of the line they are.
     rest : str
         What stands behind them.
+    whole : bool
+        Whether all of the row is there.
     """
 
     line: int
     texts: tuple[str | None, ...]
-    writes: int
+    read: str
     rest: str
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -94,24 +97,20 @@ class Columns:
     host_time: bool = False
 
     @cached_property
-    def _writes(self) -> list[re.Pattern[str]]:
-        """The pattern of each write of a row."""
-        writes: list[list[str]] = [[]]
-        for name in self.names:
+    def _row(self) -> re.Pattern[str]:
+        """The pattern of a row, of which the last writes may be missing."""
+        writes = [r"(?<![\w.-])"]
+        for number, name in enumerate(self.names):
             if name in ("time", "i_min", "timestamp"):
-                writes.append([])
-            writes[-1].append(name)
-        patterns = [r"(?<![\w.-])" + self._pattern(writes[0]).removeprefix(r"\s{1,20}")]
-        for names in writes[1:]:
-            blank = f"|{_BLANK_HALF}" if names[0] == "time" else ""
-            patterns.append(f"(?:{self._pattern(names)}{blank})")
-        return [re.compile(pattern) for pattern in patterns]
-
-    @staticmethod
-    def _pattern(names: list[str]) -> str:
-        cells = {name: rf"\s{{1,20}}({_CELLS.get(name, _NUMBER)})" for name in names}
-        # Some leave it blank.
-        return "".join(f"(?:{cell})?" if name == "redop" else cell for name, cell in cells.items())
+                writes.append("")
+            between = r"\s{1,20}" if number else ""
+            cell = f"{between}({_CELLS.get(name, _NUMBER)})"
+            # Some leave it blank.
+            writes[-1] += f"(?:{cell})?" if name == "redop" else cell
+        further = "(?P<end>)"
+        for write in reversed(writes[1:]):
+            further = f"(?:(?:{write}|{_BLANK_HALF}){further})?"
+        return re.compile(writes[0] + further)
 
     def read(self, line: int, text: str) -> Cells | None:
         """Return the cells of a row, or of its beginning; None for any other line.
@@ -123,21 +122,11 @@ class Columns:
         text : str
             The line. Words of others may stand before the row and behind it.
         """
-        begin = self._writes[0].search(text)
-        if begin is None or "#" in text[: begin.start()]:
+        row = self._row.search(text)
+        if row is None or "#" in text[: row.start()]:
             return None
-        return self.go_on(Cells(line, begin.groups(), 1, ""), text, begin.end())
-
-    def go_on(self, before: Cells, text: str, at: int = 0) -> Cells:
-        """Return a row with the writes that a text goes on with, from a place in it."""
-        texts, writes = before.texts, before.writes
-        while writes < len(self._writes) and (found := self._writes[writes].match(text, at)):
-            texts, writes, at = texts + found.groups(), writes + 1, found.end()
-        return Cells(before.line, texts, writes, text[at:].strip())
-
-    def whole(self, cells: Cells) -> bool:
-        """Whether a row has all its writes."""
-        return cells.writes == len(self._writes)
+        rest = text[row.end() :].strip()
+        return Cells(line, row.groups()[:-1], row[0], rest, row["end"] is not None)
 
     def measured(self, cells: Cells, iterations: int) -> list[PrintedRow]:
         """Return the halves of a whole row that were measured.
@@ -350,7 +339,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
 def _modern(line: LogLine) -> Cells | None:
     """Return a row of most versions, which is known without its heading."""
     cells = MODERN.read(line.number, line.text)
-    return cells if cells is not None and MODERN.whole(cells) else None
+    return cells if cells is not None and cells.whole else None
 
 
 def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
@@ -424,17 +413,17 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     cells, begun = columns.read(line.number, line.text), table.begun
     if cells is None and begun is not None and line.text[:1].isspace():
         # Others have printed between its writes.
-        cells = columns.go_on(begun, line.text)
-        if cells.writes == begun.writes:
-            cells = None
-        else:
+        cells = columns.read(begun.line, begun.read + line.text)
+        if cells is not None and cells.read != begun.read:
             table.begun = None
+        else:
+            cells = None
     if cells is None:
         if table.stage < _CLOSED and _like_row(line.text):
             table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}")
         return
     table.cut()
-    if not columns.whole(cells):
+    if not cells.whole:
         table.begun = cells
         return
     try:
