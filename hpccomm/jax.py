@@ -282,7 +282,9 @@ def start(what: TracedCall, *arrays: Any) -> Any:
         # JAX raises an error of such a callback again and again. The program may know it from the results.
         if (original := _original(error, what.comm)) is not None:
             raise original from error
-        if not any(text in str(error) for text in (*_raised, *(str(each) for _, each in _failed))):
+        if not any(
+            text in str(error) for text in (*_raised, *(str(each) for _, each in tuple(_failed)))
+        ):
             _raised.append(str(error))
             raise
     what = replace(what, site=entered(what.site))
@@ -483,7 +485,7 @@ _raised: deque[str] = deque(maxlen=16)
 
 def _original(error: Exception, comm: Communicator | None = None) -> HpccommError | None:
     """Return the error whose text JAX's error has, once. Given a communicator, only one of its calls."""
-    for each in _failed:
+    for each in tuple(_failed):
         if comm in (None, each[0]) and str(each[1]) in str(error):
             _failed.remove(each)
             _raised.append(str(each[1]))
@@ -494,7 +496,7 @@ def _original(error: Exception, comm: Communicator | None = None) -> HpccommErro
 def _own_error(error: BaseException) -> HpccommError | None:
     """Return the error that a ``JaxRuntimeError`` tells of, for the report of an error that nobody has caught."""
     told = str(error) if isinstance(error, jax.errors.JaxRuntimeError) else ""
-    return next((each for _, each in _failed if str(each) in told), None)
+    return next((each for _, each in tuple(_failed) if str(each) in told), None)
 
 
 def _not_ours(record: logging.LogRecord) -> bool:

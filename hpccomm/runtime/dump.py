@@ -182,7 +182,9 @@ def write_to(directory: Path, reason: str) -> Path:
 
 def contents(reason: str) -> dict[str, Any]:
     """Return the dump as plain data."""
-    shown = [each.flight_facts() for each in list(_communicators)]
+    facts = [each.flight_facts() for each in list(_communicators)]
+    # Where ranks are threads, others of them have communicators that this rank is not in.
+    shown = [each for each in facts if process.rank in each["ranks"]]
     lately = [each["now"]["refused"] for each in shown if each["now"]["refused"]]
     return {
         "hpccomm": __version__,

@@ -292,7 +292,7 @@ class Inquiry:
             If some have made it, or wait in another call than this.
         """
         number, until, handled = entry[NUMBER], perf_counter() + ASK_SECONDS, sys.exception()
-        mishaps = [each for at, each, _ in self._calls.refusals if at == number]
+        mishaps = [each for at, each, _ in tuple(self._calls.refusals) if at == number]
         late = bool(mishaps)
         while late:
             answers, verdict = self._met(entry, ANSWER_SECONDS)

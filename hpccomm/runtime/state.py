@@ -378,7 +378,7 @@ class CallState:
         The thread that has made the communicator.
     refusals : deque of tuple of int, Mishap and int
         The last calls that were refused: the number that a call of all ranks would have had, 0 of others; and how many
-        such calls there were before.
+        such calls there were before. Any thread may add to it: copy it before a loop.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -476,7 +476,7 @@ class CallState:
             "failed": None if error is None else _why(error),
             "closed": self.closed or ("" if error is None else _left(error)),
             "refused": self.lately(),
-            "refusals": sum(each[0] == number for each in self.refusals),
+            "refusals": sum(each[0] == number for each in tuple(self.refusals)),
         }
 
     def _now(self, entry: CallRecord) -> Facts:

@@ -24,7 +24,7 @@ KINDS = Behaviours("kinds")
 Color = enum.IntEnum("Color", "RED GREEN BLUE")
 Whole, Real = type("Whole", (int,), {}), type("Real", (float,), {})
 DTYPES = ("?", "i1", "u8", "f2", "f8", "c8", "longlong", "longdouble", "clongdouble", "M8[s]", "m8[s]", "S2", "U2",
-          "V3", [("a", "i4"), ("b", "f8")], *map(ml_dtypes.__dict__.get, ("bfloat16", "float8_e5m2", "int4",
+          "V3", [("a", "i4"), ("b", "f8")], *map(ml_dtypes.__dict__.get, ("bfloat16", "float8_e4m3fn", "int4",
           "float8_e8m0fnu")))  # fmt: skip
 REDUCED = ("all_reduce", "scan", "reduce", "reduce_scatter")
 OF_SCALARS = (*REDUCED[:3], "broadcast", "all_gather", "axis", "gather", "asynchronous")
@@ -33,22 +33,22 @@ OF_SCALARS = (*REDUCED[:3], "broadcast", "all_gather", "axis", "gather", "asynch
 
 def rows(rank: int, dtype: Any) -> Any:
     """Return an array that no other rank has."""
-    return (np.arange(18).reshape(3, 6) % 4 + rank).astype(np.dtype(dtype))
+    return (np.arange(120).reshape(2, 60) % 2 + rank).astype(np.dtype(dtype))
 
 
 NUMBERS = {each.__name__: each for each in (int, float, complex, Whole, Real)}
-NUMBERS["IntEnum"] = lambda rank: Color(rank + 1)
+NUMBERS["IntEnum"] = lambda rank: Color(rank % 3 + 1)
 SCALARS = {f"scalar of {d}": lambda rank, d=d: rows(rank, d)[0, 1] for d in DTYPES}
 ARRAYS = {
     **{f"array of {d}": lambda rank, d=d: rows(rank, d) for d in DTYPES},
     "matrix": lambda rank: rows(rank, "f8").view(np.matrix),
     "memoryview": lambda rank: memoryview(rows(rank, "i4")),
-    "array.array": lambda rank: array.array("d", range(rank, rank + 6)),
+    "array.array": lambda rank: array.array("d", range(rank, rank + 60)),
 }
 UNFIT = {
     **{repr(x): lambda _, x=x: x for x in (None, "ab", [1.5], Fraction(1, 2), Decimal(1))},
     **{d: lambda rank, d=d: rows(rank, "i4").astype(d) for d in ("O", "T", ">f8", ">M8[s]")},
-    "object in a field": lambda _: np.zeros((3, 6), [("a", "O")]),
+    "object in a field": lambda _: np.zeros((2, 60), [("a", "O")]),
     "masked": lambda rank: np.ma.masked_equal(rows(rank, "f8"), 1),
     "strided": lambda rank: rows(rank, "f8")[:, ::-1],
 }

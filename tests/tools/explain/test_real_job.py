@@ -57,6 +57,21 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert reduced.seconds is not None
 
 
+def test_a_process_of_several_ranks_dumps_the_communicators_of_its_rank(tmp_path: Path) -> None:
+    def main(comm: hpccomm.Communicator) -> None:
+        part = comm.split(min(comm.rank, 1))
+        comm.barrier()
+        if comm.rank == 0:
+            hpccomm.dump(tmp_path)
+        comm.barrier()
+        part.finalize()
+
+    run_ranks(3, main)
+    (dump,) = read_folder(tmp_path).dumps
+    assert dump.rank == 0
+    assert all(0 in group.members for group in dump.groups.values())
+
+
 def test_a_rank_is_in_its_program_even_where_that_waits_in_the_standard_library() -> None:
     # finalize() is a function of weakref.py, from which `doing` is called.
     where = weakref.finalize(main, recorder.doing)()
