@@ -96,7 +96,8 @@ class Failure:
     late : bool
         Whether another rank has stopped waiting for this one.
     told : BaseException or None
-        What another rank or the watchdog found while this one was in no call: the next call raises it.
+        What another rank, the watchdog, or an asynchronous call found while this rank was in no other call: the next
+        call or wait raises it.
     unfit : callable
         ``unfit(entry, why, ranks)`` returns the mismatch of a call whose messages do not fit, and tells the other ranks.
     ask_sender : callable
@@ -140,7 +141,9 @@ class Failure:
         """Mark the communicator as failed by a call under way, whose arrays are kept for ever; return the error."""
         lifetime.keep(keep)
         error = self.mismatched(error, entry)
-        self.fail(error)
+        # The program goes on by a loss, whether it waits for this call or makes another.
+        lost = isinstance(self._translated(error) or error, PeerLost)
+        self.fail(error, tell=lost and entry[MODE] is ASYNC)
         return error
 
     def mismatched(self, error: BaseException, entry: CallRecord) -> BaseException:
@@ -235,7 +238,8 @@ class Failure:
         if isinstance(raised, PeerLost):
             self._tell_of_loss(raised, entry)
         if isinstance(raised, CommunicationError):
-            self.told = None
+            if entry[MODE] is not ASYNC:  # whose error a wait raises, perhaps
+                self.told = None
             self._reports.attribute(raised, entry, elapsed)
         return raised
 

@@ -141,7 +141,7 @@ class Work(Hinting, Task):
             self.seen = True
             if self.gate.error is None:  # nothing has failed, and its arrays may go
                 raise untied(self.error)
-            calls.failure.unraised = None
+            calls.failure.unraised = calls.failure.told = None
             raise self.error
         if stream is not None:
             stream.order()

@@ -120,6 +120,20 @@ for _ in range(2):
 comm.finalize()
 """
 
+APART = """
+x = np.ones(10)
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+received = comm.recv(x, 1, async_op=True)
+time.sleep(2)  # its loss is found meanwhile
+for call in (comm.barrier, comm.barrier, received.wait):
+    try:
+        call()
+    except hpccomm.CommunicationError as error:
+        print(type(error).__name__, error.operation, flush=True)
+comm.finalize()
+"""
+
 LATE = """
 comm.all_reduce(np.ones(8), algorithm="native")
 comm.barrier()
@@ -139,9 +153,15 @@ except hpccomm.CommunicationError as error:
     [
         (4, TWICE, ["world.e2 2 2.0 2.0\nworld.e2 2 2.0 2.0\n"]),
         (2, IDLE, ["PeerLost (1,) world\nCommunicatorAborted (1,) world\n"]),
+        (2, APART, ["PeerLost recv\nCommunicatorAborted None\nPeerLost recv\n"]),
         (2, LATE, ["rank 0 CollectiveTimeout\n", "rank 1 "]),
     ],
-    ids=["one after another", "between two calls", "blocked past the deadline"],
+    ids=[
+        "one after another",
+        "between two calls",
+        "beside an asynchronous call",
+        "blocked past the deadline",
+    ],
 )
 def test_a_loss_is_raised_and_what_is_left_goes_on(
     surviving, ranks: int, program: str, told: list[str]
