@@ -8,7 +8,7 @@ import numpy as np
 
 from hpccomm.contracts.pairing import odd_ones
 from hpccomm.errors import HpccommError, RankMismatch, UsageError
-from hpccomm.gradients.parameters import Array, Arrays, on_host
+from hpccomm.gradients.parameters import Array, Arrays, is_on_device, on_host
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.units import grouped, ranks_named
@@ -46,10 +46,16 @@ class RankGroup:
         self.comm.all_reduce(x, op, timeout=self.timeout, deterministic=deterministic)
 
     def broadcast(self, arrays: Iterable[Array], root: int) -> None:
-        """Give all ranks the arrays of `root`, all on the host or all on devices."""
-        with self.comm.batch(timeout=self.timeout):
-            for each in arrays:
-                self.comm.broadcast(each, root)
+        """Give all ranks the arrays of `root`, on host and devices."""
+        for _, side in sorted(grouped((is_on_device(x), x) for x in arrays).items()):
+            # Another layout, such as PyTorch's channels_last, goes through a copy.
+            flats = [x if x.flags.c_contiguous else x.copy(order="C") for x in side]
+            with self.comm.batch(timeout=self.timeout):
+                for flat in flats:
+                    self.comm.broadcast(flat, root)
+            for x, flat in zip(side, flats, strict=True):
+                if flat is not x and root != self.rank:
+                    x[...] = flat
 
     def plan(self, collective: str, *arrays: Any, **options: Any) -> Callable[[], Any]:
         """Plan a call."""
@@ -100,12 +106,12 @@ def agree(
     own: dict[str, str] | str
     try:
         result, own = make()
+    except HpccommError as raised:
+        error, own = raised, str(raised)
     except Exception as raised:  # noqa: BLE001 (the other ranks must hear of it)
-        error = UsageError(f"{type(raised).__name__}: {raised}")
+        own = f"{type(raised).__name__}: {raised}"
+        error = UsageError(own)
         error.__cause__ = raised
-        if isinstance(raised, HpccommError):
-            error = raised
-        own = str(error)
     content = own if isinstance(own, str) else list(own.items())
     digest = sha256(repr(content).encode()).hexdigest()
     everyone = group.exchange((error is None, digest))

@@ -43,17 +43,13 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        set_checked(
-            self,
-            initial=check_number(
-                "initial", self.initial, lambda x: x >= TINY, "of at least 2**-40"
-            ),
-            growth=check_number("growth", self.growth, lambda x: x >= 1, "of at least 1"),
-            backoff=check_number(
-                "backoff", self.backoff, lambda x: 0 < x < 1, "above 0 and below 1"
-            ),
-            interval=check_least("interval", self.interval, 1),
-        )
+        for name, fits, range_ in (
+            ("initial", lambda x: x >= TINY, "of at least 2**-40"),
+            ("growth", lambda x: x >= 1, "of at least 1"),
+            ("backoff", lambda x: 0 < x < 1, "above 0 and below 1"),
+        ):
+            set_checked(self, **{name: check_number(name, getattr(self, name), fits, range_)})
+        set_checked(self, interval=check_least("interval", self.interval, 1))
 
     def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
         """Return the factor after a step, and how many finite steps there were since it changed.
@@ -344,7 +340,7 @@ class Model:
         model = agree(self.group, checked)
         settings, new = model.settings, self._new(model.arrays)
         if settings.initial == "broadcast":
-            self._broadcast(new, 0)
+            self.group.broadcast(new.values(), 0)
         elif settings.initial == "check" and self.group.size > 1:
             check_initial(self.group, new)
         before = self.settings.by_name
@@ -385,17 +381,4 @@ class Model:
         """Give all ranks the parameters of `root`. Collective; blocks."""
         if root != self.group.rank:
             check_writable(self.arrays, "give a copy of it")
-        self._broadcast(self.arrays, root)
-
-    def _broadcast(self, arrays: Arrays, root: int) -> None:
-        for on_device in sorted({each.on_device for each in arrays}):
-            # Another layout, such as PyTorch's channels_last, goes through a copy.
-            pairs = [
-                (x, x if x.flags.c_contiguous else x.copy(order="C"))
-                for each, x in arrays.items()
-                if each.on_device == on_device
-            ]
-            self.group.broadcast([flat for _, flat in pairs], root)
-            for array, flat in pairs:
-                if flat is not array and root != self.group.rank:
-                    array[...] = flat
+        self.group.broadcast(self.arrays.values(), root)
