@@ -6,8 +6,7 @@ expected to produce them, so that a bucket can be reduced while the pass goes on
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import isfinite, sqrt
 
 import numpy as np
@@ -33,20 +32,6 @@ MOST_URGENT = 32
 
 DEVICE_PASS = 1 << 24
 """Elements that are widened at once on a device, where each pass takes some launches."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A bucket that is being filled."""
-
-    parameters: list[Parameter] = field(default_factory=list)
-    nbytes: int = 0
-    last: int = 0
-
-    def put(self, parameter: Parameter, position: int) -> None:
-        self.parameters.append(parameter)
-        self.nbytes += padded(parameter)
-        self.last = position
 
 
 def padded(parameter: Parameter) -> int:
@@ -134,33 +119,33 @@ def layout(
     readiness : sequence of str, optional
         As in `ordered`.
     """
-    filled: dict[BucketKind, list[_Open]] = {}
-    for position, parameter in enumerate(ordered(parameters, settings.order, readiness)):
-        buckets = filled.setdefault(parameter.kind, [])
+    order = ordered(parameters, settings.order, readiness)
+    filled: dict[BucketKind, list[list[Parameter]]] = {}
+    nbytes: dict[BucketKind, int] = {}  # of the last bucket of each kind
+    for each in order:
+        buckets = filled.setdefault(each.kind, [])
         limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
-        fits = buckets and buckets[-1].nbytes + padded(parameter) <= limit
+        fits = buckets and nbytes[each.kind] + padded(each) <= limit
         if not fits or not settings.bucketing:
-            buckets.append(_Open())
-        buckets[-1].put(parameter, position)
-    if settings.bucketing:
-        for buckets in filled.values():
-            _merge_last(buckets, settings.min_bucket_bytes)
-    every = sorted((each for buckets in filled.values() for each in buckets), key=lambda b: b.last)
-    return tuple(_closed(index, each.parameters) for index, each in enumerate(every))
-
-
-def _merge_last(buckets: list[_Open], least: int) -> None:
-    if len(buckets) > 1 and buckets[-1].nbytes < least:
-        small = buckets.pop()
-        for parameter in small.parameters:
-            buckets[-1].put(parameter, small.last)
-
-
-def _closed(index: int, parameters: list[Parameter]) -> Bucket:
-    dtype = parameters[0].dtype
-    sizes = [padded(each) // dtype.itemsize for each in parameters]
-    *offsets, length = accumulate(sizes, initial=0)
-    return Bucket(index, dtype, tuple(parameters), tuple(offsets), length)
+            buckets.append([])
+            nbytes[each.kind] = 0
+        buckets[-1].append(each)
+        nbytes[each.kind] += padded(each)
+    for kind, buckets in filled.items():
+        small = nbytes[kind] < settings.min_bucket_bytes
+        if small and len(buckets) > 1 and settings.bucketing:
+            last = buckets.pop()
+            buckets[-1] += last
+    place = {each.name: number for number, each in enumerate(order)}
+    complete = sorted(
+        chain.from_iterable(filled.values()), key=lambda bucket: place[bucket[-1].name]
+    )
+    layout = []
+    for index, bucket in enumerate(complete):
+        dtype = bucket[0].dtype
+        *offsets, length = accumulate((padded(x) // dtype.itemsize for x in bucket), initial=0)
+        layout.append(Bucket(index, dtype, tuple(bucket), tuple(offsets), length))
+    return tuple(layout)
 
 
 class FlatMemory:
@@ -186,16 +171,6 @@ class FlatMemory:
         self.elements = memory[: bucket.length]
         self.views = bucket.views(memory)
 
-    def read(self, arrays: Mapping[str, Array]) -> None:
-        """Copy arrays of others here."""
-        for name, view in self.views.items():
-            np.copyto(view, arrays[name])
-
-    def write(self, arrays: Mapping[str, Array]) -> None:
-        """Copy what lies here to arrays of others."""
-        for name, view in self.views.items():
-            np.copyto(arrays[name], view)
-
     def is_finite(self) -> bool:
         """Return whether all elements are finite. On a device it waits once, for all of them."""
         return bool(np.isfinite(self.elements).all())
@@ -205,6 +180,12 @@ def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str
     """Return all arrays by name, in the order of `names` as far as given."""
     views = {name: view for flat in flats for name, view in flat.views.items()}
     return {name: views[name] for name in names} or views
+
+
+def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> None:
+    """Copy the arrays of the same names."""
+    for name in source.keys() & target.keys():
+        np.copyto(target[name], source[name])
 
 
 def registered(group: RankGroup, bucket: Bucket, length: int) -> FlatMemory:

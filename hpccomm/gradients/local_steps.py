@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.gradients.agreement import RankGroup, agree, check_same, texts
-from hpccomm.gradients.layout import FlatMemory, layout, registered, views_of
+from hpccomm.gradients.layout import FlatMemory, copy_arrays, layout, registered, views_of
 from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
 from hpccomm.gradients.settings import ReductionSettings
 from hpccomm.gradients.updates import Update, sgd
@@ -135,16 +135,11 @@ class LocalSteps:
         self._every = every
         buckets = layout(list(arrays), _TOGETHER)
         self._movements = [_Movement(group, each, self._outer) for each in buckets]
-        self._anchors = [each.anchor for each in self._movements]
+        self._anchors = views_of(each.anchor for each in self._movements)
         self._anchored = False  # whether all ranks are known to have the same anchor
         self._since = self._steps = self._synchronizations = 0
         self._seconds = 0.0
-        self._drop_anchors()
-
-    def _drop_anchors(self) -> None:
-        """Take the parameters as the anchors."""
-        for anchor in self._anchors:
-            anchor.read(self._arrays)
+        copy_arrays(self._arrays, self._anchors)
 
     def step(self) -> bool:
         """Count a local step. Each `every`-th call synchronizes, which is collective and blocks; the others are local.
@@ -180,10 +175,9 @@ class LocalSteps:
         entered()
         begun = perf_counter()
         if not self._anchored:
-            anchors = views_of(self._anchors).items()
             check_same(
                 self._group,
-                {f"parameter {name!r}": view for name, view in anchors},
+                {f"parameter {name!r}": view for name, view in self._anchors.items()},
                 problem="the ranks began with different parameters",
                 remedy="call broadcast_parameters() before the first step",
             )
@@ -194,7 +188,7 @@ class LocalSteps:
             each.average()
         for each in self._movements:
             self._outer(each.anchor.memory, each.moved.memory, each.state, self._steps)
-            each.anchor.write(self._arrays)
+        copy_arrays(self._anchors, self._arrays)
         self._since = 0
         self._synchronizations += 1
         self._seconds += perf_counter() - begun
@@ -212,10 +206,9 @@ class LocalSteps:
             If a call fails or its deadline passes.
         """
         entered()
-        self._drop_anchors()
-        self._group.broadcast([anchor.memory for anchor in self._anchors], root)
-        for anchor in self._anchors:
-            anchor.write(self._arrays)
+        copy_arrays(self._arrays, self._anchors)
+        self._group.broadcast([each.anchor.memory for each in self._movements], root)
+        copy_arrays(self._anchors, self._arrays)
         self._anchored = True
         self._since = 0
 

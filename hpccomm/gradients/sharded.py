@@ -15,7 +15,7 @@ from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
 from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
-from hpccomm.gradients.layout import ALIGNMENT, layout, registered, views_of
+from hpccomm.gradients.layout import ALIGNMENT, copy_arrays, layout, registered, views_of
 from hpccomm.gradients.parameters import (
     Array,
     Arrays,
@@ -53,8 +53,6 @@ class Shard:
     bucket : Bucket
         What lies where. Behind it there is padding, so that all ranks have parts of one length, which begin at
         cache lines.
-    state : mapping or callable
-        As in `ShardedOptimizer`.
     masters : bool
         Whether narrow parameters are updated in float32.
 
@@ -67,10 +65,10 @@ class Shard:
     state : dict of str to ndarray
         Arrays of the length and order of `values`.
     reduce, collect : callable
-        The calls that `plan` has planned.
+        The calls that `begin` has planned.
     """
 
-    def __init__(self, group: RankGroup, bucket: Bucket, state: StateOf, *, masters: bool) -> None:
+    def __init__(self, group: RankGroup, bucket: Bucket, *, masters: bool) -> None:
         self._group = group
         unit = group.size * (ALIGNMENT // bucket.dtype.itemsize)
         length = max(1, -(-bucket.length // unit)) * unit
@@ -82,29 +80,26 @@ class Shard:
         self._padding = np.flatnonzero(padding(bucket, length)[own])
         self._master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
         self.values = self._parameters if self._master is None else self._master
-        self._state_of = state
         self.state: dict[str, Flat] = {}
 
-    def make_state(self) -> None:
-        """Make the state, from the parameters if it is a callable. Local."""
+    def begin(self, state: StateOf, settings: ReductionSettings, *, async_op: bool) -> None:
+        """Make the state, from the parameters if it is a callable, and plan the calls of steps. Collective; blocks."""
         self.take_masters()
-        self.state = _state(self._state_of, self.values)
+        self.state = _state(state, self.values)
         if self._master is not None and MASTER in self.state:
             raise UsageError(f"an array of state is named {MASTER!r}; with masters=True, rename it")
         self._clear_padding()
+        group, gradients = self._group, self.gradients.memory
+        op = ReduceOp.AVG if settings.op == "average" else ReduceOp.SUM
+        how = {"deterministic": settings.deterministic, "async_op": async_op}
+        self.reduce = group.plan("reduce_scatter", gradients, op, out=self._gradients, **how)
+        parts = self.parameters.memory.reshape(group.size, -1)
+        self.collect = group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
 
     def take_masters(self) -> None:
         """Set the masters to the parameters. Local."""
         if self._master is not None:
             self._master[:] = self._parameters
-
-    def plan(self, op: ReduceOp, exact: bool, async_op: bool) -> None:
-        """Plan the reduction of gradients to their parts, and the collection of parameters. Collective; blocks."""
-        group, gradients = self._group, self.gradients.memory
-        parts = self.parameters.memory.reshape(group.size, -1)
-        how = {"deterministic": exact, "async_op": async_op}
-        self.reduce = group.plan("reduce_scatter", gradients, op, out=self._gradients, **how)
-        self.collect = group.plan("all_gather", self._parameters, out=parts, async_op=async_op)
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""
@@ -252,23 +247,19 @@ class ShardedOptimizer:
         if initial == "check" and comm.size > 1:
             check_initial(self._group, arrays)
         buckets = layout(list(arrays), self._settings)
-        self._shards = [Shard(self._group, each, state, masters=masters) for each in buckets]
+        self._shards = [Shard(self._group, each, masters=masters) for each in buckets]
         names = [each.name for each in arrays]
         self._parameters = views_of([each.parameters for each in self._shards], names)
         self._gradients = views_of([each.gradients for each in self._shards], names)
         self._arrays = {each.name: array for each, array in arrays.items()}
-        self._read()
+        copy_arrays(self._arrays, self._parameters)
         if not write_back:
             self._arrays = {}
-        for shard in self._shards:
-            shard.make_state()
-        # One bucket needs no background: a call in the own thread is quicker.
-        exact, async_op = self._settings.deterministic, len(buckets) > 1
-        reduction = ReduceOp.AVG if op == "average" else ReduceOp.SUM
-        for shard in self._shards:
-            shard.plan(reduction, exact, async_op)
         if initial == "broadcast":
             self.broadcast_parameters()
+        for shard in self._shards:
+            # One bucket needs no background: a call in the own thread is quicker.
+            shard.begin(state, self._settings, async_op=len(buckets) > 1)
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -344,7 +335,7 @@ class ShardedOptimizer:
             _finish(work)
         self._blocked += perf_counter() - begun - updating
         self._steps += 1
-        self._write()
+        copy_arrays(self._parameters, self._arrays)
 
     def _take(self, grads: Mapping[str, Any]) -> None:
         """Check all gradients, and then copy them."""
@@ -357,14 +348,6 @@ class ShardedOptimizer:
             array = given.get(name, _ZERO)
             if array is not view:
                 np.copyto(view, array, casting="unsafe")
-
-    def _write(self) -> None:
-        for name, array in self._arrays.items():
-            np.copyto(array, self._parameters[name])
-
-    def _read(self) -> None:
-        for name, array in self._arrays.items():
-            np.copyto(self._parameters[name], array)
 
     def _own_state(self) -> Iterator[tuple[Bucket, str, Array]]:
         """Return the parts of the state that are on this rank, with the bucket and the name of each."""
@@ -386,11 +369,11 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
-        self._read()
+        copy_arrays(self._arrays, self._parameters)
         self._group.broadcast([shard.parameters.memory for shard in self._shards], root)
         for shard in self._shards:
             shard.take_masters()
-        self._write()
+        copy_arrays(self._parameters, self._arrays)
 
     def gather_state(self, root: int | None = None) -> Saved | None:
         """Return all state, to save it. Collective, with the same root; blocks.

@@ -135,6 +135,23 @@ def test_an_optimiser_whose_state_is_divided_compares_them_too() -> None:
     run_ranks(2, body)
 
 
+def test_state_begins_with_the_parameters_that_were_broadcast() -> None:
+    """State of each rank's own parameters would keep the ranks' parts apart."""
+
+    def kept(p: Any, g: Any, state: dict[str, Any], step: int) -> None:
+        p[:] = state["begin"]
+
+    def body(comm: Communicator) -> None:
+        mine = {"w": np.full(32, 1.0 + comm.rank)}  # some for each rank
+        optimizer = ShardedOptimizer(
+            comm, mine, kept, state=lambda p: {"begin": p.copy()}, initial="broadcast"
+        )
+        optimizer.step({"w": np.ones(32)})
+        assert (mine["w"] == 1).all()
+
+    run_ranks(2, body)
+
+
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_a_rank_without_samples_may_have_nan(overlapped: bool) -> None:
     """The mean over no samples is 0 / 0, and a weight of 0 takes no part."""
