@@ -15,7 +15,7 @@ import numpy as np
 from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
-from hpccomm.gradients.record import Span
+from hpccomm.gradients.reducer import Reduction
 from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 
@@ -254,33 +254,32 @@ class WarmUp:
     ----------
     filled : sequence of Parameter
         In the order in which buckets are filled, see `ordered`.
-    buckets : sequence of Bucket
-        The layout's buckets.
     steps : int
         Number of steps to measure.
     """
 
-    def __init__(self, filled: Sequence[Parameter], buckets: Sequence[Bucket], steps: int) -> None:
-        self._filled, self._buckets, self._left = filled, buckets, steps
+    def __init__(self, filled: Sequence[Parameter], steps: int) -> None:
+        self._filled, self._left = filled, steps
         self._ready: list[list[float]] = []
         self._wire: list[tuple[int, float]] = []
 
-    def step(self, moments: Mapping[str, float], spans: Sequence[Span | None]) -> bool:
+    def step(self, moments: Mapping[str, float], reductions: Sequence[Reduction]) -> bool:
         """Take note that a step is over. Return whether all steps are measured.
 
         Parameters
         ----------
         moments : mapping of str to float
             When gradients became ready.
-        spans : sequence of (float, float) or None
-            When each bucket was reduced.
+        reductions : sequence of Reduction
+            Those of the buckets.
         """
         now = perf_counter()
         first = min(moments.values(), default=now)
         self._ready.append([moments.get(each.name, now) - first for each in self._filled])
-        for bucket, span in zip(self._buckets, spans, strict=True):
-            if span is not None:
-                self._wire.append((bucket.nbytes, span[1] - span[0]))
+        for each in reductions:
+            if each.span is not None:
+                begin, end = each.span
+                self._wire.append((each.flat.bucket.nbytes, end - begin))
         self._left -= 1
         return not self._left
 

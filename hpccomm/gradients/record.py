@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpccomm.errors import UsageError
 from hpccomm.gradients.buckets import Buckets
 from hpccomm.gradients.parameters import Bucket
-from hpccomm.gradients.reducer import Reducer
+from hpccomm.gradients.reducer import Reducer, Span
 from hpccomm.results import facts as origin
 from hpccomm.results.recording import (
     COMPLETED,
@@ -27,9 +27,7 @@ from hpccomm.results.recording import (
 if TYPE_CHECKING:
     from hpccomm.results.recording_file import RecordingWriter
 
-
-Span = tuple[float, float]
-"""When something began and ended, as ``time.perf_counter`` counts."""
+_log = logging.getLogger("hpccomm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class Statistics:
 
 
 TOTALS = ("nbytes", "wire_nbytes", "calls", "seconds", "hidden_seconds", "blocked_seconds")
-"""Sums in `Statistics`."""
+"""Sums in `Statistics`, and in a `TrainingStep`."""
 
 
 def common(span: Span, others: Sequence[Span]) -> float:
@@ -129,86 +127,158 @@ def common(span: Span, others: Sequence[Span]) -> float:
 
 
 class Record:
-    """Counts of one rank, see `Statistics`; and when it waited in the present step."""
+    """Counts of one rank, see `Statistics`; when it waited in the present step; and the log, which rank 0 may write.
+
+    A file that cannot be written any more ends the log with a warning, and not the training. A program that ends
+    without `close` leaves a log without an end.
+    """
 
     def __init__(self) -> None:
         self._made = perf_counter()
         self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
         self._totals: dict[str, Any] = dict.fromkeys(TOTALS, 0)
-        self._logged = self._totals.copy()
-        self._wire_before = 0
+        self._writer: RecordingWriter | None = None
 
-    def lay_out(self, buckets: Buckets, reducer: Reducer) -> None:
-        """Take note of another layout, whose buckets are counted anew."""
-        if self.steps:
-            self._wire_before = self._now()["wire_nbytes"]
+    def open_log(self, path: Path, ranks: int, settings: Mapping[str, object]) -> None:
+        """Begin a log.
+
+        Parameters
+        ----------
+        path : Path
+            A results file, which may hold runs and recordings.
+        ranks : int
+            How many train together.
+        settings : mapping of str to object
+            The settings of the gradients, by name.
+
+        Raises
+        ------
+        ResultsError, SchemaMismatch
+            If the file cannot be written.
+        """
+        from hpccomm.results.recording_file import RecordingWriter  # loads h5py
+
+        facts = RecordingFacts(
+            started=datetime.now().astimezone(),
+            user=origin.user(),
+            arguments=tuple(sys.argv),
+            hosts=(origin.host(), *[""] * (ranks - 1)),
+            settings={name: str(value) for name, value in settings.items()},
+        )
+        self._writer = RecordingWriter(path, facts)
+        weakref.finalize(self, _end, self._writer, "")
+
+    def lay_out(self, buckets: Buckets, reducer: Reducer, changes: Sequence[str]) -> None:
+        """Take note of another layout, whose buckets are counted anew, and of the changes of the model."""
         self._buckets, self._reducer = buckets, reducer
-        self._bucket_steps = 0
-        self._bucket_seconds = [(0.0, 0.0)] * len(buckets.flats)  # all, and the hidden part
+        self._since, self._sent = self.steps, 0
+        if self._writer is not None:
+            for change in changes:
+                self._writer.add_note(TrainingNote(self.steps, change))
+            self._writer.add_layout([_described(each, self.steps) for each in buckets.layout])
 
     def step(self) -> None:
         """Take note of a step whose buckets were reduced, one after the other or together."""
-        totals, spans = self._totals, [each for each in self._reducer.spans if each is not None]
-        self._last = [end - begin for begin, end in spans]
-        blocked = sum([end - begin for begin, end in self.waited])
-        hidden = [end - begin - common((begin, end), self.waited) for begin, end in spans]
-        new = list(zip(self._last, hidden, strict=True))
-        if not spans:
+        each, blocked = self._reducer.each, sum(end - begin for begin, end in self.waited)
+        spans = [reduction.span for reduction in each if reduction.span is not None]
+        if spans:
+            seconds = [end - begin for begin, end in spans]
+            hidden = [end - begin - common((begin, end), self.waited) for begin, end in spans]
+        else:  # together: they share the time by their bytes
             share = blocked / max(self._buckets.nbytes, 1)
-            new = [(share * flat.bucket.nbytes, 0.0) for flat in self._buckets.flats]
-        pairs = zip(self._bucket_seconds, new, strict=True)
-        self._bucket_seconds = [(a + seconds, b + unseen) for (a, b), (seconds, unseen) in pairs]
-        totals["seconds"] += sum(self._last) if spans else blocked
-        totals["hidden_seconds"] += sum(hidden)
-        totals["blocked_seconds"] += blocked
-        totals["calls"] += len(spans) or self._reducer.together
-        totals["nbytes"] += self._buckets.nbytes
+            seconds = [share * reduction.flat.bucket.nbytes for reduction in each]
+            hidden = [0.0] * len(seconds)
+        for reduction, all_seconds, unseen in zip(each, seconds, hidden, strict=True):
+            reduction.seconds += all_seconds
+            reduction.hidden_seconds += unseen
+        sent = sum(reduction.wire_nbytes for reduction in each)
+        self._last: dict[str, Any] = {
+            "nbytes": self._buckets.nbytes,
+            "wire_nbytes": sent - self._sent,
+            "calls": len(spans) or self._reducer.together,
+            "seconds": sum(seconds),
+            "hidden_seconds": sum(hidden),
+            "blocked_seconds": blocked,
+        }
+        for name, value in self._last.items():
+            self._totals[name] += value
+        self._sent = sent
+        self._last_seconds = seconds if spans else []
         self._with_gradients = sum(self._buckets.present.values())
-        self._bucket_steps += 1
         self.steps += 1
         self.waited.clear()
 
-    def _now(self) -> dict[str, Any]:
-        self._totals["wire_nbytes"] = self._wire_before + self._reducer.wire_nbytes
-        return self._totals
+    def log_step(self, *, skipped: bool) -> None:
+        """Write the last step to the log, and whether it has no results."""
+        if self._writer is None:
+            return
+        step = TrainingStep(
+            step=self.steps - 1,
+            finished=perf_counter() - self._made,
+            **self._last,
+            with_gradients=self._with_gradients,
+            skipped=skipped,
+            buckets=len(self._last_seconds),
+        )
+        try:
+            self._writer.add_step(step, self._last_seconds)
+        except Exception as error:  # noqa: BLE001 (in any case, the training goes on)
+            _log.warning("the log of the training ends at step %d: %s", step.step, error)
+            self._end_log(f"failed: {error}")
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
+        steps, each = self.steps - self._since, self._reducer.each
         return Statistics(
             steps=self.steps,
             micro_steps=self.micro_steps,
             skipped=self.skipped,
             with_gradients=self._with_gradients,
-            **self._now(),
-            memory_bytes=sum(each.memory_bytes for each in self._reducer.each),
+            **self._totals,
+            memory_bytes=sum(reduction.memory_bytes for reduction in each),
             buckets=tuple(
                 BucketStatistics(
                     number,
-                    self._bucket_steps,
-                    self._bucket_steps * self._buckets.flats[number].bucket.nbytes,
-                    self._reducer.each[number].wire_nbytes,
-                    *seconds,
+                    steps,
+                    steps * reduction.flat.bucket.nbytes,
+                    reduction.wire_nbytes,
+                    reduction.seconds,
+                    reduction.hidden_seconds,
                 )
-                for number, seconds in enumerate(self._bucket_seconds)
+                for number, reduction in enumerate(each)
             ),
         )
 
-    def last(self, *, skipped: bool) -> tuple[TrainingStep, Sequence[float]]:
-        """Return the record since the last call: a reduced step, and its buckets' seconds."""
-        before, self._logged = self._logged, self._now().copy()
-        step = TrainingStep(
-            step=self.steps - 1,
-            finished=perf_counter() - self._made,
-            **{name: total - before[name] for name, total in self._logged.items()},
-            with_gradients=self._with_gradients,
-            skipped=skipped,
-            buckets=len(self._last),
-        )
-        return step, self._last
+    def close(self, error: BaseException | None = None) -> None:
+        """Write all there is to the log, and how the training ended. Idempotent."""
+        status = COMPLETED
+        if error is not None:
+            status = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        self._end_log(status)
+
+    def _end_log(self, status: str) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            _end(writer, status)
+
+    def discard(self) -> None:
+        """Leave no log: the training does not begin."""
+        if self._writer is not None:
+            self._writer.discard()
 
 
-_log = logging.getLogger("hpccomm")
+def _end(writer: "RecordingWriter", status: str) -> None:
+    try:
+        writer.end(status)
+    except Exception as error:  # noqa: BLE001 (it must not hide another error)
+        _log.warning("the training's log is not whole: %s", error)
+
+
+def _described(bucket: Bucket, since: int) -> TrainingBucket:
+    """Return a bucket as a log has it."""
+    gradients = "\n".join(each.name for each in bucket.parameters)
+    return TrainingBucket(since, bucket.index, str(bucket.dtype), bucket.nbytes, gradients)
 
 
 def log_path(path: object) -> Path | None:
@@ -225,84 +295,3 @@ def log_path(path: object) -> Path | None:
     if not text or "\0" in text:
         raise UsageError(f"log is {path!r}; give the path of a file")
     return Path(text)
-
-
-class Log:
-    """Writes the buckets, each step, and events between steps.
-
-    A file that cannot be written any more ends the log with a warning, and not the training. A program that ends
-    without `close` leaves a log without an end.
-
-    Parameters
-    ----------
-    path : Path
-        A results file, which may hold runs and recordings.
-    ranks : int
-        How many train together.
-    settings : mapping of str to object
-        The settings of the gradients, by name.
-
-    Raises
-    ------
-    ResultsError, SchemaMismatch
-        If the file cannot be written.
-    """
-
-    def __init__(self, path: Path, ranks: int, settings: Mapping[str, object]) -> None:
-        from hpccomm.results.recording_file import RecordingWriter  # loads h5py
-
-        facts = RecordingFacts(
-            started=datetime.now().astimezone(),
-            user=origin.user(),
-            arguments=tuple(sys.argv),
-            hosts=(origin.host(), *[""] * (ranks - 1)),
-            settings={name: str(value) for name, value in settings.items()},
-        )
-        self._writer = RecordingWriter(path, facts)
-        self._at_exit = weakref.finalize(self, _end, self._writer, "")
-
-    def layout(self, since: int, buckets: Sequence[Bucket]) -> None:
-        """Note what lies where from a step on."""
-        self._writer.add_layout(
-            [
-                TrainingBucket(
-                    since=since,
-                    index=bucket.index,
-                    dtype=str(bucket.dtype),
-                    nbytes=bucket.nbytes,
-                    gradients="\n".join(each.name for each in bucket.parameters),
-                )
-                for bucket in buckets
-            ]
-        )
-
-    def note(self, step: int, text: str) -> None:
-        """Note what happened before a step."""
-        self._writer.add_note(TrainingNote(step, text))
-
-    def step(self, step: TrainingStep, seconds: Sequence[float]) -> None:
-        """Note a step and the seconds of its buckets."""
-        if self._at_exit.alive:
-            try:
-                self._writer.add_step(step, seconds)
-            except Exception as error:  # noqa: BLE001 (in any case, the training goes on)
-                _log.warning("the log of the training ends at step %d: %s", step.step, error)
-                self._at_exit.detach()
-                _end(self._writer, f"failed: {error}")
-
-    def discard(self) -> None:
-        """Leave no log: the training does not begin."""
-        if self._at_exit.detach() is not None:
-            self._writer.discard()
-
-    def close(self, status: str = COMPLETED) -> None:
-        """Write all there is, and how the training ended. Idempotent."""
-        if self._at_exit.detach() is not None:
-            _end(self._writer, status)
-
-
-def _end(writer: "RecordingWriter", status: str) -> None:
-    try:
-        writer.end(status)
-    except Exception as error:  # noqa: BLE001 (it must not hide another error)
-        _log.warning("the training's log is not whole: %s", error)

@@ -25,6 +25,9 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait
 
+Span = tuple[float, float]
+"""When something began and ended, as ``time.perf_counter`` counts."""
+
 Job = Callable[[], None]
 
 LEAVE_SECONDS = 2.0
@@ -137,30 +140,66 @@ def operation(
     return ReduceOp.AVG, 1
 
 
-class PlannedReducer:
+class Reduction:
+    """The reduction of one bucket, and how far it is in the present step.
+
+    Attributes
+    ----------
+    flat : FlatMemory
+        The bucket.
+    divisor : int
+        What the result has to be divided by.
+    deferred : bool
+        Whether `start` returns before the reduction is done, so that `finish` must wait for it.
+    left : int
+        Gradients that are not ready.
+    span : (float, float) or None
+        When it began and ended, as ``time.perf_counter`` counts.
+    wire_nbytes : int
+        Bytes that this rank gave to collectives so far.
+    seconds, hidden_seconds : float
+        As in `BucketStatistics`.
+    """
+
+    deferred = False
+
+    def __init__(self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings) -> None:
+        self.flat = flat
+        self.op, self.divisor = operation(group, flat.bucket.kind, settings)
+        self.wire_nbytes = 0
+        self.seconds = self.hidden_seconds = 0.0
+        self.begin()
+
+    @property
+    def memory_bytes(self) -> int:
+        """The state of a compressor, in bytes."""
+        return 0
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self.left = len(self.flat.views)
+        self.span: Span | None = None
+
+
+class PlannedReduction(Reduction):
     """One planned all-reduce of a bucket's gradients, with flags behind them. Making one is collective.
 
     The flags need no other message. They are elements of the bucket's dtype.
     """
 
-    memory_bytes = 0
-
     def __init__(
         self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings, flags: int
     ) -> None:
-        kind = flat.bucket.kind
-        op, self.divisor = operation(group, kind, settings)
-        self._memory = flat.memory
+        super().__init__(group, flat, settings)
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
         self._mark = float(min(group.size, 256))
-        # Whether `start` returns before the reduction is done, so that `finish` must wait for it. A device works by
-        # itself. On the host, a thread makes the call that blocks, which needs no interpreter while it is under way.
-        self.deferred = kind.on_device
+        # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter while
+        # it is under way.
+        self.deferred = flat.bucket.kind.on_device
         how = {"deterministic": settings.deterministic, "async_op": self.deferred}
-        self._call = group.plan("all_reduce", flat.memory, op, **how)
+        self._call = group.plan("all_reduce", flat.memory, self.op, **how)
         self._work: Any = None
-        self.wire_nbytes = 0
 
     def set_flags(self, flags: Sequence[bool]) -> None:
         """Write this rank's flags behind the gradients."""
@@ -169,7 +208,7 @@ class PlannedReducer:
             self._flags.set(np.array(marks, self._flags.dtype))  # one copy
         else:
             self._flags[:] = marks
-        self.wire_nbytes += self._memory.nbytes
+        self.wire_nbytes += self.flat.memory.nbytes
 
     def flags(self) -> list[bool]:
         """Return which flags any rank has set, once reduced."""
@@ -188,13 +227,11 @@ class PlannedReducer:
         return self.flags()
 
 
-class CompressedReducer:
+class CompressedReduction(Reduction):
     """A compressor's channel among `ranks`; on two levels, between sums and copies in full precision on each `node`.
 
     `ranks` is None where another rank of the node exchanges what is compressed.
     """
-
-    deferred = False
 
     def __init__(
         self,
@@ -205,11 +242,10 @@ class CompressedReducer:
         ranks: Exchange | None,
         node: RankGroup | None,
     ) -> None:
-        _, self.divisor = operation(group, flat.bucket.kind, settings)
-        self._channel, self._gradients, self._ranks = channel, flat.elements, ranks
+        super().__init__(group, flat, settings)
+        self._channel, self._ranks = channel, ranks
         self._node = None if node is None or node.size == 1 else node
         self._flags: list[bool] = []
-        self.wire_nbytes = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -217,19 +253,19 @@ class CompressedReducer:
         return 0 if self._ranks is None else self._channel.memory_bytes
 
     def start(self, flags: Sequence[bool]) -> None:
-        """Sum gradients up, and flags."""
-        node, marks = self._node, np.array(flags, np.uint8)
+        """Sum gradients up, and flags. Collective; blocks."""
+        node, gradients, marks = self._node, self.flat.elements, np.array(flags, np.uint8)
         if node is not None:
-            node.comm.reduce(self._gradients, timeout=node.timeout)
+            node.comm.reduce(gradients, timeout=node.timeout)
             node.comm.reduce(marks, op=ReduceOp.MAX, timeout=node.timeout)
         if self._ranks is not None:
             before = self._ranks.wire_nbytes
-            self._channel.reduce(self._gradients, self._ranks)
+            self._channel.reduce(gradients, self._ranks)
             self._ranks.max(marks)
             self.wire_nbytes += self._ranks.wire_nbytes - before
         if node is not None:
-            node.broadcast([self._gradients, marks], 0)
-            self.wire_nbytes += self._gradients.nbytes
+            node.broadcast([gradients, marks], 0)
+            self.wire_nbytes += gradients.nbytes
         self._flags = list(map(bool, marks))
 
     def finish(self) -> list[bool]:
@@ -249,12 +285,6 @@ class Reducer:
         The ranks.
     buckets : Buckets
         The buckets that are reduced.
-    settings : ReductionSettings
-        Equal on all ranks.
-    urgent : sequence of int
-        As in `next_bucket`.
-    channels : sequence of Channel
-        The compressor's channel of each bucket; empty without a compressor.
     worker : Worker or None
         Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
     levels : (RankGroup, RankGroup or None) or None
@@ -262,32 +292,28 @@ class Reducer:
 
     Attributes
     ----------
-    each : sequence of PlannedReducer or CompressedReducer
-        The reducer of each bucket.
-    ranks : Exchange or None
-        Among which this rank exchanges what is compressed.
+    each : sequence of PlannedReduction or CompressedReduction
+        The reduction of each bucket.
     together : int
         Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
-    spans : list of (float, float) or None
-        When the reduction of each bucket began and ended, as ``time.perf_counter`` counts.
     """
 
     def __init__(
         self,
         group: RankGroup,
         buckets: Buckets,
-        settings: ReductionSettings,
-        urgent: Sequence[int],
-        channels: Sequence[Channel],
         worker: Worker | None,
         levels: tuple[RankGroup, RankGroup | None] | None,
     ) -> None:
-        self.each: Sequence[PlannedReducer | CompressedReducer]
-        self.ranks: Exchange | None = None
+        settings = buckets.settings
+        self.each: Sequence[PlannedReduction | CompressedReduction]
+        self._exchange: Exchange | None = None
         self._plans: list[Callable[[], Any]] = []
-        if not channels:
-            flags = len(FLAGS) + len(urgent)
-            self._planned = [PlannedReducer(group, flat, settings, flags) for flat in buckets.flats]
+        if not buckets.channels:
+            flags = len(FLAGS) + len(buckets.urgent)
+            self._planned = [
+                PlannedReduction(group, flat, settings, flags) for flat in buckets.flats
+            ]
             self.each = self._planned
             for kind, memory in buckets.regions.items() if settings.bucketing else ():
                 op, _ = operation(group, kind, settings)
@@ -295,13 +321,14 @@ class Reducer:
                 self._plans.append(group.plan("all_reduce", memory, op, deterministic=exact))
         else:
             node, across = levels or (None, group)
-            self.ranks = None if across is None else Exchange(across)
+            self._exchange = None if across is None else Exchange(across)
             self.each = [
-                CompressedReducer(group, flat, settings, channel, self.ranks, node)
-                for flat, channel in zip(buckets.flats, channels, strict=True)
+                CompressedReduction(group, flat, settings, channel, self._exchange, node)
+                for flat, channel in zip(buckets.flats, buckets.channels, strict=True)
             ]
         self.together = len(self._plans)
-        self._buckets, self._urgent, self._worker = buckets, urgent, worker
+        self._reduction_of = {name: each for each in self.each for name in each.flat.views}
+        self._buckets, self._urgent, self._worker = buckets, buckets.urgent, worker
         self._deferred = any(each.deferred for each in self.each)
         self._turn = threading.Lock()  # held by the thread that reduces
         self._error: BaseException | None = None
@@ -310,62 +337,54 @@ class Reducer:
     def reset(self) -> None:
         """Begin a step."""
         with self._turn:  # the thread may still look whether there is something to do
-            self._left = [len(flat.views) for flat in self._buckets.flats]  # not ready
-            self._waiting = list(range(len(self._left)))
+            for each in self.each:
+                each.begin()
+            self._waiting = list(range(len(self.each)))
             self._ready: set[int] = set()
             self._closing = False
             self._under_way: set[int] = set()  # if they are deferred
-            self.spans: list[tuple[float, float] | None] = [None] * len(self._left)
-
-    @property
-    def wire_nbytes(self) -> int:
-        """Bytes that this rank gave to collectives so far."""
-        return sum(each.wire_nbytes for each in self.each)
 
     @property
     def started(self) -> bool:
         """Whether a reduction of the step has started."""
-        return len(self._waiting) < len(self._left)
+        return len(self._waiting) < len(self.each)
 
     def ready(self, name: str) -> None:
         """Take note that a gradient is ready, and start the reductions that can start now. Does not block."""
-        number = self._buckets.bucket_of[name]
-        self._left[number] -= 1
-        if self._left[number]:
+        reduction = self._reduction_of[name]
+        reduction.left -= 1
+        if reduction.left:
             return
         if self._deferred:
             self._go_on()
         elif self._worker is not None:
-            small = self._buckets.flats[number].bucket.nbytes <= SMALL_BYTES
+            bucket = reduction.flat.bucket
             # In one comparison, since the other thread takes buckets from the list.
-            if not (small and self._waiting == [number]):
+            if bucket.nbytes > SMALL_BYTES or self._waiting != [bucket.index]:
                 self._worker.submit(self._work)
-
-    def close(self) -> None:
-        """Let every bucket start: no more gradients become ready. Does not block."""
-        self._closing = True
 
     def finish(self) -> None:
         """Reduce the remaining buckets, and wait for all. Blocks."""
-        self.close()
+        self._closing = True  # no more gradients become ready: every bucket may start
         self._go_on()
         for number in sorted(self._under_way):
             self._finish(number)
 
-    def wait_for(self, number: int) -> None:
-        """Wait until a bucket is reduced, after `close`. Blocks."""
-        worker = self._worker
+    def wait_for(self, name: str) -> None:
+        """Let every bucket start, and wait until that of a gradient is reduced. Blocks."""
+        self._closing = True
+        reduction, worker = self._reduction_of[name], self._worker
         if not self._deferred and worker is not None and worker.submit(self._work):
             # Each call of the worker has its own deadline.
             wait(
-                lambda: bool(self._error or self.spans[number] or not worker.is_running),
+                lambda: bool(self._error or reduction.span or not worker.is_running),
                 timeout=math.inf,
                 gate=Gate(shares_process=True),
                 expired=lambda _: None,
             )
-        if self._error is not None or self.spans[number] is None:
+        if self._error is not None or reduction.span is None:
             self._go_on()
-        self._finish(number)
+        self._finish(reduction.flat.bucket.index)
 
     def reduce_all(self) -> None:
         """Reduce all buckets in the caller's thread, together if possible. Collective; blocks."""
@@ -378,20 +397,7 @@ class Reducer:
         for call in self._plans:
             call()
         for number, each in enumerate(self._planned):
-            self._buckets.reduced(number, each.flags()[: len(FLAGS)], each.divisor)
-
-    def _finish(self, number: int) -> None:
-        """Wait for a bucket that is deferred, unless that was done before."""
-        if number in self._under_way:
-            self._under_way.remove(number)
-            self._take(number)
-
-    def _take(self, number: int) -> None:
-        each = self.each[number]
-        flags = each.finish()
-        self._buckets.reduced(number, flags[: len(FLAGS)], each.divisor)
-        unready = flags[len(FLAGS) :]
-        self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
+            self._buckets.take(number, each.flags()[: len(FLAGS)], each.divisor)
 
     def _work(self) -> None:
         try:
@@ -404,7 +410,7 @@ class Reducer:
         with self._turn:
             while self._waiting and self._error is None:
                 number = next_bucket(self._waiting, self._ready, self._urgent)
-                if self._left[number] and not self._closing:
+                if self.each[number].left and not self._closing:
                     return
                 try:
                     self._reduce(number)
@@ -415,14 +421,24 @@ class Reducer:
             raise self._error
 
     def _reduce(self, number: int) -> None:
-        begun = perf_counter()
+        begun, reduction = perf_counter(), self.each[number]
         self._waiting.remove(number)
+        if self._exchange is not None:
+            self._exchange.scale = self._buckets.scale.value
         flags = self._buckets.prepare(number)
         closing = self._closing
-        flags += [not closing and bool(self._left[each]) for each in self._urgent]
-        self.each[number].start(flags)
-        if self.each[number].deferred:
-            self._under_way.add(number)
-        else:
-            self._take(number)
-        self.spans[number] = (begun, perf_counter())
+        flags += [not closing and bool(self.each[other].left) for other in self._urgent]
+        reduction.start(flags)
+        self._under_way.add(number)
+        if not reduction.deferred:
+            self._finish(number)
+        reduction.span = begun, perf_counter()
+
+    def _finish(self, number: int) -> None:
+        """Take a bucket that is under way, unless that was done before. Blocks, if it is deferred."""
+        if number in self._under_way:
+            self._under_way.remove(number)
+            flags, divisor = self.each[number].finish(), self.each[number].divisor
+            self._buckets.take(number, flags[: len(FLAGS)], divisor)
+            unready = flags[len(FLAGS) :]
+            self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}

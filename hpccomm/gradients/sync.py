@@ -16,11 +16,10 @@ import numpy as np
 from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import RankGroup, agree, check_same
-from hpccomm.gradients.buckets import FLAGS, Buckets, gradient_of, is_skipped
-from hpccomm.gradients.compression import Channel
-from hpccomm.gradients.layout import clip, layout, mean_order, ordered, urgent_buckets
+from hpccomm.gradients.buckets import Buckets, gradient_of
+from hpccomm.gradients.layout import clip, mean_order, ordered
 from hpccomm.gradients.parameters import Array, Bucket, Named, read
-from hpccomm.gradients.record import Log, Record, Statistics, log_path
+from hpccomm.gradients.record import Record, Statistics, log_path
 from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.gradients.settings import CurrentScale, Model, ReductionOptions, ReductionSettings
 from hpccomm.runtime.recorder import entered
@@ -97,7 +96,6 @@ class GradientSync(Hinting):
         self._worker = Worker(comm.abort) if comm.background else None
         self._levels: tuple[RankGroup, RankGroup | None] | None = None
         self._record, self._scale = Record(), CurrentScale()
-        self._log: Log | None = None
         self._choice: BucketChoice | None = None
         self._warm_up: WarmUp | None = None
         self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
@@ -115,7 +113,7 @@ class GradientSync(Hinting):
             chosen = ReductionSettings().changed(settings)
             path = log_path(log)
             if path is not None and comm.rank == 0:
-                self._log = Log(path, comm.size, chosen.by_name)
+                self._record.open_log(path, comm.size, chosen.by_name)
             return Model(group, arrays, chosen, owners)
 
         try:
@@ -175,38 +173,27 @@ class GradientSync(Hinting):
             As in `ordered`.
         """
         group, settings = self._group, model.settings
-        before: Buckets | None = getattr(self, "_buckets", None)
         if settings.hierarchical and self._levels is None:
             comm = group.comm
             node = RankGroup(comm.node_comm, group.timeout)
             across = comm.split(0 if node.rank == 0 else None, name=f"{comm.name}.leaders")
             self._levels = node, None if across is None else RankGroup(across, group.timeout)
-        filled = ordered(model.trained, settings.order, readiness)
-        parts = layout(model.trained, settings, readiness)
-        urgent = urgent_buckets(parts, model.trained)
-        flags, compressor = len(FLAGS) + len(urgent), settings.compressor
-
-        def make() -> tuple[tuple[Buckets, list[Channel]], dict[str, str]]:
-            channels = [compressor.channel(each) for each in parts if compressor is not None]
-            return (Buckets(group, parts, settings, model.owners, flags), channels), {}
-
-        buckets, channels = agree(group, make)
-        levels = self._levels if settings.hierarchical else None
-        reducer = Reducer(group, buckets, settings, urgent, channels, self._worker, levels)
-        if before is not None:
-            buckets.adopt(before)
-        warm_up = WarmUp(filled, parts, settings.adaptive) if settings.adaptive else None
         same = settings.loss_scale == self._scale.rule
         scale = self._scale if same else CurrentScale(settings.loss_scale)
-        _rescale(buckets, reducer, scale)
+        buckets = agree(group, lambda: (Buckets(model, scale, readiness), {}))
+        levels = self._levels if settings.hierarchical else None
+        reducer = Reducer(group, buckets, self._worker, levels)
+        before: Buckets | None = getattr(self, "_buckets", None)
+        if before is not None:
+            buckets.adopt(before)
+        warm_up = None
+        if settings.adaptive:
+            filled = ordered(model.trained, settings.order, readiness)
+            warm_up = WarmUp(filled, settings.adaptive)
         # No calls between these, so that an interrupt comes before all or after all.
         self._model, self._buckets, self._reducer = model, buckets, reducer
         self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
-        self._record.lay_out(buckets, reducer)
-        if self._log is not None:
-            for change in changes:
-                self._log.note(self._record.steps, change)
-            self._log.layout(self._record.steps, parts)
+        self._record.lay_out(buckets, reducer, changes)
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
@@ -364,9 +351,8 @@ class GradientSync(Hinting):
             raise UsageError("this micro-step is not reduced; call wait()")
         self._begin(READY)
         self._complete = True
-        self._reducer.close()
         with self._reduction():
-            self._reducer.wait_for(self._buckets.bucket_of[name])
+            self._reducer.wait_for(name)
         return view
 
     def weigh(self, samples: float) -> None:
@@ -389,7 +375,7 @@ class GradientSync(Hinting):
         op = self._model.settings.op
         if op != "weighted":
             raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
-        if self._reducer.started:
+        if self._open and self._reducer.started:
             raise UsageError("a weight is given after a reduction has started; call weigh() first")
         samples = check_number("the weight", samples, lambda x: x >= 0, "of at least 0")
         entered()
@@ -420,18 +406,21 @@ class GradientSync(Hinting):
     def _begin(self, way: str) -> None:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
         self._check_alive()
-        weighted = self._model.settings.op == "weighted"
-        if weighted and self._reducing and self._buckets.factor is None:
+        if self._open:
+            return
+        buckets, reducing = self._buckets, self._reducing
+        if reducing and self._model.settings.op == "weighted" and buckets.factor is None:
             raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
-        if not self._open:
-            entered()
-            if way != self._way and self._reducing:
-                differ = "the ranks reduce a step in different ways"
-                self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
-            if self._reduced:
-                self._buckets.begin()
-                self._reduced = False
-            self._open = True
+        entered()
+        if reducing and way != self._way:
+            differ = "the ranks reduce a step in different ways"
+            self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
+        if self._reduced:
+            buckets.begin()
+            self._reduced = False
+        buckets.marked = {}
+        self._reducer.reset()
+        self._open = True
 
     @contextmanager
     def _reduction(self) -> Iterator[None]:
@@ -448,9 +437,9 @@ class GradientSync(Hinting):
 
     def _end(self, reduce: Callable[[], None]) -> bool:
         """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
-        group, model, warm_up = self._group, self._model, self._warm_up
-        buckets, record, settings = self._buckets, self._record, model.settings
-        reduced, marked, spans = self._reducing, buckets.marked, self._reducer.spans
+        buckets, record = self._buckets, self._record
+        model, settings, warm_up = self._model, self._model.settings, self._warm_up
+        reduced = self._reducing
         if reduced:
             with self._reduction():
                 reduce()
@@ -459,41 +448,35 @@ class GradientSync(Hinting):
             self._micro_steps += 1
             buckets.sources.clear()
         record.micro_steps += 1
-        buckets.marked = {}  # they may be given again
-        self._reducer.reset()
         self._open = self._complete = False
         if not reduced:
             return False
         self._micro_steps, buckets.factor, self._reduced = 0, None, True
-        skipped = True  # also if this raises
+        there = False  # also if this raises
         try:
-            skipped = is_skipped(group, buckets, settings)
+            there = buckets.check()
         finally:
-            if self._log is not None:
-                self._log.step(*record.last(skipped=skipped))
+            record.log_step(skipped=not there)
             if (recording := trace()) is not None:
                 recording.step()
-        if skipped:
+        if not there:
             record.skipped += 1
             buckets.clear()
-        buckets.copy_back()
-        if skipped:
+        buckets.hand_back()
+        if not there:
             self._forget()
-        else:
-            buckets.accept()
-        if settings.loss_scale is not None:
-            self._scale.step(finite=not skipped)
-            _rescale(buckets, self._reducer, self._scale)
+        self._scale.step(finite=there)
         if settings.check_every and not record.steps % settings.check_every:
             self._compare()
         if settings.order == "ready" and self._readiness is None:
-            self._lay_out(model, readiness=mean_order(group.exchange(list(marked))))
-        elif self._way == READY and warm_up is not None and warm_up.step(marked, spans):
-            self._choice = choice = warm_up.choose(group, settings)
+            orders = self._group.exchange(list(buckets.marked))
+            self._lay_out(model, readiness=mean_order(orders))
+        elif self._way == READY and warm_up and warm_up.step(buckets.marked, self._reducer.each):
+            self._choice = choice = warm_up.choose(self._group, settings)
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
             self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
-        return not skipped
+        return there
 
     def _check_between(self) -> None:
         """Raise if a step is under way, or none can follow."""
@@ -519,7 +502,7 @@ class GradientSync(Hinting):
 
     def buckets(self) -> tuple[Bucket, ...]:
         """Return the layout, in the order of the reductions. Local. Each prints as a line."""
-        return tuple(flat.bucket for flat in self._buckets.flats)
+        return self._buckets.layout
 
     def has_gradients(self, name: str | None = None) -> bool:
         """Return whether a gradient is present, of any parameter if `name` is None. Local.
@@ -577,8 +560,7 @@ class GradientSync(Hinting):
         # In the order of the parameters, so that the bits do not depend on the buckets.
         names = [each.name for each in self._model.trained if buckets.present[each.name]]
         norm = clip([buckets.gradients[name] for name in names], float(limit))
-        buckets.copy_back()
-        buckets.accept()
+        buckets.hand_back()
         return norm
 
     @property
@@ -607,24 +589,17 @@ class GradientSync(Hinting):
         No step can follow. After a failure, only the log is ended. Raises UsageError if a step is under way.
         """
         if self._ended is not None:
-            self._end_log(self._ended)
+            self._record.close(self._ended)
             return
         self._check_between()
         self._ended = UsageError("this object was closed; make another one")
         if self._levels is not None and self._levels[1] is not None:
             self._levels[1].comm.finalize()
-        if self._log is not None:
-            self._log.close()
-
-    def _end_log(self, error: BaseException) -> None:
-        """End the log, if there is one, with an error."""
-        if self._log is not None:
-            self._log.close(f"failed: {type(error).__name__}: {' '.join(str(error).split())}")
+        self._record.close()
 
     def _discard(self) -> None:
         """Remove the log and the communicators: the training does not begin."""
-        if self._log is not None:
-            self._log.discard()
+        self._record.discard()
         if self._levels is not None and self._levels[1] is not None:
             self._levels[1].comm.abort()
 
@@ -637,13 +612,7 @@ class GradientSync(Hinting):
         if error is None:
             self.close()
         else:
-            self._end_log(error)
-
-
-def _rescale(buckets: Buckets, reducer: Reducer, scale: CurrentScale) -> None:
-    buckets.loss_scale = scale.value
-    if reducer.ranks is not None:
-        reducer.ranks.scale = scale.value
+            self._record.close(error)
 
 
 @after_fork
