@@ -15,7 +15,7 @@ import numpy as np
 from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
-from hpccomm.gradients.reducer import Reduction
+from hpccomm.gradients.reducer import BucketReduction
 from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 
@@ -263,14 +263,14 @@ class WarmUp:
         self._ready: list[list[float]] = []
         self._wire: list[tuple[int, float]] = []
 
-    def step(self, moments: Mapping[str, float], reductions: Sequence[Reduction]) -> bool:
+    def step(self, moments: Mapping[str, float], reductions: Sequence[BucketReduction]) -> bool:
         """Take note that a step is over. Return whether all steps are measured.
 
         Parameters
         ----------
         moments : mapping of str to float
             When gradients became ready.
-        reductions : sequence of Reduction
+        reductions : sequence of BucketReduction
             Those of the buckets.
         """
         now = perf_counter()

@@ -180,7 +180,7 @@ class Record:
 
     def step(self) -> None:
         """Take note of a step whose buckets were reduced, one after the other or together."""
-        each, blocked = self._reducer.each, sum(end - begin for begin, end in self.waited)
+        each, blocked = self._reducer.each, sum([end - begin for begin, end in self.waited])
         spans = [reduction.span for reduction in each if reduction.span is not None]
         if spans:
             seconds = [end - begin for begin, end in spans]
@@ -192,7 +192,7 @@ class Record:
         for reduction, all_seconds, unseen in zip(each, seconds, hidden, strict=True):
             reduction.seconds += all_seconds
             reduction.hidden_seconds += unseen
-        sent = sum(reduction.wire_nbytes for reduction in each)
+        sent = sum([reduction.wire_nbytes for reduction in each])
         self._last: dict[str, Any] = {
             "nbytes": self._buckets.nbytes,
             "wire_nbytes": sent - self._sent,

@@ -140,7 +140,7 @@ def operation(
     return ReduceOp.AVG, 1
 
 
-class Reduction:
+class BucketReduction:
     """The reduction of one bucket, and how far it is in the present step.
 
     Attributes
@@ -181,7 +181,7 @@ class Reduction:
         self.span: Span | None = None
 
 
-class PlannedReduction(Reduction):
+class PlannedReduction(BucketReduction):
     """One planned all-reduce of a bucket's gradients, with flags behind them. Making one is collective.
 
     The flags need no other message. They are elements of the bucket's dtype.
@@ -227,7 +227,7 @@ class PlannedReduction(Reduction):
         return self.flags()
 
 
-class CompressedReduction(Reduction):
+class CompressedReduction(BucketReduction):
     """A compressor's channel among `ranks`; on two levels, between sums and copies in full precision on each `node`.
 
     `ranks` is None where another rank of the node exchanges what is compressed.

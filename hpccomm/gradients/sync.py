@@ -267,7 +267,8 @@ class GradientSync(Hinting):
         CommunicationError
             If the reduction fails or its deadline passes.
         """
-        self._check_alive()
+        if self._ended is not None:
+            raise self._ended
         if self._open:
             raise UsageError("gradients were marked by ready() in this step; end it by wait()")
         buckets, frozen = self._buckets, self._model.settings.frozen
@@ -405,7 +406,8 @@ class GradientSync(Hinting):
 
     def _begin(self, way: str) -> None:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
-        self._check_alive()
+        if self._ended is not None:
+            raise self._ended
         if self._open:
             return
         buckets, reducing = self._buckets, self._reducing
@@ -481,13 +483,10 @@ class GradientSync(Hinting):
     def _check_between(self) -> None:
         """Raise if a step is under way, or none can follow."""
         entered()
-        self._check_alive()
-        if self._open:
-            raise UsageError("a step is under way; call wait() first")
-
-    def _check_alive(self) -> None:
         if self._ended is not None:
             raise self._ended
+        if self._open:
+            raise UsageError("a step is under way; call wait() first")
 
     # The gradients.
 
