@@ -1,29 +1,19 @@
-"""Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines; and blocks of recorded calls.
+"""Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines.
 
 Tables and arrays are contiguous and have their bytes from the start. So a line is added by plain writes that touch nothing
 else.
-
-A block has thousands of calls of one rank, packed column by column. It begins with three numbers of each of
-`CALL_COLUMNS`: its first value, the bytes of a number, and the bytes that it takes. The columns follow, each as a stream of
-zlib. What is stored of a call are small numbers: the difference to the call before; of ``end``, to its begin; of ``asked``,
-one more than that, or 0 if it is 0; of ``waited``, one more, or 0 if that is the whole call. Of all numbers of a column, the
-lowest bytes come first, then the next ones: the upper ones are mostly equal.
 """
 
 import math
-import os
-import zlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.results import files, lines
-from hpccomm.results.lines import DataPlace, StoredLines
-from hpccomm.results.recording import BLOCKS, CALL_COLUMNS, RECORDING
+from hpccomm.results.lines import DataPlace
+from hpccomm.results.recording import RECORDING
 from hpccomm.results.schema import RANKS, RUN, SectionKind
 
 STATE = "state"
@@ -172,124 +162,3 @@ def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) ->
             source.copy(source[name], target, name)
         else:
             target[name] = link
-
-
-CALLS = 1 << 14
-"""Calls of a block. A damaged one loses all of them."""
-
-(PACKED,) = BLOCKS.beside
-
-_LEVEL = 1
-
-_HEAD = 3 * 8 * len(CALL_COLUMNS)
-
-_KINDS = {each.name: np.dtype(each.kind) for each in CALL_COLUMNS}
-
-_APART = {"end", "asked", "waited"}  # not from the call before
-
-
-def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """Return the bytes of a block of at least one call, by the names of `CALL_COLUMNS`."""
-    head = np.zeros((len(_KINDS), 3), "<i8")
-    given = {name: np.asarray(calls[name]).astype(np.int64) for name in _KINDS}
-    seconds = given["end"] - given["begin"]
-    streams = []
-    for line, (name, values) in zip(head, given.items(), strict=True):
-        match name:
-            case "end":
-                numbers = seconds
-            case "asked":
-                numbers = np.where(values == 0, 0, values - given["begin"] + 1)
-            case "waited":
-                numbers = np.where(values == seconds, 0, values + 1)
-            case _:
-                line[0] = values[0]
-                numbers = np.diff(values, prepend=values[:1])
-        least, most = numbers.min(), numbers.max()
-        line[1] = next(n for n in (1, 2, 4, 8) if -least - 1 >> 8 * n - 1 <= 0 >= most >> 8 * n - 1)
-        planes = numbers.astype(f"<i{line[1]}").view("u1").reshape(len(numbers), -1).T
-        streams.append(zlib.compress(planes.tobytes(), _LEVEL))
-        line[2] = len(streams[-1])
-    return np.frombuffer(head.tobytes() + b"".join(streams), "u1")
-
-
-class StoredColumns(Mapping[str, NDArray[Any]]):
-    """The columns of stored calls, each unpacked when it is first asked for.
-
-    Parameters
-    ----------
-    blocks : StoredLines
-        The table of blocks. Damaged ones are added to its damage.
-    ranks : int
-        Number of ranks.
-
-    Attributes
-    ----------
-    starts : ndarray of int64
-        As `hpccomm.results.recording.Calls.starts`.
-    """
-
-    def __init__(self, blocks: StoredLines, ranks: int) -> None:
-        self._blocks = blocks
-        self._columns: dict[str, NDArray[Any]] = {}
-        heads = {index: packed[:_HEAD].view("<i8") for index, packed in blocks.parts(PACKED.name)}
-        lines = blocks.lines[list(heads)]
-        by_rank = np.argsort(lines["rank"], kind="stable")
-        table = np.array([*heads.values()], np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
-        self._firsts, self._widths, self._sizes = table.T
-        self._at = lines[PACKED.first][by_rank] + _HEAD + np.cumsum(self._sizes, 0) - self._sizes
-        self._ends = np.cumsum(lines["calls"][by_rank])
-        calls = np.bincount(lines["rank"], lines["calls"], ranks).astype(np.int64)
-        self.starts = np.concatenate(([0], np.cumsum(calls)))
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column.
-
-        Raises
-        ------
-        ResultsError
-            If the file cannot be read any more.
-        """
-        if name not in self._columns:
-            numbers = self._numbers(name)
-            match name:
-                case "end":
-                    numbers += self["begin"]
-                case "asked":
-                    np.add(numbers, self["begin"] - 1, out=numbers, where=numbers != 0)
-                case "waited":
-                    numbers -= 1
-                    np.subtract(self["end"], self["begin"], out=numbers, where=numbers < 0)
-            self._columns[name] = numbers.astype(_KINDS[name], copy=False)
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(_KINDS)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(_KINDS)
-
-    def _numbers(self, name: str) -> NDArray[np.int64]:
-        """Return what is stored of a column; of differences to the call before, their sums."""
-        place, out = [*_KINDS].index(name), np.empty(int(self.starts[-1]), np.int64)
-
-        def unpack(blocks: NDArray[np.intp]) -> None:
-            for block in blocks.tolist():
-                end, width = int(self._ends[block]), int(self._widths[place, block])
-                begin = int(self._ends[block - 1]) if block else 0
-                at, size = int(self._at[place, block]), int(self._sizes[place, block])
-                data = zlib.decompress(self._blocks.read(PACKED.name, at, size))
-                planes = np.frombuffer(data, "u1").reshape(width, end - begin)
-                numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
-                if name in _APART:
-                    out[begin:end] = numbers
-                else:
-                    np.cumsum(numbers, dtype=np.int64, out=out[begin:end])
-                    out[begin:end] += self._firsts[place, block]
-
-        workers = min(8, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
-            list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
-        return out

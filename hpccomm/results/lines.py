@@ -203,6 +203,10 @@ class StoredLines:
         with os_errors_as(self._source.path, "read"):
             return self._source.read(place.entry(first), count * place.width)
 
+    def close(self) -> None:
+        """Close the file. Later reads open it again, as `Source` says."""
+        self._source.close()
+
     def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the whole parts of array `name`, each with the index of its line; add others to the damage."""
         for index, number in enumerate(self.numbers):

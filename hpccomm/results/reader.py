@@ -12,18 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import h5py
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
-from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import facts, files, layout, lines
+from hpccomm.results.blocks import JoinedColumns, OwnCalls, StoredColumns
 from hpccomm.results.facts import INTERRUPTED
 from hpccomm.results.files import DIFFERS, DamagedFile, damaged, os_errors_as
-from hpccomm.results.layout import StoredColumns
 from hpccomm.results.lines import UNKNOWN_END, Source, StoredLines
 from hpccomm.results.recording import (
     COMPLETED,
@@ -255,6 +254,7 @@ def _recording(path: Path, section: _Section) -> Recording:
     layouts: dict[int, list[TrainingBucket]] = {}
     groups: dict[int, RecordedGroup] = {}
     signatures: dict[int, CallSignature] = {}
+    own: dict[int, tuple[Any, Any]] = {}
     notes, clock = [], []
     for _, text in events.parts("texts"):
         match event := json.loads(text.tobytes()):
@@ -264,13 +264,20 @@ def _recording(path: Path, section: _Section) -> Recording:
                 groups[event["number"]] = files.of_json(RecordedGroup, value)
             case {"signature": value}:
                 signatures[event["number"]] = CallSignature(**value)
+            case {"rank": rank, "clock": readings, "numbers": numbers}:
+                own[rank] = readings, numbers
             case {"clock": reading}:
                 clock.append(tuple(reading))
             case {"buckets": [_, *_] as values}:
                 buckets = [TrainingBucket(**each) for each in values]
                 layouts[buckets[0].since] = buckets
     about = files.of_json(RecordingFacts, section.record)
-    calls = Calls((columns := StoredColumns(blocks, len(about.hosts))).starts, columns)
+    stored = StoredColumns(blocks, len(about.hosts))
+    calls = Calls(stored.starts, stored)
+    if own:  # of joined parts
+        own_calls = {n: OwnCalls(stored, calls.of_rank(n), *each) for n, each in own.items()}
+        joined = JoinedColumns(len(about.hosts), own_calls)
+        calls = Calls(joined.starts, joined)
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
     lost = RecordedGroup("", "unknown", (-1,) * len(about.hosts))
     if events.damage:
@@ -321,9 +328,8 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
             damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
-                # Read now: a process may open some thousand files.
-                columns = dict(part.calls.columns)
-                parts[rank] = replace(part, calls=Calls(part.calls.starts, columns), _lines=None)
+                cast("StoredColumns", part.calls.columns).read()
+                parts[rank] = replace(part, _lines=None)
             damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)
     parts = {rank: part for rank, part in parts.items() if part.facts.started == newest}
@@ -345,20 +351,22 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     errors = list(first.facts.clock_error_ns) or [0] * ranks
     groups: dict[str, RecordedGroup] = {}
     signatures: dict[str, tuple[int, CallSignature]] = {}
-    calls = []
+    own: dict[int, OwnCalls] = {}
     for rank, part in sorted(parts.items()):
         for group in part.groups:
             known = groups.get(group.uid, group)
             groups[group.uid] = replace(known, ranks=tuple(map(max, known.ranks, group.ranks)))
         numbers = [list(groups).index(group.uid) for group in part.groups]
-        placed = np.zeros(len(part.signatures), "<i4")
-        for number, one in enumerate(part.signatures):
+        placed = []
+        for one in part.signatures:
             common = replace(one, group=numbers[one.group] if one.group >= 0 else one.group)
-            placed[number], _ = signatures.setdefault(repr(common), (len(signatures), common))
-        calls.append(_calls(part, placed))
+            placed.append(signatures.setdefault(repr(common), (len(signatures), common))[0])
+        stored = cast("StoredColumns", part.calls.columns)
+        own[rank] = OwnCalls(stored, slice(None), part.clock, placed)
         if part.clock:
             errors[rank] = max(error for _, _, error in part.clock)
-    counts = [parts[rank].calls.count if rank in parts else 0 for rank in range(ranks)]
+    calls = JoinedColumns(ranks, own)
+    calls.read()
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
     statuses = [part.status for part in parts.values()]
     if missing := sorted({*range(ranks)} - {*parts}):
@@ -371,35 +379,9 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         facts=replace(first.facts, clock_error_ns=tuple(errors)),
         groups=tuple(groups.values()),
         signatures=tuple(one for _, one in signatures.values()),
-        calls=Calls(
-            np.cumsum([0, *counts]),
-            {name: np.concatenate([each[name] for each in calls]) for name in calls[0]},
-        ),
+        calls=Calls(calls.starts, calls),
         status=min(statuses, key=lambda each: (not each.startswith("failed"), each == COMPLETED)),
         damage=tuple(f"rank {rank}: {each}" for rank in parts for each in parts[rank].damage),
         notes=tuple(notes),
         clock=(),
     )
-
-
-def _calls(part: Recording, placed: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-    """Return the calls of a part by their begins, by the common clock, and by the signatures of all."""
-    calls = dict(part.calls.columns)
-    begin, end, asked = (_common(part, calls[name]) for name in ("begin", "end", "asked"))
-    throughout = calls["waited"] == calls["end"] - calls["begin"]
-    calls["waited"] = np.where(throughout, end - begin, calls["waited"])
-    calls["asked"] = np.where(calls["asked"] == 0, 0, asked)
-    calls |= {"signature": placed[calls["signature"]], "begin": begin, "end": end}
-    order = np.argsort(begin, kind="stable")
-    return {name: column[order] for name, column in calls.items()}
-
-
-def _common(part: Recording, times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return times of a part by the common clock: between its readings, clocks run evenly."""
-    if not part.clock:
-        return times
-    local, ahead, _ = np.array(part.clock, np.int64).T
-    # float64 holds the differences to the nanosecond.
-    more = np.interp((times - local[0]).astype(float), local - local[0], ahead - ahead[0])
-    shown: NDArray[np.int64] = times - ahead[0] - np.rint(more).astype(np.int64)
-    return shown

@@ -171,7 +171,7 @@ BLOCKS = TableForm(
     (Column("rank", "<i8", "whose calls they are"), Column("calls", "<i8", "how many")),
     (BesideArray("packed", "u1", (), "first_packed", "packed_bytes"),),
 )
-"""The calls, some thousand of one rank in each line: see `hpccomm.results.layout`."""
+"""The calls, some thousand of one rank in each line: see `hpccomm.results.blocks`."""
 
 RECORDING = SectionKind("recordings", "recording", (STEPS, BLOCKS, EVENTS))
 """A recording. Events are written first, and counted last by readers: calls have their signatures."""

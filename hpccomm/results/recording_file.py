@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import files, layout, lines, reader
+from hpccomm.results import blocks, files, lines, reader
 from hpccomm.results.recording import (
     BLOCKS,
     COMPLETED,
@@ -117,10 +117,21 @@ class RecordingWriter:
         ResultsError
             As in `add_step`.
         """
-        for first in range(0, len(calls["begin"]), layout.CALLS):
-            part = {name: each[first : first + layout.CALLS] for name, each in calls.items()}
-            self._new["blocks"].append(((rank, len(part["begin"])), (layout.pack(part),)))
-            self._flush_if_due("blocks")
+        for first in range(0, len(calls["begin"]), blocks.CALLS):
+            part = {name: each[first : first + blocks.CALLS] for name, each in calls.items()}
+            self._add_block(rank, len(part["begin"]), blocks.pack(part))
+
+    def add_own(self, own: blocks.OwnCalls, rank: int) -> None:
+        """Add the calls of a rank as it has packed them, and what they are by the common clock and common numbers.
+
+        Raises
+        ------
+        ResultsError
+            As in `add_step`, or if they cannot be read any more.
+        """
+        self._add_event({"rank": rank, "clock": own.clock, "numbers": own.numbers})
+        for calls, packed in own.stored.packed(rank):
+            self._add_block(rank, calls, packed)
 
     def add_clock(self, local_ns: int, ahead_ns: int, error_ns: int) -> None:
         """Add a reading of this rank's clock: what it showed, how much that was ahead of the common clock, and a bound of the error."""
@@ -232,6 +243,10 @@ class RecordingWriter:
             self._section.note_end(status)
         self._section.finish()
 
+    def _add_block(self, rank: int, calls: int, packed: NDArray[np.uint8]) -> None:
+        self._new["blocks"].append(((rank, calls), (packed,)))
+        self._flush_if_due("blocks")
+
     def _add_event(self, event: Any) -> None:
         text = json.dumps(files.as_json(event)).encode()
         self._new["events"].append(((), (np.frombuffer(text, "u1"),)))
@@ -304,7 +319,7 @@ def joined(path: str | os.PathLike[str]) -> Recording:
 
 
 def write(path: str | os.PathLike[str], recording: Recording) -> str:
-    """Add a recording, such as one of joined parts, to a results file; return its name there.
+    """Add a recording to a results file; return its name there. The blocks of joined parts are copied as they are.
 
     Raises
     ------
@@ -319,9 +334,13 @@ def write(path: str | os.PathLike[str], recording: Recording) -> str:
             writer.add_signature(signature)
         for note in recording.notes:
             writer.add_note(note)
+        columns = recording.calls.columns
         for rank in range(recording.ranks):
-            where = recording.calls.of_rank(rank)
-            writer.add_calls({n: each[where] for n, each in recording.calls.columns.items()}, rank)
+            if not isinstance(columns, blocks.JoinedColumns):
+                where = recording.calls.of_rank(rank)
+                writer.add_calls({name: each[where] for name, each in columns.items()}, rank)
+            elif rank in columns.own:
+                writer.add_own(columns.own[rank], rank)
         ended = recording.status == COMPLETED or recording.status.startswith("failed")
         writer.end(recording.status if ended else "")
     except BaseException:

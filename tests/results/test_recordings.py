@@ -20,7 +20,7 @@ from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from until import until
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import layout, reader, recording_file, store
+from hpccomm.results import blocks, reader, recording_file, store
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     POLLED,
@@ -212,10 +212,44 @@ def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
         assert blocked[part][whole].all()  # as precisely as it was
 
     write(path, one)
+    packed = b"".join(packed_of(part_path(path, rank)) for rank in range(3))
+    assert packed_of(path) == packed  # as the ranks have written it
     stored, again = read_recordings(path)
     assert_same(stored, one)
     assert_same(again, one)  # the parts are still there
     assert again.name == "recording0002"
+
+
+def packed_of(path: Path) -> bytes:
+    """Return the packed calls of the first recording of a file."""
+    with h5py.File(path) as file:
+        stored = file["recordings/recording0001"]
+        blocks = stored["blocks"][: stored["state"][()]["blocks"]]
+        return stored["packed"][: blocks["packed_bytes"].sum()].tobytes()
+
+
+def test_a_rank_whose_clock_is_damaged_is_left_out(tmp_path):
+    path = tmp_path / "t.h5"
+    recording = replace(program(3), calls=random_calls(1, 3, 50))
+    parts_of(path, recording, 0, [0, 1, 2])
+    one = joined(path)
+    write(path, one)
+    with h5py.File(path, "r+") as file:
+        stored = file["recordings/recording0001"]
+        events = stored["events"][: stored["state"][()]["events"]]
+        texts = [stored["texts"][a:][:n].tobytes() for a, n, *_ in events]
+        (place,) = (at for at, text in enumerate(texts) if text.startswith(b'{"rank": 1'))
+        stored["texts"][events[place]["first_byte"] + 20] ^= 1
+    for rank in range(3):
+        part_path(path, rank).unlink()
+    examined = reader.examine(path)
+    assert f"texts of event {place}" in examined.damage[0]
+    (left,) = examined.recordings
+    counts = np.diff(one.calls.starts)
+    assert np.diff(left.calls.starts).tolist() == [counts[0], 0, counts[2]]
+    for name in NAMES:
+        whole = np.delete(one.calls[name], one.calls.of_rank(1))
+        np.testing.assert_array_equal(left.calls[name], whole, name)
 
 
 def test_missing_and_earlier_parts(tmp_path, capsys):
@@ -369,7 +403,7 @@ def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(layout, "CALLS", 100)
+    monkeypatch.setattr(blocks, "CALLS", 100)
     path = tmp_path / "t.h5"
     recording = stepped(2, 200, lambda rank, at: 1000 + at, 500)
     write(path, recording)
