@@ -3,9 +3,9 @@
 A call is recorded when it begins, as one list that is never copied: recording costs a tenth of a
 microsecond. All other work is done on request. Dumps, messages and hooks read the records.
 
-A `Trace` records all calls of this rank while the program runs: it takes their records, and makes columns of
-them. `Reports` gives it each call when it has ended, and `Work` says when the program waits for one. A call
-costs a quarter of a microsecond then. A thread does the rest for thousands at a time, with loops of the
+A `Trace` records all calls of this rank while the program runs: it keeps their records until they are written.
+`Reports` gives it each call when it has ended, and `Work` says when the program waits for one. A call
+costs a quarter of a microsecond then. A thread makes columns of thousands at a time, with loops of the
 interpreter's own. `hpccomm.communicator.recording` writes the columns.
 """
 
@@ -460,7 +460,7 @@ class Trace:
     ) -> None:
         self.failure = ""
         self._number, self._add_calls, self._bring = number, add_calls, write
-        self._new: list[Any] = []  # one call's values, then the next one's
+        self._new: list[CallRecord] = []
         self._late: list[CallRecord] = []
         self._most = MOST
         self._known: dict[int, int] = {}
@@ -478,9 +478,9 @@ class Trace:
         """Take a call that has ended, or is on a stream, with what keeps its arrays."""
         if entry[SEQUENCE] <= 0 or len(entry) > BUFFER:
             return  # a part of making a communicator; or taken already
-        origin, _, number, label, mode, site, begin, _, seconds, error = entry
-        stream = 0
-        if mode is DEVICE and error is None:
+        mode, stream = entry[MODE], 0
+        on_device = mode is DEVICE and entry[ERROR] is None
+        if on_device:
             if held is None:
                 return  # recorded into a graph: it is not under way
             held, stream = held
@@ -490,29 +490,30 @@ class Trace:
         if held is not None:
             base = getattr(held, "base", None)
             buffer = id(held if base is None else base)
-        if mode is DEVICE:
+        if on_device:
             # It took so long to put it there.
-            entry += (buffer, 0.0, perf_counter() - begin, stream)
+            entry += (buffer, 0.0, perf_counter() - entry[BEGIN], stream)
             self._late.append(entry)
         elif mode is ASYNC or get_ident() != self._thread:
             entry += (buffer, UNASKED, 0.0, 0)
             self._late.append(entry)
             if mode is not ASYNC:  # such as one of gradients: the program goes on beside it
                 self._beside.append(entry)
-        elif error is not None:  # it may be taken again
+        elif entry[ERROR] is not None:
             entry += (buffer, 0.0, THROUGHOUT, 0)
             self._late.append(entry)
         else:
+            entry += (buffer, 0.0, THROUGHOUT, 0)
             new = self._new
-            new += (origin, label, site or _NOWHERE, mode, number, begin, seconds, buffer)
-            if len(new) >= BLOCK_VALUES:
+            new.append(entry)
+            if len(new) >= BLOCK:
                 self._full(new)
 
-    def _full(self, new: list[Any]) -> None:
-        if len(new) == BLOCK_VALUES:
+    def _full(self, new: list[CallRecord]) -> None:
+        if len(new) == BLOCK:
             self._wake.set()
-        elif len(new) > self._most * WIDTH:
-            del new[-WIDTH:]
+        elif len(new) > self._most:
+            del new[-1:]
             self.failure = self.failure or "the calls came faster than they could be written"
 
     def waited(self, entry: CallRecord, asked: float) -> None:
@@ -540,7 +541,7 @@ class Trace:
 
     def step(self) -> None:
         """Mark the end of a step of the program."""
-        self.take([None, 1, 0, MARK, POLLED, _NOWHERE, perf_counter(), 0.0, 0.0, None], None)
+        self.take([None, 1, 0, MARK, POLLED, None, perf_counter(), 0.0, 0.0, None], None)
 
     # What becomes of them.
 
@@ -560,12 +561,12 @@ class Trace:
         while perf_counter() < until and any(each[ENDED] is None for each in self._late[:]):
             sleep(0.01)
         with self._writing:
-            values = self._new[:]
-            del self._new[: len(values)]
+            new = self._new[:]
+            del self._new[: len(new)]
             late = self._over(last)
             try:
-                if (values or late) and not self._ended:
-                    self._add_calls(self._columns(values, late))
+                if (new or late) and not self._ended:
+                    self._add_calls(self._columns(new, late))
                 if file and not self._ended:
                     self._bring()
             except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
@@ -587,33 +588,30 @@ class Trace:
             if last or (
                 seconds is not None and (asked or entry[BEGIN] + seconds < now - LATE_SECONDS)
             ):
-                entry[SITE] = entry[SITE] or _NOWHERE
                 over.append(entry)
             else:
                 self._late.append(entry)
         return over
 
-    def _columns(self, values: list[Any], late: list[CallRecord]) -> dict[str, NDArray[Any]]:
-        """Return the columns of calls that blocked the program, by their values, and behind them of others."""
-        before = len(values) // WIDTH
-        for entry in late:
-            values += _values(entry)
-        count = len(values) // WIDTH
+    def _columns(self, new: list[CallRecord], late: list[CallRecord]) -> dict[str, NDArray[Any]]:
+        """Return the columns of calls that blocked the program, and behind them of others."""
+        entries = new + late
+        count = len(entries)
 
         def numbers(place: int, kind: str = "i8") -> NDArray[Any]:
-            return np.fromiter(values[_PLACES.index(place) :: WIDTH], kind, count)
+            return np.fromiter(map(itemgetter(place), entries), kind, count)
 
         began = numbers(BEGIN, "f8")
         begin, end = _nanoseconds(began), _nanoseconds(began + numbers(ENDED, "f8"))
         asked, stream, waited = np.zeros(count, "i8"), np.zeros(count, "i8"), end - begin
         failed, throughout = np.zeros(count, "u1"), np.ones(count, bool)
-        for at, entry in enumerate(late, before):
+        for at, entry in enumerate(late, len(new)):
             asked[at], stream[at] = max(entry[ASKED], 0.0) * 1e9, entry[STREAM]
             failed[at], throughout[at] = entry[ERROR] is not None, entry[WAITED] == THROUGHOUT
             if entry[WAITED] != THROUGHOUT:
                 waited[at] = entry[WAITED] * 1e9
         return {
-            "signature": self._signatures(values, throughout),
+            "signature": self._signatures(entries, throughout),
             "number": numbers(NUMBER),
             "begin": begin,
             "end": end,
@@ -624,13 +622,16 @@ class Trace:
             "failed": failed,
         }
 
-    def _signatures(self, values: list[Any], throughout: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _signatures(
+        self, entries: list[CallRecord], throughout: NDArray[np.bool_]
+    ) -> NDArray[np.int32]:
         """Return the number of the signature of each call.
 
         It is found by the identities of what it consists of, which is kept so that they stay its own.
         """
-        count, known = len(throughout), self._known
-        origins, labels, sites = (values[place::WIDTH] for place in range(3))
+        count, known = len(entries), self._known
+        labels, origins = (map(itemgetter(place), entries) for place in (LABEL, ORIGIN))
+        sites = [entry[SITE] or _NOWHERE for entry in entries]
         mixed = np.fromiter(map(itemgetter(1), sites), "u8", count) * _MIXER + throughout
         for parts in (labels, origins, map(itemgetter(0), sites)):
             mixed *= _MIXER
@@ -642,24 +643,14 @@ class Trace:
         numbers = []
         for key, first in zip(keys.tolist(), firsts.tolist(), strict=True):
             if key not in known:
-                row = values[first * WIDTH : (first + 1) * WIDTH]
-                entry: CallRecord = [None] * (STREAM + 1)
-                for place, value in zip(_PLACES, row, strict=True):
-                    entry[place] = value
-                entry[WAITED] = THROUGHOUT if throughout[first] else 0.0
-                known[key] = self._number(entry)
-                self._kept.append(row[:3])
+                known[key] = self._number(entries[first])
+                self._kept.append(entries[first])
             numbers.append(known[key])
         placed: NDArray[np.int32] = np.array(numbers, "i4")[which]
         return placed
 
 
-_PLACES = (ORIGIN, LABEL, SITE, MODE, NUMBER, BEGIN, ENDED, BUFFER)
-_values = itemgetter(*_PLACES)
-WIDTH = len(_PLACES)
-"""Values of a call."""
-BLOCK_VALUES = BLOCK * WIDTH
-_NOWHERE = Trace.step.__code__, 0
+_NOWHERE = None, 0
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
 
 

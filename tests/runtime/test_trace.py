@@ -107,7 +107,7 @@ def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothin
                 recording.flush()
     assert "no space left" in recording.failure
     assert sum("the recording of the program ends" in each.message for each in caplog.records) == 1
-    assert len(recording._new) <= trace.BLOCK_VALUES
+    assert len(recording._new) <= trace.BLOCK
 
 
 def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
@@ -116,7 +116,7 @@ def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
     for sequence in range(1, 20 * trace.BLOCK):
         recording.take(entry(sequence, LABELS[0]), None)
-    assert len(recording._new) <= 3 * trace.BLOCK_VALUES
+    assert len(recording._new) <= 3 * trace.BLOCK
     go_on.set()
     until(lambda: not recording._new)
     assert "faster" in recording.failure
