@@ -6,7 +6,7 @@ else.
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,13 +20,8 @@ STATE = "state"
 
 KINDS = (RUN, RECORDING)
 
-
-class ByteCopy(NamedTuple):
-    """Bytes of the old file that the new one gets, once HDF5 has closed it."""
-
-    source: int
-    target: int
-    size: int
+_BLOCK = 1 << 20
+"""Bytes that are copied at once: other threads go on between two of them."""
 
 
 def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -115,8 +110,8 @@ def copy(
     kind: SectionKind,
     capacity: Mapping[str, int] | None = None,
     record: Any = None,
-) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
-    """Lay out a run or recording again.
+) -> dict[str, DataPlace]:
+    """Copy a run or recording; return where it lies.
 
     Parameters
     ----------
@@ -128,25 +123,23 @@ def copy(
         Entries of each table and array; by default the written ones.
     record : optional
         Its facts, if changed.
-
-    Returns
-    -------
-    tuple
-        Where it lies, and the bytes that are still to be copied.
     """
-    written = used(source, kind)
+    written, old = used(source, kind), places(source, kind)
     renewed = set() if record is None else {files.FACTS}
     copy_members(source, target, {*written, STATE, *renewed})
     if record is not None:
         files.write_record(target, record)
-    old = places(source, kind)
     ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
     # The lines in the file count, in case the writer missed its last line.
     room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
     new = lay_out(target, kind, room, ranks)
-    sizes = {name: count * old[name].width for name, count in written.items()}
-    sizes[STATE] = old[STATE].width
-    return new, [ByteCopy(old[name].at, new[name].at, size) for name, size in sizes.items()]
+    for name, count in written.items():
+        step = max(1, _BLOCK // max(1, old[name].width))
+        for first in range(0, count, step):
+            part = slice(first, min(first + step, count))
+            target[name][part] = source[name][part]
+    target[STATE][()] = source[STATE][()]
+    return new
 
 
 def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) -> None:

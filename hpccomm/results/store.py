@@ -48,7 +48,6 @@ from hpccomm.results.files import (
     open_regular,
     os_errors_as,
 )
-from hpccomm.results.layout import ByteCopy
 from hpccomm.results.lines import DataPlace, Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
 
@@ -126,7 +125,7 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
 
 def replace(
     path: Path,
-    build: Callable[[h5py.File | None, h5py.File], tuple[_Result, list[ByteCopy]]],
+    build: Callable[[h5py.File | None, h5py.File], _Result],
     *,
     before: FileIO | None,
     extra: int = 0,
@@ -140,8 +139,7 @@ def replace(
         The file; it may be absent or empty.
     build : callable
         Called with the old file (or None) and the new one, which has the root's attributes, an
-        empty group of runs, and all other members. Writes these; returns a result, and the bytes
-        that are still to be copied.
+        empty group of runs, and all other members. Writes these, and returns a result.
     before : FileIO or None
         The file to replace, as `claim` opened it; None without one.
     extra : int
@@ -180,9 +178,7 @@ def replace(
             # An eighth and half a megabyte: what people have added may take more than it did.
             file.truncate(0)
             try:
-                result, copies = _build(
-                    old, file, partial, build, size + size // 8 + extra + (1 << 19)
-                )
+                result = _build(old, file, partial, build, size + size // 8 + extra + (1 << 19))
             except files.HDF5_ERRORS as error:
                 # h5py says some refusals of the operating system in words alone.
                 if number := re.search(r"errno = (\d+)", str(error)):
@@ -191,8 +187,6 @@ def replace(
                     raise
                 raise damaged(path, files.why(error)) from error
             if before is not None:
-                for each in copies:
-                    _copy_bytes(before.fileno(), file.fileno(), each)
                 _adopt(path.stat(), file.fileno())
             fill(file)
             os.fsync(file.fileno())
@@ -207,13 +201,6 @@ def replace(
             raise
     _sync_directory(path.parent)
     return file, result
-
-
-def _copy_bytes(source: int, target: int, copied: ByteCopy) -> None:
-    """Copy bytes between open files."""
-    for begin in range(0, copied.size, _BLOCK):
-        length = min(_BLOCK, copied.size - begin)
-        write(target, os.pread(source, length, copied.source + begin), copied.target + begin)
 
 
 def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
@@ -390,11 +377,9 @@ class Section:
         """
         sections = (self, *others)
 
-        def build(old: h5py.File | None, new: h5py.File) -> tuple[None, list[ByteCopy]]:
-            copies = self._copy_others(old, new)
+        def lay_out(_old: h5py.File | None, new: h5py.File) -> None:
             for each in sections:
                 each.lay_out(new)
-            return None, copies
 
         with os_errors_as(self.path, "write"), ExitStack() as stack:
             before = claim(self._file)
@@ -404,10 +389,7 @@ class Section:
                     reader.read(self._file)  # nothing is added to a damaged file
             self._made = before is None
             with _without_interrupts():
-                extra = sum(each.nbytes for each in sections)
-                file, _ = replace(self._file, build, before=before, extra=extra, fill=fill)
-                lock(file, self.path, fcntl.LOCK_SH)  # others may read it
-                self._open = file
+                self._replace(before, lay_out, sum(each.nbytes for each in sections), fill)
 
     def lay_out(self, new: h5py.File) -> None:
         """Lay it out in the next version of the file, under the next free name."""
@@ -510,22 +492,19 @@ class Section:
 
     def rewrite(self, capacity: Mapping[str, int] | None = None, record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts; as `enlarge`."""
-        wanted, kind, before = capacity or self._capacity, self._kind, self.check_open()
+        wanted = capacity or self._capacity
 
-        def build(old: Any, new: h5py.File) -> tuple[dict[str, DataPlace], list[ByteCopy]]:
-            copies = self._copy_others(old, new)
-            source, group = old[kind.group][self.name], new[kind.group].create_group(self.name)
-            places, own = layout.copy(source, group, kind, wanted, record)
-            return places, copies + own
+        def lay_out(old: h5py.File | None, new: h5py.File) -> dict[str, DataPlace]:
+            assert old is not None
+            kind = self._kind
+            source, target = old[kind.group][self.name], new[kind.group].create_group(self.name)
+            return layout.copy(source, target, kind, wanted, record)
 
         self.check_there()
-        extra = layout.nbytes(kind, wanted, self._ranks) + 2 * len(str(record))
+        extra = layout.nbytes(self._kind, wanted, self._ranks) + 2 * len(str(record))
         with self._refusals(), _without_interrupts():
-            file, self._places = replace(self._file, build, before=before, extra=extra)
+            self._places = self._replace(self._open, lay_out, extra)
             self._capacity = {name: self._places[name].shape[0] for name in wanted}
-            lock(file, self.path, fcntl.LOCK_SH)  # others may read it
-            self._open = file
-            before.close()
 
     def remove(self) -> None:
         """Take the section out of the file, and remove a file that this made, if it has nothing else.
@@ -536,20 +515,37 @@ class Section:
             As `enlarge` does.
         """
 
-        def build(old: h5py.File | None, new: h5py.File) -> tuple[bool, list[ByteCopy]]:
-            copies = self._copy_others(old, new)
+        def is_left(_old: h5py.File | None, new: h5py.File) -> bool:
             groups = [new[kind.group] for kind in layout.KINDS if kind.group in new]
             # Each file has the format and the version.
-            left = len(new) > len(groups) or any(map(len, groups)) or len(new.attrs) > 2
-            return left, copies
+            return len(new) > len(groups) or any(map(len, groups)) or len(new.attrs) > 2
 
         self.check_there()
         with self._refusals(), _without_interrupts():
-            file, left = replace(self._file, build, before=self._open)
-            if self._made and not left:
+            if not self._replace(self._open, is_left) and self._made:
                 self._file.unlink()
-            file.close()
             self.close()
+
+    def _replace(
+        self,
+        before: FileIO | None,
+        lay_out: Callable[[h5py.File | None, h5py.File], _Result],
+        extra: int = 0,
+        fill: Callable[[FileIO], None] = lambda _file: None,
+    ) -> _Result:
+        """Replace the file by one with all others of its sections, and what `lay_out` adds; write to it from now on."""
+
+        def build(old: h5py.File | None, new: h5py.File) -> _Result:
+            if old is not None:
+                self._copy_others(old, new)
+            return lay_out(old, new)
+
+        file, result = replace(self._file, build, before=before, extra=extra, fill=fill)
+        lock(file, self.path, fcntl.LOCK_SH)  # others may read it
+        self._open = file
+        if before is not None:
+            before.close()
+        return result
 
     def finish(self) -> None:
         """Have all of it on the disk, give back capacity that is left, and close."""
@@ -591,11 +587,10 @@ class Section:
             for data, at in writes:
                 write(descriptor, data, at)
 
-    def _copy_others(self, old: h5py.File | None, new: h5py.File) -> list[ByteCopy]:
-        """Lay out all other runs and recordings in the new file, with no more than is written."""
-        copies: list[ByteCopy] = []
+    def _copy_others(self, old: h5py.File, new: h5py.File) -> None:
+        """Copy all other runs and recordings to the new file, with no more capacity than is written."""
         for kind in layout.KINDS:
-            if old is None or kind.group not in old:
+            if kind.group not in old:
                 continue
             source = old[kind.group]
             if not isinstance(source, h5py.Group):
@@ -608,10 +603,8 @@ class Section:
             names = files.names(source, kind.prefix)
             layout.copy_members(source, target, set(names))
             for name in names:
-                if kind is self._kind and name == self.name:
-                    continue
-                copies += layout.copy(source[name], target.create_group(name), kind)[1]
-        return copies
+                if kind is not self._kind or name != self.name:
+                    layout.copy(source[name], target.create_group(name), kind)
 
     def _refusals(self) -> AbstractContextManager[None]:
         written = ", ".join(f"{self.used[form.name]} {form.name}" for form in self._kind.forms)
