@@ -17,8 +17,7 @@ from contest import jobs, program
 from contest.program import REQUIRED, Option
 from hpccomm.results.comparison.matching import Side
 from hpccomm.results.comparison.verdict import FASTER, SLOWER, compare
-from hpccomm.results.reader import read
-from hpccomm.results.run import Run
+from hpccomm.results.reader import Run, read
 
 KINDS = {"base": "1gbit", "slow": "950mbit"}
 PERF = ("all_reduce", "-b", "2M", "-e", "8M", "-f", "2", "-n", "10", "-w", "3")

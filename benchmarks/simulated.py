@@ -23,7 +23,7 @@ from mpi4py import MPI
 from contest import program
 from contest.program import Option
 from hpccomm.results import reader
-from hpccomm.results.run import Run, choose
+from hpccomm.results.reader import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network, dump, load
 from hpccomm.schedules.cost.rounds import simulate

@@ -1,6 +1,6 @@
 """Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV.
 
-- `schema` and `recording` describe the columns. `run` and `recording` hold what was read; `facts` are about a run.
+- `schema` and `recording` describe the columns; `facts` are about a run.
 - `writer` and `recording_file` write, and `reader` reads: by `files`, `lines` (bytes with checksums), `layout` (in HDF5) and
   `store` (files and sections that are being written).
 - `archive` finds runs in many files. `comparison` compares two sets of them.
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpccomm.results.reader import Examined as Examined
+    from hpccomm.results.reader import Run as Run
     from hpccomm.results.reader import examine as examine
     from hpccomm.results.reader import read as read
     from hpccomm.results.recording import Recording as Recording
     from hpccomm.results.recording_file import read_recordings as read_recordings
-    from hpccomm.results.run import Run as Run
 
 _HOME = {
     "read": "reader",
     "read_recordings": "recording_file",
     "examine": "reader",
-    "Run": "run",
+    "Run": "reader",
     "Recording": "recording",
     "Examined": "reader",
 }

@@ -16,9 +16,9 @@ from hpccomm.errors import ResultsError
 from hpccomm.results import reader
 from hpccomm.results.files import ForeignFile
 from hpccomm.results.lines import DamagedPart
+from hpccomm.results.reader import Run, Steps, WholeSamples
 from hpccomm.results.recording import Recording, RecordingFacts
 from hpccomm.results.recording_text import contents
-from hpccomm.results.run import Run, Steps, WholeSamples
 from hpccomm.results.schema import Row, RunInfo, Timing
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.units import counted, few, figure, grouped, size_text

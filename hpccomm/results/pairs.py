@@ -326,7 +326,7 @@ def entry(measured: MeasuredPairs, thresholds: Thresholds) -> dict[str, Any]:
 
 
 def read(run: Any) -> tuple[MeasuredPairs, PairDiagnosis]:
-    """Return the pairs of a run of a results file (`hpccomm.results.run.Run`), and what of them is slow.
+    """Return the pairs of a run of a results file (`hpccomm.results.reader.Run`), and what of them is slow.
 
     Raises
     ------

@@ -304,7 +304,7 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
     ResultsError
         If it has no such recording, or that lacks the calls of a rank.
     """
-    from hpccomm.results.run import choose
+    from hpccomm.results.reader import choose
 
     examined, status = read_file(file)
     recorded = [each for each in examined.recordings if each.calls.starts[-1]]

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpccomm.results.reader import read
-from hpccomm.results.run import Run
+from hpccomm.results.reader import Run, read
 
 CHECKOUT = Path(__file__).parents[2]
 SWEEP = ("all_reduce", "-b", "8", "-e", "8K", "-f", "32", "-n", "5")

@@ -13,7 +13,7 @@ from damage import called
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.comparison.matching import Side, metric_of
 from hpccomm.results.comparison.verdict import Rules, as_json, as_junit, compare, text
-from hpccomm.results.run import Run
+from hpccomm.results.reader import Run
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
 

@@ -18,7 +18,7 @@ from hpccomm.errors import ResultsError, SchemaMismatch, UsageError
 from hpccomm.results import files, reader, schema, store
 from hpccomm.results.archive import verify
 from hpccomm.results.files import SCHEMA_VERSION, ForeignFile
-from hpccomm.results.run import WholeSamples, choose
+from hpccomm.results.reader import WholeSamples, choose
 from hpccomm.results.timings import timing as timing_of
 from hpccomm.results.writer import Writer
 

@@ -16,7 +16,7 @@ from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.archive import each_file
 from hpccomm.results.facts import identity
-from hpccomm.results.run import Run, choose
+from hpccomm.results.reader import Run, choose
 from hpccomm.results.schema import Row, Timing
 from hpccomm.units import few
 

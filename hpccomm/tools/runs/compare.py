@@ -21,8 +21,9 @@ Examples
 import argparse
 
 from hpccomm.errors import UsageError
-from hpccomm.results.comparison import require_scipy
+from hpccomm.results.comparison import matching, require_scipy, verdict
 from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
+from hpccomm.results.comparison.verdict import Rules, compare
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import ANY_MACHINE, Flag
 
@@ -85,9 +86,6 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Compare; return the exit status."""
-    from hpccomm.results.comparison import matching, verdict
-    from hpccomm.results.comparison.verdict import Rules, compare
-
     require_scipy("hpccomm compare")
     with output.watched(f"reading {args.base.name} and {args.new.name}"):
         base = matching.side([args.base], args.base_series, args.base_runs, args.base_variant or "")

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpccomm.results.comparison.matching import case_of
 from hpccomm.results.files import as_utf8
-from hpccomm.results.run import Run
+from hpccomm.results.reader import Run
 from hpccomm.results.schema import Row, Timing
 
 MEDIAN, MEAN = "time, us (median of repetitions)", "time, us (mean of repetitions)"

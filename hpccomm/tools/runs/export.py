@@ -23,7 +23,10 @@ from typing import TextIO
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results import exports, pairs, recording_text
+from hpccomm.results.expectations import written
 from hpccomm.results.files import os_errors_as
+from hpccomm.results.reader import Run, WholeSamples, choose
 from hpccomm.results.recording import (
     DEVICE,
     CallSignature,
@@ -34,7 +37,7 @@ from hpccomm.results.recording import (
     span,
     waits,
 )
-from hpccomm.results.run import Run, WholeSamples, choose
+from hpccomm.results.timings import typical
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import RUN, Flag
 from hpccomm.tools.programs.steps import steps
@@ -217,8 +220,6 @@ def _micro(ns: int) -> str:
 
 
 def _json(run: Run, samples: WholeSamples) -> str:
-    from hpccomm.results import exports
-
     errors = [] if run.status == "completed" else [run.status]
     errors += run.damage
     document = exports.document(
@@ -229,8 +230,6 @@ def _json(run: Run, samples: WholeSamples) -> str:
 
 
 def _csv(run: Run, samples: WholeSamples) -> str:
-    from hpccomm.results import exports
-
     lines = [
         exports.line(run.name, run.info, row, samples(index), run.variant(index))
         for index, row in enumerate(run.rows)
@@ -239,16 +238,11 @@ def _csv(run: Run, samples: WholeSamples) -> str:
 
 
 def _expect(run: Run, _samples: WholeSamples) -> str:
-    from hpccomm.results.expectations import written
-    from hpccomm.results.timings import typical
-
     return written(run.info, map(typical, run.rows, run.timings), run.others.line)
 
 
 def _refuse_without_place(run: Run, name: str) -> None:
     """Raise if a format has no place for what a run measured."""
-    from hpccomm.results import pairs
-
     if pairs.ENTRY in run.entries:
         raise ResultsError(
             f"{run.name} is of pairs of ranks, which no format has a place for; hpccomm show prints it, and "
@@ -291,8 +285,6 @@ FLAGS = (
 
 def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
-    from hpccomm.results import recording_text
-
     examined, status = output.read_file(args.file)
     chosen = choose(examined.stored, args.run)
     if isinstance(chosen, Recording):

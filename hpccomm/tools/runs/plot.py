@@ -23,18 +23,17 @@ vl-convert; the SVG of --schedule, and --text, do not.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.run import Run, choose
+from hpccomm.results import archive, pairs
+from hpccomm.results.reader import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.tools import drawing, flags, output
 from hpccomm.tools.flags import CASE, Flag, FlagGroup, case, refuse
+from hpccomm.tools.runs import charts, curves, schedule
+from hpccomm.tools.runs.trace import Subject, subject
 from hpccomm.units import counted, few
-
-if TYPE_CHECKING:
-    from hpccomm.tools.runs.trace import Subject
-
 
 _WHAT = ("size", "skew", "history")
 """The charts of runs."""
@@ -164,38 +163,30 @@ def _refuse_others(args: argparse.Namespace, kind: str) -> None:
 
 def _training(args: argparse.Namespace) -> Drawn:
     """Draw a stored training."""
-    from hpccomm.tools.runs.charts import training_chart
-
     examined, status = output.read_file(args.training)
     trainings = [each for each in examined.recordings if len(each.steps)]
     if not trainings:
         raise ResultsError(f"{args.training} holds no training; GradientSync(..., log=) writes one")
     chosen = choose(examined.recordings if args.run else trainings, args.run)
     said, name = f"{chosen.name}: {len(chosen.steps)} steps", f"{args.training.stem}-{chosen.name}"
-    return Drawn(drawing.svg(training_chart(chosen)), f"{name}.svg", said, status)
+    return Drawn(drawing.svg(charts.training_chart(chosen)), f"{name}.svg", said, status)
 
 
 def _pairs(args: argparse.Namespace) -> Drawn:
     """Draw stored pairs of ranks."""
-    from hpccomm.results import pairs
-    from hpccomm.tools.runs.charts import pairs_of_ranks
-
     examined, status = output.read_file(args.pairs)
     runs = [run for run in examined.runs if pairs.ENTRY in run.entries]
     if not runs:
         raise ResultsError(f"{args.pairs} holds no pairs; hpccomm perf pairs --output writes them")
     chosen = choose(examined.runs if args.run else runs, args.run)
     measured, diagnosis = pairs.read(chosen)
-    chart = pairs_of_ranks(measured, diagnosis)
+    chart = charts.pairs_of_ranks(measured, diagnosis)
     said, name = f"{chosen.name}: {len(measured.links)} pairs", f"{args.pairs.stem}-{chosen.name}"
     return Drawn(drawing.svg(chart), f"{name}-pairs.svg", said, status)
 
 
 def _runs(args: argparse.Namespace) -> Drawn:
     """Draw stored runs."""
-    from hpccomm.results import archive
-    from hpccomm.tools.runs import charts, curves
-
     with output.watched("reading"):
         searched = archive.search(args.runs, archive.Query(*(args.case or ())))
     status = output.damaged(searched.damage)
@@ -233,9 +224,6 @@ def _title(runs: Sequence[Run]) -> str:
 
 def _schedule(args: argparse.Namespace) -> Drawn:
     """Draw an algorithm."""
-    from hpccomm.tools.runs import schedule
-    from hpccomm.tools.runs.trace import subject
-
     given = {name: getattr(args, name) for name in (*_USUAL, "deterministic")}
     with output.watched(f"drawing {args.schedule}"):
         shown = subject(args.schedule, given.pop("collective"), **given)
@@ -245,7 +233,7 @@ def _schedule(args: argparse.Namespace) -> Drawn:
     return Drawn(picture, f"{_name(shown, args)}.svg", f"{shown.title}: {shown.summary}")
 
 
-def _name(shown: "Subject", args: argparse.Namespace) -> str:
+def _name(shown: Subject, args: argparse.Namespace) -> str:
     """Return a name that differs between pictures of one folder: its subject, and the flags."""
     words = [shown.algorithm, shown.collective, str(shown.size)]
     for name in ("root", "count", "segment", "channels", "nodes"):

@@ -23,11 +23,13 @@ from datetime import datetime
 from itertools import groupby
 
 from hpccomm.errors import UsageError
+from hpccomm.results import archive, pairs, recording_text, table
+from hpccomm.results.expectations import Judge, expectation, published
 from hpccomm.results.facts import in_words
+from hpccomm.results.reader import Run, WholeSamples, choose
 from hpccomm.results.recording import Recording
-from hpccomm.results.recording_text import contents
-from hpccomm.results.run import Run, WholeSamples, choose
 from hpccomm.results.table import TIME_FORMAT
+from hpccomm.results.timings import typical
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, Flag, FlagGroup, query, refuse
@@ -64,11 +66,6 @@ _OF_LIST = ("case", "since", "until", "host", "json")
 
 def run(args: argparse.Namespace) -> int:
     """Print the run; return the exit status."""
-    from hpccomm.results import pairs, recording_text, table
-    from hpccomm.results.archive import verify
-    from hpccomm.results.expectations import published
-    from hpccomm.results.recording import Recording
-
     if args.near is not None and args.expected is None:
         raise UsageError(NOTHING_EXPECTED)
     if args.expected is not None and (args.list or args.verify):
@@ -85,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.verify:
         with output.watched(f"checking {file.name}") as progress:
-            lines, whole = verify(file, progress)
+            lines, whole = archive.verify(file, progress)
         output.write("".join(f"{line}\n" for line in lines))
         return 0 if whole else 2
     examined, status = output.read_file(file)
@@ -151,9 +148,6 @@ def _how_to_compare(run: Run) -> str:
 
 def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     """Return a text on whether a run meets expectations, and the exit status."""
-    from hpccomm.results.expectations import Judge, expectation
-    from hpccomm.results.timings import typical
-
     if args.expected is None:
         return "", 0
     expected = expectation(args.expected, run.info)
@@ -161,8 +155,8 @@ def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     text = ""
     for variant, part in run.by_variant().items():
         timed = zip(part.rows, part.timings, strict=True)
-        for block, table in groupby(timed, key=lambda each: each[0].block):
-            for row, timing in table:
+        for block, rows in groupby(timed, key=lambda each: each[0].block):
+            for row, timing in rows:
                 judge.add(typical(row, timing))
             words = [*block, *([f"[{variant}]"] if variant else [])]
             text += f"# {' '.join(words)}\n{judge.finish(run.others.failed)}"
@@ -175,8 +169,6 @@ def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
 
 def _list(args: argparse.Namespace) -> int:
     """List the runs and recordings of files and folders; return the exit status."""
-    from hpccomm.results import archive
-
     refuse(args, ("run", "verify", "statistics"), "is of one run or file; leave it out with --list")
     asked = query(args)
     with output.watched("reading files") as progress:
@@ -199,7 +191,8 @@ def _file_listing(
         )
         lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
     lines += [
-        _entry(each, chosen, each.facts.started, each.ranks, contents(each)) for each in recordings
+        _entry(each, chosen, each.facts.started, each.ranks, recording_text.contents(each))
+        for each in recordings
     ]
     return "".join(line + "\n" for line in [*lines, "#"])
 
@@ -229,6 +222,6 @@ def _run_facts(run: Run) -> str:
     if info.slurm:
         lines.append("# " + " ".join(f"{name}={value}" for name, value in info.slurm.items()))
     if info.environment:
-        pairs = " ".join(f"{name}={value}" for name, value in info.environment.items())
-        lines.append(f"# Environment: {pairs}")
+        variables = " ".join(f"{name}={value}" for name, value in info.environment.items())
+        lines.append(f"# Environment: {variables}")
     return "".join(line + "\n" for line in [*lines, "#"])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.run import Run, WholeSamples
+from hpccomm.results.reader import Run, WholeSamples
 from hpccomm.results.schema import Row
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network

@@ -581,7 +581,7 @@ def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]
         raise UsageError("--run chooses among the runs of --like RUNS.h5; give both, or neither")
     described, status = None if args.cluster is None else load(args.cluster), 0
     if args.like is not None:
-        from hpccomm.results.run import choose
+        from hpccomm.results.reader import choose
         from hpccomm.tools.simulate.like import like
 
         require_scipy("--like")

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccomm.results.reader import read
-from hpccomm.results.run import Run
+from hpccomm.results.reader import Run, read
 from hpccomm.tools.perf.collectives import COLLECTIVES
 
 from .conftest import READY, TESTS, Reframe, Session

@@ -16,7 +16,7 @@ from hpccomm.results.schema import Timing
 from hpccomm.results.timings import crossovers
 from hpccomm.tools import drawing
 from hpccomm.tools.drawing import Canvas, as_json
-from hpccomm.tools.runs import charts, curves, page
+from hpccomm.tools.runs import charts, curves, report
 
 
 def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_path):
@@ -37,7 +37,7 @@ def test_a_chart_has_the_rows_of_one_collective(tmp_path):
     (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
     both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
-    alone, mixed = (charts_of(page.build([run])) for run in (one, both))
+    alone, mixed = (charts_of(report.build([run])) for run in (one, both))
     assert list(mixed)[:2] == ["all_reduce", "broadcast"]
     assert mixed["all_reduce"] == alone["all_reduce"]
     assert mixed["broadcast"] != alone["all_reduce"]
