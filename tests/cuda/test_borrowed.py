@@ -6,7 +6,6 @@ ncclCommRevoke, and enqueue.cc, ncclEnqueueCheck.
 """
 
 import gc
-import logging
 import re
 import sys
 from types import SimpleNamespace
@@ -130,38 +129,35 @@ def test_calls_go_over_it_and_it_stays(world, owner):
 
 
 @pytest.mark.standin
-def test_nccl_makes_no_communicator_and_those_of_groups_are_hpccomms():
-    before = communicators()
+@ranked(3, backend="loopback", current=False, ranks_per_node=2)
+def test_nccl_makes_no_communicator_and_those_of_groups_are_hpccomms(world):
+    before, rank, size = communicators(), world.rank, world.size
+    world.barrier()
+    own, counts = made(world), []
 
-    def main(world):
-        own, rank, size = made(world), world.rank, world.size
-        counts = []
+    def count():
+        world.barrier()
+        counts.append(len(communicators() - before))
+        world.barrier()
 
-        def count():
-            world.barrier()
-            counts.append(len(communicators() - before))
-            world.barrier()
-
+    count()
+    with hpccomm.new_comm(nccl=own, device=rank) as comm:
         count()
-        with hpccomm.new_comm(nccl=own, device=rank) as comm:
-            count()
-            with pytest.raises(hpccomm.BackendUnavailable, match=r"comm.split\(comm.node\)"):
-                summed(comm.node_comm.all_reduce, rank, size)
-            with comm.split(0) as group, comm.dup() as twin:
-                assert summed(group.all_reduce, rank, size)
-                assert summed(twin.all_reduce, rank, size)
-            if rank < 2:
-                with comm.shrink([2]) as left:  # not by NCCL's, which may share memory with it
-                    assert summed(left.all_reduce, rank, 2)
-                    assert not any("shrunk" in each.name for each in communicators())
-            count()
-            assert summed(comm.all_reduce, rank, size)
+        with pytest.raises(hpccomm.BackendUnavailable, match=r"comm.split\(comm.node\)"):
+            summed(comm.node_comm.all_reduce, rank, size)
+        with comm.split(0) as group, comm.dup() as twin:
+            assert summed(group.all_reduce, rank, size)
+            assert summed(twin.all_reduce, rank, size)
+        if rank < 2:
+            with comm.shrink([2]) as left:  # not by NCCL's, which may share memory with it
+                assert summed(left.all_reduce, rank, 2)
+                assert not any("shrunk" in each.name for each in communicators())
         count()
-        own.destroy()
-        count()
-        return counts
-
-    assert run_ranks(3, main, ranks_per_node=2) == [[3, 3, 3, 3, 0]] * 3
+        assert summed(comm.all_reduce, rank, size)
+    count()
+    own.destroy()
+    count()
+    assert counts == [3, 3, 3, 3, 0]
 
 
 def misfits(world):
@@ -199,18 +195,13 @@ def test_what_does_not_fit_is_refused_on_every_rank_before_a_call(world):
 
 
 @pytest.mark.standin
-def test_one_of_another_library_is_refused(monkeypatch):
-    owners = []
-    monkeypatch.setattr(opening, "another_library", lambda given: "of another" * (given in owners))
-
-    def main(world):
-        own = made(world)
-        owners.append(own)
-        with pytest.raises(hpccomm.BackendUnavailable, match=r"ranks 0 and 1 \(.*\): of another"):
-            hpccomm.new_comm(nccl=own)
-        own.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_one_of_another_library_is_refused(world, monkeypatch):
+    monkeypatch.setattr(opening, "another_library", lambda given: "of another")
+    own = made(world)
+    with pytest.raises(hpccomm.BackendUnavailable, match=r"ranks 0 and 1 \(.*\): of another"):
+        hpccomm.new_comm(nccl=own)
+    own.destroy()
 
 
 @pytest.mark.standin
@@ -284,8 +275,7 @@ def test_where_nccl_cannot_revoke_its_owner_is_asked_to_abort(monkeypatch, caplo
         if stream is not None:
             stream.synchronize()
 
-    with caplog.at_level(logging.WARNING, "hpccomm"):
-        run_ranks(2, main)
+    run_ranks(2, main)
     assert "let its owner abort it" in caplog.text
 
 
@@ -328,16 +318,12 @@ def test_the_owners_object_lives_as_long_as_the_communicator(end):
     until(lambda: not communicators() - before)  # an abort goes on in a thread
 
 
-def test_fields_of_nccls_configuration_beside_it_are_refused_before_anything_is_sent():
-    options = hpccomm.CommOptions(nccl_config={"maxCTAs": 8})
-
-    def main(world):
-        own = made(world)
-        for rank in range(world.size):  # one after the other: none waits for the others
-            if rank == world.rank:
-                with pytest.raises(hpccomm.UsageError, match=r"has maxCTAs.*leave nccl_config out"):
-                    hpccomm.new_comm(nccl=own, device=rank, options=options)
-            world.barrier()
-        own.destroy()
-
-    run_ranks(2, main)
+@ranked(2, backend="loopback", current=False)
+def test_fields_of_nccls_configuration_beside_it_are_refused_before_anything_is_sent(world):
+    options, own = hpccomm.CommOptions(nccl_config={"maxCTAs": 8}), made(world)
+    for rank in range(world.size):  # one after the other: none waits for the others
+        if rank == world.rank:
+            with pytest.raises(hpccomm.UsageError, match=r"has maxCTAs.*leave nccl_config out"):
+                hpccomm.new_comm(nccl=own, device=rank, options=options)
+        world.barrier()
+    own.destroy()

@@ -7,7 +7,7 @@ a flag, which are ordered before the consumer's stream).
 
 import cupy
 import pytest
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import on_devices, ranked
 
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.streams import make_event, order, record
@@ -64,7 +64,7 @@ def made_late(comm):
 @pytest.mark.parametrize("apart", [False, True])
 def test_trap_contents_that_come_later_are_waited_for(late, backend, apart):
     def main(comm):
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
+        with cupy.cuda.Stream(non_blocking=True) as stream:
             given = cupy.cuda.Stream(non_blocking=True) if apart else None
             for _ in range(3):
                 x, out = made_late(comm), cupy.zeros(1000)
@@ -75,17 +75,15 @@ def test_trap_contents_that_come_later_are_waited_for(late, backend, apart):
                 assert (out.get() == 30.0).all()
                 assert (out2.get() == 10.0 * (comm.rank + 1)).all()
 
-    run_ranks(2, main, backend=backend)
+    on_devices(2, main, backend=backend)
 
 
-def test_trap_an_array_that_never_changes_is_not_written():
-    def main(comm):
-        x = LikeJax(cupy.full(4, comm.rank + 1.0))
-        with pytest.raises(UsageError, match=r"x is read-only .*; give out, or a copy"):
-            comm.all_reduce(x)
-        with pytest.raises(UsageError, match=r"out is read-only .*; give a copy"):
-            comm.all_reduce(cupy.ones(4), out=x)
-        assert comm.all_reduce(x, out=cupy.empty(4)).get().tolist() == [3.0] * 4
-        assert x.values.get().tolist() == [comm.rank + 1.0] * 4
-
-    on_devices(2, main)
+@ranked(2)
+def test_trap_an_array_that_never_changes_is_not_written(comm):
+    x = LikeJax(cupy.full(4, comm.rank + 1.0))
+    with pytest.raises(UsageError, match=r"x is read-only .*; give out, or a copy"):
+        comm.all_reduce(x)
+    with pytest.raises(UsageError, match=r"out is read-only .*; give a copy"):
+        comm.all_reduce(cupy.ones(4), out=x)
+    assert comm.all_reduce(x, out=cupy.empty(4)).get().tolist() == [3.0] * 4
+    assert x.values.get().tolist() == [comm.rank + 1.0] * 4

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from device_trials import carried_out
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import ranked
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import collectives, libnccl
@@ -112,82 +112,62 @@ def backend_of(comm):
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["nccl-2.28", "older"])
-def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(own, monkeypatch):
+@ranked(SIZE)
+def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(comm, own, monkeypatch):
     """Every collective, with them and without, in place too."""
     monkeypatch.setenv("NCCL_CHECK_POINTERS", "1")  # addresses of 0 are refused
-
-    def main(comm):
-        backend = backend_of(comm)
-        if not own:
-            some = frozenset(("ncclRedOpDestroy",))
-            backend.ability = replace(backend.ability, version=22703, functions=some)
-        for name in sorted(SEMANTICS.keys() - {"scan", "neighbor_all_to_all"}):
-            for count in (4, UNEVEN) if name in BLOCKWISE else (12,):
-                both = name in collectives.PINNABLE and count != UNEVEN
-                for algorithm in (None, "ring") if both else (None,):
-                    for results in OUT, IN_PLACE:
-                        spec = Spec(name, count, root=ROOT, results=(results,))
-                        carried_out(comm, spec, algorithm=algorithm)
-        backend.check()
-
-    run_ranks(SIZE, main, backend="nccl")
+    backend = backend_of(comm)
+    if not own:
+        some = frozenset(("ncclRedOpDestroy",))
+        backend.ability = replace(backend.ability, version=22703, functions=some)
+    for name in sorted(SEMANTICS.keys() - {"scan", "neighbor_all_to_all"}):
+        for count in (4, UNEVEN) if name in BLOCKWISE else (12,):
+            both = name in collectives.PINNABLE and count != UNEVEN
+            for algorithm in (None, "ring") if both else (None,):
+                for results in OUT, IN_PLACE:
+                    spec = Spec(name, count, root=ROOT, results=(results,))
+                    carried_out(comm, spec, algorithm=algorithm)
+    backend.check()
 
 
-def test_every_reduction_that_nccl_does():
+@ranked(SIZE)
+def test_every_reduction_that_nccl_does(comm):
     """Those of float8, of which CuPy makes no arrays, ``perf`` checks in test_perf.py."""
     float8 = (dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2)
-
-    def main(comm):
-        done = 0
-        for dtype in (each for each in dtypes.REDUCIBLE if each not in float8):
-            for op in (*ReduceOp, premul_sum(2)):
-                call = Signature("all_reduce", dtype, (12,), op=op)
-                if collectives.algorithms(call, backend_of(comm).ability):
-                    carried_out(comm, Spec("all_reduce", 12, dtype, op), algorithm="native")
-                    done += 1
-        return done
-
-    assert min(run_ranks(SIZE, main, backend="nccl")) > 50
+    done = 0
+    for dtype in (each for each in dtypes.REDUCIBLE if each not in float8):
+        for op in (*ReduceOp, premul_sum(2)):
+            call = Signature("all_reduce", dtype, (12,), op=op)
+            if collectives.algorithms(call, backend_of(comm).ability):
+                carried_out(comm, Spec("all_reduce", 12, dtype, op), algorithm="native")
+                done += 1
+    assert done > 50
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
-def test_trap_avg_of_integers_wraps_and_goes_towards_zero(dtype):
+@ranked(SIZE)
+def test_trap_avg_of_integers_wraps_and_goes_towards_zero(comm, dtype):
     """The sum wraps in the dtype; the quotient is that of C."""
     top = np.iinfo(dtype).max
     numbers = np.array([[top, 1, -5], [top, 1, -1], [top, 0, -1]]).astype(dtype)
-
-    def main(comm):
-        x = cupy.asarray(numbers[comm.rank])
-        return comm.all_reduce(x, ReduceOp.AVG, algorithm="native").get()
-
-    expected = reduction_of(ReduceOp.AVG, list(numbers))
-    for got in on_devices(SIZE, main):
-        np.testing.assert_array_equal(got, expected)
+    x = cupy.asarray(numbers[comm.rank])
+    got = comm.all_reduce(x, ReduceOp.AVG, algorithm="native").get()
+    np.testing.assert_array_equal(got, reduction_of(ReduceOp.AVG, list(numbers)))
 
 
-def test_trap_an_exception_in_a_group_still_ends_it():
-    def main(comm):
-        def fail():
-            with backend_of(comm).group():
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        # In a group that is still open, this would never start.
-        carried_out(comm, Spec("all_reduce", 12))
-
-    run_ranks(SIZE, main, backend="nccl")
+@ranked(SIZE)
+def test_trap_an_exception_in_a_group_still_ends_it(comm):
+    with pytest.raises(ZeroDivisionError), backend_of(comm).group():
+        raise ZeroDivisionError
+    # In a group that is still open, this would never start.
+    carried_out(comm, Spec("all_reduce", 12))
 
 
 def test_trap_a_status_that_cupy_has_no_name_for_is_a_key_error():
-    def main(comm):
-        translate = backend_of(comm).translate
-        assert type(translate(nccl.NcclError(6))).__name__ == "PeerLost"
-        assert type(translate(nccl.NcclError(5))) is CommunicationError
-        # Blocking communicators alone: CuPy has no words for a status above 6.
-        assert "in progress" in str(translate(KeyError(7)))
-        assert translate(KeyError("x")) is translate(ValueError()) is None
-        failed = translate(cupy.cuda.runtime.CUDARuntimeError(700))
-        assert type(failed) is CommunicationError
-
-    run_ranks(1, main, backend="nccl")
+    assert type(libnccl.translate(nccl.NcclError(6))).__name__ == "PeerLost"
+    assert type(libnccl.translate(nccl.NcclError(5))) is CommunicationError
+    # Blocking communicators alone: CuPy has no words for a status above 6.
+    assert "in progress" in str(libnccl.translate(KeyError(7)))
+    assert libnccl.translate(KeyError("x")) is libnccl.translate(ValueError()) is None
+    failed = libnccl.translate(cupy.cuda.runtime.CUDARuntimeError(700))
+    assert type(failed) is CommunicationError

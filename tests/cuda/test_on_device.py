@@ -9,8 +9,9 @@ import cupy
 import numpy as np
 import pytest
 from device_trials import carried_out, device_array, host_array
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import ranked, run_ranks
 
+from front.device_graphs import capture
 from hpccomm import CommOptions, dtypes
 from hpccomm.backends.nccl import collectives
 from hpccomm.calls import on_device
@@ -91,74 +92,64 @@ def drawn(dtype, rank):
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce", "scan"])
 @pytest.mark.parametrize(("dtype", "how"), STAGED)
-def test_what_nccl_lacks_goes_through_the_host_with_its_bits(dtype, how, collective):
-    def main(comm):
-        call = partial(getattr(comm, collective), **how)
-        x = drawn(dtype, comm.rank)
-        with cupy.cuda.Device(comm.device):
-            there = device_array(x)
-            choice = comm.explain(collective, there, **how)
-            assert choice.path == "staged", choice
-            assert "through pinned host memory, since " in choice.reason, choice
-            found, expected = call(there), call(x.copy())
-            if expected is not None:
-                same_bits(host_array(found), expected)
-
-    run_ranks(3, main, backend="nccl")
+@ranked(3)
+def test_what_nccl_lacks_goes_through_the_host_with_its_bits(comm, dtype, how, collective):
+    call = partial(getattr(comm, collective), **how)
+    x = drawn(dtype, comm.rank)
+    there = device_array(x)
+    choice = comm.explain(collective, there, **how)
+    assert choice.path == "staged", choice
+    assert "through pinned host memory, since " in choice.reason, choice
+    found, expected = call(there), call(x.copy())
+    if expected is not None:
+        same_bits(host_array(found), expected)
 
 
-def test_a_setting_for_host_arrays_sends_no_device_array_there():
-    def main(comm):
-        choice = comm.explain("all_reduce", cupy.ones(4, F32))
-        assert (choice.backend, choice.algorithm) == ("nccl", "native"), choice
-
-    on_devices(2, main, options=CommOptions(algorithm="shm"))
+@ranked(2, options=CommOptions(algorithm="shm"))
+def test_a_setting_for_host_arrays_sends_no_device_array_there(comm):
+    choice = comm.explain("all_reduce", cupy.ones(4, F32))
+    assert (choice.backend, choice.algorithm) == ("nccl", "native"), choice
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-def test_a_batch_has_what_nccl_does_and_what_goes_through_the_host(async_op):
-    def main(comm):
-        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        with cupy.cuda.Device(comm.device), cupy.cuda.Stream(non_blocking=True) as stream:
-            for turn in range(3):
-                x, bits = cupy.full(1000, comm.rank + turn), cupy.full(1000, 1 << comm.rank)
-                sent, came = cupy.full(10, comm.rank + turn), cupy.empty(10, int)
-                with comm.batch(async_op=async_op) as batch:
-                    comm.all_reduce(bits, ReduceOp.BOR)
-                    comm.all_reduce(x)
-                    comm.send(sent, right)
-                    comm.recv(came, left)
-                if async_op:
-                    batch.work.wait()
-                stream.synchronize()
-                assert (bits.get() == (1 << comm.size) - 1).all()
-                assert (x.get() == 3 * turn + 3).all()
-                assert (came.get() == left + turn).all()
-
-    run_ranks(3, main, backend="nccl")
-
-
-def test_trap_what_the_host_takes_part_in_is_not_captured():
-    def main(comm):
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            x, y = cupy.ones(10), cupy.ones(10)
-
-            def in_a_batch():
-                with comm.batch():
-                    comm.all_reduce(y)
-                    comm.all_reduce(x, deterministic=True)
-
-            comm.all_reduce(x, deterministic=True)
+@ranked(3)
+def test_a_batch_has_what_nccl_does_and_what_goes_through_the_host(comm, async_op):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        for turn in range(3):
+            x, bits = cupy.full(1000, comm.rank + turn), cupy.full(1000, 1 << comm.rank)
+            sent, came = cupy.full(10, comm.rank + turn), cupy.empty(10, int)
+            with comm.batch(async_op=async_op) as batch:
+                comm.all_reduce(bits, ReduceOp.BOR)
+                comm.all_reduce(x)
+                comm.send(sent, right)
+                comm.recv(came, left)
+            if async_op:
+                batch.work.wait()
             stream.synchronize()
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            assert (bits.get() == (1 << comm.size) - 1).all()
+            assert (x.get() == 3 * turn + 3).all()
+            assert (came.get() == left + turn).all()
+
+
+@ranked(2)
+def test_trap_what_the_host_takes_part_in_is_not_captured(comm):
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        x, y = cupy.ones(10), cupy.ones(10)
+
+        def in_a_batch():
+            with comm.batch():
+                comm.all_reduce(y)
+                comm.all_reduce(x, deterministic=True)
+
+        comm.all_reduce(x, deterministic=True)
+        stream.synchronize()
+        with capture(stream):
             for call in (partial(comm.all_reduce, x, deterministic=True), in_a_batch):
                 with pytest.raises(UsageError, match="CUDA graph: the host takes part"):
                     call()
-            stream.end_capture()
-            in_a_batch()
-            assert x.get(stream=stream).tolist() == [4.0] * 10
-
-    on_devices(2, main)
+        in_a_batch()
+        assert x.get(stream=stream).tolist() == [4.0] * 10
 
 
 def test_trap_scratch_for_a_graph_is_never_given_to_anything_else():
@@ -167,9 +158,8 @@ def test_trap_scratch_for_a_graph_is_never_given_to_anything_else():
     stream = cupy.cuda.Stream(non_blocking=True)
     with streams.used(stream.ptr, 0):
         warm = scratch.empty(1 << 20, F32).data.ptr
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-        captured = scratch.empty(1 << 20, F32).data.ptr
-        stream.end_capture()
+        with capture(stream):
+            captured = scratch.empty(1 << 20, F32).data.ptr
         assert captured == warm
         assert scratch.empty(1 << 20, F32).data.ptr != captured
         scratch.free()
@@ -181,8 +171,7 @@ def test_trap_a_graph_cannot_have_scratch_that_cuda_has_yet_to_give():
     scratch = Scratch()
     stream = cupy.cuda.Stream(non_blocking=True)
     with streams.used(stream.ptr, 0):
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-        with pytest.raises(UsageError, match="make the call once on the same stream"):
+        spoilt = pytest.raises(cupy.cuda.runtime.CUDARuntimeError)
+        refused = pytest.raises(UsageError, match="make the call once on the same stream")
+        with spoilt, capture(stream), refused:
             scratch.empty(1 << 22, F32)
-        with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
-            stream.end_capture()

@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 import pytest
 from device_trials import device_array, host_array
-from nccl_ranks import run_ranks
+from nccl_ranks import on_devices, ranked
 
 from hpccomm import dtypes
 from hpccomm.memory.cuda import library
@@ -23,37 +23,31 @@ def values(dtype):
 
 
 @pytest.mark.parametrize("dtype", dtypes.REDUCIBLE, ids=str)
-def test_trap_every_reduction_of_one_rank_gives_its_own_elements(dtype):
+@ranked(1)
+def test_trap_every_reduction_of_one_rank_gives_its_own_elements(comm, dtype):
     given = values(dtype)
-
-    def main(comm):
-        x = device_array(given)
-        for op in (each for each in ReduceOp if meaningful(each, dtype)):
-            for call in (comm.all_reduce, comm.reduce, comm.reduce_scatter):
-                for out in (x, empty(given)):
-                    got = call(x, op=op, out=out)
-                    assert host_array(got).tolist() == given.tolist(), (op, call)
-        comm.plan("all_reduce", x, op=ReduceOp.SUM)()
-        with comm.batch():
-            comm.all_reduce(x)
-        assert host_array(x).tolist() == given.tolist()
-
-    run_ranks(1, main, backend="nccl")
+    x = device_array(given)
+    for op in (each for each in ReduceOp if meaningful(each, dtype)):
+        for call in (comm.all_reduce, comm.reduce, comm.reduce_scatter):
+            for out in (x, empty(given)):
+                got = call(x, op=op, out=out)
+                assert host_array(got).tolist() == given.tolist(), (op, call)
+    comm.plan("all_reduce", x, op=ReduceOp.SUM)()
+    with comm.batch():
+        comm.all_reduce(x)
+    assert host_array(x).tolist() == given.tolist()
 
 
 @pytest.mark.parametrize("dtype", [*FLOAT8, dtypes.BFLOAT16, np.dtype(np.float32)], ids=str)
-def test_trap_a_factor_and_an_average_of_one_rank(dtype):
+@ranked(1)
+def test_trap_a_factor_and_an_average_of_one_rank(comm, dtype):
     given = values(dtype)
-
-    def main(comm):
-        x = device_array(given)
-        for algorithm in ("native", "ring", "tree"):
-            average = comm.all_reduce(x, op=ReduceOp.AVG, out=empty(given), algorithm=algorithm)
-            assert host_array(average).tolist() == given.tolist()
-        product = comm.all_reduce(x, op=premul_sum(2), out=empty(given))
-        assert host_array(product).tolist() == (given.astype(np.float32) * 2).tolist()
-
-    run_ranks(1, main, backend="nccl")
+    x = device_array(given)
+    for algorithm in ("native", "ring", "tree"):
+        average = comm.all_reduce(x, op=ReduceOp.AVG, out=empty(given), algorithm=algorithm)
+        assert host_array(average).tolist() == given.tolist()
+    product = comm.all_reduce(x, op=premul_sum(2), out=empty(given))
+    assert host_array(product).tolist() == (given.astype(np.float32) * 2).tolist()
 
 
 @pytest.mark.skipif(library.visible_devices() < 2, reason="needs a second device")
@@ -62,29 +56,21 @@ def test_trap_another_device_is_the_current_one(split):
     """On the default stream, which is another stream on each device."""
 
     def calls(comm):
-        with cupy.cuda.Device(comm.device):
-            x, y, rows = cupy.arange(4.0), cupy.zeros(4), cupy.zeros((1, 4))
-        with cupy.cuda.Device(1 - comm.device):
+        x, y, rows = cupy.arange(4.0), cupy.zeros(4), cupy.zeros((1, 4))
+        with comm.split(comm.rank) if split else comm as own, cupy.cuda.Device(1 - own.device):
             found = [
-                comm.all_reduce(x, out=y),
-                comm.reduce(x, out=y),
-                comm.reduce_scatter(x, out=y),
-                comm.all_to_all(x, out=y),
-                comm.all_gather(x, out=rows),
-                comm.gather(x, out=rows),
-                comm.scatter(rows, out=y),
-                comm.broadcast(x),
+                own.all_reduce(x, out=y),
+                own.reduce(x, out=y),
+                own.reduce_scatter(x, out=y),
+                own.all_to_all(x, out=y),
+                own.all_gather(x, out=rows),
+                own.gather(x, out=rows),
+                own.scatter(rows, out=y),
+                own.broadcast(x),
             ]
-        with cupy.cuda.Device(comm.device):
-            assert [each.ravel().get().tolist() for each in found] == [[0.0, 1.0, 2.0, 3.0]] * 8
+        assert [each.ravel().get().tolist() for each in found] == [[0.0, 1.0, 2.0, 3.0]] * 8
 
-    def main(comm):
-        if not split:
-            return calls(comm)
-        with comm.split(comm.rank) as own:
-            return calls(own)
-
-    run_ranks(1 + split, main, backend="nccl")
+    on_devices(1 + split, calls)
 
 
 def empty(x):

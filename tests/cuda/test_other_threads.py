@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 from importlib import import_module
 
 import cupy
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from alone import alone
 from held import Held, in_thread
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import on_devices, ranked
 from until import until
 
 from hpccomm import CommOptions
@@ -44,31 +45,23 @@ def batched(comm, x):
     ],
     ids=["call", "batch", "two"],
 )
-def test_the_stream_that_waits_is_that_of_the_arrays_device(waits):
+@ranked(1)
+def test_the_stream_that_waits_is_that_of_the_arrays_device(comm, waits):
     """A call on device 0 is waited for while device 1 is current; both streams are the default one."""
 
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(1000)
-            cupy.cuda.Device().synchronize()
-            own = comm._core.lanes.device.issuer.own_stream()
-            held = Held(own)
-            works = waits(comm, x)
-        with cupy.cuda.Device(1):
-            for work in works:
-                work.wait()
-            other = cupy.cuda.Event(disable_timing=True)
-            other.record(cupy.cuda.Stream.null)
-            until(lambda: other.done)  # the default stream here has nothing to wait for
-        with cupy.cuda.Device(comm.device):
-            event = cupy.cuda.Event(disable_timing=True)
-            event.record(cupy.cuda.Stream.null)
-            early = event.done
-            held.let_go()
-            assert not early, "the default stream goes on before the call is done"
-            assert (x.get() == 1).all()
-
-    run_ranks(1, main, backend="nccl")
+    x = cupy.ones(1000)
+    cupy.cuda.Device().synchronize()
+    held = Held(comm._core.lanes.device.issuer.own_stream())
+    works = waits(comm, x)
+    with cupy.cuda.Device(1):
+        for work in works:
+            work.wait()
+        other = cupy.cuda.Stream.null.record(cupy.cuda.Event(disable_timing=True))
+        until(lambda: other.done)  # the default stream here has nothing to wait for
+    early = cupy.cuda.Stream.null.record(cupy.cuda.Event(disable_timing=True)).done
+    held.let_go()
+    assert not early, "the default stream goes on before the call is done"
+    assert (x.get() == 1).all()
 
 
 CONTEXTS = """
@@ -135,58 +128,44 @@ def test_a_capture_in_global_mode_goes_on_beside_calls_of_other_threads(backend,
     """As PyTorch captures by default: a query from a thread that is not relaxed ends the capture."""
 
     def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x, y = cupy.ones(1 << 18), cupy.zeros(4)
-            stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-            cupy.cuda.Device().synchronize()
-            cupy.add(y, 0.0, out=y)
-            kept = [calls(comm, x, other)]  # what a first call makes is there
-            with stream:
-                stream.begin_capture(GLOBAL)
-                kept.append(calls(comm, x, other))
-                cupy.add(y, 1.0, out=y)
-                graph = stream.end_capture()
-                graph.launch(stream)
-                stream.synchronize()
-            assert y.get().tolist() == [1.0] * 4
-            for work in filter(None, kept):
-                work.wait()
+        x, y = cupy.ones(1 << 18), cupy.zeros(4)
+        stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+        cupy.cuda.Device().synchronize()
+        cupy.add(y, 0.0, out=y)
+        kept = [calls(comm, x, other)]  # what a first call makes is there
+        with stream:
+            stream.begin_capture(GLOBAL)
+            kept.append(calls(comm, x, other))
+            cupy.add(y, 1.0, out=y)
+            graph = stream.end_capture()
+            graph.launch(stream)
+            stream.synchronize()
+        assert y.get().tolist() == [1.0] * 4
+        for work in filter(None, kept):
+            work.wait()
 
-    run_ranks(1, main, backend=backend)
-
-
-def test_a_thread_that_moves_a_call_on_keeps_its_own_mode():
-    from standin import graphs
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            comm.all_reduce(cupy.ones(1 << 18))
-            return graphs.exchange_mode(graphs.GLOBAL)
-
-    assert run_ranks(1, main) == [graphs.GLOBAL]
+    on_devices(1, main, backend=backend)
 
 
-def test_what_a_call_makes_for_itself_is_made_relaxed(monkeypatch):
+@ranked(1, backend="loopback")
+def test_what_a_call_makes_for_itself_is_made_relaxed_and_the_thread_keeps_its_mode(
+    comm, monkeypatch
+):
     """CUDA does not say whether another thread's capture in global mode forbids new events and streams."""
     graphs, made = import_module("standin.graphs"), []
-    for module in map(import_module, ("standin.events", "standin.streams")):
+    x = cupy.ones(1 << 18)
 
-        def create(*how, create=module.create):
-            made.append(getattr(graphs._local, "mode", graphs.GLOBAL))
-            return create(*how)
+    def noted(create, *how):
+        made.append(getattr(graphs._local, "mode", graphs.GLOBAL))
+        return create(*how)
 
-        monkeypatch.setattr(module, "create", create)
-
-    def main(comm):
-        with cupy.cuda.Device(comm.device):
-            x = cupy.ones(1 << 18)
-            del made[:]
-            comm.all_reduce(x, async_op=True).wait()
-            comm.all_reduce(x)
-        assert made
-        assert set(made) == {graphs.RELAXED}
-
-    run_ranks(1, main)
+    for name in ("eventCreateWithFlags", "streamCreateWithPriority"):
+        monkeypatch.setattr(runtime, name, partial(noted, getattr(runtime, name)))
+    comm.all_reduce(x, async_op=True).wait()
+    comm.all_reduce(x)
+    assert made
+    assert set(made) == {graphs.RELAXED}
+    assert graphs.exchange_mode(graphs.GLOBAL) == graphs.GLOBAL
 
 
 # Events that get into a graph.
@@ -230,25 +209,21 @@ def default_stream(comm, stream, x):
 @pytest.mark.parametrize(
     "how", [call_elsewhere_meanwhile, capture_begins_in_between, default_stream]
 )
-def test_an_event_that_a_graph_has_taken_is_recorded_again(how, monkeypatch):
+@ranked(1)
+def test_an_event_that_a_graph_has_taken_is_recorded_again(comm, how, monkeypatch):
     """Else the call never is done, and its arrays are held until the deadline of finalize."""
     monkeypatch.setattr(pending, "MARK_SECONDS", float("inf"))  # small calls get an event later
     more = (monkeypatch,) if how is capture_begins_in_between else ()
     there = import_module("standin.events")._by_pointer
-    before = {*there}
-
-    def main(comm):
-        x = cupy.ones(1000)
-        stream = cupy.cuda.Stream(non_blocking=True)
-        cupy.cuda.Device().synchronize()
-        comm.all_reduce(x[:10], stream=stream)
-        comm.all_reduce(x[:10], stream=stream)  # has no event yet
-        how(comm, stream, x, *more).end_capture()
-        made = comm._core.lanes.device.issuer.pending
-        until(made.idle)
-        assert there.keys() - before <= {*made._events}, "one was not given back"
-
-    on_devices(1, main)
+    before, x = {*there}, cupy.ones(1000)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    comm.all_reduce(x[:10], stream=stream)
+    comm.all_reduce(x[:10], stream=stream)  # has no event yet
+    how(comm, stream, x, *more).end_capture()
+    made = comm._core.lanes.device.issuer.pending
+    until(made.idle)
+    assert there.keys() - before <= {*made._events}, "one was not given back"
 
 
 # A stream with no room left.
@@ -391,26 +366,22 @@ def test_where_nccl_cannot_leave_a_call_the_log_says_so(monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("dtype", "op"), [("i4", ReduceOp.BOR), ("c8", ReduceOp.PROD), ("i2", ReduceOp.MAX)]
 )
-def test_the_first_call_that_folds_may_be_captured(mode, dtype, op):
+@ranked(2)
+def test_the_first_call_that_folds_may_be_captured(comm, mode, dtype, op):
     """CUDA refuses to load a kernel in a capture, which happens at its first use, unless relaxed."""
-    import cupy._arrays
-
-    def main(comm):
-        x = cupy.asarray(np.ones(100, dtype))
-        stream = cupy.cuda.Stream(non_blocking=True)
-        plan = comm.plan("all_reduce", x, op, algorithm="ring")
-        cupy.cuda.Device().synchronize()
+    x = cupy.asarray(np.ones(100, dtype))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    plan = comm.plan("all_reduce", x, op, algorithm="ring")
+    cupy.cuda.Device().synchronize()
+    comm.barrier()
+    if not comm.rank:
+        import_module("cupy._arrays")._loaded.clear()
+    comm.barrier()
+    with stream:
+        stream.begin_capture(mode)
         comm.barrier()
-        if not comm.rank:
-            cupy._arrays._loaded.clear()
-        comm.barrier()
-        with stream:
-            stream.begin_capture(mode)
-            comm.barrier()
-            plan()
-            graph = stream.end_capture()
-        comm.barrier()  # a capture in global mode forbids the other ranks' threads what follows
-        graph.launch(stream)
-        return x.get(stream=stream)[0] == 1
-
-    assert all(on_devices(2, main))
+        plan()
+        graph = stream.end_capture()
+    comm.barrier()  # a capture in global mode forbids the other ranks' threads what follows
+    graph.launch(stream)
+    assert x.get(stream=stream)[0] == 1

@@ -8,9 +8,10 @@ from importlib import import_module
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import on_devices, run_ranks
+from nccl_ranks import on_devices, ranked
 
 import hpccomm
+from front.device_graphs import capture
 
 pytestmark = pytest.mark.standin
 
@@ -29,26 +30,25 @@ def selected():
 def by_algorithms(comm):
     """Make calls by an algorithm; return how NCCL is held to it, and which communicators that took."""
     size = comm.size
-    with cupy.cuda.Device(comm.device):
-        x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
-        plan = comm.plan("all_reduce", x, algorithm="ring", out=out)
-        for call, each in (
-            (lambda: comm.all_reduce(x, out=out, algorithm="tree"), size),
-            (lambda: comm.all_reduce(x, HALF, out=out, algorithm="ring"), size / 2),
-            (plan, size),
-        ):
-            assert call().get().tolist() == [each] * 4
-        for call in (comm.all_gather, comm.reduce_scatter, comm.broadcast, comm.reduce):
-            call(cupy.ones(4), algorithm="ring")
-        with comm.batch():
-            summed = comm.all_reduce(cupy.ones(2), algorithm="ring")
-        assert summed.get().tolist() == [size] * 2
-        reason = comm.explain("all_reduce", x, algorithm="ring").reason
+    x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
+    plan = comm.plan("all_reduce", x, algorithm="ring", out=out)
+    for call, each in (
+        (lambda: comm.all_reduce(x, out=out, algorithm="tree"), size),
+        (lambda: comm.all_reduce(x, HALF, out=out, algorithm="ring"), size / 2),
+        (plan, size),
+    ):
+        assert call().get().tolist() == [each] * 4
+    for call in (comm.all_gather, comm.reduce_scatter, comm.broadcast, comm.reduce):
+        call(cupy.ones(4), algorithm="ring")
+    with comm.batch():
+        summed = comm.all_reduce(cupy.ones(2), algorithm="ring")
+    assert summed.get().tolist() == [size] * 2
+    reason = comm.explain("all_reduce", x, algorithm="ring").reason
     return reason, sorted(comm._core.lanes.device.backend._communicators.made)
 
 
 def test_from_2_32_on_each_call_names_its_algorithm(selected):
-    for reason, made in run_ranks(2, by_algorithms, backend="nccl"):
+    for reason, made in on_devices(2, by_algorithms):
         assert BY_CALL in reason
         assert made == ["native"], "no communicator is made for it"
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -67,24 +67,21 @@ def test_from_2_32_on_each_call_names_its_algorithm(selected):
 def test_else_a_communicator_is_pinned(selected, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for reason, made in run_ranks(2, by_algorithms, backend="nccl"):
+    for reason, made in on_devices(2, by_algorithms):
         assert BY_COMMUNICATOR in reason
         assert made == ["native", "ring", "tree"]
     assert selected == []
 
 
-def test_a_captured_call_needs_no_communicator_that_was_made_before(selected):
-    def main(comm):
-        with cupy.cuda.Stream(non_blocking=True) as own:
-            x, out = cupy.ones(4), cupy.zeros(4)
-            comm.all_reduce(x, out=out)
-            own.synchronize()
-            own.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+@ranked(2)
+def test_a_captured_call_needs_no_communicator_that_was_made_before(comm, selected):
+    with cupy.cuda.Stream(non_blocking=True) as own:
+        x, out = cupy.ones(4), cupy.zeros(4)
+        comm.all_reduce(x, out=out)
+        own.synchronize()
+        with capture(own) as graph:
             comm.all_reduce(x, out=out, algorithm="ring")
-            graph = own.end_capture()
-            out.fill(0)
-            graph.launch(own)
-            assert out.get(own).tolist() == [comm.size] * 4
-
-    on_devices(2, main)
+        out.fill(0)
+        graph[0].launch(own)
+        assert out.get(own).tolist() == [comm.size] * 4
     assert set(selected) == {("all_reduce", "Ring")}
