@@ -142,7 +142,7 @@ def test_a_tensor_follows_pytorchs_stream_and_not_cupys():
     torch = import_module("torch")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        x = torch.ones(3, device="cuda:0").add_(1)
+        x = torch.full((3,), 2.0, device="cuda:0")
         assert torch.cuda.current_stream(0).cuda_stream == stream.cuda_stream
         assert cupy.cuda.get_current_stream().ptr == 0
         assert x.tolist() == [2.0] * 3

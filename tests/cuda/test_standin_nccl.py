@@ -125,19 +125,17 @@ def test_one_thread_at_a_time_uses_a_communicator_which_ends_once(rank, c, strea
 
 
 @pytest.mark.parametrize(
-    ("variables", "devices", "status"),
+    ("variables", "status"),
     [
-        ({}, [0, 0], 5),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, [0, 0], 0),
-        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "STANDIN_NCCL_VERSION": "22905"}, [0, 0], 5),
-        ({"STANDIN_MIG": "1"}, [0, 1], 0),
-        ({"STANDIN_MIG": "1", "STANDIN_NCCL_VERSION": "22809"}, [0, 1], 5),
+        ({}, 5),
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, 0),
+        ({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "STANDIN_NCCL_VERSION": "22905"}, 5),
     ],
 )
-def test_ranks_share_a_gpu_only_where_nccl_lets_them(variables, devices, status, monkeypatch):
+def test_ranks_share_a_gpu_only_where_nccl_lets_them(variables, status, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    results = on_ranks(lambda *_: SimpleNamespace(status=0), 2, devices=devices)
+    results = on_ranks(lambda *_: SimpleNamespace(status=0), 2, devices=[0, 0])
     assert [result.status for result in results] == [status] * 2
 
 
@@ -152,7 +150,6 @@ def test_a_unique_id_serves_one_communicator():
 def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank, c, stream):
     x, y = cupy.asarray(np.arange(4, dtype=np.float32)), cupy.zeros(4, np.float32)
     given = x.data.ptr, y.data.ptr, 4
-    assert c.allReduce(x.data.ptr, x.data.ptr, 4, FLOAT32, SUM, 12345) is None, "nothing to do"
     for datatype in (10, 11):
         told = [status_of(c.allReduce, *given, datatype, op, stream.ptr) for op in (SUM, AVG)]
         assert told == [0, 4]
@@ -162,15 +159,6 @@ def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank,
     with cupy.cuda.Device(1):
         c.allReduce(*given, FLOAT32, SUM, 0)
     broken("NCCL copies on the current device, 1, and not on that")
-
-
-@raw(1)
-def test_a_factor_is_as_wide_as_its_dtype(rank, c, stream):
-    op = ctypes.c_int()
-    for scalar, status in ((ctypes.c_float(2), 0), (ctypes.c_double(2), 4)):
-        given = ctypes.byref(op), ctypes.byref(scalar), FLOAT32, 1, c.comm
-        assert library.ncclRedOpCreatePreMulSum(*given) == status
-    broken("a premul-sum scalar of 8 bytes, not 4")
 
 
 @raw(2)

@@ -130,19 +130,12 @@ def test_memory_of_the_pool_comes_and_goes_without_room_on_its_stream(monkeypatc
     held.stream.synchronize()
 
 
-@pytest.mark.parametrize("kind", ["device", "host", "nccl"])
-def test_to_free_memory_waits_for_the_device_but_for_nccls(kind):
-    made = import_module("standin.nccl.library").library
-    held, pointer = Held(cupy.cuda.Stream(non_blocking=True)), ctypes.c_void_p()
-    if kind == "nccl":
-        made.ncclMemAlloc(ctypes.byref(pointer), 8)
-    else:
-        pointer = runtime.malloc(8) if kind == "device" else runtime.hostAlloc(8, 0)
-    free = {"device": runtime.free, "host": runtime.freeHost, "nccl": made.ncclMemFree}[kind]
-    thread = threading.Thread(target=free, args=(pointer,))
+def test_to_free_pinned_memory_waits_for_the_device():
+    pinned, held = [cupy.cuda.PinnedMemory(8)], Held(cupy.cuda.Stream(non_blocking=True))
+    thread = threading.Thread(target=pinned.clear)
     thread.start()
     thread.join(0.05)
-    assert thread.is_alive() == (kind != "nccl")
+    assert thread.is_alive()
     held.let_go()
     thread.join()
 
@@ -225,7 +218,7 @@ SPOILS = {
     "a copy to the host": (lambda stream, x, event: x.get(stream), 900, 900),
     "an event of before": (lambda stream, x, event: stream.wait_event(BEFORE[0]), 905, 905),
     "the default stream": (lambda stream, x, event: x.fill(1), 906, 906),
-    "memory of CUDA's": (lambda stream, x, event: runtime.malloc(8), 900, 0),
+    "memory of CUDA's": (lambda stream, x, event: heap.malloc(8), 900, 0),
     "a kernel's first use": (lambda s, x, e: LOADED.clear() or cupy.hypot(x, x, out=x), 900, 0),
 }
 BEFORE = []

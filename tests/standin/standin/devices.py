@@ -43,7 +43,7 @@ class Device:
     @property
     def bus(self) -> str:
         """Its address on the PCI bus."""
-        return f"0000:{16 if control.mig() else self.number + 16:02X}:00.0"
+        return f"0000:{self.number + 16:02X}:00.0"
 
     def lose(self, status: int, what: str) -> None:
         """Record an error that no later call recovers from, and say what it was."""

@@ -5,7 +5,6 @@ import struct
 from typing import Any
 
 from standin import control, devices, events, graphs
-from standin.errors import CUDARuntimeError
 
 NAME = "libcuda.so.1"
 
@@ -41,10 +40,7 @@ class Driver:
         return 0
 
     def cuEventQuery(self, event: Any) -> int:
-        try:
-            return events.query(event.value, driver=True)
-        except CUDARuntimeError as error:
-            return error.status
+        return events.query(event.value, driver=True)
 
 
 class Loader(ctypes.CDLL):

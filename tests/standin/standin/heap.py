@@ -75,10 +75,8 @@ def malloc(size: int, shareable: bool = False) -> Block:
 
 
 def free(block: Block) -> None:
-    """Give memory back, as cudaFree does: once all that runs on the device is through. cuMemUnmap does not wait."""
+    """Give memory of the cuMem calls back: cuMemUnmap waits for nothing that runs."""
     graphs.forbid_while_capturing()
-    for stream in () if block.shareable else tuple(devices.device(block.device).streams):
-        stream.mark().wait()
     block.bytes[:] = POISON
     _drop(block)
 

@@ -221,11 +221,6 @@ class Tensor:
             self._array[...] = np.asarray(value).astype(self._array.dtype)[()]
         return self
 
-    def add_(self, value: Any) -> Tensor:
-        with cuda._current(self.get_device()):
-            cupy.add(self._array, value, out=self._array)
-        return self
-
     def cpu(self) -> Tensor:
         if not self.is_cuda:
             return self

@@ -14,15 +14,13 @@ streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed 
 streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidated = 0, 1, 2
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
-memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice, memoryTypeManaged = 0, 1, 2, 3
+memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice = 0, 1, 2
 getDeviceCount, getDevice = devices.count, devices.current
 streamDestroy, graphExecDestroy = streams.destroy, graphs.destroy
 eventCreateWithFlags, eventDestroy, eventSynchronize = (
     events.create, events.destroy, events.synchronize,
 )  # fmt: skip
 eventElapsedTime = events.elapsed
-_pinned: dict[int, heap.Block] = {}
-_allocated: dict[int, heap.Block] = {}
 
 
 class PointerAttributes:
@@ -84,27 +82,6 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
 def memGetInfo() -> tuple[int, int]:
     total = control.MEMORY
     return total - heap.used(devices.current()), total
-
-
-def malloc(size: int) -> int:
-    block = heap.malloc(size)
-    _allocated[block.pointer] = block
-    return block.pointer
-
-
-def free(ptr: int) -> None:
-    if ptr:
-        heap.free(_allocated.pop(ptr))
-
-
-def hostAlloc(size: int, flags: int) -> int:
-    block = heap.pinned(size)
-    _pinned[block.pointer] = block
-    return block.pointer
-
-
-def freeHost(ptr: int) -> None:
-    heap.unpin(_pinned.pop(ptr))
 
 
 def pointerGetAttributes(ptr: int) -> PointerAttributes:

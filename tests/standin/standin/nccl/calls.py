@@ -64,8 +64,6 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
     status, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device))
     if status:
         return status, 0
-    if not allowed.valid:
-        return INVALID_USAGE, 0
     name = unique.rstrip(b"\0").decode().lstrip("\0")
     made = Communicator(name, rank, [member.address for member in table], device, allowed)
     return SUCCESS, _registered(made)
@@ -73,9 +71,7 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
 
 def shrink(handle: int, exclude: list[int]) -> tuple[int, int]:
     """Create a communicator of the ranks that are left; only they call. Blocks."""
-    parent = _communicators.get(handle)
-    if parent is None:
-        return INVALID_ARGUMENT, 0
+    parent = _communicators[handle]
     left = [rank for rank in range(parent.size) if rank not in exclude]
     number = parent.children
     parent.children += 1
@@ -108,9 +104,9 @@ def _child(parent: Communicator, name: str, ranks: list[int]) -> int:
     return _registered(made)
 
 
-def find(handle: int) -> Communicator | None:
-    """Return a communicator by its handle, or None."""
-    return _communicators.get(handle)
+def find(handle: int) -> Communicator:
+    """Return a communicator by its handle."""
+    return _communicators[handle]
 
 
 def destroy(handle: int) -> int:
@@ -233,7 +229,7 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
             return INVALID_ARGUMENT
         return Collective(replace(terms, op=PREMUL), send, recv, factor)
 
-    return _called(handle, made, stream, empty=terms.count == 0)
+    return _called(handle, made, stream)
 
 
 def message(
@@ -246,7 +242,7 @@ def message(
             return INVALID_ARGUMENT
         return Message(sends, peer, pointer, count, datatype)
 
-    return _called(handle, made, stream, empty=False)
+    return _called(handle, made, stream)
 
 
 def _known(datatype: int) -> bool:
@@ -267,18 +263,14 @@ def _refused(communicator: Communicator, terms: Terms) -> int:
     return SUCCESS
 
 
-def _called(
-    handle: int, made: Callable[[Communicator], Call | int], stream: int, *, empty: bool
-) -> int:
-    status = _enter(handle, made, stream, empty=empty)
+def _called(handle: int, made: Callable[[Communicator], Call | int], stream: int) -> int:
+    status = _enter(handle, made, stream)
     if status and _group.depth:
         _group.error = _group.error or status
     return status
 
 
-def _enter(
-    handle: int, made: Callable[[Communicator], Call | int], stream: int, *, empty: bool
-) -> int:
+def _enter(handle: int, made: Callable[[Communicator], Call | int], stream: int) -> int:
     communicator = _communicators.get(handle)
     if communicator is None:
         if handle in _ended:
@@ -295,10 +287,8 @@ def _enter(
         call = made(communicator)
         if isinstance(call, int):
             return call
-        if empty:
-            return SUCCESS  # NCCL drops a collective of nothing
-        if communicator.size == 1 and isinstance(call, Collective):
-            return _alone(communicator, call, stream)
+        if communicator.size == 1 and isinstance(call, Collective) and _unfit(communicator, call):
+            return INVALID_ARGUMENT
         if _group.depth:
             _group.calls.append((communicator, call, stream))
             return SUCCESS
@@ -307,28 +297,20 @@ def _enter(
         communicator.using.release()
 
 
-def _alone(communicator: Communicator, call: Collective, stream: int) -> int:
-    """Carry out a collective of one rank as NCCL's ncclLaunchOneRank does (device/onerank.cu).
+def _unfit(communicator: Communicator, call: Collective) -> bool:
+    """Tell whether a collective of one rank is beyond NCCL's ncclLaunchOneRank (device/onerank.cu).
 
-    At once, also in a group, on the current device, and nothing at all in place. A factor and an
-    average of floats take a kernel that a host function chooses by __CUDA_ARCH__: it has none of float8.
+    It copies on the current device. A factor and an average of floats take a kernel that a host function
+    chooses by __CUDA_ARCH__: it has none of float8.
     """
+    current = devices.current()
+    if current != communicator.device.number:
+        control.violation(
+            f"NCCL copies on the current device, {current}, and not on that of its "
+            f"communicator of one rank, {communicator.device.number}"
+        )
     factor = call.terms.op in (PREMUL, AVG) and call.terms.kind in REDUCTIONS
-    if factor and call.terms.datatype in FLOAT8:
-        return INVALID_ARGUMENT
-    if call.send == call.recv and not factor:
-        return SUCCESS
-    try:
-        found = streams.find(stream)
-        if found.device is not communicator.device:
-            control.violation(
-                f"NCCL copies on the current device, {found.device.number}, and not on that of its "
-                f"communicator of one rank, {communicator.device.number}"
-            )
-        found.put(lambda: communicator.alone(call), ())
-    except CUDARuntimeError:
-        return CUDA_ERROR
-    return SUCCESS
+    return factor and call.terms.datatype in FLOAT8
 
 
 def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
@@ -369,17 +351,12 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
 
 def make_factor(handle: int, scalar: bytes, datatype: int) -> tuple[int, int]:
     """Make a reduction of a communicator: the sum of what was multiplied; its status and number."""
-    communicator = _communicators.get(handle)
-    if communicator is None or not _known(datatype):
-        return INVALID_ARGUMENT, 0
-    number = next(_own_ops)
+    communicator, number = _communicators[handle], next(_own_ops)
     communicator.factors[number] = datatype, np.frombuffer(scalar, DTYPES[datatype])
     return SUCCESS, number
 
 
 def drop_factor(handle: int, number: int) -> int:
     """End a reduction that was made."""
-    communicator = _communicators.get(handle)
-    if communicator is None or communicator.factors.pop(number, None) is None:
-        return INVALID_ARGUMENT
+    del _communicators[handle].factors[number]
     return SUCCESS

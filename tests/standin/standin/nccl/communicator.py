@@ -258,14 +258,6 @@ class Communicator:
         except Stopped:
             pass
 
-    def alone(self, call: Collective) -> None:
-        """Carry out a collective of one rank."""
-        given = heap.view(call.send, call.terms.bytes_in(0, 1))
-        if call.factor is not None:
-            with np.errstate(all="ignore"):
-                given = scaled(given.view(call.factor.dtype), call.factor).view(np.uint8)
-        heap.view(call.recv, call.terms.bytes_out(0, 1))[:] = given
-
     def _collective(self, call: Collective) -> None:
         number = self._collectives
         self._collectives += 1

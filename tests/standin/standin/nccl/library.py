@@ -78,8 +78,8 @@ def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
     selected.append((kind, text))
     allowed = algorithms.Allowed(text)
     communicator = calls.find(_number(comm))
-    left = communicator is None or communicator.algorithms.permits(kind)
-    if settings.forceAlgSelection and not (allowed.valid and allowed.permits(kind) and left):
+    left = communicator.algorithms.permits(kind)
+    if settings.forceAlgSelection and not (allowed.permits(kind) and left):
         return calls.INVALID_ARGUMENT
     return plain(*arguments[:-1])
 
@@ -157,8 +157,6 @@ class Library:
 
     def ncclCommRegister(self, comm: Any, pointer: Any, size: Any, handle: Any) -> int:
         communicator = calls.find(_number(comm))
-        if communicator is None:
-            return calls.INVALID_ARGUMENT
         block = heap.find(_number(pointer))
         end = _number(pointer) + _number(size)
         if block is None or block.device < 0 or end > block.pointer + block.size:
@@ -175,8 +173,6 @@ class Library:
 
     def ncclCommDeregister(self, comm: Any, handle: Any) -> int:
         communicator = calls.find(_number(comm))
-        if communicator is None:
-            return calls.INVALID_ARGUMENT
         if communicator.registered.pop(_number(handle), None) is None:
             control.violation("ncclCommDeregister of what is not registered")
             return calls.INVALID_ARGUMENT
@@ -187,17 +183,8 @@ class Library:
     def ncclRedOpCreatePreMulSum(
         self, op: Any, scalar: Any, datatype: Any, residence: Any, comm: Any
     ) -> int:
-        kind = _number(datatype)
-        if not 0 <= kind < len(DTYPES):
-            return calls.INVALID_ARGUMENT
-        width = DTYPES[kind].itemsize
-        if hasattr(scalar, "_obj"):
-            value = bytes(scalar._obj)
-            if len(value) != width:
-                control.violation(f"a premul-sum scalar of {len(value)} bytes, not {width}")
-                return calls.INVALID_ARGUMENT
-        else:  # ncclScalarHostImmediate
-            value = ctypes.string_at(_number(scalar), width)
+        kind = _number(datatype)  # and ncclScalarHostImmediate
+        value = ctypes.string_at(_number(scalar), DTYPES[kind].itemsize)
         return _given(calls.make_factor(_number(comm), value, kind), op)
 
     def ncclRedOpDestroy(self, op: Any, comm: Any) -> int:

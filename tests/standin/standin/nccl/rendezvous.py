@@ -12,7 +12,7 @@ from standin import control, devices
 from standin.nccl.post import post
 
 ID_BYTES = 128
-INVALID_USAGE, REMOTE_ERROR, INVALID_ARGUMENT = 5, 6, 4
+INVALID_USAGE, REMOTE_ERROR = 5, 6
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,7 @@ class Member:
     size: int
     address: str
     device: bytes
-    bus: str
     host: str
-    version: int
     shares: bool
 
 
@@ -58,10 +56,8 @@ def myself(rank: int, size: int, device: devices.Device) -> Member:
         size,
         post().address,
         device.uuid,
-        device.bus,
         control.nccl_param("NCCL_HOSTID") or socket.gethostname(),
-        control.nccl_version(),
-        control.nccl_param("NCCL_MULTI_RANK_GPU_ENABLE") == "1",
+        control.nccl_param("NCCL_MULTI_RANK_GPU_ENABLE") == "1" and control.nccl_version() >= 23000,
     )
 
 
@@ -78,13 +74,7 @@ def meet(unique: bytes, mine: Member) -> tuple[int, list[Member]]:
 
 def refusal(table: list[Member]) -> int:
     """Return the status with which NCCL refuses these ranks; 0 where it takes them."""
-    if [member.rank for member in table] != list(range(table[0].size)):
-        return INVALID_ARGUMENT
-    if len({(member.size, member.version) for member in table}) > 1:
-        return INVALID_USAGE
-    shared = all(member.shares for member in table) and table[0].version >= 23000
-    by_bus = table[0].version < 23000  # so that instances of one GPU (MIG) are refused
-    gpus = {(member.host, member.bus if by_bus else member.device) for member in table}
-    if len(gpus) < len(table) and not shared:
+    gpus = {(member.host, member.device) for member in table}
+    if len(gpus) < len(table) and not all(member.shares for member in table):
         return INVALID_USAGE  # Duplicate GPU detected
     return 0
