@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -61,10 +62,11 @@ def noted(pending, stream, label=SMALL, timeout=30.0):
 
 def last_of_two(pending, stream):
     """Note two calls at one time; return a reference to what the last holds, which has no event."""
-    pending.note(stream.ptr, stream, Owner(), entry(1, NOW))
+    queue = streams.user_stream(stream)
+    pending.note(*queue, Owner(), entry(1, NOW))
     held = Owner()
     seen = weakref.ref(held)
-    pending.note(stream.ptr, stream, held, entry(2, NOW))
+    pending.note(*queue, held, entry(2, NOW))
     return seen
 
 
@@ -246,6 +248,18 @@ def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
     del own
     gc.collect()
     until(pending.idle)
+
+
+def test_calls_on_a_threads_own_default_stream_have_their_event_there():
+    """A thread that records it later has another stream of that number (CUDA Runtime API, Stream synchronization behavior)."""
+    pending, _ = pending_calls()
+    held_up = Held(cupy.cuda.Stream.ptds)
+    held = last_of_two(pending, cupy.cuda.Stream.ptds)
+    in_thread(lambda: [pending.look(NOW + 1) or time.sleep(0.01) for _ in range(3)])
+    assert not gone(held)
+    held_up.let_go()
+    until(pending.idle)
+    assert gone(held)
 
 
 @pytest.mark.standin
