@@ -76,37 +76,31 @@ def test_an_error_in_a_group_has_nothing_of_it_done(rank, c, stream):
     assert x.get() == 1
 
 
-def test_calls_that_differ_are_an_error_that_nccl_notices():
-    def main(rank, c, stream):
-        x = cupy.ones(4, np.float32).data.ptr
-        summed(c, x, stream, count=1 + (rank == 1))
-        until(lambda: status_of(c.check_async_error))
-        assert (summed(c, x, stream), stream.done) == (5, False)
-        c.abort()
-
-    sound(on_ranks(main))
-    broken("differs between the ranks", SIZE)
+@raw(breaks="differs between the ranks", times=SIZE)
+def test_calls_that_differ_are_an_error_that_nccl_notices(rank, c, stream):
+    x = cupy.ones(4, np.float32).data.ptr
+    summed(c, x, stream, count=1 + (rank == 1))
+    until(lambda: status_of(c.check_async_error))
+    assert (summed(c, x, stream), stream.done) == (5, False)
+    c.abort()
 
 
-def test_memory_of_one_group_overlaps_nowhere():
-    def main(rank, c, stream):
-        x = cupy.ones(2 * SIZE, np.float32)
-        at, own = x.data.ptr, x.data.ptr + rank * 4
-        for send, recv, count in [(at, at + 4, 1), (at, at, 1), (at, at + 4, 2)]:
-            nccl.groupStart()
-            c.send(send, count, FLOAT32, (rank + 1) % SIZE, stream.ptr)
-            c.recv(recv, count, FLOAT32, (rank - 1) % SIZE, stream.ptr)
-            nccl.groupEnd()
-        # In place, as it is meant.
-        c.allGather(own, at, 1, FLOAT32, stream.ptr)
-        c.reduceScatter(at, own, 1, FLOAT32, SUM, stream.ptr)
-        c.allReduce(at, at, 2, FLOAT32, SUM, stream.ptr)
-        # And not.
-        c.allReduce(at, at + 4, 2, FLOAT32, SUM, stream.ptr)
-        stream.synchronize()
-
-    sound(on_ranks(main))
-    broken("overlaps", 3 * SIZE)
+@raw(breaks="overlaps", times=3 * SIZE)
+def test_memory_of_one_group_overlaps_nowhere(rank, c, stream):
+    x = cupy.ones(2 * SIZE, np.float32)
+    at, own = x.data.ptr, x.data.ptr + rank * 4
+    for send, recv, count in [(at, at + 4, 1), (at, at, 1), (at, at + 4, 2)]:
+        nccl.groupStart()
+        c.send(send, count, FLOAT32, (rank + 1) % SIZE, stream.ptr)
+        c.recv(recv, count, FLOAT32, (rank - 1) % SIZE, stream.ptr)
+        nccl.groupEnd()
+    # In place, as it is meant.
+    c.allGather(own, at, 1, FLOAT32, stream.ptr)
+    c.reduceScatter(at, own, 1, FLOAT32, SUM, stream.ptr)
+    c.allReduce(at, at, 2, FLOAT32, SUM, stream.ptr)
+    # And not.
+    c.allReduce(at, at + 4, 2, FLOAT32, SUM, stream.ptr)
+    stream.synchronize()
 
 
 @raw(1)
@@ -191,21 +185,18 @@ def test_memory_of_nccl_is_freed_once_when_it_is_registered_no_more(rank, c, str
     broken("what is not registered")
 
 
-def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset():
-    def main(rank, c, stream):
-        pointer, handle = allocated(4 * SIZE), ctypes.c_void_p()
-        for registered in ((0, 1), (1,), (0,)):
-            if rank in registered:
-                library.ncclCommRegister(c.comm, pointer, 4 * SIZE, ctypes.byref(handle))
-            summed(c, pointer.value, stream)
-            if registered == (0, 1):
-                summed(c, pointer.value + 4 * rank, stream)
-            stream.synchronize()
-            if rank in registered:
-                assert library.ncclCommDeregister(c.comm, handle) == 0
-
-    sound(on_ranks(main, 2))
-    broken("registered on some ranks", 3)
+@raw(2, breaks="registered on some ranks", times=3)
+def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset(rank, c, stream):
+    pointer, handle = allocated(4 * SIZE), ctypes.c_void_p()
+    for registered in ((0, 1), (1,), (0,)):
+        if rank in registered:
+            library.ncclCommRegister(c.comm, pointer, 4 * SIZE, ctypes.byref(handle))
+        summed(c, pointer.value, stream)
+        if registered == (0, 1):
+            summed(c, pointer.value + 4 * rank, stream)
+        stream.synchronize()
+        if rank in registered:
+            assert library.ncclCommDeregister(c.comm, handle) == 0
 
 
 @pytest.mark.parametrize("message", [False, True])

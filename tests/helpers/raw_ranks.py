@@ -32,9 +32,18 @@ def on_ranks(function, size=3, devices=None):
     return results
 
 
-def raw(size=3, **how):
-    """Make a test of what each rank does, given its number, its communicator, a stream and fixtures."""
-    return each_rank(lambda test: sound(on_ranks(test, size, **how)), given=3)
+def raw(size=3, *, breaks="", times=0, **how):
+    """Make a test of what each rank does, given its number, its communicator, a stream and fixtures.
+
+    In it a rule of the stand-in is broken so often; `breaks` has words of what it says of that.
+    """
+
+    def run(test):
+        sound(on_ranks(test, size, **how))
+        if times:
+            broken(breaks, times)
+
+    return each_rank(run, given=3)
 
 
 def broken(words, times=1):

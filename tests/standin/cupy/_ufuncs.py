@@ -65,8 +65,6 @@ class ufunc:  # CuPy's name
             letters, result = loop.split("->")
             inputs = [loop_dtype(letter) for letter in letters]
             if builtins.all(map(np.can_cast, given, inputs)):
-                if self.__name__ in ("subtract", "negative") and letters[0] == "?":
-                    break  # "the `-` operator, is deprecated"
                 return inputs, loop_dtype(result)
         raise TypeError(f"Wrong type ({given}) of arguments for {self.name}")
 

@@ -41,14 +41,9 @@ def nccl_version() -> int:
     return int(os.environ.get("STANDIN_NCCL_VERSION", "23203"))
 
 
-def connects() -> bool:
-    """Tell whether the first call of a kind connects the ranks."""
-    return os.environ.get("STANDIN_CONNECT") == "1"
-
-
-def nvswitch() -> bool:
-    """Tell whether the devices of the machine are on an NVSwitch."""
-    return os.environ.get("STANDIN_NVSWITCH") == "1"
+def on(variable: str) -> bool:
+    """Tell whether a variable is ``1``."""
+    return os.environ.get(variable) == "1"
 
 
 def queue() -> float:

@@ -37,8 +37,8 @@ class Device:
 
     @property
     def uuid(self) -> bytes:
-        """16 bytes that tell it from all others."""
-        return b"STANDIN-" + str(self.number).encode().rjust(8, b"0")
+        """16 bytes that tell it from all others. The first is a zero: CuPy reads them as a C string."""
+        return b"\0STANDIN" + str(self.number).encode().rjust(8, b"0")
 
     @property
     def bus(self) -> str:

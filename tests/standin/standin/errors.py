@@ -6,15 +6,12 @@ _TEXTS = {
     3: "cudaErrorInitializationError: initialization error",
     35: "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version",
     100: "cudaErrorNoDevice: no CUDA-capable device is detected",
-    101: "cudaErrorInvalidDevice: invalid device ordinal",
     400: "cudaErrorInvalidResourceHandle: invalid resource handle",
     600: "cudaErrorNotReady: device not ready",
     700: "cudaErrorIllegalAddress: an illegal memory access was encountered",
     719: "cudaErrorLaunchFailure: unspecified launch failure",
     900: "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
     901: "cudaErrorStreamCaptureInvalidated: operation failed due to a previous error during capture",
-    902: "cudaErrorStreamCaptureMerge: operation would result in a merge of separate capture sequences",
-    903: "cudaErrorStreamCaptureUnmatched: capture was not ended in the same stream as it began",
     904: "cudaErrorStreamCaptureUnjoined: capturing stream has unjoined work",
     905: "cudaErrorStreamCaptureIsolation: dependency created on uncaptured work in another stream",
     906: (
@@ -23,10 +20,6 @@ _TEXTS = {
     ),
     907: (
         "cudaErrorCapturedEvent: operation not permitted on an event last recorded in a capturing stream"
-    ),
-    908: (
-        "cudaErrorStreamCaptureWrongThread: attempt to terminate a thread-local capture sequence from "
-        "another thread"
     ),
 }
 

@@ -12,15 +12,6 @@ _numbers = itertools.count(0x7F20_0000_0000, 0x20)
 _by_pointer: dict[int, "Event"] = {}
 
 
-class _Stamp:
-    """When the moment came, in seconds."""
-
-    time = 0.0
-
-    def __call__(self) -> None:
-        self.time = time.perf_counter()
-
-
 class Event:
     """One event.
 
@@ -34,6 +25,8 @@ class Event:
         What it waits for; None before it was recorded.
     captured : standin.graphs.Point or None
         Its place in a graph that is captured, if it was recorded there last.
+    came : list of float
+        When the last of these moments came, in seconds.
     """
 
     def __init__(self, flags: int) -> None:
@@ -41,7 +34,7 @@ class Event:
         self.device = devices.device()
         self.marker: streams.Marker | None = None
         self.captured: graphs.Point | None = None
-        self.stamp = _Stamp()
+        self.came = [0.0]
 
 
 def create(flags: int) -> int:
@@ -72,8 +65,8 @@ def record(pointer: int, stream: streams.Stream) -> None:
         event.captured = stream.capture.point(stream)
         return
     event.captured = None
-    event.stamp = _Stamp()
-    stream.put(event.stamp)
+    event.came = came = [0.0]
+    stream.put(lambda: came.append(time.perf_counter()))
     event.marker = stream.mark()
 
 
@@ -136,4 +129,4 @@ def elapsed(start: int, end: int) -> float:
             raise CUDARuntimeError(400)
         if not event.marker.done():
             raise CUDARuntimeError(600)
-    return (last.stamp.time - first.stamp.time) * 1e3
+    return (last.came[-1] - first.came[-1]) * 1e3

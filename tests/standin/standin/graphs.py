@@ -123,11 +123,6 @@ def forget() -> None:
             stream.capture = None
 
 
-def end(stream: streams.Stream) -> int:
-    """End the capture that began on a stream; return the number of the graph."""
-    return stream.capture.end(stream)
-
-
 def status(stream: streams.Stream) -> int:
     """Return 0, or 1 while a stream is captured, or 2 when that was spoilt."""
     if stream.legacy and any(

@@ -54,7 +54,7 @@ def texts(package: str) -> dict[str, object]:
     """Return the texts of errors."""
     nccl = importlib.import_module(f"{package}.cuda.nccl")
     runtime = importlib.import_module(f"{package}.cuda").runtime
-    statuses = (1, 2, 3, 35, 100, 101, 400, 600, 700, 719, *range(900, 909))
+    statuses = (1, 2, 3, 35, 100, 400, 600, 700, 719, 900, 901, *range(904, 908))
     return {
         "cuda": [str(runtime.CUDARuntimeError(status)) for status in statuses],
         "nccl": [str(nccl.NcclError(status)) for status in range(1, 7)],

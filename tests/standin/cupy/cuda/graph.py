@@ -10,17 +10,14 @@ class Graph:
     """What was captured from a stream; it ends with its object."""
 
     def launch(self, stream: Any = None) -> None:
-        runtime.graphLaunch(self.graphExec, _pointer(stream))
+        from cupy.cuda.stream import get_current_stream
+
+        chosen = get_current_stream() if stream is None else stream
+        runtime.graphLaunch(self.graphExec, chosen.ptr)
 
     def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
         if hasattr(self, "graphExec") and not finalizing():
             runtime.graphExecDestroy(self.graphExec)
-
-
-def _pointer(stream: Any) -> int:
-    from cupy.cuda.stream import get_current_stream
-
-    return get_current_stream().ptr if stream is None else stream.ptr
 
 
 def from_stream(graph: int) -> Graph:

@@ -196,7 +196,8 @@ def streamBeginCapture(stream: int, mode: int = streamCaptureModeRelaxed) -> Non
 
 
 def streamEndCapture(stream: int) -> int:
-    return graphs.end(streams.find(stream))
+    there = streams.find(stream)
+    return there.capture.end(there)
 
 
 def streamIsCapturing(stream: int) -> bool:

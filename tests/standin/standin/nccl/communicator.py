@@ -219,7 +219,7 @@ class Communicator:
     def connect(self, call: Collective) -> None:
         """Connect the ranks at the first call of a kind, which waits for all of them, or for an abort."""
         kind = call.terms.kind
-        if control.connects() and kind not in self._connected:
+        if control.on("STANDIN_CONNECT") and kind not in self._connected:
             # On the host, which looks all the time: it has left before a revocation ends.
             self.meet(("connect", kind), range(self.size), lambda: self.aborted or self.revoked)
             self._connected.add(kind)
@@ -232,7 +232,7 @@ class Communicator:
         """
         there = [place for place in self.places(call) if place is not None]
         new = [place for place in there if (place, call.terms.kind) not in self._exchanged]
-        if control.nvswitch() and new:
+        if control.on("STANDIN_NVSWITCH") and new:
             self._exchanged.update((place, call.terms.kind) for place in new)
             self.meet(("nvls", len(self._exchanged)), range(self.size), lambda: False)
 
@@ -271,10 +271,11 @@ class Communicator:
         if self.rank == 0:
             self._answer(number)
         got: str | bytes | None = pickle.loads(self._take(("out", number)))
-        if got is None:
-            self._take("never")
         if isinstance(got, str):
-            self._stuck(got)
+            control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {got}")
+            self.notice(INVALID_USAGE)
+        if not isinstance(got, bytes):
+            self._take("never")  # as a kernel whose peers do something else
         out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
         out[:] = np.frombuffer(got, np.uint8)
 
@@ -322,38 +323,23 @@ class Communicator:
         for message, number in numbered:
             if not message.sends:
                 there = self.place(message.pointer, message.nbytes) is not None
-                wanted = pickle.dumps((message.count, message.datatype, there, message.kinds))
-                self._send(message.peer, ("ready", self.rank, number), wanted)
+                ready = pickle.dumps((there, message.kinds))
+                self._send(message.peer, ("ready", self.rank, number), ready)
         for message, number in numbered:
             if message.sends:
-                *wanted, there, kinds = pickle.loads(self._take(("ready", message.peer, number)))
+                there, kinds = pickle.loads(self._take(("ready", message.peer, number)))
                 if there != (self.place(message.pointer, message.nbytes) is not None):
                     control.violation(  # enqueue.cc: "We require users registering buffers on both sides"
                         f"a message between ranks {self.rank} and {message.peer} is registered on one side"
                     )
-                if wanted != [message.count, message.datatype]:
-                    text = (
-                        f"rank {self.rank} sends (count, datatype) {message.count, message.datatype} to "
-                        f"rank {message.peer}, which receives {wanted}"
-                    )
-                    self._send(message.peer, ("data", self.rank, number), pickle.dumps(text))
-                    self._stuck(text)
                 if self._mixed("message", message.kinds, kinds):
                     self._take("never")
                 data = heap.view(message.pointer, message.nbytes).tobytes()
-                self._send(message.peer, ("data", self.rank, number), pickle.dumps(data))
+                self._send(message.peer, ("data", self.rank, number), data)
         for message, number in numbered:
             if not message.sends:
-                got: str | bytes = pickle.loads(self._take(("data", message.peer, number)))
-                if isinstance(got, str):
-                    self._stuck(got)
-                heap.view(message.pointer, message.nbytes)[:] = np.frombuffer(got, np.uint8)
-
-    def _stuck(self, why: str) -> None:
-        """Do as a kernel whose peers do something else: never end."""
-        control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {why}")
-        self.notice(INVALID_USAGE)
-        self._take("never")
+                got = self._take(("data", message.peer, number))
+                memoryview(heap.view(message.pointer, message.nbytes))[:] = got  # of the same size
 
     def _box(self, rank: int) -> Mailbox:
         return self._post.box((self.name, rank))
