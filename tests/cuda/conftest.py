@@ -144,6 +144,12 @@ def rules_are_kept(
     assert not broken, "\n".join(broken)
 
 
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the stand-in's streams do their work late, by up to some milliseconds at random."""
+    monkeypatch.setenv("STANDIN_DELAY", "0.005")
+
+
 @pytest.fixture(scope="session")
 def made(standins_library: None) -> Iterator[dict[str, "hpccomm.Communicator"]]:
     """Keep a communicator from test to test, by its way of device arrays: making it takes long.

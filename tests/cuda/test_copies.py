@@ -123,7 +123,12 @@ def test_bytes_that_did_not_come_are_wrong(monkeypatch):
 
 
 def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_path):
-    peaks = {"host": 63.0, "own": 3352.0, "peer": 450.0}
+    """A source gets access to its peer, which it may have already (704): nvbandwidth's writes, in the source's context."""
+    peaks, asked = {"host": 63.0, "own": 3352.0, "peer": 450.0}, []
+
+    def enable(peer):
+        asked.append((runtime.getDevice(), peer))
+        raise runtime.CUDARuntimeError(704)
 
     def path(one, other):
         kind = "host" if other is None else "own" if one == other else "peer"
@@ -131,10 +136,11 @@ def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_pat
 
     monkeypatch.setattr(library, "path", path)
     monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))
-    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", lambda peer: None)
+    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", enable)
     file = tmp_path / "links.h5"
     status, out, err = called("perf", "copy", "-b", "1M", "-n", "1", "--output", str(file))
     assert status == 0, err
+    assert set(asked) == {(0, 1), (1, 0)}
     (run,) = reader.read(file)
     for row, (what, where, _, rest) in zip(run.rows, rows(out), strict=True):
         if where.startswith("GPU 1 to GPU 0"):
@@ -143,16 +149,3 @@ def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_pat
         kind = {"device_copy": "own", "device_to_device": "peer"}.get(what, "host")
         share = f"{row.busbw / peaks[kind]:.0%}"
         assert rest == [share, f"path of {kind}: {peaks[kind]:g} GB/s"]
-
-
-def test_a_source_gets_access_to_its_peer(monkeypatch, two):
-    """nvbandwidth's writes: the context is the source's. Access that is there already is no fault (704)."""
-    asked = []
-
-    def enable(peer):
-        asked.append((runtime.getDevice(), peer))
-        raise runtime.CUDARuntimeError(704)
-
-    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", enable)
-    assert called("perf", "copy", "-b", "4K", "-n", "1")[0] == 0
-    assert set(asked) == {(0, 1), (1, 0)}

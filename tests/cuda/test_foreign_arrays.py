@@ -42,12 +42,6 @@ class LikeJax:
         return self.values.__dlpack__()
 
 
-@pytest.fixture
-def late(monkeypatch):
-    """Have the stand-in's streams do their work late, by up to some milliseconds at random."""
-    monkeypatch.setenv("STANDIN_DELAY", "0.005")
-
-
 def made_late(comm):
     """Return an array whose contents come late, on the library's own stream."""
     x = cupy.zeros(1000)

@@ -35,51 +35,38 @@ def ability(version=23203, capability=90, functions=EVERYTHING):
 # What NCCL does as it is meant.
 
 
-def test_trap_nccl_has_no_bitwise_and_of_complex_only_sums():
-    can = ability()
-    for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
-        assert reduction(op, np.dtype(np.int32), can) is None
-    complex64 = np.dtype(np.complex64)
-    assert reduction(ReduceOp.PROD, complex64, can) is None
-    found = reduction(ReduceOp.SUM, complex64, can)
-    assert found is not None
-    assert (found.datatype, found.width) == (7, 2)
+SUM = ReduceOp.SUM
+OLD, OTHER = {"version": 22307}, {"capability": 89}
+REDUCED = [
+    # op, dtype, NCCL, its number of a dtype and how many elements it takes for one (None: it does not)
+    *((op, "i4", {}, None) for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)),
+    *((SUM, dtype, {}, None) for dtype in ("i2", "u2")),
+    (SUM, "c8", {}, (7, 2)),
+    (ReduceOp.PROD, "c8", {}, None),
+    *(
+        (SUM, dtype, how, None if how else (number, 1))
+        for dtype, number in ((dtypes.FLOAT8_E4M3FN, 10), (dtypes.FLOAT8_E5M2, 11))
+        for how in ({}, OLD, OTHER)  # from 2.24 on, on devices that reduce it
+    ),
+    # A factor has the width of the datatype; real and imaginary parts have it alike.
+    *(
+        (premul_sum(3), *each)
+        for each in (("i1", {}, (0, 1)), ("u8", {}, (5, 1)), ("f4", {}, (7, 1)))
+    ),
+    (premul_sum(1 / 3), "f2", {}, (6, 1)),
+    *((premul_sum(factor), "f2", {}, None) for factor in (1e6, 1e-9)),  # which it does not hold
+    (premul_sum(0.5), "c16", {}, (8, 2)),
+    (premul_sum(1j), "c8", {}, None),
+    (premul_sum(2), "f4", {"functions": frozenset()}, None),
+]
 
 
-def test_trap_nccl_has_no_16_bit_integers():
-    for dtype in (np.int16, np.uint16):
-        assert reduction(ReduceOp.SUM, np.dtype(dtype), ability()) is None
-
-
-def test_trap_float8_from_2_24_on_devices_that_reduce_it():
-    for dtype, number in ((dtypes.FLOAT8_E4M3FN, 10), (dtypes.FLOAT8_E5M2, 11)):
-        found = reduction(ReduceOp.SUM, dtype, ability())
-        assert found is not None
-        assert found.datatype == number
-        assert reduction(ReduceOp.SUM, dtype, ability(version=22307)) is None
-        assert reduction(ReduceOp.SUM, dtype, ability(capability=89)) is None
-        moved = Signature("broadcast", dtype, (4,), root=0)
-        assert collectives.algorithms(moved, ability(version=22307)) == ("native", "ring")
-
-
-def test_trap_premul_sum_takes_its_scalar_at_the_width_of_the_datatype():
-    for dtype in (np.int8, np.uint64, np.float16, np.float32, np.float64):
-        found = reduction(premul_sum(3), np.dtype(dtype), ability())
-        assert found is not None
-        assert found.factor is not None
-        assert found.factor.dtype == dtype
-    found = reduction(premul_sum(0.5), np.dtype(np.complex128), ability())
-    assert found is not None
-    assert found.factor is not None
-    assert found.factor.dtype == np.float64  # real and imaginary parts alike
-    assert reduction(premul_sum(1j), np.dtype(np.complex64), ability()) is None
-    assert reduction(premul_sum(2), FLOAT32, ability(functions=frozenset())) is None
-
-
-@pytest.mark.parametrize("factor", [1e6, 1e-9])
-def test_a_factor_that_a_narrow_float_does_not_hold_is_not_for_nccl(factor):
-    assert reduction(premul_sum(factor), np.dtype(np.float16), ability()) is None
-    assert reduction(premul_sum(1 / 3), np.dtype(np.float16), ability()) is not None
+@pytest.mark.parametrize(("op", "dtype", "how", "taken"), REDUCED)
+def test_trap_what_nccl_reduces_and_as_what(op, dtype, how, taken):
+    found = reduction(op, np.dtype(dtype), ability(**how))
+    assert (found and (found.datatype, found.width)) == taken
+    if found is not None and op is not SUM:
+        assert found.factor.dtype == np.zeros(0, dtype).real.dtype
 
 
 def test_trap_tree_exists_for_all_reduce_alone():
@@ -90,16 +77,18 @@ def test_trap_tree_exists_for_all_reduce_alone():
         call = Signature(collective, FLOAT32, counts, counts, uniform=uniform, op=op, root=0)
         return collectives.algorithms(call, ability())
 
-    assert names("all_reduce", ReduceOp.SUM) == ("native", "ring", "tree")
+    assert names("all_reduce", SUM) == ("native", "ring", "tree")
     for collective in ("reduce", "reduce_scatter"):
-        assert names(collective, ReduceOp.SUM) == ("native", "ring")
+        assert names(collective, SUM) == ("native", "ring")
     for collective in ("broadcast", "all_gather"):
         assert names(collective) == ("native", "ring")
     for collective in ("all_to_all", "gather", "scatter"):
         assert names(collective) == ("native",)
         assert names(collective, uniform=False) == ()  # messages of hpccomm's, in one group
     assert names("all_gather", uniform=False) == ("native",)
-    assert names("scan", ReduceOp.SUM) == names("barrier") == ()
+    moved = Signature("broadcast", np.dtype(dtypes.FLOAT8_E5M2), (4,), root=0)
+    assert collectives.algorithms(moved, ability(**OLD)) == ("native", "ring")
+    assert names("scan", SUM) == names("barrier") == ()
     assert names("all_reduce", np.add) == ()
 
 

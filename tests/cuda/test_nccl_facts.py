@@ -10,7 +10,6 @@ import pytest
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.facts import Facts, mine, shared_gpus, unfit, unpacked, version_text
 from hpccomm.errors import CommunicatorAborted
-from hpccomm.memory.cuda import memory
 
 
 @contextmanager
@@ -138,25 +137,24 @@ def test_trap_variables_that_nccl_reads_otherwise_are_warned_of(caplog, monkeypa
     assert any("HPCCOMM_TIMEOUT" in line for line in caplog.messages)
 
 
-def test_trap_launches_are_ordered_from_2_26_unless_the_user_says(monkeypatch):
-    monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
-    variables.order_launches(22507)
-    assert variables.LAUNCH_ORDER not in os.environ
-    variables.order_launches(22600)
-    assert os.environ[variables.LAUNCH_ORDER] == "1"
-    monkeypatch.setenv(variables.LAUNCH_ORDER, "0")
-    variables.order_launches(23203)
-    assert os.environ[variables.LAUNCH_ORDER] == "0"
-
-
-def test_trap_nccl_registers_nothing_that_is_captured_unless_the_user_says(monkeypatch):
-    """By default it does, and each rank decides by itself (NCCL 2.30, enqueue.cc:283 and transport/p2p.cc)."""
-    monkeypatch.delenv(variables.GRAPH_REGISTER, raising=False)
-    variables.register_no_captured_arrays()
-    assert variables.equal_on_all()[variables.GRAPH_REGISTER] == "0"
-    monkeypatch.setenv(variables.GRAPH_REGISTER, "1")
-    variables.register_no_captured_arrays()
-    assert variables.equal_on_all()[variables.GRAPH_REGISTER] == "1"
+@pytest.mark.parametrize(
+    ("variable", "decide", "ours", "theirs"),
+    [
+        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22507), None, "0"),
+        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22600), "1", "0"),
+        # By default each rank decides by itself (NCCL 2.30, enqueue.cc:283 and transport/p2p.cc).
+        (variables.GRAPH_REGISTER, variables.register_no_captured_arrays, "0", "1"),
+    ],
+)
+def test_trap_launches_are_ordered_and_captures_register_nothing_unless_the_user_says(
+    variable, decide, ours, theirs, monkeypatch
+):
+    monkeypatch.delenv(variable, raising=False)
+    decide()
+    assert os.environ.get(variable) == ours
+    monkeypatch.setenv(variable, theirs)
+    decide()
+    assert os.environ[variable] == theirs
 
 
 def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
@@ -198,20 +196,6 @@ def test_a_pin_that_was_given_up_holds_nothing_back(monkeypatch):
         stuck.leave()  # it came back
         assert os.environ["NCCL_ALGO"] == "Ring"
     assert os.environ["NCCL_ALGO"] == "Tree"
-
-
-def test_trap_nccl_and_cuda_aware_mpi_never_have_one_device():
-    assert memory.claim(77, memory.NCCL) == ""
-    assert memory.claim(77, memory.NCCL) == ""
-    assert "in use by NCCL" in memory.claim(77, memory.MPI)
-    assert memory.claim(78, memory.MPI) == ""
-    memory.release(77, memory.NCCL)
-    assert memory.claim(77, memory.MPI) != ""
-    memory.release(77, memory.NCCL)
-    assert memory.claim(77, memory.MPI) == ""
-    for device in (77, 78):
-        memory.release(device, memory.MPI)
-    memory.release(77, memory.MPI)  # once too often does no harm
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Making NCCL's communicators: one outcome for all ranks, under a deadline, and nothing hangs."""
 
-import os
-
 import cupy
 import numpy as np
 import pytest
 from nccl_ranks import bare, on_ranks, ranked, sound
 from until import until
 
-from hpccomm.backends.nccl import communicators
+from hpccomm.backends.nccl import communicators, libnccl
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import memory
@@ -92,16 +90,12 @@ def test_trap_ranks_without_a_gpu_each_are_told_before_nccl_is_called(
 
 
 @pytest.mark.standin
-def test_ranks_share_a_gpu_where_nccl_lets_them(monkeypatch):
+@bare(2, devices=[0, 0])
+def test_ranks_share_a_gpu_where_nccl_lets_them(rank, monkeypatch):
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-
-    def main(rank):
-        backend = rank.opened()
-        result = summed(backend)
-        backend.close()
-        return result
-
-    assert sound(on_ranks(2, main, devices=[0, 0])) == [3.0, 3.0]
+    backend = rank.opened()
+    assert summed(backend) == 3
+    backend.close()
 
 
 def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
@@ -167,40 +161,13 @@ def test_groups_and_several_communicators_of_the_same_ranks(rank):
     whole.close()
 
 
-def pinned(backend):
-    """Return what the communicators of a backend were created under, by algorithm."""
-    from standin.nccl import calls
-
-    return {
-        name: calls.find(backend._communicators.made[name].comm).algorithms.text
-        for name in ("native", "ring", "tree")
-        if name in backend._communicators.made
-    }
-
-
-@pytest.mark.usefixtures("pinned")
-@pytest.mark.standin
-@pytest.mark.parametrize("users_own", [None, "allreduce:tree,ring"])
-def test_trap_ring_and_tree_are_made_under_nccl_algo_which_is_restored(monkeypatch, users_own):
-    if users_own is None:
-        monkeypatch.delenv("NCCL_ALGO", raising=False)
-    else:
-        monkeypatch.setenv("NCCL_ALGO", users_own)
-
-    def main(rank):
-        backend = rank.opened()
-        assert not backend.native(SUM, "ring").needs.done()
-        assert [summed(backend, each) for each in ("native", "tree", "ring", "native")] == [3.0] * 4
-        assert backend.native(SUM, "ring").needs.done()
-        told = backend.reason(), pinned(backend)
-        backend.close()
-        return told
-
-    own = users_own or ""
-    reason = f"NCCL_ALGO={own} is set" if own else ""
-    made = {"native": own, "ring": "Ring", "tree": "Tree"}
-    assert sound(on_ranks(2, main)) == [(reason, made)] * 2
-    assert os.environ.get("NCCL_ALGO") == users_own
+@bare(1)
+def test_no_registered_memory_where_the_library_has_none(rank, monkeypatch):
+    monkeypatch.setattr(libnccl, "functions", lambda: None)
+    backend = rank.opened()
+    assert (backend.empty(64), backend.place(4096, 1)) == (None, None)
+    assert summed(backend) == 1.0
+    backend.close()
 
 
 @pytest.mark.usefixtures("pinned")

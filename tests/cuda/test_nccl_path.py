@@ -46,19 +46,6 @@ def test_what_only_moves_data_stays_on_the_device(comm):
     assert not way.groups
 
 
-def test_explain_tells_the_users_nccl_algo(monkeypatch):
-    monkeypatch.setenv("NCCL_ALGO", "allreduce:ring,tree")
-
-    @ranked(2)
-    def told(comm):
-        x = cupy.ones(8, np.float32)
-        assert "NCCL_ALGO=allreduce:ring,tree is set" in comm.explain("all_reduce", x).reason
-        # It has a communicator of its own.
-        assert "NCCL_ALGO" not in comm.explain("all_reduce", x, algorithm="tree").reason
-
-    told()
-
-
 @pytest.mark.standin  # CuPy's class cannot be changed
 def test_nothing_is_launched_where_there_are_no_elements(monkeypatch):
     given = []

@@ -294,16 +294,12 @@ def batch_of(comm, x):
         comm.broadcast(x)
 
 
-def all_gathered(comm, x):
-    comm.all_gather(x)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda comm, x: comm.broadcast(x),
         batch_of,
-        all_gathered,
+        lambda comm, x: comm.all_gather(x),
         lambda c, x: c.broadcast(x, async_op=True),
     ],
     ids=["call", "batch", "gather", "async"],

@@ -3,6 +3,7 @@
 The settings are ncclCollConfig_t's algSelection and forceAlgSelection, as nccl.h of 2.32.3 describes them.
 """
 
+import os
 from importlib import import_module
 
 import cupy
@@ -28,7 +29,7 @@ def selected():
 
 
 def by_algorithms(comm):
-    """Make calls by an algorithm; return how NCCL is held to it, and which communicators that took."""
+    """Make calls by an algorithm; return how NCCL is held to it, and by what NCCL_ALGO which communicators were made."""
     size = comm.size
     x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
     plan = comm.plan("all_reduce", x, algorithm="ring", out=out)
@@ -43,14 +44,20 @@ def by_algorithms(comm):
     with comm.batch():
         summed = comm.all_reduce(cupy.ones(2), algorithm="ring")
     assert summed.get().tolist() == [size] * 2
+    own = comm.explain("all_reduce", x).reason
+    assert "NCCL_ALGO=allreduce:tree is set" in own or "NCCL_ALGO" not in os.environ
     reason = comm.explain("all_reduce", x, algorithm="ring").reason
-    return reason, sorted(comm._core.lanes.device.backend._communicators.made)
+    find, made = (
+        import_module("standin.nccl.calls").find,
+        comm._core.lanes.device.backend._communicators.made,
+    )
+    return reason, {name: find(each.comm).algorithms.text for name, each in made.items()}
 
 
 def test_from_2_32_on_each_call_names_its_algorithm(selected):
     for reason, made in on_devices(2, by_algorithms):
         assert BY_CALL in reason
-        assert made == ["native"], "no communicator is made for it"
+        assert made == {"native": ""}, "no communicator is made for it"
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
     assert {kind for kind, _ in selected} == set(kinds)
     assert {text for _, text in selected} == {"Ring", "Tree"}
@@ -69,8 +76,10 @@ def test_else_a_communicator_is_pinned(selected, variables, monkeypatch):
         monkeypatch.setenv(name, value)
     for reason, made in on_devices(2, by_algorithms):
         assert BY_COMMUNICATOR in reason
-        assert made == ["native", "ring", "tree"]
+        assert "NCCL_ALGO" not in reason
+        assert made == {"native": variables.get("NCCL_ALGO", ""), "ring": "Ring", "tree": "Tree"}
     assert selected == []
+    assert os.environ.get("NCCL_ALGO") == variables.get("NCCL_ALGO")
 
 
 @ranked(2)

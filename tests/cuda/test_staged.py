@@ -1,5 +1,7 @@
 """Device arrays through pinned host memory: in parts, in order, and in memory of their own."""
 
+import threading
+
 import cupy
 import numpy as np
 import pytest
@@ -123,6 +125,7 @@ def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) 
 def test_deterministic_results_have_the_hosts_bits_whatever_the_parts(comm) -> None:
     path_of(comm)
     x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
+    assert comm.explain("all_reduce", cupy.asarray(x)).segment == PART
     expected = comm.all_reduce(x.copy(), deterministic=True)
     got = comm.all_reduce(cupy.asarray(x), deterministic=True)
     assert cupy.asnumpy(got).tobytes() == expected.tobytes()
@@ -155,25 +158,15 @@ def test_a_part_is_copied_while_the_one_before_is_communicated(comm, monkeypatch
 # Pinned memory.
 
 
-def held_up(stream):
-    """Put enough on a stream that it is not done at once; return a test whether it is."""
-    with stream:
-        # Allocated for this stream: nobody else has the memory before the stream is done with it.
-        x = cupy.empty(1000, F64)
-        for _ in range(50):
-            x.fill(1.0)  # and not x + 1, which leaves most bytes of freed memory as they are
-    return passed(stream.ptr, 0)
-
-
-@pytest.mark.standin
-def test_trap_pinned_memory_is_kept_until_the_copy_from_it_is_done(monkeypatch) -> None:
-    monkeypatch.setenv("STANDIN_DELAY", "0.01")
+def test_trap_pinned_memory_is_kept_until_the_copy_from_it_is_done() -> None:
     pool = Pool()
     block = pool.take(1000, 0)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    pool.give_back(block, held_up(stream))
-    assert pool.take(1000, 0) is not block
-    stream.synchronize()
+    held = Held(cupy.cuda.Stream(non_blocking=True))
+    pool.give_back(block, passed(held.stream.ptr, 0))
+    other = pool.take(1000, 0)
+    assert other is not block
+    held.let_go()
+    held.stream.synchronize()
     assert pool.take(1000, 0) is block
 
 
@@ -222,20 +215,19 @@ def test_what_calls_pin_together_stays_pinned(monkeypatch) -> None:
 @ranked(1, backend="loopback")
 def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first(comm) -> None:
     path = path_of(comm)
-    x, y = cupy.full(10, 1.0), cupy.full(10, 2.0)
+    x, y, *out = cupy.full(10, 1.0), cupy.full(10, 2.0), cupy.zeros(10), cupy.zeros(10)
     slow, quick = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     cupy.cuda.Device().synchronize()
-    held_up(slow)
+    held = Held(slow)
 
     def piece(array):
         return Piece(0, Span(array.data.ptr, array.size, F64))
 
     first = path.message([], [piece(x)], 5)[1].start(0, 0, slow.ptr)
     second = path.message([], [piece(y)], 5)[1].start(0, 0, quick.ptr)
-    out = [cupy.zeros(10) for _ in range(2)]
-    cupy.cuda.Device().synchronize()
     landing = [path.message([piece(each)], [], 5)[1].start(0, 0, quick.ptr) for each in out]
     under_way = [second, first, *landing]
+    threading.Timer(0.05, held.let_go).start()
     while under_way:
         under_way = [steps for steps in under_way if next(steps, None) is not None]
     quick.synchronize()  # where the results are ordered
@@ -279,17 +271,3 @@ def test_messages_match_those_of_host_arrays_and_their_sizes_are_checked(comm) -
         with pytest.raises(BufferMismatch, match="40 bytes"):
             comm.recv(device, peer)
     assert np.array_equal(cupy.asnumpy(comm.all_reduce(cupy.full(3, 2.0))), np.full(3, 4.0))
-
-
-# The choice.
-
-
-@pytest.mark.standin
-@ranked(2, backend="loopback")
-def test_the_choice_is_the_hosts_and_says_why_arrays_are_staged(comm) -> None:
-    path_of(comm)
-    choice = comm.explain("all_reduce", cupy.zeros(4 * PART, F64), algorithm="ring")
-    assert (choice.path, choice.backend, choice.algorithm) == ("staged", "loopback", "ring")
-    assert choice.segment == PART
-    assert "through pinned host memory, since " in str(choice)
-    assert comm.backends == {"host": "loopback", "cuda": "staged"}

@@ -19,20 +19,6 @@ pytestmark = pytest.mark.standin
 COUNT = 5000
 
 
-def settled_by_wait(torch, work):
-    work.wait()
-
-
-def settled_by_a_future(torch, work):
-    work.get_future().wait()
-
-
-def settled_by_a_future_and_waited_for(torch, work):
-    """Whose own stream alone is behind the copy then."""
-    work.get_future()
-    work.wait()
-
-
 def settled_elsewhere(torch, work):
     """On the stream that is current where somebody asks whether it is over."""
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -40,17 +26,14 @@ def settled_elsewhere(torch, work):
     work.wait()
 
 
-def settled_by_a_question(torch, work):
-    until(work.is_completed)
-
-
-WAYS = [
-    settled_by_wait,
-    settled_by_a_future,
-    settled_by_a_future_and_waited_for,
-    settled_elsewhere,
-    settled_by_a_question,
-]
+WAYS = {
+    "wait": lambda torch, work: work.wait(),
+    "future": lambda torch, work: work.get_future().wait(),
+    # Whose own stream alone is behind the copy then.
+    "future and wait": lambda torch, work: (work.get_future(), work.wait()),
+    "elsewhere": settled_elsewhere,
+    "question": lambda torch, work: until(work.is_completed),
+}
 
 
 @pytest.mark.parametrize("backend", ["nccl", "loopback"])  # the latter by way of the host
@@ -78,7 +61,7 @@ def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monk
         turned = torch.ones((COUNT, 2), device="cuda").t()
         works = [group.allgather([parts], [x], options), group.allreduce([turned], options)]
         while works:
-            way(torch, works.pop())
+            WAYS[way](torch, works.pop())
         other = torch.full((COUNT * comm.size,), -1.0, device="cuda")  # it goes on allocating
         sums = [each.tolist() for each in (*parts, turned)]
         assert sums == [[1.0] * COUNT, [2.0] * COUNT, [[2.0] * COUNT] * 2]
