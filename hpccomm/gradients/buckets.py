@@ -64,16 +64,17 @@ class Sample:
         each = zip(flat.bucket.parameters, flat.bucket.offsets, strict=True)
         on_host = [(p, offset) for p, offset in each if watched and p.size and not p.on_device]
         most = max(LEAST, SAMPLE // max(len(on_host), 1))
-        places = [
-            offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp)
-            for p, offset in on_host
-        ]
         self._memory = flat.memory
-        self._places = np.concatenate([np.empty(0, np.intp), *places])
-        # Which of the elements are the first of each gradient.
-        self._starts = np.cumsum([0, *(part.size for part in places)], dtype=np.intp)[:-1]
-        views = [(p.name, flat.views[p.name]) for p, _ in on_host]
-        self._gradients = [(name, place, address(place)) for name, place in views]
+        self._gradients: list[
+            tuple[str, Array, int, slice]
+        ] = []  # the last is its part of the sample
+        places, end = [np.empty(0, np.intp)], 0
+        for p, offset in on_host:
+            places.append(offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp))
+            begin, end = end, end + places[-1].size
+            place = flat.views[p.name]
+            self._gradients.append((p.name, place, address(place), slice(begin, end)))
+        self._places = np.concatenate(places)
         self._last: Array | None = None
 
     def _now(self) -> Array:
@@ -100,7 +101,7 @@ class Sample:
         Returns
         -------
         bool
-            Whether a gradient was written. Zeros, NaN and infinities that are unchanged prove nothing.
+            Whether a gradient was written.
         list of str
             The gradients that have the bits of the last result.
         list of str
@@ -114,28 +115,26 @@ class Sample:
                 return True, [], []
             if content.count(0) == len(content):  # zeros, quickly
                 return written, [], []
-        same = np.zeros(len(self._gradients), np.bool_)
-        if last is not None:
-            bits = f"u{now.itemsize}"
-            same = np.logical_and.reduceat(now.view(bits) == last.view(bits), self._starts)
-        proves = np.logical_and.reduceat(np.isfinite(now), self._starts)
-        proves &= np.logical_or.reduceat(now != 0, self._starts)
         unchanged, elsewhere = [], []
-        for (name, place, start), alike, proof in zip(
-            self._gradients, same.tolist(), proves.tolist(), strict=True
-        ):
+        for name, place, start, part in self._gradients:
             if name not in in_place:
                 continue
+            alike = last is not None and now[part].tobytes() == last[part].tobytes()
             owner = owners.get(name)
             if owner is None or owner.grad is None:
                 written |= not alike
-                if alike and proof:
+                if alike and _proves(now[part]):
                     unchanged.append(name)
-            elif owner.grad.data_ptr() == start or (proof and not alike):  # or written by hand
-                written = True
+            elif owner.grad.data_ptr() == start or (not alike and _proves(now[part])):
+                written = True  # maybe by hand
             elif _differs(name, owner, place):
                 elsewhere.append(name)
         return written, unchanged, elsewhere
+
+
+def _proves(x: Array) -> bool:
+    """Return whether elements prove something if they are unchanged: zeros, NaN and infinities do not."""
+    return bool(np.isfinite(x).all() and x.any())
 
 
 def elsewhere(owners: Mapping[str, Any], views: Mapping[str, Array]) -> list[str]:

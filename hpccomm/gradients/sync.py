@@ -267,8 +267,7 @@ class GradientSync(Hinting):
         CommunicationError
             If the reduction fails or its deadline passes.
         """
-        if self._ended is not None:
-            raise self._ended
+        self._check_alive()
         if self._open:
             raise UsageError("gradients were marked by ready() in this step; end it by wait()")
         buckets, frozen = self._buckets, self._model.settings.frozen
@@ -373,6 +372,7 @@ class GradientSync(Hinting):
             If the number does not fit, ``op`` is another, or a reduction has started; on every rank, if all
             weights are 0.
         """
+        self._check_alive()
         op = self._model.settings.op
         if op != "weighted":
             raise UsageError(f"a weight is given, and op is {op!r}; take 'weighted'")
@@ -480,11 +480,14 @@ class GradientSync(Hinting):
             self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
         return there
 
+    def _check_alive(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
     def _check_between(self) -> None:
         """Raise if a step is under way, or none can follow."""
         entered()
-        if self._ended is not None:
-            raise self._ended
+        self._check_alive()
         if self._open:
             raise UsageError("a step is under way; call wait() first")
 

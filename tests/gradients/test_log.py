@@ -136,7 +136,7 @@ def test_steps_that_raise_have_their_line_and_failed_makings_leave_nothing(tmp_p
         sync.sync({"a\0": np.ones(8), "b": np.ones(8)})
         sync.configure(op="sum")
         sync.close()
-        for late in (sync.sync, sync.zero, lambda: sync.ready("b")):
+        for late in (sync.sync, sync.zero, lambda: sync.ready("b"), lambda: sync.weigh(1)):
             with pytest.raises(UsageError, match="was closed"):
                 late()
 
