@@ -12,6 +12,7 @@ from torch.futures import Future
 from hpccomm.errors import UsageError
 from hpccomm.gradients import Bucket, Channel, Compressor, Exchange, Parameter, reducer
 from hpccomm.gradients.agreement import RankGroup
+from hpccomm.gradients.layout import scale
 from hpccomm.gradients.reducer import Worker
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
@@ -76,12 +77,13 @@ class CompressedBuckets:
         exchange = self._exchange
         assert exchange is not None
         with WAITING:
-            channel = self._channels.get(bucket)
-            if channel is None:
-                channel = self._channels[bucket] = self._compressor.channel(bucket)
+            if bucket not in self._channels:
+                # After the first step, DistributedDataParallel makes its buckets anew, and never comes back to the old.
+                kept = {each: x for each, x in self._channels.items() if each.index != bucket.index}
+                self._channels = kept | {bucket: self._compressor.channel(bucket)}
             x = array(tensor, reduced=True)
-            channel.reduce(x, exchange)
-        x /= x.dtype.type(exchange.size)
+            self._channels[bucket].reduce(x, exchange)
+        scale(x, 1 / exchange.size)
         return tensor
 
 

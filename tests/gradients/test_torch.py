@@ -1,12 +1,15 @@
 """PyTorch's parameters and gradients in host memory."""
 
+import gc
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpccomm import Communicator, UsageError
-from hpccomm.gradients import GradientSync, ShardedOptimizer, sgd
+from hpccomm.gradients import Bucket, GradientSync, ShardedOptimizer, sgd
 from hpccomm.testing import run_ranks
 
 torch = pytest.importorskip("torch")
@@ -231,3 +234,38 @@ def test_gradients_that_are_copied_by_hand_may_be_the_same_in_every_step() -> No
 def test_ways_that_keep_the_gradients_where_they_belong_train_alike() -> None:
     weights = {each for way in RIGHT for each in run_ranks(2, trained, way)}
     assert len(weights) == 1
+
+
+class Kept:
+    """A compressor that sends nothing, and knows which of its channels are still there."""
+
+    memory_bytes = 0
+
+    def __init__(self) -> None:
+        self.channels: Any = weakref.WeakSet()
+
+    def channel(self, bucket: Bucket) -> "Kept":
+        made = Kept()
+        self.channels.add(made)
+        return made
+
+    def reduce(self, x: Any, exchange: Any) -> None:
+        """Leave the gradients as they are."""
+
+
+def test_the_hook_of_ddp_divides_narrow_sums_by_any_number_of_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """bfloat16 has no 257, and took it for 256."""
+    from hpccomm.torch import hooks
+
+    many = SimpleNamespace(rank=0, size=257, abort=lambda: None)
+    monkeypatch.setattr(hooks, "duplicate", lambda state: many)
+    compressor = Kept()
+    hook = hooks.ddp_comm_hook(compressor)
+    for size in (4, 6):  # made anew after the first step
+        x = torch.full((size,), 384.0, dtype=torch.bfloat16)
+        of_ddp = SimpleNamespace(buffer=lambda: x, gradients=lambda: [x], index=lambda: 0)  # noqa: B023
+        assert (hook(None, of_ddp).wait() == 1.4921875).all()  # the nearest to 384 / 257
+        gc.collect()
+        assert len(compressor.channels) == 1
