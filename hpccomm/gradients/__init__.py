@@ -11,7 +11,7 @@ A gradient goes one way: ready, reduced with its bucket, checked and handed back
 - `layout`: which gradient lies in which bucket, and the memory of one.
 - `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, and
   whether results are missing or not finite. `reducer`: how a bucket is reduced, in which order and thread.
-- `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost.
+- `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost, and their log.
 - `sharded`: an optimiser whose state is divided among the ranks. `local_steps`: ranks that train on their own, and average
   now and then. `updates`: the update rules of both.
 """

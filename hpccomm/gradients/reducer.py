@@ -58,15 +58,19 @@ class Worker:
         return self._thread is not None and self._thread.is_alive()
 
     def submit(self, job: Job) -> bool:
-        """Have a job done, which must not raise. Does not block. Return False if the program has ended."""
+        """Have a job done, which must not raise. Does not block. Return False if no thread can do it."""
         if leaving():
             return False
         if self._thread is None:
             # A daemon: the interpreter waits for all other threads before it runs exit functions.
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=_work, args=(self._jobs,), name="hpccomm gradients", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # a process may have too little address space
+                return False
+            self._thread = thread
             weakref.finalize(self, self._jobs.put, None).atexit = False
         self._jobs.put(job)
         return True

@@ -454,20 +454,20 @@ class GradientSync(Hinting):
         if not reduced:
             return False
         self._micro_steps, buckets.factor, self._reduced = 0, None, True
-        there = False  # also if this raises
+        has_results = False  # also if this raises
         try:
-            there = buckets.check()
+            has_results = buckets.check()
         finally:
-            record.log_step(skipped=not there)
+            record.log_step(skipped=not has_results)
             if (recording := trace()) is not None:
                 recording.step()
-        if not there:
+        if not has_results:
             record.skipped += 1
             buckets.clear()
         buckets.hand_back()
-        if not there:
+        if not has_results:
             self._forget()
-        self._scale.step(finite=there)
+        self._scale.step(finite=has_results)
         if settings.check_every and not record.steps % settings.check_every:
             self._compare()
         if settings.order == "ready" and self._readiness is None:
@@ -478,7 +478,7 @@ class GradientSync(Hinting):
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
             self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
-        return there
+        return has_results
 
     def _check_alive(self) -> None:
         if self._ended is not None:

@@ -184,6 +184,26 @@ def test_at_the_exit_of_the_program_the_caller_reduces_and_nothing_is_waited_for
         assert "hpccomm gradients" not in threads
 
 
+def test_the_caller_reduces_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name == "hpccomm gradients":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+    def body(comm: Communicator) -> None:
+        sync = small(comm, 3)
+        for name in sync.gradients:
+            sync.ready(name, np.ones(3))
+        assert (sync.wait_for("p0") == 2).all()
+        sync.wait()
+
+    run_ranks(2, body)
+
+
 def test_a_fork_while_the_other_thread_reduces_cannot_train() -> None:
     def body(comm: Communicator) -> int:
         begun, forked = threading.Event(), threading.Event()
