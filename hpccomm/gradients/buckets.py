@@ -77,12 +77,11 @@ class Sample:
         self._places = np.concatenate(places)
         self._last: Array | None = None
 
-    def _now(self) -> Array:
-        return self._memory.take(self._places, mode="clip")  # which needs no buffer
-
     def remember(self, in_place: Collection[str]) -> None:
         """Take the content of the bucket for results. Without gradients `in_place`, it counts as written."""
-        self._last = self._now() if in_place and self._gradients else None
+        self._last = None
+        if in_place and self._gradients:
+            self._last = self._memory.take(self._places, mode="clip")  # which needs no buffer
 
     def compare(
         self, in_place: Collection[str], owners: Mapping[str, Any], *, written: bool
@@ -109,7 +108,7 @@ class Sample:
         """
         if not self._gradients or (written and not owners):
             return True, [], []
-        now, last = self._now(), self._last
+        now, last = self._memory.take(self._places, mode="clip"), self._last
         if not owners:
             if last is None or (content := now.tobytes()) != last.tobytes():  # as in most steps
                 return True, [], []

@@ -155,8 +155,8 @@ class BucketReduction:
         What the result has to be divided by.
     deferred : bool
         Whether `start` returns before the reduction is done, so that `finish` must wait for it.
-    left : int
-        Gradients that are not ready.
+    gradients, left : int
+        How many there are, and how many are not ready.
     span : (float, float) or None
         When it began and ended, as ``time.perf_counter`` counts.
     wire_nbytes : int
@@ -172,17 +172,13 @@ class BucketReduction:
         self.op, self.divisor = operation(group, flat.bucket.kind, settings)
         self.wire_nbytes = 0
         self.seconds = self.hidden_seconds = 0.0
-        self.begin()
+        self.gradients = self.left = len(flat.views)
+        self.span: Span | None = None
 
     @property
     def memory_bytes(self) -> int:
         """The state of a compressor, in bytes."""
         return 0
-
-    def begin(self) -> None:
-        """Begin a step."""
-        self.left = len(self.flat.views)
-        self.span: Span | None = None
 
 
 class PlannedReduction(BucketReduction):
@@ -342,7 +338,7 @@ class Reducer:
         """Begin a step."""
         with self._turn:  # the thread may still look whether there is something to do
             for each in self.each:
-                each.begin()
+                each.left, each.span = each.gradients, None
             self._waiting = list(range(len(self.each)))
             self._ready: set[int] = set()
             self._closing = False
