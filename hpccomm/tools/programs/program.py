@@ -15,7 +15,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
@@ -352,11 +352,18 @@ def _alone(
     taken: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return what the events of queues would have taken without others on their ranks at the same time."""
+    queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0))
+    queued = queued[np.argsort(start[queued], kind="stable")]
+    ends = start[queued] + taken[queued]
+    if (start[queued][1:] >= np.maximum.accumulate(ends)[:-1]).all():
+        return taken
     members = members_of(len(events), rows["event"], rows["rank"])
     alone, under_way, before = taken.copy(), set[int](), 0.0
-    queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0)).tolist()
-    ends = [((start[each] + taken[each]).item(), 0, each) for each in queued]
-    for now, begins, event in sorted([*ends, *((start[each].item(), 1, each) for each in queued)]):
+    happening = [
+        *zip(ends.tolist(), repeat(0), queued.tolist()),
+        *zip(start[queued].tolist(), repeat(1), queued.tolist()),
+    ]
+    for now, begins, event in sorted(happening):
         if len(under_way) > 1 and now > before:
             for each, speed in speeds(members, under_way).items():
                 alone[each] -= (now - before) * (1 - speed)
@@ -399,6 +406,8 @@ def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.v
         rows["kind"][calls] = BESIDE
         rows["kind"][inside & (rows["kind"] == START)] = BESIDE
         rows["compute"] = np.maximum(rows["at"] + shift - before, 0) * 1e-9
+        if not beside.any():
+            break
         rows = rows[~(beside & (rows["kind"] == WAIT))]
     return rows
 

@@ -110,11 +110,11 @@ def score(
     reasons = [_unfit(each, recording.groups) for each in recording.signatures]
     lost = np.array([each is not None for each in reasons])[acts["signature"][made]]
     lost = _spread(program, recording, made, call, lost | (calls["failed"][acts["call"][made]] > 0))
-    left_out = Counter(
-        f"{recording.signatures[each].operation}: "
-        + (reasons[each] or "not of these steps on all of its ranks")
-        for each in acts["signature"][made[firsts[lost[firsts]]]].tolist()
-    )
+    left_out = Counter[str]()
+    missing = np.unique(acts["signature"][made[firsts[lost[firsts]]]], return_counts=True)
+    for each, count in zip(*(part.tolist() for part in missing), strict=True):
+        why = reasons[each] or "not of these steps on all of its ranks"
+        left_out[f"{recording.signatures[each].operation}: {why}"] += count
     # A call with several messages has an act for each of them. It is made once.
     kept = ends | ((acts["kind"] == WAIT) & ~np.isin(acts["call"], acts["call"][made[lost]]))
     kept[made[firsts[~lost[firsts]]]] = True
