@@ -73,8 +73,8 @@ SMALL = 4096
 MOST_ACTS = 20_000
 """The most acts of a model of several steps."""
 
-WHOLE = 5
-"""Times that number: the most acts of a step that is modelled whole."""
+WHOLE = 100_000
+"""The most acts of one step that is modelled whole."""
 
 PIECES = 16
 """Pieces of a longer step that are modelled, as of a recording without steps."""
@@ -132,7 +132,7 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     """Return the model of a recorded program.
 
     It has neighboring steps whose mean is the median, so that noise averages out. `most` acts limit their number. A
-    step of more than `WHOLE` times as many, such as a recording without steps, is modelled by `PIECES` of it.
+    step of more than `WHOLE`, such as a recording without steps, is modelled by `PIECES` of it.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     means = (sums[number:] - sums[:-number]) / number
     first = int(np.argmin(np.abs(means - np.median(taken))))
     bounds = steps.bounds[first : first + number + 1]
-    if each <= WHOLE * most:
+    if each <= WHOLE:
         return modelled(recording, bounds)
-    part = WHOLE * most / each
+    part = WHOLE / each
     return joined([modelled(recording, each) for each in _pieces(bounds, part)], part)
 
 

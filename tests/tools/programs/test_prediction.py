@@ -9,6 +9,7 @@ from programs_made import error, message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
 from hpccomm.results.recording import ASYNC, RecordedGroup, collectives
+from hpccomm.tools.programs import program
 from hpccomm.tools.programs.program import (
     ACT,
     BLOCK,
@@ -84,7 +85,7 @@ def test_the_model_of_a_recording_has_its_times():
     assert error(found) < 1e-9
 
 
-def test_a_recording_without_steps_is_modelled_by_pieces():
+def test_a_recording_without_steps_is_modelled_by_pieces(monkeypatch):
     chance = np.random.default_rng(1)
     calls, now = [[], []], 0
     for number in range(1, 3001):
@@ -97,7 +98,9 @@ def test_a_recording_without_steps_is_modelled_by_pieces():
     recording = made(calls)
     found = steps(recording, collectives(recording))
     assert len(found) == 1
-    whole, pieces = model(recording, found), model(recording, found, 100)
+    whole = model(recording, found)
+    monkeypatch.setattr(program, "WHOLE", 500)
+    pieces = model(recording, found)
     assert len(whole.acts) == 6002
     assert len(pieces.acts) == pytest.approx(500, rel=0.2)
     assert pieces.steps == pytest.approx(500 / 6000)
