@@ -110,5 +110,5 @@ def versions() -> str:
     """Return the device and the libraries that figures belong to, as text."""
     import cupy
 
-    device, nccl = identify(cupy.cuda.Device().id), libnccl.binding().get_version()
+    device, nccl = identify(cupy.cuda.Device().id), libnccl.version()
     return f"{device.name}, NCCL {nccl}, CuPy {cupy.__version__}, driver {device.driver}"

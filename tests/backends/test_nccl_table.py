@@ -18,7 +18,7 @@ import pytest
 import wheels
 
 from hpccomm.backends.nccl import collectives, libnccl
-from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, CommConfig
+from hpccomm.backends.nccl.libnccl import FUNCTIONS, CallConfig, comm_config
 from hpccomm.contracts.variables import config_fields
 from hpccomm.contracts.variables import members as known_fields
 
@@ -112,7 +112,7 @@ def agree(found: dict[str, str]) -> None:
     }  # fmt: skip
     assert {name: int(found[f"={name}"]) for name in numbers} == numbers
     for kind, name, since in (
-        (CommConfig, "ncclConfig_t", libnccl.ORDER_SINCE),
+        (comm_config(), "ncclConfig_t", libnccl.ORDER_SINCE),
         (CallConfig, "ncclCollConfig_t", libnccl.CALL_CONFIG_SINCE),
     ):
         own, theirs = list(kind._fields_), members(found[name])

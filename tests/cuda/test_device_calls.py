@@ -12,7 +12,7 @@ from until import until
 
 import hpccomm
 from hpccomm.backends.nccl import libnccl
-from hpccomm.backends.nccl.own_binding import RawCommunicator
+from hpccomm.backends.nccl.libnccl import RawCommunicator
 
 cupy = pytest.importorskip("cupy")
 

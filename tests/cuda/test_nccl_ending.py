@@ -13,7 +13,7 @@ from nccl_ranks import bare, on_ranks, sound
 from hpccomm.errors import PeerLost, UsageError
 from hpccomm.memory.cuda import memory
 
-nccl = pytest.importorskip("cupy.cuda.nccl")
+pytest.importorskip("cupy.cuda.nccl")
 
 runtime = cupy.cuda.runtime
 COUNT = 1000

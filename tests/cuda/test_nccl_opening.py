@@ -12,7 +12,7 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAb
 from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 
-nccl = pytest.importorskip("cupy.cuda.nccl")
+pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
 SUM = Signature("all_reduce", FLOAT32, (1,), op=ReduceOp.SUM, in_place=True)
@@ -58,7 +58,7 @@ def never_asked(monkeypatch):
     def ask():
         raise AssertionError("NCCL was called")
 
-    monkeypatch.setattr(nccl, "get_unique_id", ask)
+    monkeypatch.setattr(libnccl, "unique_id", ask)
 
 
 @pytest.mark.standin
@@ -113,9 +113,9 @@ def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
 
 def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(monkeypatch):
     def ask():
-        raise nccl.NcclError(2)
+        raise libnccl.NcclError(2)
 
-    monkeypatch.setattr(nccl, "get_unique_id", ask)
+    monkeypatch.setattr(libnccl, "unique_id", ask)
     why = the_same(on_ranks(3, refused, timeout=LONG))
     assert "rank 0 gets no unique id" in why
 

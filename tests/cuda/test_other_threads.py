@@ -68,9 +68,6 @@ CONTEXTS = """
 import threading
 import hpccomm
 from standin import devices
-from standin.nccl import library
-from hpccomm.backends.nccl import libnccl
-libnccl.functions = lambda: library.library
 cupy.cuda.runtime.setDevice(1)
 x, y, stream = cupy.ones(200000), cupy.zeros(200000), cupy.cuda.Stream(non_blocking=True)
 

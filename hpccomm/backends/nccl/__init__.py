@@ -1,8 +1,8 @@
-"""The backend on NCCL, through CuPy: moves device arrays. `hpccomm.communicator.creation` opens it.
+"""The backend on NCCL: moves device arrays. `hpccomm.communicator.creation` opens it.
 
 - `opening` compares the `facts` of all ranks, and creates the backend or borrows the program's communicator.
 - `backend` joins the parts: NCCL's `communicators` and its `collectives`.
-- `libnccl` calls the library, by CuPy's binding or by hpccomm's (`own_binding`). `variables` reads NCCL's variables.
+- `libnccl` calls the library. `variables` reads NCCL's variables.
 
 CuPy is not imported before a communicator that may use device arrays is made.
 """

@@ -8,7 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from hpccomm.backends.nccl import collectives, libnccl, variables
@@ -22,8 +22,7 @@ from hpccomm.backends.nccl.communicators import (
     SetupRanks,
 )
 from hpccomm.backends.nccl.facts import Facts
-from hpccomm.backends.nccl.libnccl import NcclGroup
-from hpccomm.backends.nccl.own_binding import RawCommunicator, SelectingCalls, shrunk
+from hpccomm.backends.nccl.libnccl import NcclGroup, RawCommunicator, shrunk
 from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import HpccommError, UsageError
@@ -204,7 +203,7 @@ class NcclBackend:
         Its ranks; their devices are claimed for NCCL.
     facts : tuple of Facts
         Of each rank.
-    native : NcclCommunicator or RawCommunicator
+    native : RawCommunicator
         NCCL's communicator of these ranks.
 
     Attributes
@@ -225,7 +224,9 @@ class NcclBackend:
 
     name = "nccl"
 
-    def __init__(self, ranks: SetupRanks, facts: tuple[Facts, ...], native: Any) -> None:
+    def __init__(
+        self, ranks: SetupRanks, facts: tuple[Facts, ...], native: RawCommunicator
+    ) -> None:
         self.rank = ranks.rank
         self.size = ranks.size
         self.device = ranks.device
@@ -240,13 +241,11 @@ class NcclBackend:
         )
         # A communicator shrunk from the program's own might share its memory, by the program's
         # settings.
-        own = not getattr(native, "borrowed", False)
-        self.shrinkable = own and "ncclCommShrink" in self.ability.functions
+        self.shrinkable = not native.borrowed and "ncclCommShrink" in self.ability.functions
         self._ranks = ranks
         self._communicators = Communicators(ranks, native)
         self._registry = Registry(ranks.device)
         self._group = NcclGroup()
-        self._send, self._recv = native.send, native.recv
         self._claimed = True
 
     # Calls.
@@ -263,14 +262,14 @@ class NcclBackend:
         """Return NCCL's own call by one of `algorithms`. Local."""
         if self.size == 1:
             return DeviceImplementation(collectives.copying(call, self.device))
-        bind = collectives.bind(call, self.ability)
+        bind = partial(collectives.bind, call, self.ability)
         communicators, owned = self._communicators, self._communicators.made
         if algorithm == NATIVE:
             registered = cache(lambda: bind(owned[REGISTERED]))
             return DeviceImplementation(bind(communicators.native), registered=registered)
         # NCCL_ALGO limits the algorithms of a communicator, except of one with a pinned algorithm.
         if collectives.selectable(call, self.ability) and not self.reason():
-            selecting = bind(SelectingCalls(communicators.native, PINNED[algorithm]))
+            selecting = bind(communicators.native, PINNED[algorithm])
             return DeviceImplementation(selecting, how="each call names it to NCCL")
         needs = Preparation(lambda: algorithm in owned, lambda: communicators.make(algorithm))
         # Its communicator need not exist before the first launch.
@@ -283,14 +282,13 @@ class NcclBackend:
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
         """Put messages on the stream that run at the same time. Never blocks the host."""
-        send, recv = self._send, self._recv
+        library, communicator = libnccl.functions(), self._communicators.native.comm
         with self._group:
-            for peer, data in receives:
-                if data.elements:
-                    recv(data.pointer, data.nbytes, INT8, peer, stream)
-            for peer, data in sends:
-                if data.elements:
-                    send(data.pointer, data.nbytes, INT8, peer, stream)
+            for function, pieces in ((library.ncclRecv, receives), (library.ncclSend, sends)):
+                for peer, data in pieces:
+                    if data.elements:
+                        given = data.pointer, data.nbytes, INT8, peer, communicator, stream
+                        libnccl.check(function(*given))
 
     def group(self) -> NcclGroup:
         """Issue the calls and exchanges of the block together at its end, also if it raises."""

@@ -1,16 +1,14 @@
 """NCCL's own collectives, which `hpccomm.calls.on_device` launches, and its reductions where the meaning is hpccomm's.
 
-A call takes two steps. The look-up of a signature, done once, gives a function that binds it to a
-communicator. The resulting launch is called with addresses and a stream, and goes straight into
-NCCL. Collectives that only move data move it as bytes, so that they take every dtype.
+A call is bound to a communicator once. The resulting launch is called with addresses and a stream, and goes straight
+into NCCL. Collectives that only move data move it as bytes, so that they take every dtype.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import ml_dtypes
@@ -19,13 +17,14 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.backends.nccl import libnccl
-from hpccomm.backends.nccl.libnccl import NcclGroup
+from hpccomm.backends.nccl.libnccl import NcclGroup, RawCommunicator
 from hpccomm.contracts.device import Launch
 from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.memory.cuda.memory import copy
 from hpccomm.memory.cuda.streams import on_device
 from hpccomm.reductions import Op, PremulSum, ReduceOp
+from hpccomm.schedules.algorithms.partition import offsets
 
 # Numbers of nccl.h. CuPy exports all except float8; they are part of NCCL's binary interface.
 INT8, UINT8, INT32, UINT32, INT64, UINT64 = range(6)
@@ -124,7 +123,12 @@ class Reduction:
 
 
 def reduction(op: Op | None, dtype: DType, ability: Ability) -> Reduction | None:
-    """Return NCCL's reduction with hpccomm's meaning of `op` on `dtype`; None without one."""
+    """Return NCCL's reduction with hpccomm's meaning of `op` on `dtype`; None without one.
+
+    Without an operation data only move, as bytes.
+    """
+    if op is None:
+        return Reduction(INT8, dtype.itemsize, SUM)
     if dtype == dtypes.BOOL:
         known = _OF_BOOL.get(op)
         return None if known is None else Reduction(UINT8, 1, known)
@@ -171,7 +175,9 @@ def _factor(factor: complex, dtype: DType) -> NDArray[Any] | None:
 
 
 @contextmanager
-def _premultiplied(communicator: Any, factor: NDArray[Any], datatype: int) -> Iterator[int]:
+def _premultiplied(
+    communicator: RawCommunicator, factor: NDArray[Any], datatype: int
+) -> Iterator[int]:
     library = libnccl.functions()
     op = ctypes.c_int()
     libnccl.check(
@@ -189,9 +195,6 @@ def _premultiplied(communicator: Any, factor: NDArray[Any], datatype: int) -> It
         library.ncclRedOpDestroy(op.value, communicator.comm)
 
 
-Bind = Callable[[Any], Launch]
-"""``bind(communicator)`` gives the launch over it."""
-
 PINNABLE = {
     "all_reduce": ("ring", "tree"),
     "broadcast": ("ring",),
@@ -202,20 +205,31 @@ PINNABLE = {
 """Algorithms that NCCL can be held to. Tree exists for all-reduce alone. Collectives that consist of
 messages have no algorithm."""
 
+_EQUAL = {
+    "all_reduce": "ncclAllReduce",
+    "broadcast": "ncclBroadcast",
+    "reduce": "ncclReduce",
+    "all_gather": "ncclAllGather",
+    "reduce_scatter": "ncclReduceScatter",
+    "all_to_all": "ncclAlltoAll",
+    "gather": "ncclGather",
+    "scatter": "ncclScatter",
+}
+"""NCCL's functions on equal blocks; the last three from 2.28 on."""
+
+_UNEVEN = {"all_gather": "ncclBroadcast", "reduce_scatter": "ncclReduce"}
+"""NCCL's functions that move the block of one rank, of which a group has all. What consists of messages is one of
+hpccomm's schedules."""
+
 
 def algorithms(call: Signature, ability: Ability) -> tuple[str, ...]:
     """Return the names of NCCL's algorithms for a call, its own choice first; or none."""
-    if call.collective in _SINCE_2_28:
-        return (
-            ("native",)
-            if call.uniform and _SINCE_2_28[call.collective] in ability.functions
-            else ()
-        )
+    name = (_EQUAL if call.uniform else _UNEVEN).get(call.collective)
     factor_of_one = ability.size == 1 and isinstance(call.op, PremulSum)  # which changes the data
     if (
         factor_of_one
-        or (call.collective, call.uniform) not in _MAKERS
-        or _elements(call, ability) is None
+        or name not in ability.functions
+        or reduction(call.op, call.dtype, ability) is None
     ):
         return ()
     return ("native", *(PINNABLE.get(call.collective, ()) if call.uniform else ()))
@@ -223,33 +237,70 @@ def algorithms(call: Signature, ability: Ability) -> tuple[str, ...]:
 
 def selectable(call: Signature, ability: Ability) -> bool:
     """Tell whether each call can name its algorithm, on a communicator that is pinned to none."""
-    name = "".join(word.title() for word in call.collective.split("_"))
-    return call.collective in PINNABLE and f"nccl{name}Config" in ability.functions
+    return f"{_EQUAL[call.collective]}Config" in ability.functions
 
 
-def bind(call: Signature, ability: Ability) -> Bind:
-    """Return the function that binds a call to a communicator. The call must have `algorithms`.
+def bind(
+    call: Signature, ability: Ability, communicator: RawCommunicator, algorithm: str = ""
+) -> Launch:
+    """Return the launch of a call over a communicator. The call must have `algorithms`.
+
+    With NCCL's name of an algorithm each call names it to NCCL; the call must be `selectable`.
 
     A premultiplied sum is an operation of one communicator, made for each call. NCCL copies its
     data, so that the operation may be destroyed once the call has returned, also in a group.
     """
-    name = _SINCE_2_28.get(call.collective)
-    if name is not None:
-        return partial(_by_ctypes, name, call)
-    maker, how = _MAKERS[call.collective, call.uniform], _elements(call, ability)
+    how = reduction(call.op, call.dtype, ability)
     assert how is not None, f"NCCL has no {call.name}"
+    by_op = partial(_launch, call, ability.rank, communicator, algorithm, how)
     factor = how.factor
     if factor is None:
-        return lambda communicator: maker(communicator, call, ability, how, how.op)
+        return by_op(how.op)
 
-    def scaled(communicator: Any) -> Launch:
-        def launch(send: int, recv: int, stream: int) -> None:
-            with _premultiplied(communicator, factor, how.datatype) as op:
-                maker(communicator, call, ability, how, op)(send, recv, stream)
-
-        return launch
+    def scaled(send: int, recv: int, stream: int) -> None:
+        with _premultiplied(communicator, factor, how.datatype) as op:
+            by_op(op)(send, recv, stream)
 
     return scaled
+
+
+def _launch(
+    call: Signature,
+    rank: int,
+    communicator: RawCommunicator,
+    algorithm: str,
+    how: Reduction,
+    op: int,
+) -> Launch:
+    """Return the launch by NCCL's operation: of equal blocks one call, of uneven ones a group with a call of each.
+
+    Each rank's uneven block is broadcast or reduced.
+    """
+    reduces, root = () if call.op is None else (op,), () if call.root < 0 else (call.root,)
+    if call.uniform:
+        arguments = call.counts[0] * how.width, how.datatype, *reduces, *root
+        return communicator.launching(_EQUAL[call.collective], arguments, algorithm)
+    name, itemsize, group = _UNEVEN[call.collective], call.dtype.itemsize, NcclGroup()
+    blocks = [
+        (
+            owner,
+            start * itemsize,
+            communicator.launching(name, (count * how.width, how.datatype, *reduces, owner)),
+        )
+        for owner, (start, count) in enumerate(zip(offsets(call.counts), call.counts, strict=True))
+        if count
+    ]
+
+    def launch(send: int, recv: int, stream: int) -> None:
+        with group:
+            for owner, offset, run in blocks:
+                mine = owner == rank
+                if reduces:
+                    run(send + offset, recv if mine else 0, stream)
+                else:
+                    run(send if mine else 0, recv + offset, stream)
+
+    return launch
 
 
 def copying(call: Signature, device: int) -> Launch:
@@ -268,108 +319,3 @@ def copying(call: Signature, device: int) -> Launch:
             copy(send, recv, nbytes, stream)
 
     return launch
-
-
-def _elements(call: Signature, ability: Ability) -> Reduction | None:
-    """Return NCCL's elements of a call, and their reduction if there is one; None if NCCL lacks it."""
-    if call.op is None:
-        return Reduction(INT8, call.dtype.itemsize, SUM)
-    return reduction(call.op, call.dtype, ability)
-
-
-Maker = Callable[[Any, Signature, Ability, Reduction, int], Launch]
-"""``maker(communicator, call, ability, how, op)`` gives the launch of a call over a communicator."""
-
-
-def _reduced(
-    method: str, communicator: Any, call: Signature, _: Ability, how: Reduction, op: int
-) -> Launch:
-    """Reduce without a root, by CuPy's name of it."""
-    run, count, datatype = getattr(communicator, method), call.counts[0] * how.width, how.datatype
-    return lambda send, recv, stream: run(send, recv, count, datatype, op, stream)
-
-
-def _reduce(communicator: Any, call: Signature, _: Ability, how: Reduction, op: int) -> Launch:
-    run, count, datatype = communicator.reduce, call.counts[0] * how.width, how.datatype
-    root = call.root
-    return lambda send, recv, stream: run(send, recv, count, datatype, op, root, stream)
-
-
-def _broadcast(communicator: Any, call: Signature, _: Ability, how: Reduction, __: int) -> Launch:
-    run, count, root = communicator.broadcast, call.counts[0] * how.width, call.root
-    return lambda _send, recv, stream: run(recv, recv, count, INT8, root, stream)
-
-
-def _all_gather(communicator: Any, call: Signature, _: Ability, how: Reduction, __: int) -> Launch:
-    run, count = communicator.allGather, call.counts[0] * how.width
-    return lambda send, recv, stream: run(send, recv, count, INT8, stream)
-
-
-def _all_gather_v(
-    communicator: Any, call: Signature, ability: Ability, how: Reduction, _: int
-) -> Launch:
-    """Broadcast each rank's block, all of them in one group."""
-    run, group, rank = communicator.broadcast, NcclGroup(), ability.rank
-    blocks = _blocks(call, how)
-
-    def launch(send: int, recv: int, stream: int) -> None:
-        with group:
-            for root, offset, count in blocks:
-                target = recv + offset
-                run(send if root == rank else target, target, count, INT8, root, stream)
-
-    return launch
-
-
-def _reduce_scatter_v(
-    communicator: Any, call: Signature, ability: Ability, how: Reduction, op: int
-) -> Launch:
-    """Reduce each rank's block to it, all of them in one group."""
-    run, group, rank = communicator.reduce, NcclGroup(), ability.rank
-    blocks, datatype = _blocks(call, how), how.datatype
-
-    def launch(send: int, recv: int, stream: int) -> None:
-        with group:
-            for root, offset, count in blocks:
-                here = recv if root == rank else 0
-                run(send + offset, here, count, datatype, op, root, stream)
-
-    return launch
-
-
-def _blocks(call: Signature, how: Reduction) -> list[tuple[int, int, int]]:
-    """Return rank, offset in bytes and NCCL's elements of each block that has any; they lie one after the other."""
-    counts, itemsize = call.counts, call.dtype.itemsize
-    return [
-        (rank, start * itemsize, count * how.width)
-        for rank, (start, count) in enumerate(
-            zip(accumulate(counts, initial=0), counts, strict=False)
-        )
-        if count
-    ]
-
-
-def _by_ctypes(name: str, call: Signature, communicator: Any) -> Launch:
-    """Bind NCCL's own collective on equal blocks, which CuPy does not offer."""
-    nbytes, root = call.counts[0] * call.dtype.itemsize, (call.root,) if call.root >= 0 else ()
-    function, check = getattr(libnccl.functions(), name), libnccl.check
-    # The pointer is looked up each time: it is 0 once the communicator is aborted. NCCL_CHECK_POINTERS
-    # has NCCL refuse an address of 0, also where it is not used.
-    return lambda send, recv, stream: check(
-        function(send or recv, recv or send, nbytes, INT8, *root, communicator.comm, stream)
-    )
-
-
-_MAKERS: dict[tuple[str, bool], Maker] = {
-    ("all_reduce", True): partial(_reduced, "allReduce"),
-    ("broadcast", True): _broadcast,
-    ("reduce", True): _reduce,
-    ("all_gather", True): _all_gather,
-    ("all_gather", False): _all_gather_v,
-    ("reduce_scatter", True): partial(_reduced, "reduceScatter"),
-    ("reduce_scatter", False): _reduce_scatter_v,
-}
-"""By collective and whether blocks are equal. What consists of messages is one of hpccomm's schedules."""
-
-_SINCE_2_28 = {"all_to_all": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncclScatter"}
-"""NCCL's functions on equal blocks."""

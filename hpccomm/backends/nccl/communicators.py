@@ -19,12 +19,12 @@ from typing import Any
 
 from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.libnccl import binding
+from hpccomm.backends.nccl.libnccl import RawCommunicator
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import streams
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.runtime.service import ServiceThread, keep, let_go
+from hpccomm.runtime.service import ServiceThread
 from hpccomm.runtime.waiting import at_once
 from hpccomm.units import ranks_named
 
@@ -258,7 +258,7 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
 
     Returns
     -------
-    NcclCommunicator or None
+    RawCommunicator or None
         None on all ranks if it cannot be made.
     str
         The reason of the failure, the same on all ranks.
@@ -268,12 +268,11 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
     CollectiveTimeout
         If it took longer than the deadline.
     """
-    library = binding()
     message = b""
     if ranks.rank == 0:
         # The others wait for this message, so rank 0 sends one after a failure too.
         try:
-            message = b"+" + library.get_unique_id()
+            message = b"+" + libnccl.unique_id()
         except Exception as error:  # noqa: BLE001 (all ranks get it)
             message = f"-rank 0 gets no unique id from NCCL ({error})".encode()
     message = ranks.control.bcast(message)
@@ -288,9 +287,9 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
     def make() -> Any:
         pin.enter()
         try:
-            maker = libnccl.own_binding() if ranks.config else library
-            settings = (ranks.name, ranks.config) if hasattr(maker, "TAKES_SETTINGS") else ()
-            return kept(maker.NcclCommunicator(ranks.size, payload, ranks.rank, *settings))
+            return libnccl.make_communicator(
+                ranks.size, payload, ranks.rank, ranks.name, ranks.config
+            )
         finally:
             pin.leave()
 
@@ -306,16 +305,6 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
         pin.leave()  # if the thread is still in NCCL, without a waiter
 
 
-def kept(communicator: Any) -> Any:
-    """Return the communicator after keeping it from its destructor, until `let_go`.
-
-    CuPy's destructor destroys a communicator, which can block for ever: at the end of the process, or
-    whenever the garbage collector finds it.
-    """
-    keep(communicator)
-    return communicator
-
-
 def _nobody() -> bool:
     return False
 
@@ -327,7 +316,7 @@ class Communicators:
     ----------
     ranks : SetupRanks
         The ranks.
-    native : NcclCommunicator
+    native : RawCommunicator
         The first of them.
 
     Attributes
@@ -336,9 +325,9 @@ class Communicators:
         The existing ones by algorithm, in the order of their creation.
     """
 
-    def __init__(self, ranks: SetupRanks, native: Any) -> None:
+    def __init__(self, ranks: SetupRanks, native: RawCommunicator) -> None:
         self.native = native
-        self.made: dict[str, Any] = {NATIVE: native}
+        self.made: dict[str, RawCommunicator] = {NATIVE: native}
         self._ranks = ranks
         self._endings = [TeardownThread(ranks.device)]  # one for each
         self._lock = threading.Lock()
@@ -427,7 +416,7 @@ class Communicators:
         """
         first = self._end(partial(_abort, inside=inside))
         # The program may end its communicator once this returns, whichever thread was first.
-        waits = first or getattr(self.native, "borrowed", False)
+        waits = first or self.native.borrowed
         if waits and not self._within(seconds) and first:
             logger.warning(
                 "NCCL has not ended a communicator %.3g s after its abort; it continues in a thread",
@@ -442,7 +431,7 @@ class Communicators:
         CollectiveTimeout
             If NCCL does not finish before the deadline.
         """
-        if not self._end(_destroy):
+        if not self._end(RawCommunicator.destroy):
             return
 
         def steps() -> Steps:
@@ -460,7 +449,7 @@ class Communicators:
 
         NCCL does not free a communicator while a graph with one of its calls exists.
         """
-        return not self._end(_destroy) or self._within(seconds)
+        return not self._end(RawCommunicator.destroy) or self._within(seconds)
 
 
 def _wait_while(true: Callable[[], bool], seconds: float) -> None:
@@ -470,7 +459,7 @@ def _wait_while(true: Callable[[], bool], seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
+def _abort(communicator: RawCommunicator, inside: Callable[[], bool]) -> None:
     """Abort a communicator once no thread is in a call of NCCL, whose memory that frees.
 
     No new call begins. A call that waits in NCCL for other ranks is released by a revocation (NCCL
@@ -482,7 +471,7 @@ def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
     """
     time.sleep(SETTLE_SECONDS)
     if inside():
-        revoked = libnccl.revoke(communicator.comm)
+        revoked = communicator.revoke()
         if not revoked:
             logger.warning(
                 "a thread is in a call of NCCL, which cannot stop it before it frees what the thread uses: "
@@ -491,9 +480,3 @@ def _abort(communicator: Any, inside: Callable[[], bool]) -> None:
         _wait_while(inside, LEAVE_SECONDS)
         time.sleep(BEHIND_SECONDS if revoked else 0.0)
     communicator.abort()
-    let_go(communicator)
-
-
-def _destroy(communicator: Any) -> None:
-    communicator.destroy()
-    let_go(communicator)

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.libnccl import binding
 from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.library import identify
 from hpccomm.units import ranks_named
@@ -102,8 +101,8 @@ def mine(rank: int, device: int | None) -> Facts:
     if why_not or device is None:
         return replace(facts, why_not=why_not or "it has no CUDA device")
     facts = replace(facts, visible=library.visible_devices(), device=device)
-    cupy, nccl = library.cupy(), binding()
-    if not nccl.get_version():
+    cupy, nccl = library.cupy(), libnccl.version()
+    if not nccl:
         return replace(facts, cupy=cupy.__version__, why_not=NO_NCCL)
     runtime = cupy.cuda.runtime
     try:
@@ -115,14 +114,14 @@ def mine(rank: int, device: int | None) -> Facts:
             uuid=identity.uuid,
             pci=identity.pci,
             capability=10 * properties["major"] + properties["minor"],
-            nccl=nccl.get_version(),
+            nccl=nccl,
             cupy=cupy.__version__,
             driver=identity.driver,
             runtime=identity.runtime,
             functions=libnccl.present(),
             host_id=variables.host_id(),
         )
-    except (runtime.CUDARuntimeError, nccl.NcclError) as error:
+    except (runtime.CUDARuntimeError, libnccl.NcclError) as error:
         why_not = (
             f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
             "the device is healthy"

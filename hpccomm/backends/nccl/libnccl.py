@@ -1,21 +1,22 @@
-"""The NCCL library: a table of its functions, by ctypes, the maker of communicators, groups and errors.
+"""The NCCL library, by ctypes: a table of its functions, communicators by their pointers, groups and errors.
 
-ctypes releases the interpreter's lock in each call. CuPy's binding makes the communicators, if CuPy
-has one; else `own_binding` does. The modules of this package call NCCL through it.
+ctypes releases the interpreter's lock in each call. The modules of this package call NCCL through it alone: CuPy's binding
+has neither settings of communicators nor NCCL's later functions. It tells which library is NCCL.
 """
 
-import contextlib
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from ctypes import c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from hpccomm.errors import CommunicationError, HpccommError, PeerLost
+from hpccomm.contracts.device import Launch
+from hpccomm.errors import CommunicationError, CommunicatorAborted, HpccommError, PeerLost
 from hpccomm.memory.cuda.library import cupy
 
 HOST_IMMEDIATE = 1
@@ -28,46 +29,31 @@ class UniqueId(ctypes.Structure):
     _fields_ = (("internal", c_char * 128),)
 
 
-class CommConfig(ctypes.Structure):
-    """ncclConfig_t as of 2.32. Members are added at its end: an older NCCL has the first of them."""
+_HEAD = (("size", c_size_t), ("magic", c_uint), ("version", c_uint))
+"""How NCCL's structures of settings begin."""
 
-    _fields_ = (
-        ("size", c_size_t),
-        ("magic", c_uint),
-        ("version", c_uint),
-        ("blocking", c_int),
-        ("cgaClusterSize", c_int),
-        ("minCTAs", c_int),
-        ("maxCTAs", c_int),
-        ("netName", c_char_p),
-        ("splitShare", c_int),
-        ("trafficClass", c_int),
-        ("commName", c_char_p),
-        ("collnetEnable", c_int),
-        ("CTAPolicy", c_int),
-        ("shrinkShare", c_int),
-        ("nvlsCTAs", c_int),
-        ("nChannelsPerNetPeer", c_int),
-        ("nvlinkCentricSched", c_int),
-        ("graphUsageMode", c_int),
-        ("numRmaCtx", c_int),
-        ("maxP2pPeers", c_int),
-        ("graphStreamOrdering", c_int),
-        ("launchOrderImplicit", c_int),
-        ("numRmaSig", c_int),
-        ("rmaEagerInit", c_int),
-        ("hostCftMode", c_int),
-        ("nvlsHostMode", c_int),
+
+@cache
+def comm_config() -> Any:
+    """Return ncclConfig_t as of 2.32, a class of ctypes.
+
+    Members are added at its end: an older NCCL has the first of them.
+    """
+    from hpccomm.contracts.variables import (
+        config_fields,  # its tables are read where they are needed
     )
+
+    given = [
+        (name, c_char_p if each.kind == "text" else c_int) for name, each in config_fields().items()
+    ]
+    return type("CommConfig", (ctypes.Structure,), {"_fields_": (*_HEAD, *given)})
 
 
 class CallConfig(ctypes.Structure):
     """ncclCollConfig_t as of 2.32: settings of one collective."""
 
     _fields_ = (
-        ("size", c_size_t),
-        ("magic", c_uint),
-        ("version", c_uint),
+        *_HEAD,
         ("ext", c_void_p),
         ("minCTAs", c_int),
         ("maxCTAs", c_int),
@@ -95,23 +81,18 @@ UNDEFINED = -(2**31)
 """NCCL_CONFIG_UNDEF_INT: NCCL decides."""
 
 
-Settings = TypeVar("Settings", CommConfig, CallConfig)
-
-
-def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfig:
+def config(name: str, version: int, given: Mapping[str, int | str]) -> Any:
     """Return the settings of a new communicator, for a version of NCCL.
 
     They hold its name, which NCCL's messages and tools show. From 2.32 on they order its calls with
     other communicators' calls, unless the user's variable forbids it; NCCL prefers the variable.
     `given` has the program's fields.
     """
-    from hpccomm.contracts.variables import (
-        members,  # its tables are read where they are needed
-    )
+    from hpccomm.contracts.variables import members
 
-    config = _settings(CommConfig, version)
-    last = CommConfig._fields_[2 + members(version)][0]  # behind size, magic and version
-    field = getattr(CommConfig, last)
+    config = _settings(comm_config(), version)
+    last = config._fields_[len(_HEAD) - 1 + members(version)][0]
+    field = getattr(type(config), last)
     config.size = -(-(field.offset + field.size) // 8) * 8  # as C aligns it
     if version >= CONFIG_SINCE:
         config.commName = name.encode()
@@ -122,19 +103,14 @@ def config(name: str, version: int, given: Mapping[str, int | str]) -> CommConfi
     return config
 
 
-def orders_calls(version: int) -> bool:
-    """Tell whether `config` orders the calls of communicators, as CuPy's binding does not make them."""
-    return version >= ORDER_SINCE and _of_cupy() is None
-
-
 def call_config(algorithm: str) -> CallConfig:
     """Return the settings of a call: its algorithm, by NCCL's name. NCCL checks it."""
-    config = _settings(CallConfig, CALL_CONFIG_SINCE)
+    config: CallConfig = _settings(CallConfig, CALL_CONFIG_SINCE)
     config.algSelection, config.forceAlgSelection = algorithm.encode(), 1
     return config
 
 
-def _settings(kind: type[Settings], since: int) -> Settings:
+def _settings(kind: Any, since: int) -> Any:
     """Return settings that leave all to NCCL."""
     config = kind(**{name: UNDEFINED for name, of in kind._fields_ if of is c_int})
     config.size, config.magic, config.version = ctypes.sizeof(config), CONFIG_MAGIC, since
@@ -207,48 +183,19 @@ FUNCTIONS |= {
 }
 """All functions of NCCL that hpccomm calls, as nccl.h declares them. An older library lacks some."""
 
-ON_STREAM = frozenset(
-    name for name, function in FUNCTIONS.items() if function.arguments[-2:] == _END
-)
-"""The functions that put work on a stream."""
-
-
-def binding() -> Any:
-    """Return ``cupy.cuda.nccl``, which CuPy itself does not import; without it `own_binding`.
-
-    Raises
-    ------
-    BackendUnavailable
-        If device arrays cannot be used here.
-    """
-    cupy()
-    binding = _of_cupy()
-    return own_binding() if binding is None else binding
-
-
-def own_binding() -> Any:
-    """Return hpccomm's own binding."""
-    return import_module("hpccomm.backends.nccl.own_binding")
-
-
-def _of_cupy() -> Any:
-    """Return CuPy's binding of NCCL; None if it lacks one, or finds no library for it."""
-    try:
-        module = import_module("cupy.cuda.nccl")
-    except ImportError:
-        return None
-    return module if getattr(module, "available", False) else None
-
 
 def _path() -> str:
-    """Return the file through which NCCL's functions are found; '' without one."""
-    of_cupy = _of_cupy()
-    if of_cupy is not None:
+    """Return the file through which NCCL's functions are found."""
+    of_cupy: Any = None
+    with suppress(ImportError):
+        of_cupy = import_module("cupy.cuda.nccl")
+    if getattr(of_cupy, "available", False):
         # A lookup in an extension module also searches the libraries that it is linked to. So this is
-        # the NCCL whose communicators CuPy holds, whichever others are loaded.
+        # the NCCL that CuPy has, whichever others are loaded.
         module = sys.modules[of_cupy.NcclCommunicator.__module__]
-        path = getattr(module, "__file__", None) or ""
-        return path if path.endswith(".so") else ""
+        path: str = getattr(module, "__file__", None) or ""
+        if path.endswith(".so"):
+            return path
     wheel = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
     folders = (wheel.submodule_search_locations if wheel else None) or ()
     wheels = (Path(folder) / "lib" / "libnccl.so.2" for folder in folders)
@@ -257,13 +204,12 @@ def _path() -> str:
 
 @cache
 def functions() -> Any:
-    """Return the NCCL library that communicators are of, with typed functions; None without one.
+    """Return the NCCL library, with typed functions; None without one.
 
     Each function is an attribute and returns NCCL's status. Functions that the library lacks are missing.
     """
-    path = _path()
     try:
-        library = ctypes.CDLL(path) if path else None
+        library = ctypes.CDLL(_path())
     except OSError:
         return None
     for name, declared in FUNCTIONS.items():
@@ -279,25 +225,137 @@ def present() -> tuple[str, ...]:
     return tuple(name for name in FUNCTIONS if library is not None and hasattr(library, name))
 
 
+class NcclError(RuntimeError):
+    """A status other than success.
+
+    Attributes
+    ----------
+    status : int
+        NCCL's.
+    """
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(functions().ncclGetErrorString(status).decode())
+
+
 def check(status: int) -> None:
-    """Raise the binding's error for a status other than success."""
+    """Raise for a status other than success."""
     if status:
-        raise binding().NcclError(status)
+        raise NcclError(status)
 
 
-def revoke(pointer: int) -> bool:
-    """End all calls of a communicator without freeing it; return whether NCCL can. Blocks."""
-    function = getattr(functions(), "ncclCommRevoke", None)
-    if function is not None:
-        function(pointer, 0)
-    return function is not None
+def version() -> int:
+    """Return NCCL's version as its code; 0 without a library. Asks for no device."""
+    library, code = functions(), c_int()
+    if library is not None:
+        check(library.ncclGetVersion(ctypes.byref(code)))
+    return code.value
 
 
-def last_error() -> str:
-    """Return NCCL's message about the last error of this process; empty without one."""
-    function = getattr(functions(), "ncclGetLastError", None)
-    text = function(None) if function is not None else b""
-    return text.decode(errors="replace").strip() if text else ""
+def unique_id() -> bytes:
+    """Return a unique id for a new communicator of all ranks."""
+    unique = UniqueId()
+    check(functions().ncclGetUniqueId(ctypes.byref(unique)))
+    return bytes(unique)
+
+
+class RawCommunicator:
+    """NCCL's communicator by its pointer. It has no destructor, which could block for ever.
+
+    Parameters
+    ----------
+    pointer : int
+        NCCL's.
+    """
+
+    borrowed = False
+    """Whether it belongs to another object, which ends it."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    @property
+    def comm(self) -> int:
+        """NCCL's pointer; 0 once the communicator is destroyed or aborted."""
+        return self._pointer
+
+    def launching(self, name: str, arguments: tuple[int, ...], algorithm: str = "") -> Launch:
+        """Return the launch of one of NCCL's collectives.
+
+        Parameters
+        ----------
+        name : str
+            Of the function.
+        arguments : tuple of int
+            What stands between the addresses and the communicator.
+        algorithm : str
+            NCCL's name of one, which each call names to NCCL (from 2.32 on); '' leaves it to NCCL.
+        """
+        settings = (ctypes.byref(call_config(algorithm)),) if algorithm else ()
+        function = getattr(functions(), f"{name}Config" if algorithm else name)
+
+        def launch(send: int, recv: int, stream: int) -> None:
+            # NCCL_CHECK_POINTERS has NCCL refuse an address of 0, also where it is not used. The pointer is looked up
+            # each time: it is 0 once the communicator is aborted.
+            given = send or recv, recv or send, *arguments, self.comm, stream, *settings
+            check(function(*given))
+
+        return launch
+
+    def check_async_error(self) -> None:
+        """Raise what NCCL noticed."""
+        noticed = c_int()
+        status = functions().ncclCommGetAsyncError(self.comm, ctypes.byref(noticed))
+        check(noticed.value)
+        check(status)
+
+    def revoke(self) -> bool:
+        """End all calls without freeing it; return whether NCCL can. Blocks."""
+        function = getattr(functions(), "ncclCommRevoke", None)
+        if function is not None:
+            function(self.comm, 0)
+        return function is not None
+
+    def abort(self) -> None:
+        """End it, with any calls under way."""
+        if self._pointer:
+            functions().ncclCommAbort(self._pointer)
+            self._pointer = 0
+
+    def destroy(self) -> None:
+        """Free it."""
+        if self._pointer:
+            functions().ncclCommDestroy(self._pointer)
+            self._pointer = 0
+
+
+def make_communicator(
+    size: int, unique: bytes, rank: int, name: str, given: Mapping[str, int | str]
+) -> RawCommunicator:
+    """Make a communicator; blocks until all ranks do.
+
+    NCCL knows it by `name` from 2.28 on. `given` has fields that ncclConfig_t has in its version.
+    """
+    handle, of, code = c_void_p(), UniqueId.from_buffer_copy(unique), version()
+    settings: Any = None
+    if given or code >= CONFIG_SINCE:
+        settings = ctypes.byref(config(name, code, given))
+    check(functions().ncclCommInitRankConfig(ctypes.byref(handle), size, of, rank, settings))
+    return RawCommunicator(handle.value or 0)
+
+
+def shrunk(parent: RawCommunicator, exclude: Sequence[int]) -> RawCommunicator:
+    """Return the communicator of those ranks of `parent` that are not in `exclude`.
+
+    Called by these alone. Blocks in NCCL until all of them have called.
+    """
+    if not parent.comm:
+        raise CommunicatorAborted("the communicator that is shrunk was aborted")
+    made, left_out = c_void_p(), (c_int * len(exclude))(*exclude)
+    shrink = functions().ncclCommShrink
+    check(shrink(parent.comm, left_out, len(exclude), ctypes.byref(made), None, 0))
+    return RawCommunicator(made.value or 0)
 
 
 class NcclGroup:
@@ -310,44 +368,47 @@ class NcclGroup:
     __slots__ = ("_end", "_start")
 
     def __init__(self) -> None:
-        library = binding()
-        self._start = library.groupStart
-        self._end = library.groupEnd
+        library = functions()
+        self._start, self._end = library.ncclGroupStart, library.ncclGroupEnd
 
     def __enter__(self) -> None:
-        self._start()
+        check(self._start())
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        if error is None:
-            self._end()
-            return
-        # NCCL's own error repeats that a call of the block failed; the original error is raised.
-        with contextlib.suppress(RuntimeError, KeyError):
-            self._end()
+        status = self._end()
+        if error is None:  # else NCCL's own repeats that a call of the block failed
+            check(status)
 
 
 REMOTE = 6
 """ncclRemoteError: the connection to a rank broke, mostly because its process ended."""
 
-UNKNOWN_TO_CUPY = {7: "is still in progress", 8: "timed out"}
-"""Statuses for which CuPy raises a KeyError instead of its own error."""
+UNFINISHED = {7: "is still in progress", 8: "timed out"}
+"""Statuses that a blocking communicator does not have."""
 
 
 def translate(error: Exception) -> HpccommError | None:
     """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
-    if isinstance(error, binding().NcclError):
+    if isinstance(error, NcclError):
+        if error.status in UNFINISHED:
+            return CommunicationError(
+                f"NCCL reports that the call {UNFINISHED[error.status]} (status {error.status}), "
+                "which a blocking communicator should not; unset NCCL_COMM_BLOCKING"
+            )
         detail = last_error()
         text = f"NCCL has failed: {error}{f' ({detail})' if detail else ''}"
         if error.status == REMOTE:
             return PeerLost(f"{text}; a rank has ended: look at its own report")
         return CommunicationError(f"{text}; NCCL_DEBUG=WARN shows where")
-    if isinstance(error, KeyError) and error.args and error.args[0] in UNKNOWN_TO_CUPY:
-        return CommunicationError(
-            f"NCCL reports that the call {UNKNOWN_TO_CUPY[error.args[0]]} (status {error.args[0]}), "
-            "which a blocking communicator should not; unset NCCL_COMM_BLOCKING"
-        )
     if isinstance(error, cupy().cuda.runtime.CUDARuntimeError):
         return CommunicationError(
             f"CUDA has failed: {error}; the device's memory and streams may be lost to this process"
         )
     return None
+
+
+def last_error() -> str:
+    """Return NCCL's message about the last error of this process; empty without one."""
+    function = getattr(functions(), "ncclGetLastError", None)
+    text = function(None) if function is not None else b""
+    return text.decode(errors="replace").strip() if text else ""

@@ -27,9 +27,9 @@ from typing import Any
 from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.backends.nccl.communicators import SetupRanks, agreed_setup, kept, new_communicator
+from hpccomm.backends.nccl.communicators import SetupRanks, agreed_setup, new_communicator
 from hpccomm.backends.nccl.facts import mine, shared_gpus, unfit, unpacked, version_text
-from hpccomm.backends.nccl.own_binding import RawCommunicator
+from hpccomm.backends.nccl.libnccl import RawCommunicator
 from hpccomm.contracts.backend import Backend
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicatorAborted, ConfigurationError
@@ -60,7 +60,6 @@ class BorrowedCommunicator(RawCommunicator):
     """
 
     borrowed = True
-    """It has an owner, which ends it. hpccomm's own communicators do not have this type."""
 
     def __init__(self, given: Any, device: int) -> None:
         super().__init__(0)
@@ -118,7 +117,7 @@ class BorrowedCommunicator(RawCommunicator):
     def abort(self) -> None:
         """Stop all calls under way, its owner's too, if NCCL can do so without freeing it."""
         with suppress(CommunicatorAborted):
-            if not libnccl.revoke(self.comm):
+            if not self.revoke():
                 logger.warning(
                     "calls under way over nccl= go on: NCCL can stop them without freeing it from 2.28.7 on; "
                     "let its owner abort it"
@@ -213,7 +212,7 @@ def open_nccl(
     device : int or None
         CUDA device of this rank; None without one.
     name : str
-        The communicator's, which NCCL gets if hpccomm makes it without CuPy's binding.
+        The communicator's, by which NCCL knows it.
     parent : NcclBackend, optional
         The backend of the communicator from which this one is shrunk. NCCL's shrink is used if NCCL
         has it and the parent has not failed.
@@ -223,8 +222,8 @@ def open_nccl(
         Returns steps that end when no call is under way on the parent, or when it has failed. NCCL's
         shrink could wait for ever for such a call.
     config : mapping of str to int or str, optional
-        Fields of ncclConfig_t that the program sets, equal on all ranks. CuPy's binding takes none
-        of them, so that hpccomm makes the communicator itself. A shrunk one has its parent's.
+        Fields of ncclConfig_t that the program sets, equal on all ranks. A shrunk communicator has its
+        parent's.
     given : object, optional
         NCCL's communicator of these ranks, which the program has and will end. None makes one. All ranks
         give one, or none does.
@@ -253,7 +252,7 @@ def open_nccl(
         if not _warned:
             _warned = True
             variables.warn(own.nccl, config)
-        if not libnccl.orders_calls(own.nccl) and "launchOrderImplicit" not in config:
+        if own.nccl < libnccl.ORDER_SINCE and "launchOrderImplicit" not in config:
             variables.order_launches(own.nccl)
         variables.register_no_captured_arrays()
         equal, why_not = variables.equal_on_all(), memory.claim(own.device, memory.NCCL)
@@ -269,7 +268,7 @@ def open_nccl(
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
             ranks = SetupRanks(backend.rank, backend.size, own.device, control, drive, name, config)
-            native, why = borrowed and kept(borrowed), ""
+            native, why = borrowed, ""
             if native is None:
                 native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
@@ -305,7 +304,7 @@ def _communicator(
             ranks.drive("shrink", settling())
         sound = ranks.control.all_gather(b"+" if parent.sound else b"")
         if all(sound):
-            shrunk, why = agreed_setup(ranks, "shrinking", lambda: kept(parent.shrunk(left_out)))
+            shrunk, why = agreed_setup(ranks, "shrinking", lambda: parent.shrunk(left_out))
             if shrunk is not None:
                 return shrunk, why
             logger.warning("NCCL cannot shrink a communicator (%s); a new one is made", why)

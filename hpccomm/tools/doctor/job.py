@@ -62,10 +62,10 @@ def of_rank(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _nccl() -> str:
-    """Return the version of the NCCL that hpccomm uses: CuPy's, or the one that is found without its binding."""
+    """Return the version of the NCCL that hpccomm uses: CuPy's, or the one that is found without it."""
     if importlib.util.find_spec("cupy") is None:
         raise LookupError("CuPy is not installed")
-    version = libnccl.own_binding().get_version()  # which asks for no device
+    version = libnccl.version()
     if not version:
         raise LookupError(NO_NCCL)
     return version_text(version)

@@ -397,7 +397,7 @@ class DeviceMemory:
             "cuda_runtime": device.runtime,
         }
         if self.backend == NCCL:
-            result["nccl"] = version_text(libnccl.binding().get_version())
+            result["nccl"] = version_text(libnccl.version())
         return result
 
     def capacity(self) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The driver's library, as ctypes loads it: what hpccomm asks of it past the runtime."""
+"""The driver's library, as ctypes loads it: what hpccomm asks of it past the runtime. And how ctypes finds NCCL's."""
 
 import ctypes
 import struct
@@ -7,6 +7,7 @@ from typing import Any
 from standin import control, devices, events, graphs
 
 NAME = "libcuda.so.1"
+NCCL = "libnccl.so.2"
 
 
 class Driver:
@@ -44,9 +45,13 @@ class Driver:
 
 
 class Loader(ctypes.CDLL):
-    """ctypes.CDLL, that finds the stand-in for the driver under the driver's name."""
+    """ctypes.CDLL, that finds the stand-ins for the driver and NCCL under their names."""
 
     def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if name == NCCL:
+            from standin.nccl.library import library
+
+            return library
         if name != NAME:
             return super().__new__(cls)
         if control.driver_missing():

@@ -117,7 +117,10 @@ class Library:
         plain = object.__getattribute__(
             self, name.removesuffix("Config") if name in _SELECTING else name
         )
-        return partial(_selecting, _SELECTING[name], plain) if name in _SELECTING else plain
+        if name in _SELECTING:
+            return partial(_selecting, _SELECTING[name], plain)
+        # What loads it gives a function its types.
+        return partial(plain) if name.startswith("nccl") else plain
 
     def ncclGetVersion(self, version: Any) -> int:
         version._obj.value = control.nccl_version()
@@ -276,4 +279,4 @@ def _message(
 
 
 library = Library()
-"""What `ctypes.CDLL` gives of the real one."""
+"""What `ctypes.CDLL` gives of the real one, see `standin.driver.Loader`."""

@@ -1,10 +1,11 @@
-"""NCCL without CuPy's binding of it: communicators are made and used by NCCL's own functions.
+"""NCCL by its own functions: communicators with settings, and tools, also where CuPy has no binding of it.
 
 CuPy means to give its binding up (cupy issues 2244, 9575).
 """
 
 import os
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -12,23 +13,22 @@ import cupy
 import pytest
 from device_trials import every_kind
 from nccl_ranks import run_ranks
-from raw_ranks import status_of
 
 import hpccomm
-from hpccomm.backends.nccl import libnccl, own_binding, variables
-from hpccomm.backends.nccl.own_binding import RawCommunicator
+from hpccomm.backends.nccl import libnccl, variables
+from hpccomm.backends.nccl.libnccl import RawCommunicator, translate
 from hpccomm.tools.doctor import job
 from hpccomm.tools.perf.arrays import DeviceMemory
 
 nccl = pytest.importorskip("cupy.cuda.nccl")
 
 
-@pytest.fixture(params=["absent", "without a library"])
-def no_binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take CuPy's binding away."""
+@pytest.fixture(params=["there", "absent", "without a library"])
+def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have CuPy's binding, or take it away."""
     if request.param == "absent":
         monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
-    else:
+    elif request.param == "without a library":
         monkeypatch.setattr(nccl, "available", False)
 
 
@@ -45,13 +45,12 @@ def configs():
     ("version", "named", "ordered"),
     [("23203", True, True), ("22809", True, False), ("22703", False, False)],
 )
-def test_calls_of_each_kind_without_cupys_binding_and_settings_that_nccl_has(
-    no_binding, configs, version, named, ordered, monkeypatch
+def test_calls_of_each_kind_and_settings_that_nccl_has(
+    binding, configs, version, named, ordered, monkeypatch
 ):
     """Else the order of launches is a variable, which other users of NCCL in the process read as well."""
     monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
     monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
-    assert libnccl.binding() is own_binding
     assert run_ranks(2, every_kind, backend="nccl") == [RawCommunicator] * 2
     assert {each["commName"] for each in configs} >= ({b"world", b"half"} if named else set())
     assert all(("launchOrderImplicit", 1) in each.items() for each in configs) == (
@@ -61,7 +60,7 @@ def test_calls_of_each_kind_without_cupys_binding_and_settings_that_nccl_has(
 
 
 @pytest.mark.standin
-def test_tools_tell_the_version_without_cupys_binding(no_binding, monkeypatch):
+def test_tools_tell_the_version(binding, monkeypatch):
     """A CuPy without NCCL has a module of that name without functions, or none (CuPy 14.2, cupy/cuda/nccl.py)."""
     monkeypatch.delattr(cupy.cuda, "nccl", raising=False)
     monkeypatch.delattr(nccl, "get_version")
@@ -71,14 +70,12 @@ def test_tools_tell_the_version_without_cupys_binding(no_binding, monkeypatch):
     assert DeviceMemory(comm, options).versions()["nccl"] == "2.32.3"
 
 
-def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
+def test_what_it_raises_is_what_cupys_binding_raises():
     for status in (1, 4, 5):
-        assert own_binding.NcclError(status).status == status
-        assert str(own_binding.NcclError(status)) in str(nccl.NcclError(status))
-    with pytest.raises(own_binding.NcclError) as caught:
-        own_binding.groupEnd()  # without a beginning
-    from hpccomm.backends.nccl.libnccl import translate
-
+        assert libnccl.NcclError(status).status == status
+        assert str(libnccl.NcclError(status)) in str(nccl.NcclError(status))
+    with pytest.raises(libnccl.NcclError) as caught:
+        libnccl.check(libnccl.functions().ncclGroupEnd())  # without a beginning
     error = translate(caught.value)
     assert isinstance(error, hpccomm.CommunicationError)
     assert "invalid usage" in str(error)
@@ -86,7 +83,6 @@ def test_what_it_raises_is_what_cupys_binding_raises(no_binding):
 
 @pytest.mark.standin
 def test_settings_of_the_program_reach_each_communicator(configs):
-    """CuPy's binding takes none of them: NcclConfig has split_share alone (cupy_backends/cuda/libs/nccl.pyx)."""
     options = hpccomm.CommOptions(
         nccl_config={"maxCTAs": 8, "netName": "Socket", "CTAPolicy": True}
     )
@@ -103,12 +99,14 @@ def test_settings_of_the_program_reach_each_communicator(configs):
 )
 def test_nccl_takes_a_minimum_with_a_maximum_alone(given, status):
     """NCCL 2.30 init.cc: parseCommConfig."""
-    unique = own_binding.get_unique_id()
+    unique = libnccl.unique_id()
 
     def made():
-        own_binding.NcclCommunicator(1, unique, 0, "alone", given).destroy()
+        libnccl.make_communicator(1, unique, 0, "alone", given).destroy()
 
-    assert status_of(made) == status
+    with pytest.raises(libnccl.NcclError) if status else nullcontext() as caught:
+        made()
+    assert not status or caught.value.status == status
 
 
 @pytest.mark.standin
@@ -131,8 +129,3 @@ def test_variables_are_judged_once_a_process(monkeypatch, caplog):
     about = [line for line in caplog.messages if line.startswith("NCCL_MAX_CTAS=4")]
     assert len(about) == 1
     assert "overrides maxCTAs" in about[0]
-
-
-def test_cupys_binding_makes_the_communicators_as_long_as_there_is_one():
-    assert libnccl.binding() is nccl
-    assert run_ranks(2, every_kind, backend="nccl") == [nccl.NcclCommunicator] * 2
