@@ -3,24 +3,23 @@
 import logging
 import os
 import threading
-from contextlib import contextmanager
+import time
 
 import pytest
 
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.facts import Facts, mine, shared_gpus, unfit, unpacked, version_text
-from hpccomm.errors import CommunicatorAborted
+from hpccomm.errors import CollectiveTimeout
 
 
-@contextmanager
 def pinned(value):
-    """Hold a pin."""
-    pin = variables.Pin(value)
-    pin.enter()
-    try:
-        yield pin
-    finally:
-        pin.leave()
+    """Hold the variable at a value."""
+
+    def wait(steps):
+        for _ in steps:
+            time.sleep(0.001)
+
+    return variables.pinned(value, wait)
 
 
 SEVERAL = variables.SEVERAL_RANKS_A_GPU
@@ -182,17 +181,16 @@ def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
     assert "NCCL_ALGO" not in os.environ
 
 
-def test_a_pin_that_was_given_up_holds_nothing_back(monkeypatch):
-    """Its thread is still in NCCL, and may be there for ever."""
+def test_a_thread_that_waits_no_longer_holds_nothing_back(monkeypatch):
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    stuck, late = variables.Pin(None), variables.Pin(None)
-    stuck.enter()
-    stuck.leave()
-    late.leave()
-    with pytest.raises(CommunicatorAborted):
-        late.enter()
+
+    def expire(steps):
+        assert next(steps) is False
+        raise CollectiveTimeout("")
+
     with pinned("Ring"):
-        stuck.leave()  # it came back
+        with pytest.raises(CollectiveTimeout), variables.pinned(None, expire):
+            pass
         assert os.environ["NCCL_ALGO"] == "Ring"
     assert os.environ["NCCL_ALGO"] == "Tree"
 

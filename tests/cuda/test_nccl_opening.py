@@ -209,4 +209,4 @@ def test_what_is_made_while_another_thread_aborts_is_not_there(rank, monkeypatch
     monkeypatch.setattr(communicators, "new_communicator", found)
     with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
         backend._communicators.make("ring")
-    until(lambda: made[0][0].comm == 0)  # aborted as well
+    until(lambda: made[0][0].communicator.comm == 0)  # aborted as well

@@ -19,6 +19,7 @@ from hpccomm.backends.nccl.communicators import (
     PINNED,
     REGISTERED,
     Communicators,
+    CommunicatorThread,
     SetupRanks,
 )
 from hpccomm.backends.nccl.facts import Facts
@@ -203,8 +204,8 @@ class NcclBackend:
         Its ranks; their devices are claimed for NCCL.
     facts : tuple of Facts
         Of each rank.
-    native : RawCommunicator
-        NCCL's communicator of these ranks.
+    native : CommunicatorThread
+        Has NCCL's communicator of these ranks.
 
     Attributes
     ----------
@@ -225,7 +226,7 @@ class NcclBackend:
     name = "nccl"
 
     def __init__(
-        self, ranks: SetupRanks, facts: tuple[Facts, ...], native: RawCommunicator
+        self, ranks: SetupRanks, facts: tuple[Facts, ...], native: CommunicatorThread
     ) -> None:
         self.rank = ranks.rank
         self.size = ranks.size
@@ -239,11 +240,12 @@ class NcclBackend:
             min(each.capability for each in facts),
             frozenset.intersection(*(frozenset(each.functions) for each in facts)),
         )
-        # A communicator shrunk from the program's own might share its memory, by the program's
-        # settings.
-        self.shrinkable = not native.borrowed and "ncclCommShrink" in self.ability.functions
         self._ranks = ranks
         self._communicators = Communicators(ranks, native)
+        # A communicator shrunk from the program's own might share its memory, by the program's
+        # settings.
+        own = not self._communicators.native.borrowed
+        self.shrinkable = own and "ncclCommShrink" in self.ability.functions
         self._registry = Registry(ranks.device)
         self._group = NcclGroup()
         self._claimed = True

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 
 from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import libnccl, variables
@@ -23,7 +22,6 @@ from hpccomm.backends.nccl.libnccl import RawCommunicator
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import streams
-from hpccomm.memory.cuda.library import cupy
 from hpccomm.runtime.service import ServiceThread
 from hpccomm.runtime.waiting import at_once
 from hpccomm.units import ranks_named
@@ -58,56 +56,61 @@ class SetupRanks:
     config: Mapping[str, int | str] = field(default_factory=dict)
 
 
-class BackgroundTask:
-    """Work in a thread of its own.
+class CommunicatorThread:
+    """The thread of one NCCL communicator: it makes it, and ends it when it is told to. NCCL blocks in both.
 
     Parameters
     ----------
-    work : callable
-        The work, which runs with `device` current. ``result.abort()`` discards its result.
     device : int
-        CUDA device.
+        CUDA device, which is current in the thread from the beginning: to make it current later may wait for a launch
+        that is stuck.
+    make : callable
+        Returns the communicator.
+
+    Attributes
+    ----------
+    communicator : RawCommunicator or None
+        None as long as it is not made.
+    made, ended : str or None
+        None as long as it is not; then '', or the reason of the failure.
     """
 
-    def __init__(self, work: Callable[[], Any], device: int) -> None:
-        self.result: Any = None
-        self._work = work
+    def __init__(self, device: int, make: Callable[[], RawCommunicator]) -> None:
+        self.communicator: RawCommunicator | None = None
+        self.made: str | None = None
+        self.ended: str | None = None
         self._device = device
-        self._lock = threading.Lock()
-        self._why: str | None = None
-        self._given_up = False
-        threading.Thread(target=self._run, name="hpccomm-nccl", daemon=True).start()
+        self._make = make
+        self._endings: SimpleQueue[Callable[[RawCommunicator], None]] = SimpleQueue()
+        ServiceThread(target=self._run, name="hpccomm-nccl", daemon=True).start()
+
+    def end(self, how: Callable[[RawCommunicator], None]) -> None:
+        """Run ``how(communicator)`` once it is made. Once; does not block."""
+        self._endings.put(how)
 
     def _run(self) -> None:
-        why, result = "", None
-        try:
-            # The current device is the thread's.
-            cupy().cuda.runtime.setDevice(self._device)
-            result = self._work()
-        except Exception as error:  # noqa: BLE001 (all ranks get it)
-            why = f"{type(error).__name__}: {error}"
-        with self._lock:
-            self.result, self._why = result, why
-            given_up = self._given_up
-        if given_up and result is not None:
-            result.abort()
+        self.made = _reason(self._begin)
+        how, communicator = self._endings.get(), self.communicator
+        self.ended = "" if communicator is None else _reason(lambda: how(communicator))
 
-    def outcome(self) -> str | None:
-        """Return None while it runs, '' after success, or the reason of its failure."""
-        with self._lock:
-            return self._why
-
-    def give_up(self) -> None:
-        """Wait no longer, and abort the result once it exists. Does not block."""
-        with self._lock:
-            self._given_up = True
-            result = self.result
-        if result is not None:
-            result.abort()
+    def _begin(self) -> None:
+        streams.look_from_here(self._device)
+        self.communicator = self._make()
 
 
-def agreed_setup(ranks: SetupRanks, name: str, work: Callable[[], Any]) -> tuple[Any, str]:
-    """Do the same on all ranks. Collective; blocks.
+def _reason(work: Callable[[], None]) -> str:
+    """Do some work; return '', or the reason of its failure."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 (all ranks get it)
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def agreed_setup(
+    ranks: SetupRanks, name: str, make: Callable[[], RawCommunicator]
+) -> tuple[CommunicatorThread | None, str]:
+    """Make a communicator on all ranks. Collective; blocks.
 
     Parameters
     ----------
@@ -115,13 +118,13 @@ def agreed_setup(ranks: SetupRanks, name: str, work: Callable[[], Any]) -> tuple
         Who takes part.
     name : str
         Of the work, for messages.
-    work : callable
-        Returns an object with ``abort()``. Runs in a thread.
+    make : callable
+        Returns it. Runs in a thread.
 
     Returns
     -------
-    object or None
-        The result of `work`; None on all ranks if it failed on one.
+    CommunicatorThread or None
+        Has the communicator; None on all ranks if it failed on one.
     str
         The reason for the failure, the same on all ranks.
 
@@ -130,18 +133,17 @@ def agreed_setup(ranks: SetupRanks, name: str, work: Callable[[], Any]) -> tuple
     CollectiveTimeout
         If it took longer than the deadline.
     """
-    aside = BackgroundTask(work, ranks.device)
-    box: list[bytes] = []
+    thread, box = CommunicatorThread(ranks.device, make), list[bytes]()
     steps = _judged if ranks.rank else _judging
     try:
-        ranks.drive(name, steps(ranks, aside.outcome, box))
+        ranks.drive(name, steps(ranks, lambda: thread.made, box))
     except BaseException:
-        aside.give_up()
+        thread.end(RawCommunicator.abort)
         raise
     if box[0]:
-        aside.give_up()
+        thread.end(RawCommunicator.abort)
         return None, box[0].decode()
-    return aside.result, ""
+    return thread, ""
 
 
 def _judging(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[bytes]) -> Steps:
@@ -184,43 +186,6 @@ def _judged(ranks: SetupRanks, outcome: Callable[[], str | None], box: list[byte
     return at_once([hear(), say()])
 
 
-class TeardownThread:
-    """A thread that waits until one communicator is to be ended.
-
-    Parameters
-    ----------
-    device : int
-        CUDA device.
-    """
-
-    def __init__(self, device: int) -> None:
-        self._device = device
-        self._requests: SimpleQueue[tuple[Callable[[Any], None], Any]] = SimpleQueue()
-        self._why: str | None = None
-        ServiceThread(target=self._run, name="hpccomm-nccl-end", daemon=True).start()
-
-    def begin(self, end: Callable[[Any], None], communicator: Any) -> None:
-        """Run ``end(communicator)`` with the device current. Once; does not block."""
-        self._requests.put((end, communicator))
-
-    def outcome(self) -> str | None:
-        """Return None until it is done, then '' or the reason of its failure. From any thread."""
-        return self._why
-
-    def _run(self) -> None:
-        why = ""
-        try:  # now, as CuPy holds the interpreter meanwhile, and it may wait for a launch that is stuck
-            streams.look_from_here(self._device)
-        except Exception as error:  # noqa: BLE001 (the device is lost; NCCL must still end)
-            why = f"{type(error).__name__}: {error}"
-        end, communicator = self._requests.get()
-        try:
-            end(communicator)
-        except Exception as error:  # noqa: BLE001 (the waiter gets it)
-            why = f"{type(error).__name__}: {error}"
-        self._why = why
-
-
 logger = logging.getLogger("hpccomm")
 
 NATIVE = "native"
@@ -246,7 +211,9 @@ BEHIND_SECONDS = 1.0
 """So long it then leaves the device for what that thread has put on its stream at last."""
 
 
-def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str]:
+def new_communicator(
+    ranks: SetupRanks, algorithm: str | None
+) -> tuple[CommunicatorThread | None, str]:
     """Make a communicator of all ranks. Collective; blocks.
 
     Parameters
@@ -258,7 +225,7 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
 
     Returns
     -------
-    RawCommunicator or None
+    CommunicatorThread or None
         None on all ranks if it cannot be made.
     str
         The reason of the failure, the same on all ranks.
@@ -282,27 +249,19 @@ def new_communicator(ranks: SetupRanks, algorithm: str | None) -> tuple[Any, str
     if lacking:
         return None, payload.decode()
 
-    pin = variables.Pin(algorithm)
+    def make() -> RawCommunicator:
+        return libnccl.make_communicator(ranks.size, payload, ranks.rank, ranks.name, ranks.config)
 
-    def make() -> Any:
-        pin.enter()
-        try:
-            return libnccl.make_communicator(
-                ranks.size, payload, ranks.rank, ranks.name, ranks.config
-            )
-        finally:
-            pin.leave()
-
+    name = "making NCCL's communicator"
     try:
-        return agreed_setup(ranks, "making NCCL's communicator", make)
+        with variables.pinned(algorithm, partial(ranks.drive, name)):
+            return agreed_setup(ranks, name, make)
     except CollectiveTimeout as error:
         error.args = (
             f"{error}. Or the ranks cannot reach each other: set NCCL_SOCKET_IFNAME to the network "
             "interface; NCCL_DEBUG=INFO shows what NCCL does",
         )
         raise
-    finally:
-        pin.leave()  # if the thread is still in NCCL, without a waiter
 
 
 def _nobody() -> bool:
@@ -316,20 +275,23 @@ class Communicators:
     ----------
     ranks : SetupRanks
         The ranks.
-    native : RawCommunicator
-        The first of them.
+    native : CommunicatorThread
+        Has the first of them.
 
     Attributes
     ----------
+    native : RawCommunicator
+        The first.
     made : dict of str
         The existing ones by algorithm, in the order of their creation.
     """
 
-    def __init__(self, ranks: SetupRanks, native: RawCommunicator) -> None:
-        self.native = native
-        self.made: dict[str, RawCommunicator] = {NATIVE: native}
+    def __init__(self, ranks: SetupRanks, native: CommunicatorThread) -> None:
+        assert native.communicator is not None
+        self.native = native.communicator
+        self.made = {NATIVE: self.native}
         self._ranks = ranks
-        self._endings = [TeardownThread(ranks.device)]  # one for each
+        self._threads = [native]
         self._lock = threading.Lock()
         self._ended = False
         self._process = os.getpid()
@@ -359,20 +321,19 @@ class Communicators:
                 "give the same algorithm on all ranks",
                 ranks=tuple(range(len(requested))),
             )
-        communicator, why = new_communicator(self._ranks, PINNED.get(algorithm))
-        if communicator is None:
+        thread, why = new_communicator(self._ranks, PINNED.get(algorithm))
+        if thread is None or thread.communicator is None:
             raise CommunicationError(
                 f"NCCL's communicator for algorithm {algorithm!r} cannot be made ({why}); "
                 "NCCL_DEBUG=WARN shows more, and algorithm 'native' needs none"
             )
-        ending = TeardownThread(self._ranks.device)
         with self._lock:
             ended = self._ended
             if not ended:
-                self.made[algorithm] = communicator
-                self._endings.append(ending)
+                self.made[algorithm] = thread.communicator
+                self._threads.append(thread)
         if ended:  # aborted by another thread
-            ending.begin(partial(_abort, inside=_nobody), communicator)
+            thread.end(partial(_abort, inside=_nobody))
             raise CommunicatorAborted(
                 f"algorithm {algorithm!r} has no communicator: NCCL's were ended while it was made"
             )
@@ -385,19 +346,18 @@ class Communicators:
             for communicator in self.made.values():
                 communicator.check_async_error()
 
-    def _end(self, end: Callable[[Any], None]) -> bool:
+    def _end(self, how: Callable[[RawCommunicator], None]) -> bool:
         """End all of them once; return False if they were ended before."""
         with self._lock:
             if self._ended or os.getpid() != self._process:
                 return False  # after a fork they are the parent's
             self._ended = True
-            # Each in its own thread, so that a hang in NCCL does not delay the others.
-            for ending, communicator in zip(self._endings, self.made.values(), strict=True):
-                ending.begin(end, communicator)
+            for thread in self._threads:  # a hang in NCCL does not delay the others
+                thread.end(how)
             return True
 
     def _over(self) -> bool:
-        return all(ending.outcome() is not None for ending in self._endings)
+        return all(thread.ended is not None for thread in self._threads)
 
     def _within(self, seconds: float) -> bool:
         """Wait at most so long until all have ended; return whether they have."""
@@ -439,10 +399,9 @@ class Communicators:
                 yield False
 
         self._ranks.drive("freeing NCCL's communicators", steps())
-        for ending in self._endings:
-            why = ending.outcome()
-            if why:
-                raise CommunicationError(f"NCCL cannot free a communicator: {why}")
+        for thread in self._threads:
+            if thread.ended:
+                raise CommunicationError(f"NCCL cannot free a communicator: {thread.ended}")
 
     def release(self, seconds: float) -> bool:
         """Free all of them as `destroy` does, but wait at most so long; return whether all are free.

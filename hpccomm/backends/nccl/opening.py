@@ -27,7 +27,12 @@ from typing import Any
 from hpccomm.backends.control import Control, Drive
 from hpccomm.backends.nccl import libnccl, variables
 from hpccomm.backends.nccl.backend import NcclBackend
-from hpccomm.backends.nccl.communicators import SetupRanks, agreed_setup, new_communicator
+from hpccomm.backends.nccl.communicators import (
+    CommunicatorThread,
+    SetupRanks,
+    agreed_setup,
+    new_communicator,
+)
 from hpccomm.backends.nccl.facts import mine, shared_gpus, unfit, unpacked, version_text
 from hpccomm.backends.nccl.libnccl import RawCommunicator
 from hpccomm.contracts.backend import Backend
@@ -268,8 +273,9 @@ def open_nccl(
             if fear and backend.rank == 0:
                 logger.warning("%s", fear)
             ranks = SetupRanks(backend.rank, backend.size, own.device, control, drive, name, config)
-            native, why = borrowed, ""
-            if native is None:
+            if borrowed is not None:
+                native, why = agreed_setup(ranks, "borrowing NCCL's communicator", lambda: borrowed)
+            else:
                 native, why = _communicator(ranks, parent, left_out, settling)
             if native is not None:
                 opened = NcclBackend(ranks, facts, native)
@@ -297,7 +303,7 @@ def _communicator(
     parent: object,
     left_out: Sequence[int],
     settling: Callable[[], Steps] | None,
-) -> tuple[Any, str]:
+) -> tuple[CommunicatorThread | None, str]:
     """Return NCCL's communicator: shrunk from the parent's if possible, else a new one."""
     if isinstance(parent, NcclBackend) and left_out and parent.shrinkable:
         if settling is not None:

@@ -9,11 +9,12 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from hpccomm.errors import CommunicatorAborted
+from hpccomm.contracts.transport import Steps
 
 logger = logging.getLogger("hpccomm")
 
@@ -116,7 +117,7 @@ def warn(nccl: int, options: Collection[str]) -> list[str]:
     return [each.name for each in wrong]
 
 
-_changed = threading.Condition()
+_changing = threading.Lock()
 _creating = 0  # threads that create communicators under `_value`
 _value: str | None = None
 _before: str | None = None
@@ -125,12 +126,13 @@ _pythons = False  # whether `_before` is in os.environ
 
 def algo() -> str:
     """Return the user's own ``NCCL_ALGO``; empty if unset."""
-    with _changed:
+    with _changing:
         return (_before if _creating and _value is not None else value(ALGO)) or ""
 
 
-class Pin:
-    """Holds ``NCCL_ALGO`` at `wanted` while communicators are created; None leaves the user's value.
+@contextmanager
+def pinned(wanted: str | None, drive: Callable[[Steps], None]) -> Iterator[None]:
+    """Hold ``NCCL_ALGO`` at `wanted` while a communicator is created; None leaves the user's value.
 
     NCCL reads the variable when it creates a communicator, for the life of that communicator. The
     variable belongs to the process, whose ranks may be threads that create one communicator together.
@@ -141,47 +143,32 @@ class Pin:
     ----------
     wanted : str or None
         For ``NCCL_ALGO``.
+    drive : callable
+        Waits, under a deadline, for polled steps.
     """
+    global _creating
 
-    def __init__(self, wanted: str | None) -> None:
-        self._wanted = wanted
-        self._held = False
-        self._left = False
-
-    def enter(self) -> None:
-        """Set the variable when no thread holds another value. Blocks.
-
-        Raises
-        ------
-        CommunicatorAborted
-            If `leave` was called before.
-        """
+    def taken() -> bool:
         global _creating, _value, _before, _pythons
-        with _changed:
-            while _creating and _value != self._wanted and not self._left:
-                _changed.wait()
-            if self._left:
-                raise CommunicatorAborted("the creation of a communicator was abandoned")
+        with _changing:
+            if _creating and _value != wanted:
+                return False
             if not _creating:
-                _value, _before = self._wanted, value(ALGO)
-                _pythons = ALGO in os.environ
-                if _value is not None:
-                    os.environ[ALGO] = _value
+                _value, _before, _pythons = wanted, value(ALGO), ALGO in os.environ
+                if wanted is not None:
+                    os.environ[ALGO] = wanted
             _creating += 1
-            self._held = True
+            return True
 
-    def leave(self) -> None:
-        """Release the variable. From any thread, also one that stopped waiting for the creator."""
-        global _creating
-        with _changed:
-            self._left = True
-            if self._held:
-                self._held = False
-                _creating -= 1
-                if not _creating and _value is not None:
-                    os.environ.pop(ALGO, None)
-                    if _before is not None and _pythons:
-                        os.environ[ALGO] = _before
-                    elif _before is not None:  # NCCL reads its files once
-                        os.putenv(ALGO, _before)
-            _changed.notify_all()
+    drive(iter(taken, True))
+    try:
+        yield
+    finally:
+        with _changing:
+            _creating -= 1
+            if not _creating and wanted is not None:
+                os.environ.pop(ALGO, None)
+                if _before is not None and _pythons:
+                    os.environ[ALGO] = _before
+                elif _before is not None:  # NCCL reads its files once
+                    os.putenv(ALGO, _before)
