@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpccomm.errors import CommunicationError, PeerLost, UsageError
 from hpccomm.memory.cuda import streams
@@ -32,9 +33,6 @@ MARK_BYTES = 1 << 20
 
 QUIET_SECONDS = 0.05
 """Seconds without a call after which the watchdog records the event of the last ones."""
-
-KEPT_EVENTS = 256
-"""Events that are kept for later calls."""
 
 MISSED_BEATS = 50
 """Times that the watchdog finds a passed deadline without a look, before it acts: 5 s."""
@@ -56,10 +54,8 @@ class PendingCall:
         The records of all.
     keep : list
         What must live until they are done.
-    event : int
-        Comes after them; 0 as long as none was recorded, which is while their stream is captured too.
-    owner : object or None
-        Ends the event with the call; None where it belongs to the `PendingCalls`.
+    event : cupy.cuda.Event or None
+        Comes after them; None as long as none was recorded, which is while their stream is captured too.
     captured : bool
         Whether they were recorded into a graph: the event can be waited for on a stream alone.
     over : bool
@@ -74,8 +70,7 @@ class PendingCall:
     expires: float
     entries: list[CallRecord]
     keep: list[object] = field(default_factory=list)
-    event: int = 0
-    owner: object | None = None
+    event: Any = None
     captured: bool = False
     over: bool = False
     error: BaseException | None = None
@@ -130,7 +125,6 @@ class PendingCalls:
         self._open: PendingCall | None = None  # takes further calls, and has no event yet
         self._shared = 0.0  # when an event that calls share was recorded last
         self._under_way: deque[PendingCall] = deque()
-        self._events: list[int] = []
         self._graphs: list[object] = []
         self._ended = False
         self._giving_up = threading.Lock()  # once, from whichever thread is first
@@ -182,16 +176,13 @@ class PendingCalls:
 
     def note_alone(self, call: PendingCall) -> None:
         """Remember a call as `note` does, with an event of its own. Whether it is captured, it says."""
-        call.owner = owner = streams.owned_event()
-        call.event = owner.ptr
         with self._lock:
             if call.captured:
-                streams.record(call.event, call.stream)
                 self._graphs.append(call)
             else:
                 self._put_away(call)
-                self._mark(call)
-                self._let_go()
+            self._mark(call)
+            self._let_go()
 
     def _put_away(self, call: PendingCall) -> None:
         """Have no further calls join a call. Under the lock."""
@@ -201,11 +192,9 @@ class PendingCalls:
 
     def _mark(self, call: PendingCall) -> None:
         """Record the event of a call. Under the lock."""
-        with streams.on_device(self.device):  # the default stream has the same number on each
-            if not call.event and not self._events:
-                self._events.append(streams.make_event())
-            streams.record(call.event or self._events[-1], call.stream)  # which may raise
-            call.event = call.event or self._events.pop()
+        # The default stream has the same number on each device, and another thread may capture a graph.
+        with streams.on_device(self.device), streams.relaxed():
+            call.event = streams.marked(call.stream)
 
     def _mark_later(self, call: PendingCall) -> None:
         """Record the event of a call, unless a graph is captured: then a later look does. Under the lock.
@@ -220,34 +209,15 @@ class PendingCalls:
             if getattr(error, "status", 0) not in streams.CAPTURE_ERRORS:
                 raise
         if call.event and not streams.undisturbed(call.stream):
-            # A graph may have it: it must not be asked for, and another is recorded later.
-            streams.drop_event(call.event)
-            call.event = 0
-
-    def _take(self) -> int:
-        return self._events.pop() if self._events else streams.make_event()
-
-    def event(self) -> int:
-        """Return an event for a short while; `give` takes it back."""
-        with self._lock:
-            return self._take()
-
-    def give(self, event: int) -> None:
-        """Take back an event without waiters."""
-        with self._lock:
-            self._give(event)
-
-    def _give(self, event: int) -> None:
-        if self._ended or len(self._events) >= KEPT_EVENTS:
-            streams.drop_event(event)
-        else:
-            self._events.append(event)
+            call.event = (
+                None  # a graph may have it: it must not be asked for, and another is recorded later
+            )
 
     def _let_go(self) -> None:
         """Release finished calls, up to the first unfinished one. Under the lock; short."""
         under_way = self._under_way
         while under_way and self._is_done(under_way[0]):
-            self._finish(under_way.popleft())
+            self._end(under_way.popleft())
 
     def _sweep(self) -> None:
         """Release all finished calls of all streams. Under the lock."""
@@ -256,23 +226,25 @@ class PendingCalls:
                 self._mark_later(call)
             if self._is_done(call):
                 self._under_way.remove(call)
-                self._finish(call)
+                self._end(call)
 
     def _is_done(self, call: PendingCall) -> bool:
         if call.over or not call.event:
             return call.over
         status = streams.event_status(call.event)
-        if status == streams.CAPTURED_EVENT and call.owner is None:
-            streams.drop_event(call.event)
-            call.event = 0  # a graph has it
-            return False
+        if status == streams.CAPTURED_EVENT:
+            call.event = None  # a graph has it
         return streams.come(status)
 
-    def _finish(self, call: PendingCall) -> None:
-        if not self._ended:  # else an abort has completed it
-            _end(call)
-        if call.owner is None and call.event:
-            self._give(call.event)
+    def _end(self, call: PendingCall) -> None:
+        """Note that a call is done, unless an abort has completed it."""
+        if self._ended:
+            return
+        call.over = True
+        call.keep, call.holder = [], None
+        now = time.perf_counter()
+        for entry in call.entries:
+            entry[ENDED] = now - entry[BEGIN]
 
     def done(self, call: PendingCall) -> bool:
         """Tell whether a call of `note_alone` is over. Never blocks.
@@ -284,8 +256,8 @@ class PendingCalls:
         """
         # NCCL's abort, which comes after `abandon`, completes the events of calls that were stuck: also one that is
         # asked for just now.
-        if not call.over and not self._ended and streams.ready(call.event) and not self._ended:
-            _end(call)
+        if not (call.over or self._ended or call.event is None) and streams.ready(call.event):
+            self._end(call)
         return call.over
 
     def idle(self) -> bool:
@@ -370,9 +342,6 @@ class PendingCalls:
         """Stop the checks, and forget all calls. Recorded events are abandoned with CUDA."""
         with self._lock:
             self._ended = True
-            for event in self._events:
-                streams.drop_event(event)
-            self._events.clear()
             self._graphs.clear()
         self._tell()  # nobody may look any more
 
@@ -380,15 +349,6 @@ class PendingCalls:
         """Look no more; return what may still be in use."""
         self._ended = True
         return (*self._under_way, self._open, self._graphs)
-
-
-def _end(call: PendingCall) -> None:
-    """Note that a call is done."""
-    call.over = True
-    call.keep, call.holder = [], None
-    now = time.perf_counter()
-    for entry in call.entries:
-        entry[ENDED] = now - entry[BEGIN]
 
 
 @dataclass(slots=True)

@@ -291,7 +291,7 @@ def test_the_driver_answers_about_an_event_in_a_thread_without_a_context(stream)
     streams.record(event, stream.ptr)
     stream.synchronize()
     ask = driver_library().cuEventQuery
-    thread = threading.Thread(target=lambda: answers.append(ask(ctypes.c_void_p(event))))
+    thread = threading.Thread(target=lambda: answers.append(ask(ctypes.c_void_p(event.ptr))))
     thread.start()
     thread.join()
     assert answers == [0]

@@ -391,18 +391,15 @@ class StreamIssuer:
         def apart(send: int, recv: int, stream: int) -> None:
             nonlocal under_way
             with streams.on_device(self.device):
-                event = pending.event()
-                streams.record(event, stream)
-                streams.order(event, own)
+                ready = streams.marked(stream)
+                streams.order(ready, own)
                 launch(send, recv, own)
                 entry = pending.entered
                 assert entry is not None
-                under_way = pending_call(own, self._own, entry, call.keep)
+                # A captured event belongs to the graph until the capture ends.
+                under_way = pending_call(own, self._own, entry, (ready, call.keep))
                 under_way.captured = pending.capturing(own)
                 pending.note_alone(under_way)
-                # A captured event belongs to the graph until the capture ends.
-                if not under_way.captured:
-                    pending.give(event)
 
         beside = replace(prepared, label=label, launch=apart, noted=False)
         beside.issue((*pointers(call), queue), call.keep, limit)
@@ -505,10 +502,9 @@ class StreamIssuer:
         if apart:
             # Another thread may capture a graph in the mode "global".
             with streams.on_device(device), streams.relaxed():
-                ready = streams.owned_event()
-                streams.record(ready.ptr, stream)
+                ready = streams.marked(stream)
                 stream = self.own_stream()
-                streams.order(ready.ptr, stream)
+                streams.order(ready, stream)
         begin = partial(_to_the_end, partial(start, *addresses, stream), stream, device)
         return Operation(
             label, partial(streams.polled, device, begin), (keep, queue, ready), ordered

@@ -308,42 +308,35 @@ def on_device(device: int) -> Iterator[None]:
             runtime.setDevice(before)
 
 
-def make_event() -> int:
-    """Return a new event without time; `drop_event` ends it."""
-    runtime = cupy().cuda.runtime
-    event: int = runtime.eventCreateWithFlags(runtime.eventDisableTiming)
-    return event
-
-
-def owned_event() -> Any:
-    """Return a new event without time that ends with the object. `ptr` is its number."""
+def make_event() -> Any:
+    """Return a new event without time, which ends with the object. `ptr` is its number."""
     return cupy().cuda.Event(disable_timing=True)
 
 
-def drop_event(event: int) -> None:
-    """End an event."""
-    cupy().cuda.runtime.eventDestroy(event)
-
-
-def record(event: int, stream: int) -> None:
+def record(event: Any, stream: int) -> None:
     """Record the event after all work that is on the stream so far."""
-    cupy().cuda.runtime.eventRecord(event, stream)
+    cupy().cuda.runtime.eventRecord(event.ptr, stream)
 
 
-def order(event: int, stream: int) -> None:
+def marked(stream: int) -> Any:
+    """Return a new event behind all work that is on the stream so far. CUDA ends it once it has come."""
+    event = make_event()
+    record(event, stream)
+    return event
+
+
+def order(event: Any, stream: int) -> None:
     """Make all later work on the stream wait for the event."""
-    cupy().cuda.runtime.streamWaitEvent(stream, event)
+    cupy().cuda.runtime.streamWaitEvent(stream, event.ptr)
 
 
 def follow(stream: int, leader: int, device: int) -> None:
     """Make all later work on a stream of a device wait for what is on another one so far."""
     with on_device(device):  # whose default stream is meant, if it is that
-        event = owned_event()  # CUDA ends it once it has come
-        record(event.ptr, leader)
-        order(event.ptr, stream)
+        order(marked(leader), stream)
 
 
-def event_status(event: int) -> int:
+def event_status(event: Any) -> int:
     """Return CUDA's answer about an event: 0 once it has come. Ends no capture of any thread.
 
     The driver is asked directly, because CuPy holds the interpreter during the question: if another
@@ -351,18 +344,18 @@ def event_status(event: int) -> int:
     """
     driver, runtime = driver_library(), cupy().cuda.runtime
     if driver is None:
-        status: int = runtime.eventQuery(event)
+        status: int = runtime.eventQuery(event.ptr)
         return status
     mode = ctypes.c_int(_RELAXED)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    status = driver.cuEventQuery(ctypes.c_void_p(event))
+    status = driver.cuEventQuery(ctypes.c_void_p(event.ptr))
     if status not in (0, NOT_READY, CAPTURED_EVENT):  # a thread without a context may get no answer
-        status = runtime.eventQuery(event)
+        status = runtime.eventQuery(event.ptr)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     return status
 
 
-def ready(event: int) -> bool:
+def ready(event: Any) -> bool:
     """Return whether an event has come. Never blocks.
 
     Raises
@@ -397,6 +390,5 @@ def make_stream(device: int, *, high_priority: bool) -> Any:
 def passed(stream: int, device: int) -> Callable[[], bool]:
     """Return a test whether a device has done all work put on a stream before this call."""
     with on_device(device):  # whose default stream is meant, if it is that
-        event = owned_event()
-        record(event.ptr, stream)
-    return lambda: ready(event.ptr)
+        event = marked(stream)
+    return lambda: ready(event)

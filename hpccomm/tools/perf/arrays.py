@@ -371,7 +371,7 @@ class DeviceMemory:
         with streams.on_device(self._device):
             stream = self.module.cuda.Stream
             self._stream = stream.null if self._config.stream_null else stream(non_blocking=True)
-            self._done = streams.owned_event()
+            self._done = streams.make_event()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -468,9 +468,8 @@ class DeviceMemory:
 
     def settle(self) -> None:
         """Block until the stream has done all its work."""
-        event = self._done.ptr
-        streams.record(event, self._stream.ptr)
-        ready = partial(streams.ready, event)
+        streams.record(self._done, self._stream.ptr)
+        ready = partial(streams.ready, self._done)
         wait(ready, timeout=self._timeout, gate=Gate(), expired=self._expired)
 
     def _expired(self, elapsed: float) -> CollectiveTimeout:
