@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.backends.nccl import NcclBackend
 from hpccomm.calls import policy
 from hpccomm.calls.policy import NATIVE
 from hpccomm.calls.program import Program, Slice, Step, Transit, compiled
@@ -24,7 +25,6 @@ from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.contracts.device import (
     Begin,
     Begun,
-    DeviceBackend,
     DeviceImplementation,
     Piece,
     Pieces,
@@ -73,7 +73,7 @@ class OnDevice(ABC):
         Of the communicator.
     staged : StagedDispatch
         The way through the host.
-    library : DeviceBackend or None
+    library : NcclBackend or None
         What has collectives of its own; None if the library has only messages.
 
     Attributes
@@ -96,7 +96,7 @@ class OnDevice(ABC):
         device: int,
         settings: Settings,
         staged: StagedDispatch,
-        library: DeviceBackend | None = None,
+        library: NcclBackend | None = None,
     ) -> None:
         links = typical("typical_gpus")
         per_node = max(Counter(topology.node_of).values())
@@ -324,7 +324,7 @@ class NcclDispatch(OnDevice):
 
     Parameters
     ----------
-    devices : DeviceBackend
+    devices : NcclBackend
         Moves the data.
     topology : Topology
         Which ranks share a node.
@@ -338,7 +338,7 @@ class NcclDispatch(OnDevice):
 
     def __init__(
         self,
-        devices: DeviceBackend,
+        devices: NcclBackend,
         topology: Topology,
         settings: Settings,
         staged: StagedDispatch,

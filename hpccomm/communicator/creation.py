@@ -33,7 +33,7 @@ from hpccomm.calls.tuning_table import Table
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.groups import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DeviceBackend, DeviceDispatch
+from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import (
     BackendUnavailable,
@@ -54,6 +54,7 @@ from hpccomm.runtime.service import before_end, guard_logging
 from hpccomm.settings import CommOptions, Settings
 
 if TYPE_CHECKING:
+    from hpccomm.backends.nccl import NcclBackend
     from hpccomm.calls.staged import StagedDispatch
 
 NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
@@ -61,7 +62,7 @@ NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
 _ORDER = {"nccl": (NCCL,), "mpi": (AWARE, STAGED), "loopback": (STAGED,)}
 """The ways that are tried where the user named a backend; else all of them, in this order."""
 
-Opened = tuple[DeviceDispatch | None, DeviceBackend | None, str]
+Opened = tuple[DeviceDispatch | None, "NcclBackend | None", str]
 """One way, with what puts its calls on streams, and why it is or is not there."""
 
 

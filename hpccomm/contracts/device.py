@@ -1,18 +1,15 @@
-"""The interfaces of device communication, as the communicator's device lane uses them.
+"""What carries out calls on device arrays, and who decides on that: the dispatches of `hpccomm.calls`.
 
-`hpccomm.backends.nccl` implements `DeviceBackend`; the dispatches for devices implement
-`DeviceDispatch`.
+The communicator's device lane goes by it.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
-from hpccomm.errors import HpccommError
 
 Launch = Callable[[int, int, int], None]
 """``launch(send, recv, stream)``: puts a call on a stream. Takes addresses; never blocks."""
@@ -77,84 +74,6 @@ def message_name(receives: Pieces, sends: Pieces) -> str:
     return "recv" if receives else "send"
 
 
-class DeviceBackend(Protocol):
-    """The ranks of one communicator and the ways between their devices, ordered by streams.
-
-    Attributes
-    ----------
-    name : str
-        As in ``comm.backends["cuda"]``.
-    rank, size : int
-        Of this communicator.
-    device : int
-        CUDA device of this rank.
-    """
-
-    name: str
-    rank: int
-    size: int
-    device: int
-
-    def algorithms(self, call: Signature) -> tuple[str, ...]:
-        """Return the names under which the library itself does this call as it is meant.
-
-        ``"native"`` (its own choice) first, then the ones that can be pinned (``"ring"``,
-        ``"tree"``). Empty without any. Local; the same on all ranks.
-        """
-
-    def native(self, call: Signature, algorithm: str) -> "DeviceImplementation":
-        """Return the library's own way by one of `algorithms`. Local."""
-
-    def exchange(self, receives: Pieces, sends: Pieces, stream: int) -> None:
-        """Put messages on the stream that go on at the same time. Never blocks the host."""
-
-    def group(self) -> AbstractContextManager[None]:
-        """Issue the calls and exchanges of the block together at its end, also if it raises."""
-
-    def reason(self) -> str:
-        """Return the setting that decides the library's own choice (``NCCL_ALGO``), or ''."""
-
-    def empty(self, nbytes: int) -> object | None:
-        """Return device memory that can be registered, or None if it is not available. Local.
-
-        It has an attribute `pointer` and returns itself after the last reference is dropped.
-        """
-
-    def place(self, pointer: int, nbytes: int) -> tuple[int, int, int] | None:
-        """Return where in such memory an array lies, or None. Local.
-
-        Arrays may be registered together where this is equal on all ranks.
-        """
-
-    def register(self, pointers: Sequence[int]) -> bool:
-        """Register the memory at these addresses on all ranks, or on none. Collective; blocks.
-
-        Returns whether it is registered.
-        """
-
-    def check(self) -> None:
-        """Raise if the library noticed that something failed. Local, from any thread."""
-
-    def translate(self, error: Exception) -> HpccommError | None:
-        """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
-
-    def abort(self, seconds: float = ..., inside: Callable[[], bool] = ...) -> None:
-        """End all calls under way, within a time. Local; from any thread; idempotent.
-
-        `inside` returns whether a thread is in a call of the library.
-        """
-
-    def release(self, seconds: float, *, leaving: bool = False) -> bool:
-        """Free the library's communicators, which may last as long as graphs with their calls do.
-
-        After the end of all calls; `close` follows, unless the process exits. Local; waits up to
-        the given seconds, and returns whether it is done.
-        """
-
-    def close(self) -> None:
-        """Free its resources, after the end of all calls. Local."""
-
-
 DeviceStart = Callable[[int, int, int], Steps]
 """``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
 
@@ -200,7 +119,7 @@ class DeviceImplementation:
     groups : bool
         Whether `launch` can stand in a group with others. The same on all ranks.
     registered : callable or None
-        Returns what puts it on a stream where `DeviceBackend.register` has registered its arrays on all ranks; None
+        Returns what puts it on a stream where `hpccomm.backends.nccl.NcclBackend.register` has registered its arrays on all ranks; None
         where that makes no difference.
     how : str
         How a library is held to the algorithm; empty where it chooses itself.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.backends.control import Control
+from hpccomm.backends.nccl import NcclBackend
 from hpccomm.calls.arguments import CallKind
 from hpccomm.calls.lanes.check import Check
 from hpccomm.calls.lanes.lane import SELF_CHECK, Call, Lane, MessageRequest, Parts
@@ -33,7 +34,6 @@ from hpccomm.calls.lanes.streams import (
 )
 from hpccomm.calls.policy import AUTO
 from hpccomm.contracts.device import (
-    DeviceBackend,
     DeviceDispatch,
     DeviceImplementation,
     Piece,
@@ -208,7 +208,7 @@ class DeviceLane(Lane):
         The communicator's.
     dispatch : DeviceDispatch
         Decides how.
-    backend : DeviceBackend or None
+    backend : NcclBackend or None
         What puts calls on streams; None where the host takes part in all of them.
     device : int
         CUDA device of this rank.
@@ -224,7 +224,7 @@ class DeviceLane(Lane):
         calls: CallEngine,
         check: Check,
         dispatch: DeviceDispatch,
-        backend: DeviceBackend | None,
+        backend: NcclBackend | None,
         device: int,
         *,
         high_priority: bool,
@@ -566,8 +566,8 @@ class DeviceLane(Lane):
             if self.backend is not None and count:
                 memory = self.backend.empty(count * dtype.itemsize)
             if memory is not None:
-                pointer: int = memory.pointer  # type: ignore[attr-defined]  # as the contract has it
-                return arrays.wrapped(pointer, count, dtype, self.device, memory).reshape(shape)
+                flat = arrays.wrapped(memory.pointer, count, dtype, self.device, memory)
+                return flat.reshape(shape)
             if count:
                 self._log_ordinary(
                     f"{self.name} registers no memory here; empty() gives ordinary device arrays"
@@ -622,7 +622,7 @@ def _span(array: DeviceArray) -> Span:
     return Span(array.pointer, array.elements, array.dtype)
 
 
-def _places(call: Call, backend: DeviceBackend | None) -> list[tuple[int, int, int]]:
+def _places(call: Call, backend: NcclBackend | None) -> list[tuple[int, int, int]]:
     """Return where a call's arrays lie in memory that can be registered; empty if one of them does not.
 
     Ranks must find the same. In place the larger array counts, since the own block lies elsewhere on each.

@@ -14,8 +14,9 @@ from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
 from hpccomm.backends.control import Control
+from hpccomm.backends.nccl import NcclBackend
 from hpccomm.calls.lanes.lane import HALO, Call, HaloPart, Pairs
-from hpccomm.contracts.device import Begun, DeviceBackend, DeviceImplementation, DeviceStart, Launch
+from hpccomm.contracts.device import Begun, DeviceImplementation, DeviceStart, Launch
 from hpccomm.contracts.signature import CallFingerprint, compared, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
@@ -52,7 +53,7 @@ def whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:
     return Call(prepared, None, None, None, keep, queue=calls[0].queue)
 
 
-def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
+def grouped(calls: tuple[Call, ...], backend: NcclBackend) -> Launch:
     """Return the function that puts calls on a stream: a group first, then the others.
 
     Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
@@ -79,7 +80,7 @@ def grouped(calls: tuple[Call, ...], backend: DeviceBackend) -> Launch:
 
 
 def as_one(
-    calls: tuple[Call, ...], backend: DeviceBackend
+    calls: tuple[Call, ...], backend: NcclBackend
 ) -> tuple[CallFingerprint, CallFingerprint, DeviceImplementation, bool]:
     """Return calls that are put on a stream together as one.
 
@@ -93,7 +94,7 @@ def as_one(
 
 
 def halo_as_one(
-    calls: Sequence[Call], parts: Sequence[HaloPart], backend: DeviceBackend | None, device: int
+    calls: Sequence[Call], parts: Sequence[HaloPart], backend: NcclBackend | None, device: int
 ) -> tuple[CallFingerprint, DeviceImplementation]:
     """Return the label and the implementation of a halo, one part after the other: on a stream, or without a backend by the host."""
     left, array = iter(calls), calls[0].keep[0]
@@ -299,7 +300,7 @@ class StreamIssuer:
     ----------
     calls : CallEngine
         The communicator's.
-    backend : DeviceBackend or None
+    backend : NcclBackend or None
         What puts calls on streams; None where the host takes part in all of them.
     device : int
         CUDA device of this rank.
@@ -317,7 +318,7 @@ class StreamIssuer:
     def __init__(
         self,
         calls: CallEngine,
-        backend: DeviceBackend | None,
+        backend: NcclBackend | None,
         device: int,
         *,
         high_priority: bool,
