@@ -1,7 +1,8 @@
 """The answers of this process to other ranks' questions.
 
-Communicators register here; the side channels of all backends answer with `answer`. It runs in a
-thread that serves the channel, so it must not wait for a call or communicate.
+Communicators register here (`engine`). The side channels of the backends and of the bootstrap (`presence`,
+`node_sockets`) call `answer` in the thread that serves the channel, so `answer` must not wait for a call or
+communicate. `deadlock`, `raised` and the exits read and set the facts of the process.
 """
 
 import json
@@ -25,7 +26,7 @@ logger = logging.getLogger("hpccomm")
 Answerer = Callable[[Facts], Facts]
 
 CLOSED = 64
-"""Number of ended communicators that are still reported."""
+"""Number of closed communicators about which questions are still answered."""
 
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
 _answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
@@ -38,9 +39,9 @@ _ended = ""
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
-    """Answer questions to that rank of that communicator by a bound method, held weakly.
+    """Answer questions to a rank of a communicator by `answerer`, a bound method that is held weakly.
 
-    A program that makes a communicator goes on: an exception that was told before has been caught.
+    It also drops a noted exception: a program that makes a communicator has caught the exception.
     """
     key = uid, rank
     note(raised=None)
@@ -59,12 +60,12 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
 
 
 def serve(service: str, answerer: Answerer) -> None:
-    """Answer questions to a service of this process, by its name, by a bound method, held weakly."""
+    """Answer questions to the named service of this process by `answerer`, a bound method that is held weakly."""
     _services[service] = weakref.WeakMethod(answerer, lambda _: _services.pop(service, None))
 
 
 def note(**facts: object) -> None:
-    """Answer with these facts as well from now on; None takes one back. Takes no lock."""
+    """Add these facts to each answer from now on; a fact that is None is removed. Takes no lock."""
     _about.update(facts)
 
 
@@ -79,39 +80,42 @@ def note_exit() -> None:
 
 
 def note_making(making: bool) -> None:
-    """Answer from now on whether this process waits for others to make a communicator with it."""
+    """State in each answer from now on whether this process waits for others to make a communicator with it."""
     note(making=True if making else None)
 
 
 def say(what: str) -> tuple[float, int]:
-    """Return when this process first said something that one rank should say for all, and its number.
+    """Return when this process first said `what`, which one rank should say for all, and the process's number.
 
-    Where clocks of hosts differ, two ranks may say it; never none.
+    The first call sets that time. Where the hosts' clocks differ, two ranks may both say it, but one always does.
     """
     return _said.setdefault(what, (time.time(), os.getpid()))
 
 
 def ended() -> str:
-    """Return another rank's reason to end the job, as far as received; else an empty text."""
+    """Return another rank's reason to end the job; empty if none has been received."""
     return _ended
 
 
 def communicators() -> list[Any]:
-    """Return the communicators that answer here: a `CallEngine` each."""
+    """Return the `CallEngine` of each communicator that answers here."""
     with _lock:
         methods = [each() for each in list(_answering.values())]
     return [method.__self__ for method in methods if method is not None]  # type: ignore[attr-defined]
 
 
 def of_rank(calls: Any) -> list[Any]:
-    """Return the communicators of the rank that has this one: all of the process, unless ranks share it."""
+    """Return the `CallEngine`s of the rank that has this one: all of the process, unless ranks share the process."""
     shared = calls.backend.shares_process
     return [each for each in communicators() if not shared or each.thread == calls.thread]
 
 
 def across(calls: Any) -> Facts:
-    """Return the activity of a communicator's rank on all it has, and whether one thread runs its program."""
-    # Threads that C or C++ has started, such as autograd's, are in the frames alone.
+    """Return what the rank of a `CallEngine` does in all its communicators (``"across"``).
+
+    ``"alone"`` says whether only one thread runs the rank's program.
+    """
+    # Threads that C or C++ has started, such as autograd's, are not in `threading.enumerate`, but have frames.
     own = {each.ident for each in threading.enumerate() if isinstance(each, ServiceThread)}
     if calls.backend.shares_process:  # ranks are threads, and the main one waits for them
         own |= {each.thread for each in communicators()} - {calls.thread}
@@ -123,11 +127,14 @@ def across(calls: Any) -> Facts:
 def answer(question: Facts) -> Facts:
     """Return this process's answer. From any thread; never blocks for long, never raises.
 
-    It has at least ``"host"``, ``"pid"``, and as ``"doing"`` where the main thread is. ``"leaving":
-    True`` says that the program has ended, ``"making": True`` that it waits for others to make a
-    communicator, ``"raised"`` which exception was not caught, ``"said"`` when it said what the
-    question names, ``"unknown": True`` that no such communicator has been made here, or that it is
-    gone.
+    It has at least ``"host"``, ``"pid"`` and ``"doing"``, the place of the main thread. It may have:
+
+    - ``"leaving": True``: the program has ended.
+    - ``"making": True``: the process waits for others to make a communicator.
+    - ``"over"``: the thread that still runs after the end of the main program.
+    - ``"raised"``: the exception that was not caught.
+    - ``"said"``: when this process said what the question names.
+    - ``"unknown": True``: no such communicator has been made here, or it is gone.
     """
     global _ended
     if "service" in question:
@@ -139,7 +146,7 @@ def answer(question: Facts) -> Facts:
         process["over"] = thread
     if "said" in question:
         process["said"] = _said.get(question["said"])
-    if "at" in question:  # of a communicator in which who asks may not be
+    if "at" in question:  # names a communicator that the asking rank may not be in
         for each in communicators():
             if [each.origin.uid, each.origin.rank] == question["at"]:
                 each.inquiry.accusation = question["accuse"]
@@ -156,7 +163,7 @@ def answer(question: Facts) -> Facts:
         across_all = "across" in question
         calls: Any = getattr(answerer, "__self__", None)
         return process | dict(across(calls) if across_all else answerer(question))
-    except Exception as error:  # who asks must hear something
+    except Exception as error:  # the asking rank needs an answer
         logger.exception("a question of another rank could not be answered")
         return process | {"error": f"{type(error).__name__}: {error}"}
 

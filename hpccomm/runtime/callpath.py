@@ -1,19 +1,21 @@
 """The path of a synchronous call, written out for each form of a call.
 
 A call takes its turn, gets a number and a record, runs, and is counted. That costs a microsecond, and each function
-that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and what the
-forms share stands in each of them. `tests/runtime/test_callpath.py` holds that it is the same.
+that a call enters costs a tenth of one. So each form of a call is one function, from top to bottom, and the common
+statements are repeated in each. `tests/runtime/test_callpath.py` checks that they are the same.
 
-What is equal for calls with the same arguments, sizes included, stands in their `PreparedCall`, which is made once.
-`hpccomm.communicator` makes and keeps them.
+Calls with the same arguments, sizes included, share a `PreparedCall`, which is made once. `hpccomm.calls` makes and
+keeps them. `engine`, `hpccomm.calls`, `hpccomm.communicator` and `hpccomm.gradients` use the decorators and plans.
 
-What is shared:
+The common statements:
 
-- A turn holds the communicator for one call: one thread at a time. It is taken and given back by statements that
-  call nothing, as ``pop`` would: a signal's handler that raises, such as Ctrl-C's, runs after calls, and nothing
-  would give the turn back. Nor has a call room where recursion is at its limit. What was under way then is not
-  known to be done, or told of, so the communicator takes no more calls.
-- Nothing is called between where others see the record and the ``try``, for the same reason: the record would stay.
+- A turn holds the communicator for one call: one thread at a time. The turn is taken and given back by statements
+  without a function call, unlike ``pop``. A signal handler that raises, such as Ctrl-C's, runs after function calls,
+  and nothing would give the turn back. At the recursion limit, a function call would fail.
+- After a `RecursionError` or `MemoryError` it is not known whether the call under way was done. So the communicator
+  takes no more calls.
+- For the same reason no function is called between the statement that makes the record visible and the ``try``: a
+  handler that raises there would leave the record in place.
 - Messages, unlike collectives, have no number that all ranks count.
 """
 
@@ -49,47 +51,47 @@ from hpccomm.runtime.work import SMALL_BYTES, Work
 F = TypeVar("F", bound=Callable[..., Any])
 
 LEFT = "was left by a RecursionError or MemoryError in the midst of a call"
-"""Why no call is taken after that."""
+"""Why the communicator takes no more calls after such an error; see `CallState.closed`."""
 
 
 @dataclass(slots=True, eq=False)
 class PreparedCall:
-    """A call that is decided once and carried out many times: `issue` does it, on the arguments of the single call.
+    """A call that is decided once and carried out many times. `issue` and `begin` take the arguments of each call.
 
     Attributes
     ----------
     calls : CallEngine
-        The communicator's.
+        The engine of the communicator.
     label : CallFingerprint
-        Its identity, for records, messages and the other ranks.
+        The call's identity, for records, messages and the other ranks.
     start : callable
-        ``start(*arguments)`` returns its polled steps.
+        ``start(*arguments)`` returns the call's polled steps.
     run : callable or None
-        ``run(*arguments)`` blocks in a library; `issue` takes it if it is not None.
+        ``run(*arguments)`` blocks in a library. If it is not None, `issue` uses it in place of `start`.
     arguments : callable
         ``arguments(send, recv)`` returns the arguments for arrays in host memory.
     ordered : bool
         Whether it is a collective, which all ranks issue in one order.
     choice : Choice or None
-        Which algorithm, and why; None for what no user asks about.
+        The algorithm, and the reason for it; None for calls that no user asks about.
     lane : Lane or None
-        The lane of its arrays.
+        The lane of the call's arrays.
     kind : CallKind or None
-        What its arguments mean, without their sizes; None for messages.
+        The meaning of the call's arguments, without their sizes; None for messages.
     call : Signature or None
-        What the backend is asked for; None for messages.
+        The request to the backend; None for messages.
     shape : tuple of int
-        Of the result of a collective.
+        Shape of the result of a collective.
     more : Implementation or DeviceImplementation or None
-        What plans, groups and captured graphs need besides.
+        Further parts for plans, groups and captured graphs.
     agreed : int
-        When the ranks have agreed on it: `CallEngine.agreement` at that time.
+        `CallEngine.agreement` at the time when the ranks agreed on the call.
     apart : CallFingerprint or None
-        The identity of its asynchronous form, once that is asked for.
+        The identity of the asynchronous form, once a program has asked for that form.
     tally : Tally
-        Where it is counted.
+        The sums that the call is counted in.
     nbytes, mark : int
-        Of the label: its bytes, and its part of the digest.
+        The bytes of the label, and its part of the digest.
     """
 
     calls: Any
@@ -116,9 +118,18 @@ class PreparedCall:
         self.mark = fingerprint & DIGEST
 
     def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
-        """Carry the call out and wait for it: within seconds, with what must live meanwhile.
+        """Carry the call out and wait for it.
 
-        What only a call that waits long needs is made only then: small arrays come this way.
+        Objects for a long wait are made only when the call waits long, since small arrays use this function too.
+
+        Parameters
+        ----------
+        arguments : tuple
+            The arguments of `run` or `start`.
+        keep : object
+            Kept alive until the call is done; for the life of the process if it fails.
+        timeout : float
+            Seconds to the deadline.
         """
         calls, label, tally, run = self.calls, self.label, self.tally, self.run
         reports, ordered = calls.reports, self.ordered
@@ -169,9 +180,10 @@ class PreparedCall:
             reports.report(entry, elapsed, None, keep)
 
     def begin(self, arguments: tuple[Any, ...], keep: object, timeout: float, result: Any) -> Work:
-        """Begin it here and now, so that nothing that is sent later overtakes it; it goes on by itself if it is not done.
+        """Begin the call asynchronously and return its `Work`.
 
-        Collectives begin one after the other.
+        A message begins at once, so that no later message overtakes it. Collectives begin one after the other.
+        The parameters are those of `issue`; `result` is what the `Work` returns.
         """
         calls, tally, ordered, number = self.calls, self.tally, self.ordered, 0
         label = self.label if self.apart is None else self.apart
@@ -204,7 +216,7 @@ class PreparedCall:
                 try:
                     work.steps = steps = self.start(*arguments)
                     moved = next(steps, None)
-                except Exception as error:  # noqa: BLE001 (kept for who waits)
+                except Exception as error:  # noqa: BLE001 (kept for the waiter)
                     work.end(error)
                     return work
             if moved is not None:
@@ -229,20 +241,20 @@ class PreparedCall:
         if elapsed > reports.quiet:
             try:
                 reports.report(entry, elapsed, None, keep)
-            except Exception as error:  # noqa: BLE001 (a hook's, kept for who waits)
+            except Exception as error:  # noqa: BLE001 (of a hook, kept for the waiter)
                 work.error = error
         return work
 
 
 KEPT_CALLS = 1024
-"""Prepared calls that are kept. The next one takes the place of the oldest, which is prepared anew where it comes again."""
+"""Most prepared calls that are kept. One more replaces the oldest, which is prepared anew if it is made again."""
 
 
 class Kept(OrderedDict[Any, Any]):
-    """The last `KEPT_CALLS` values that were kept."""
+    """A cache of the last `KEPT_CALLS` values."""
 
     def keep(self, key: object, value: Any) -> None:
-        """Keep a value, in place of the oldest if there are many."""
+        """Keep a value, in place of the oldest if `KEPT_CALLS` are kept already."""
         if len(self) >= KEPT_CALLS:
             self.popitem(last=False)
         self[key] = value
@@ -252,12 +264,12 @@ class Kept(OrderedDict[Any, Any]):
 
 
 class Diversion(Protocol):
-    """The place where calls go: to their issue, or to a batch that takes them.
+    """The destination of calls: they are issued, or a batch collects them.
 
     Attributes
     ----------
     diverted : bool
-        Whether something takes calls instead of their being issued: a batch, say.
+        Whether something, such as a batch, collects calls in place of issuing them.
     """
 
     diverted: bool
@@ -270,9 +282,9 @@ Plan = Callable[[], Any]
 def carried(
     calls: Any, carry: Callable[[], object], result: Any, sink: Diversion, otherwise: Plan
 ) -> Plan:
-    """Return the plan of a call that ``carry()`` carries out, which numbers and records it.
+    """Return the plan of a call. ``carry()`` numbers, records and carries out the call.
 
-    ``otherwise()`` is called instead where calls are taken elsewhere, or refused.
+    ``otherwise()`` is called instead where a batch collects calls, or where the communicator takes none.
     """
     gate, turn = calls.gate, calls.turn
 
@@ -307,14 +319,15 @@ def carried(
     return carried
 
 
-# Calls that are functions of their own.
+# Calls that are separate functions.
 
 
 def in_turn(method: F, *, of_all: bool = False) -> F:
-    """Have a function carried out in its communicator's turn; a decorator.
+    """Run a function in its communicator's turn; a decorator.
 
-    The first argument has the `CallEngine` as ``calls``. The place of the call is the line that called the method
-    which calls the function, two frames up.
+    The first argument has the `CallEngine` as ``calls``. The recorded place of the call is two frames up: the line
+    that called the method which calls the function. `of_all` says that it is a call of all ranks: then the next
+    such call asks the other ranks about a refused one.
     """
 
     @wraps(method)
@@ -354,13 +367,16 @@ def in_turn(method: F, *, of_all: bool = False) -> F:
 
 
 def all_in_turn(method: F) -> F:
-    """Have a call of all ranks carried out in its communicator's turn, as `in_turn`; a refused one is remembered."""
+    """Run a call of all ranks in its communicator's turn, as `in_turn` does with ``of_all=True``; a decorator."""
     return in_turn(method, of_all=True)
 
 
 @contextmanager
 def one_call(calls: Any, also_failed: bool = False) -> Iterator[None]:
-    """Hold the communicator of a `CallEngine` for one call, the block; with `also_failed` also a failed one."""
+    """Hold the communicator of a `CallEngine` for the block, which is one call.
+
+    With `also_failed`, a failed communicator whose ranks can still agree takes the call as well.
+    """
     gate, turn = calls.gate, calls.turn
     free = False
     try:
@@ -394,7 +410,7 @@ def one_call(calls: Any, also_failed: bool = False) -> Iterator[None]:
 def start_record(
     calls: Any, label: CallFingerprint, mode: str, timeout: float, ordered: bool = True
 ) -> CallRecord:
-    """Number and record a call that begins, and return the record."""
+    """Number a call that begins, record it, and return the record."""
     number, mark = 0, label.fingerprint & DIGEST
     if ordered:
         calls.number = number = calls.number + 1
@@ -414,7 +430,7 @@ def ended(
     elapsed: float,
     held: object,
 ) -> None:
-    """Count and report a call that has ended, by an error or None."""
+    """Count and report a call that has ended, with an error or None. `held` are the objects that it kept alive."""
     reports, nbytes, entry[ENDED] = calls.reports, entry[LABEL].nbytes, elapsed
     if error is not None:
         entry[ERROR] = in_words(error)

@@ -5,10 +5,11 @@ that of S. Hunold and A. Carpen-Amarie, "Hierarchical clock synchronization in M
 2018. The bounds of a difference are those of their "On the impact of synchronizing clocks and
 processes on benchmarking MPI collectives", EuroMPI 2015: the other clock was read after its reader
 was asked, and before the answer arrived. Processes that share a clock need no messages. Between
-processes with different clocks, the pairs of a binomial tree exchange them; all pairs of a level do
+processes with different clocks, the pairs of a binomial tree exchange messages; all pairs of a level do
 so at the same time.
 
-`hpccomm.tools.perf.isolated` announces starts by this clock.
+`hpccomm.tools.perf.isolated` announces starts by this clock, and `hpccomm.communicator.recording` compares the times
+of ranks by it.
 """
 
 import math
@@ -31,7 +32,7 @@ class Offset:
     at : float
         The moment, in seconds of this clock.
     low, high : float
-        Bounds, in seconds.
+        Bounds of the lead, in seconds.
     """
 
     at: float
@@ -50,7 +51,7 @@ class Offset:
 
 
 SAME = Offset(0.0, 0.0, 0.0)
-"""Two readers of one clock."""
+"""The offset between two readers of one clock."""
 
 
 def bounded(exchanges: NDArray[np.float64]) -> Offset:
@@ -59,12 +60,13 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
     Parameters
     ----------
     exchanges : ndarray of float64, shape ``(n, 3)``
-        Of each exchange: when the question left and when the answer was there, in seconds of this clock, with
-        the other clock's time between them. Together they take so little that clocks do not drift.
+        Each row is one exchange: this clock's time when the question left, the other clock's time when it was read,
+        and this clock's time when the answer arrived, in seconds. All exchanges take so little time that the drift of
+        the clocks is negligible.
     """
     asked, other, answered = exchanges.T
     low, high = float((other - answered).max()), float((other - asked).min())
-    if low > high:  # one of the clocks was set during the exchanges: the quickest one is believed
+    if low > high:  # a clock was set during the exchanges: only the quickest exchange counts
         best = int((answered - asked).argmin())
         low, high = float(other[best] - answered[best]), float(other[best] - asked[best])
     return Offset(float((asked + answered).mean()) / 2, low, high)
@@ -74,14 +76,14 @@ def bounded(exchanges: NDArray[np.float64]) -> Offset:
 class ClockLine:
     """The difference of two clocks, between two moments and a little beyond.
 
-    The difference is a straight line through two offsets: quartz drifts by a constant rate within
-    seconds. Between the two, it is as uncertain as the worse of them. Later, the clocks are taken
-    to drift no more than the two offsets prove, as their errors grow with the distance.
+    The difference is a straight line through two offsets, since quartz drifts at a constant rate within
+    seconds. Between the two moments, the difference is as uncertain as the worse offset. After them, the line
+    drifts no more than the two offsets prove, as their errors grow with the distance.
 
     Attributes
     ----------
     before, after : Offset
-        The two offsets. They are the same one as long as there is only one.
+        The two offsets. They are the same object as long as there is only one reading.
     """
 
     before: Offset
@@ -95,7 +97,7 @@ class ClockLine:
 
     @property
     def later_rate(self) -> float:
-        """Seconds that it gains in a second after the two moments: the least that the bounds allow."""
+        """Seconds that the other clock gains per second after the two moments: the least that the bounds allow."""
         gained = self.after.value - self.before.value
         doubt = self.before.error + self.after.error
         return self.rate * (1 - doubt / abs(gained)) if abs(gained) > doubt else 0.0
@@ -106,7 +108,7 @@ class ClockLine:
         return max(self.before.error, self.after.error)
 
     def other(self, mine: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return times of this clock as times of the other one; any shape, in seconds."""
+        """Return times of this clock, an array of any shape in seconds, as times of the other clock."""
         since = mine - self.after.at
         rates = np.where(since > 0, self.later_rate, self.rate)
         return mine + self.after.value + rates * since
@@ -118,14 +120,14 @@ class ClockLine:
 
 
 EXCHANGES = 100
-"""Messages to the other clock and back in one reading: a few of them meet no delay."""
+"""Exchanges of one reading: so many that a few of them meet no delay."""
 
 
 def kernel_clock() -> str:
     """Return a name that is the same for all processes that read one ``CLOCK_MONOTONIC``; empty if unknown.
 
-    It is one clock for all processors and processes of a system (clock_gettime(2)), except that a time
-    namespace has an offset of its own (time_namespaces(7)).
+    All processors and processes of a system share that clock (clock_gettime(2)), except that each time
+    namespace has its own offset (time_namespaces(7)).
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -156,12 +158,12 @@ class CommonClock:
     Parameters
     ----------
     comm : Communicator
-        Of the ranks.
+        The communicator of the ranks.
     clock : callable
-        This rank's own clock, in seconds.
+        Returns the time of this rank's clock, in seconds.
     name : str, optional
-        Ranks that give the same name read the same clock. By default those whose kernel is the same do.
-        With an empty name, no other rank does.
+        Ranks that give the same name read the same clock. By default these are the ranks with the same kernel.
+        A rank with an empty name shares its clock with no other rank.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class CommonClock:
         self._comm = comm
         self.clock = clock
         names = comm.all_gather_object(kernel_clock() if name is None else name)
-        # Each clock has a reader that exchanges messages: the first rank that has it.
+        # Each clock has a reader that exchanges messages: the first rank with that clock.
         known: dict[str, int] = {}
         firsts = [known.setdefault(each, rank) if each else rank for rank, each in enumerate(names)]
         self._readers = sorted(set(firsts))
@@ -191,7 +193,7 @@ class CommonClock:
     def read(self) -> None:
         """Read the offsets between the clocks. Collective; blocks.
 
-        Times between this reading and the one before are known best.
+        Times between this reading and the previous one are the most exact.
         """
         before = self._last
         offset = self._exchange() if self._reads else None
@@ -211,7 +213,7 @@ class CommonClock:
         Parameters
         ----------
         times : ndarray of float64, any shape
-            In seconds.
+            Times in seconds.
         """
         for line in self._lines:
             times = line.other(times)
@@ -235,7 +237,7 @@ class CommonClock:
         return self._mine, offset
 
     def _ask(self, rank: int) -> Offset:
-        """Return how far the clock of a rank is ahead, which answers."""
+        """Return the lead of the clock of `rank`, which runs `_answer`."""
         comm, clock, out = self._comm, self.clock, np.empty(1)
         exchanges = np.empty((EXCHANGES, 3))
         for exchange in exchanges:
@@ -246,7 +248,7 @@ class CommonClock:
         return bounded(exchanges)
 
     def _answer(self, rank: int) -> None:
-        """Tell a rank the time, as often as it asks."""
+        """Send the time to `rank`, which runs `_ask`, once for each of its `EXCHANGES`."""
         comm, clock, out = self._comm, self.clock, np.empty(1)
         for _ in range(EXCHANGES):
             comm.recv(out, rank)
@@ -255,5 +257,5 @@ class CommonClock:
 
 
 def _parent(reader: int) -> int:
-    """Return the reader whose clock a reader asks: its number without the lowest bit that is set."""
+    """Return the number of the reader that `reader` asks: the same number without its lowest set bit."""
     return reader & (reader - 1)

@@ -1,21 +1,25 @@
 """Finds ranks that wait for each other in vain, in one communicator or in several.
 
-The rule is one for all kinds of waits. A rank is stuck if its program does nothing but wait, and what it
-waits for can come from stuck ranks alone: it is in a collective to which a stuck rank has not come, in a
-message that a stuck one has not begun, or in a receive from any rank, or a wait for any of several calls,
-where this holds for each that could end it. So the stuck ranks are the largest set of which each member
-waits in vain for others of it. A rank of which too little is known, such as one that does not answer, is
-never stuck.
+One rule covers all kinds of waits. A rank is stuck if its program only waits, and only stuck ranks could end
+that wait. That is so in three cases:
 
-The answers need not be of one moment: whoever waits for a stuck rank stays where it is.
+- The rank is in a collective that a stuck rank has not begun.
+- It is in a message whose other side is a stuck rank that has not begun its part.
+- It is in a receive from any rank, or a wait for any of several calls, and every rank or call that could end
+  the wait falls under this rule.
 
-A wait that ends by an earlier deadline than the communicator's goes on by itself, as a poll does, and is in
-no such set. A collective with one counts within its communicator, which fails on all its ranks either way.
-A wait that leaves the communicator free to other threads counts only where the program has no others, and
-so do waits in several communicators.
+So the stuck ranks are the largest set of ranks in which each waits in vain for others of the set. A rank about
+which too little is known, such as one that does not answer, is never stuck.
 
-`inquiry` asks it. It is loaded at the start: later, the program may have lost the right to read it, or have
-no file left to open.
+The answers need not be of one moment: a rank that waits for a stuck rank stays where it is.
+
+A wait with a shorter deadline than the communicator's ends by itself, as a poll does, and makes no rank stuck.
+A collective with such a deadline counts within its communicator, which fails on all its ranks either way.
+A wait during which other threads may use the communicator counts only if the program has no other threads.
+The same holds for waits in several communicators.
+
+`inquiry` calls this module. The package imports it at its start: later, the program may have lost the right to read
+the file, or have no file descriptor left.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,36 +36,41 @@ from hpccomm.runtime.verdict import numbered
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_ASKED = 64
-"""The most ranks to ask, but for those of which any could end a wait."""
+"""Most ranks that are asked; ranks any of which could end a wait are asked beyond that."""
 
 MOST_AWAITED = 8
-"""The most ranks to follow from a rank in a collective."""
+"""Most ranks that are followed from a rank in a collective."""
+
+# "Job ranks" below are ranks as the job numbers them.
 
 Group = frozenset[int]
-"""Ranks, as the job numbers them. A call stays under way as long as those of one of its groups do nothing for it."""
+"""Job ranks. A call stays under way as long as all ranks of one of its groups do nothing for it."""
 
 Known = Mapping[int, Answer]
-"""What ranks do, as the job numbers them."""
+"""The activity of ranks, keyed by job rank."""
 
 
 class Wait(NamedTuple):
-    """A call that a rank's program waits for: what the rank does in its communicator, and the call."""
+    """A call that a rank's program waits for.
+
+    `there` has the rank's activity in the call's communicator (`CallState.across`), `now` has the call.
+    """
 
     there: Facts
     now: Facts
 
     @property
     def uid(self) -> str:
-        """The communicator's."""
+        """The communicator's identifier."""
         return str(self.there["uid"])
 
 
 Stuck = Mapping[int, tuple[Wait, Sequence[Group]]]
-"""Stuck ranks, as the job numbers them, with the call that each waits for, and its groups."""
+"""Stuck ranks, keyed by job rank: the call that each waits for, and the call's groups."""
 
 
 def asked(calls: CallState, members: Iterable[int], seconds: float, **question: object) -> Known:
-    """Ask ranks, as the job numbers them, by whichever communicators they share with this one."""
+    """Ask job ranks, by any communicator that this rank shares with them, and return their answers. Blocks."""
     left, answers = set(members), dict[int, Answer]()
     for each in (calls, *answering.of_rank(calls)):
         side, order = each.backend.side, list(each.backend.members)
@@ -74,14 +83,16 @@ def asked(calls: CallState, members: Iterable[int], seconds: float, **question: 
 
 
 def explored(calls: CallState, seconds: float) -> Known:
-    """Return what this rank does, and the ranks that it may wait for, and so on. Blocks while they are asked.
+    """Return the activity of this rank, of the ranks that it may wait for, of those that these wait for, and so on.
+
+    Blocks while they are asked.
 
     Parameters
     ----------
     calls : CallState
-        The communicator in which it waits.
+        The communicator in which this rank waits.
     seconds : float
-        How long answers may take.
+        Seconds that the answers of each round may take.
     """
     me, uid = calls.backend.members[calls.origin.rank], calls.origin.uid
     known = {me: Answer(ANSWERED, answering.across(calls))}
@@ -101,18 +112,23 @@ def explored(calls: CallState, seconds: float) -> Known:
 def found(
     calls: CallState, entry: CallRecord, known: Known, what: tuple[str, str]
 ) -> tuple[RankMismatch, list[tuple[list[int], Facts]]] | None:
-    """Return the error of a call that waits in vain, and whom to tell what of it; None as long as it may be done.
+    """Return the error of a call that waits in vain, and the accusations to send; None if the call may still end.
 
     Parameters
     ----------
     calls : CallState
-        The communicator's.
+        The communicator's calls.
     entry : list
         The call's record.
     known : mapping
-        What ranks do.
+        The activity of ranks, from `explored`.
     what : tuple of str
-        The call in words, and what else may be the reason.
+        The call in words, and remarks about other possible reasons.
+
+    Returns
+    -------
+    tuple of RankMismatch and list, or None
+        The error, and pairs of job ranks and the question that accuses them.
     """
     me, uid = calls.backend.members[calls.origin.rank], calls.origin.uid
     stuck = stuck_with(me, uid, known)
@@ -121,11 +137,11 @@ def found(
     waits, told = {member: wait for member, (wait, _) in stuck.items()}, _told_from(me, stuck)
     text = _in_words(waits, told)
     ranks = [waits[each].there["rank"] for each in told if waits[each].uid == uid]
-    if entry[NUMBER] and len(ranks) < calls.origin.size:  # others wait in it, too
+    if entry[NUMBER] and len(ranks) < calls.origin.size:  # other ranks wait in this collective, too
         ranks = ranks[1:] or [calls.backend.members.index(list(told)[1])]
     error = RankMismatch(f"{what[0]}: {text}{what[1]}", ranks=tuple(sorted(ranks)))
     here = {member: each.now["collective"] for member, each in waits.items() if each.uid == uid}
-    # All ranks of this communicator hear of it: others may come to wait for those that are stuck.
+    # All ranks of this communicator are told: others may later wait for the stuck ranks.
     here = dict.fromkeys(calls.backend.members, max(here.values())) | here
     of_number: dict[int, list[int]] = {}
     for member in here.keys() - {me}:
@@ -148,7 +164,10 @@ def found(
 
 
 def stuck_with(me: int, uid: str, known: Known) -> Stuck:
-    """Return the stuck ranks, and what each waits for; empty unless this one is among them, in this communicator."""
+    """Return the stuck ranks and their waits; empty unless `me` is stuck in the communicator `uid`.
+
+    Waits within that communicator are tried first, then waits in all communicators.
+    """
     for within in (uid, None):
         waits = {
             member: [(wait, _groups(wait, known)) for wait in _waits(answer, within, member == me)]
@@ -170,20 +189,21 @@ def stuck_with(me: int, uid: str, known: Known) -> Stuck:
 
 
 def behind(origin: Origin, members: Sequence[int], known: Known, rank: int) -> dict[int, Answer]:
-    """Return who keeps a rank in a message, by rank: those at the end of the awaited ones, as far as they are known.
+    """Return the answers of the ranks that keep `rank` in a message, keyed by rank of the communicator.
 
-    Empty if it waits for none, or for this rank.
+    They stand at the ends of the chains of ranks that wait for each other, as far as these are known. Empty if
+    `rank` waits for no rank, or for this one.
 
     Parameters
     ----------
     origin : Origin
-        The communicator, of this rank.
+        The communicator's identity, with this rank.
     members : sequence of int
-        Its ranks, as the job numbers them.
+        The job ranks of the communicator.
     known : mapping
-        What ranks do.
+        The activity of ranks, from `explored`.
     rank : int
-        The rank that waits.
+        The rank that waits, in the communicator.
     """
     me, first, uid = members[origin.rank], members[rank], origin.uid
     ends, seen, front = dict[int, Answer](), {first}, [first]
@@ -207,7 +227,10 @@ def behind(origin: Origin, members: Sequence[int], known: Known, rank: int) -> d
 
 
 def _in_vain(groups: Sequence[Sequence[Group]], stuck: AbstractSet[int]) -> Sequence[Group]:
-    """Return the groups of stuck ranks that keep a rank; none if one of the calls that it waits for may be over."""
+    """Return the groups of stuck ranks that keep a rank waiting; none if one of the awaited calls may end.
+
+    `groups` has the groups of each call that the rank waits for; any of these calls would end the wait.
+    """
     kept = [[group for group in each if group <= stuck] for each in groups]
     if len(kept) == 1:
         return kept[0]
@@ -215,16 +238,16 @@ def _in_vain(groups: Sequence[Sequence[Group]], stuck: AbstractSet[int]) -> Sequ
 
 
 def _waits(answer: Answer, within: str | None, own: bool) -> list[Wait]:
-    """Return what a rank's program waits for: one call, or several of which any would do; nothing if it may go on.
+    """Return the call that a rank's program waits for, or all calls of a wait for any; none if it may go on.
 
     Parameters
     ----------
     answer : Answer
-        The rank's.
+        The rank's answer.
     within : str or None
-        The one communicator that counts; None for all.
+        The communicator in which waits count; None for all.
     own : bool
-        Whether it is this rank, which has waited long.
+        Whether it is this rank, which is known to have waited long.
     """
     waits, facts = list[Wait](), answer.facts if answer.state == ANSWERED else {}
     for there in facts.get("across", ()):
@@ -242,7 +265,7 @@ def _waits(answer: Answer, within: str | None, own: bool) -> list[Wait]:
 
 
 def _awaited(wait: Wait, most: int, own: bool) -> Iterator[int]:
-    """Yield the ranks to ask about a wait. Who waits for any rank itself asks all of them."""
+    """Yield the job ranks to ask about a wait. If this rank waits for any rank, it asks all of them."""
     there, now = wait
     members, ends = there["members"], now.get("waits", ())
     if any(end["peer"] is None for end in ends):
@@ -255,7 +278,7 @@ def _awaited(wait: Wait, most: int, own: bool) -> Iterator[int]:
 
 
 def _groups(wait: Wait, known: Known, sure: bool = True) -> list[Group]:
-    """Return the groups of a call, also without its messages that are not `sure` to be under way still."""
+    """Return the groups of a call. With `sure`, messages that may not be under way any more do not count."""
     there, now = wait
     members, rank, traffic = there["members"], there["rank"], dict(there["traffic"])
     does = {
@@ -266,7 +289,7 @@ def _groups(wait: Wait, known: Known, sure: bool = True) -> list[Group]:
     }
 
     def lacks(end: Facts, peer: int) -> bool:
-        if peer not in does:  # its end is another matter, and so is its silence
+        if peer not in does:  # a rank that ended or is silent has no activity here, but was asked
             return members[peer] in known
         if end["way"] == "held":
             return end["channel"] in does[peer]["holds"]
@@ -284,7 +307,7 @@ def _groups(wait: Wait, known: Known, sure: bool = True) -> list[Group]:
         for each in (range(len(members)) if ends[0]["peer"] is None else [ends[0]["peer"]])
         if not _over(known.get(members[each]), does.get(each))
     }
-    # A rank that only itself could send to waits for its deadline.
+    # If only the rank itself could send to it, it waits for its deadline.
     if could != {rank} and all(lacks(end, each) for end in ends for each in could):
         groups.append(Group(members[each] for each in could))
     return groups
@@ -300,7 +323,7 @@ def _over(answer: Answer | None, there: Facts | None) -> bool:
 
 
 def _told_from(me: int, stuck: Stuck) -> dict[int, Group]:
-    """Return the stuck ranks that explain why one waits, that one first, and for whom each waits."""
+    """Return the stuck ranks that explain why `me` waits, `me` first, and the group that each waits for."""
     told, front = dict[int, Group](), [me]
     while front:
         member = front.pop(0)
@@ -314,7 +337,7 @@ def _told_from(me: int, stuck: Stuck) -> dict[int, Group]:
 
 
 def _in_words(waits: Mapping[int, Wait], told: Mapping[int, Group]) -> str:
-    """Return who waits where for whom."""
+    """Return in words which ranks wait where, and for which ranks."""
     itself = [waits[each] for each, group in told.items() if group == {each}]
     if itself:
         there, now = itself[0]

@@ -1,7 +1,8 @@
 """The dump of the flight recorder: this process's last calls, as JSON for `hpccomm explain`.
 
-It is written when a call or the process fails, and on SIGUSR1. Facts that PyTorch's flight recorder has too
-have its names. `hpccomm.tools.explain.dumps` reads it.
+It is written when a call or the process fails, and on SIGUSR1. Facts that are also in PyTorch's flight recorder
+have the same names here. `hpccomm.tools.explain.dumps` reads it. `engine` adds communicators; `inquiry`, `state` and
+`hpccomm.backends.bootstrap.shutdown` write it.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from hpccomm.runtime.service import Voice, after_fork, service
 logger = logging.getLogger("hpccomm")
 
 DIRECTORY = "hpccomm-dumps"
-"""Where the last calls go when something fails, unless ``HPCCOMM_DUMP_DIR`` says otherwise."""
+"""Default directory of dumps, where neither ``HPCCOMM_DUMP_DIR`` nor an argument names one."""
 
 
 class Recorded(Protocol):
@@ -41,22 +42,22 @@ class Recorded(Protocol):
 
 @dataclass(slots=True)
 class Process:
-    """The writer of a dump, and its place.
+    """The process, as its dump shows it, and the directory of dumps.
 
     Attributes
     ----------
     rank, size : int
-        Of the job.
+        This process's rank in the job, and the number of ranks.
     job : str
         Identifies the job, as far as the launcher does; the same on all ranks.
     directory : str
-        For dumps after a failure; empty writes none.
+        Directory of dumps after a failure; if empty, no such dump is written.
     reason : str
         The first failure; others follow from it.
     raised : mapping or None
-        The uncaught exception that ends the process, if any: `Mishap.facts`, and its ``"stack"``.
+        The facts of the uncaught exception that ends the process, if any: `Mishap.facts` and ``"stack"``.
     ended : str
-        The last words of a process that ends by itself, or by a signal.
+        The last words of a process that hpccomm ends, also at a signal.
     """
 
     rank: int = 0
@@ -75,15 +76,15 @@ _told = False
 
 
 def add(communicator: Recorded) -> None:
-    """Have dumps show a communicator as long as it lives."""
+    """Show a communicator in dumps as long as it lives."""
     _communicators.add(communicator)
 
 
 def write(reason: str, *, tell: bool = True) -> None:
-    """Write the dump of a failure, where one is asked for. From any thread.
+    """Write the dump of a failure, if `Process.directory` is set. From any thread.
 
-    A failure to write it is logged: it must not hide the first failure. With `tell`, one rank of
-    the job prints where the dumps are, or that there are none.
+    If the dump cannot be written, that is logged: it must not hide the first failure. With `tell`, one rank of
+    the job logs where the dumps are, or that there are none.
     """
     process.reason = process.reason or reason
     if not process.directory:
@@ -93,13 +94,13 @@ def write(reason: str, *, tell: bool = True) -> None:
     except Exception as error:  # noqa: BLE001 (it must not hide the failure)
         _tell(f"the record of the last calls could not be written: {error!r}")
         return
-    if tell and process.raised is None:  # else it follows the exception, by `meaning`
+    if tell and process.raised is None:  # else `meaning` adds the place to the exception's words
         where = file.parent
         _tell(f"the last calls are in {where}{why}: hpccomm explain {where} says what they mean")
 
 
 def meaning() -> str:
-    """Return the place of the dumps, for the last words; empty if none, or already printed."""
+    """Return the place of the dumps as a clause for the last words; empty if there are none or it was logged."""
     if not process.directory or _told:
         return ""
     return (
@@ -117,14 +118,17 @@ def _tell(what: str) -> None:
 
 
 def _written(reason: str) -> tuple[Path, str]:
-    """Write the dump where dumps go, or else for temporary files; return the file, and why it is there."""
+    """Write the dump to the usual directory, or else to one for temporary files.
+
+    Return the file, and why it is not in the usual directory, as a clause.
+    """
     folder = Path(process.directory or DIRECTORY)
     try:
         return write_to(folder / process.job, reason), ""
     except OSError as error:
         import tempfile
 
-        # That of a user: another one could not write into it.
+        # The name has the user: a directory of one user is closed to others.
         other = Path(tempfile.gettempdir()) / f"{DIRECTORY}-{os.getuid()}"
         file = write_to(other / process.job, reason)
         if process.directory:
@@ -133,16 +137,16 @@ def _written(reason: str) -> tuple[Path, str]:
 
 
 def dump(directory: str | os.PathLike[str] | None = None, *, reason: str = "on demand") -> Path:
-    """Write this process's last calls down, and return the file. Local; from any thread.
+    """Write this process's last calls to a file, and return the file. Local; from any thread.
 
-    ``hpccomm explain`` joins the files of all ranks and says who is missing or differs. A failure writes them
-    by itself, and so does SIGUSR1.
+    ``hpccomm explain`` joins the files of all ranks and says which rank is missing or differs. A failure writes
+    the file without this function, and so does SIGUSR1.
 
     Parameters
     ----------
     directory : path, optional
-        Where ``rank_<rank>.json`` goes; it is made. None takes ``HPCCOMM_DUMP_DIR``, or ``hpccomm-dumps``, and
-        in it the directory of the job; where that cannot be written to, a directory in ``TMPDIR``.
+        The directory of the file, ``rank_<rank>.json``; it is made. None takes the job's directory in
+        ``HPCCOMM_DUMP_DIR`` or ``hpccomm-dumps``, or a directory in ``TMPDIR`` if that cannot be written to.
     reason : str
         Stored in the file.
 
@@ -183,7 +187,7 @@ def write_to(directory: Path, reason: str) -> Path:
 def contents(reason: str) -> dict[str, Any]:
     """Return the dump as plain data."""
     facts = [each.flight_facts() for each in list(_communicators)]
-    # Where ranks are threads, others of them have communicators that this rank is not in.
+    # Where ranks are threads, the process also has communicators that this rank is not in.
     shown = [each for each in facts if process.rank in each["ranks"]]
     lately = [each["now"]["refused"] for each in shown if each["now"]["refused"]]
     return {
@@ -239,16 +243,16 @@ def _frame(site: Any) -> dict[str, object]:
 # SIGUSR1 dumps the last calls, even if the main thread is stuck.
 #
 # Python runs signal handlers in the main thread, between two instructions: never, while that is blocked in a
-# library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which the service thread hears.
+# library. faulthandler's handler runs at once and needs no lock. It writes to a pipe, which the service thread reads.
 
 QUIET_SECONDS = 0.05
-"""Nothing more comes of a signal after so long."""
+"""Seconds after which faulthandler has written all of a signal's stack."""
 
 _installed = False
 
 
 def install() -> None:
-    """Dump the last calls at SIGUSR1, unless the program has a use for it. Idempotent."""
+    """Dump the last calls at SIGUSR1, unless the program handles that signal. Idempotent."""
     global _installed
     if not _installed and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         reading, writing = os.pipe()
@@ -277,6 +281,6 @@ def _after_fork() -> None:
     process.rank, process.size, process.job, process.directory, process.reason = 0, 1, "", "", ""
     process.raised, process.ended = None, ""
     _communicators, _writing, _told = weakref.WeakSet(), threading.Lock(), False
-    if _installed:  # what the pipe wakes is the parent's
+    if _installed:  # the pipe wakes the parent's service thread
         _installed = False
         faulthandler.unregister(signal.SIGUSR1)

@@ -1,7 +1,8 @@
 """The engine of one communicator: every call passes through it.
 
-It admits one thread at a time, numbers, hooks, times and records each call, gives it a deadline,
-and refuses calls once the communicator has failed. The lanes of `hpccomm.communicator` call it.
+It admits one thread at a time. It numbers, times and records each call, calls the hooks, sets a deadline, and
+refuses calls once the communicator has failed. The lanes and core of `hpccomm.calls`, `hpccomm.communicator` and
+`hpccomm.gradients` call it.
 """
 
 import logging
@@ -73,18 +74,18 @@ def _after_fork() -> None:
 class CallEngine(CallState):
     """Carries out the calls of one communicator.
 
-    Parameters are as of `CallState`.
+    The parameters are those of `CallState`.
 
     Attributes
     ----------
     progress : ProgressEngine
         Moves asynchronous calls on.
     inquiry : Inquiry
-        The questions to other ranks while a call waits.
+        Asks other ranks while a call waits.
     record : callable
-        Keeps the record of a call that begins.
+        ``record(entry)`` keeps the record of a call that begins.
     at_deadline, expired, overdue : callable
-        Those of `inquiry`.
+        The methods of `inquiry` of these names.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -113,7 +114,7 @@ class CallEngine(CallState):
     # Who may call.
 
     one_call = callpath.one_call
-    """Holds the communicator for one call, which with ``also_failed=True`` a failed one takes as well."""
+    """Holds the communicator for one call. With ``also_failed=True``, a failed communicator takes the call as well."""
 
     def refuse(self, busy: bool, also_failed: bool = False) -> NoReturn:
         """Raise why no call can begin.
@@ -123,7 +124,7 @@ class CallEngine(CallState):
         UsageError
             If a call is under way, as `busy` says, or the communicator is finalized.
         CommunicatorAborted
-            If it has failed.
+            If the communicator has failed.
         """
         if busy:
             raise UsageError(in_use(self.name, self.site))
@@ -133,18 +134,18 @@ class CallEngine(CallState):
         raise UsageError(f"communicator {self.name!r} {self.closed}; {remedy}")
 
     def opened(self) -> None:
-        """Number the user's calls from 1: the communicator is made."""
+        """Number the next call 1: the communicator is made, and the user's calls begin."""
         self.sequence = self.number = self.digest = 0
 
     # Synchronous calls.
 
     def together(self, steps: Steps) -> Steps:
-        """Return steps that move asynchronous operations on as well."""
+        """Return `steps`, each of which also moves asynchronous operations on."""
         for moved in steps:
             yield self.progress.turn() or moved
 
     def run_operation(self, operation: Operation, timeout: float) -> None:
-        """Run an operation and wait for it. The ranks have agreed on it, or do so in its steps."""
+        """Run an operation and wait for it. The ranks have agreed on the operation, or agree in its steps."""
         prepared = PreparedCall(self, operation.label, operation.start, ordered=operation.ordered)
         prepared.agreed = self.agreement
         prepared.issue((), operation.keep, timeout)
@@ -152,7 +153,8 @@ class CallEngine(CallState):
     def run_steps(self, name: str, steps: Steps) -> None:
         """Wait for steps that are part of a call, under its deadline or the communicator's."""
         with self._recorded(_named(name), POLLED) as entry:
-            if self.queue:  # whose agreements come first, and take the same road
+            # The agreements of queued calls use the same messages, and must come first.
+            if self.queue:
                 self.drain(entry[TIMEOUT], self.queue)
             try:
                 drive(
@@ -194,7 +196,7 @@ class CallEngine(CallState):
             except CommunicationError as error:
                 self.failed(error, entry, None)
 
-    # Other calls than on arrays.
+    # Calls other than those on arrays.
 
     start_record = callpath.start_record
     ended = callpath.ended
@@ -228,7 +230,7 @@ class CallEngine(CallState):
 
     @contextmanager
     def seen_as(self, entry: CallRecord, mode: str) -> Iterator[CallRecord]:
-        """Have others see the call under way as one that waits in another way, during the block."""
+        """Show the call under way to other threads and ranks with another mode, during the block."""
         current, before = self.current, entry[MODE]
         self.current, entry[MODE] = entry, mode
         try:
@@ -237,7 +239,7 @@ class CallEngine(CallState):
             self.current, entry[MODE] = current, before
 
     def run_part(self, entry: CallRecord, steps: Steps) -> None:
-        """Wait for steps that are a part of a call which blocks otherwise, under its deadline."""
+        """Wait, under the call's deadline, for steps that are part of a call which otherwise blocks in a library."""
         if spun(steps):
             return
         with self.seen_as(entry, POLLED):
@@ -250,16 +252,19 @@ class CallEngine(CallState):
             )
 
     def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
-        """Have the watchdog look while the backend blocks in another call than on arrays.
+        """Have the watchdog check the block, in which the backend blocks in a call that is not on arrays.
 
-        `ordered` says that all ranks of the communicator do it, in one order with their collectives.
+        `ordered` says that all ranks of the communicator make the call, in one order with their collectives.
         """
         return self._part(_named(name), BLOCKING, ordered, Exception)
 
     def part_of(
         self, label: str | CallFingerprint, nbytes: int = 0, *, ordered: bool = True
     ) -> AbstractContextManager[None]:
-        """Record the block as a call of that name, or that is this; give a `CommunicationError` the facts of it."""
+        """Record the block as a call, given by its label or its name and bytes.
+
+        A `CommunicationError` that the block raises gets the facts of the call.
+        """
         if isinstance(label, str):
             label = CallFingerprint(label, nbytes)
         return self._part(label, POLLED, ordered, CommunicationError)
@@ -277,17 +282,18 @@ class CallEngine(CallState):
                 try:
                     raise raised from error if raised is not error else error.__cause__
                 finally:
-                    del found, raised  # which has this frame in its traceback
+                    del found, raised  # their tracebacks hold this frame
 
     def refused(self, error: BaseException, of_all: bool) -> None:
-        """Remember a call that was refused here; the next one of all ranks asks them, if it was of all.
+        """Remember a call that was refused here.
 
-        If the program catches the error, they may have made that call.
+        If it was a call of all ranks (`of_all`), the next such call asks the other ranks: they may have made
+        the refused one, if the program catches the error here.
         """
         if self.gate.error is not None:
             return
         entry = find(self.kept, self.number)
-        # What raises afterwards, as calls on objects do, was made.
+        # A call on objects may raise after its exchange, which has this site: then it was made, not refused.
         made = entry is not None and entry[SITE] is self.site
         waits = of_all and not made and not isinstance(error, CommunicationError)
         before = self.number
@@ -302,14 +308,14 @@ class CallEngine(CallState):
             self._asking.close()
             self.inquiry.after_refusal(entry)
 
-    # For others.
+    # For the watchdog, other ranks and dumps.
 
     def look(self, now: float) -> None:
-        """Look after lost ranks, and after the call that has waited longest: for the watchdog."""
+        """Check for lost ranks, and the call that has waited longest. The watchdog calls it."""
         self.inquiry.look(now)
 
     def answer(self, question: Facts) -> Facts:
-        """Return this rank's answer to another one's question."""
+        """Return this rank's answer to another rank's question."""
         return self.inquiry.answer(question)
 
     def flight_facts(self) -> Facts:
@@ -324,7 +330,10 @@ class CallEngine(CallState):
     def failed(
         self, error: BaseException, entry: CallRecord, keep: object, *, harmless: bool = False
     ) -> NoReturn:
-        """Note the failure of the call under way, and raise it as an error of the tree."""
+        """Note the failure of the call under way, and raise it as an error of `hpccomm.errors`.
+
+        The objects in `keep` stay alive, unless the failure is `harmless`: then the communicator goes on.
+        """
         self.current = None
         elapsed = waited(entry)
         failure = self.failure
@@ -336,11 +345,11 @@ class CallEngine(CallState):
         try:
             if raised is error:
                 raise error
-            if raised is error.__cause__:  # what the watchdog, or another rank, found
+            if raised is error.__cause__:  # the watchdog or another rank found it
                 raise raised from raised.__cause__
             raise raised from error
         finally:
-            del error, found, raised  # which have this frame in their tracebacks
+            del error, found, raised  # their tracebacks hold this frame
 
     def fail(self, error: BaseException) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local."""
@@ -355,5 +364,5 @@ class CallEngine(CallState):
 
 @cache
 def _named(name: str) -> CallFingerprint:
-    """Return the label of a part of a call, of which there are few."""
+    """Return the label of a part of a call. There are few names, so that the cache stays small."""
     return CallFingerprint(name, 0)

@@ -9,9 +9,9 @@ conclusions:
 - Otherwise the call may still be completed. At the deadline the error names the missing ranks, and
   where they are.
 
-A polled call ends by itself, once the communicator has failed. A call that blocks in a library
-cannot be left unless the backend releases it: then the job ends, with the same words. `engine` owns
-it; `verdict` judges the answers.
+A polled call ends by itself once the communicator has failed. A call that blocks in a library
+can be left only if the backend releases it; otherwise the job ends, with the same words. Each `engine` has an
+inquiry, and `hpccomm.communicator.groups` uses its `SHRINK`; `verdict` and `deadlock` judge the answers.
 """
 
 import logging
@@ -51,13 +51,14 @@ from hpccomm.units import MOST_NAMED, ranks_named
 logger = logging.getLogger("hpccomm")
 
 ASK_SECONDS, ANSWER_SECONDS = 0.3, 0.5
-"""A call that has waited so long has the peers asked, and how long their answers may take."""
+"""Seconds that a call waits before the peers are asked, and seconds that their answers may take."""
 
 COMPARING_SECONDS = 5.0
-"""So long calls that the ranks compare before they begin are left to that: a rank may be late."""
+"""Seconds for which a difference between calls that the ranks compare anyway, before they begin, is left to that
+comparison: a rank may be late for it."""
 
 UNFIT_SECONDS = 2.0
-"""The same where the communicator has failed already, and the answers say why."""
+"""Seconds that answers may take once messages do not fit: the communicator fails anyway, and the answers say why."""
 
 LONGEST_SECONDS = 10.0
 """The longest time between two questions."""
@@ -69,10 +70,10 @@ SHRINK = "shrink"
 """The call that waits for the remaining ranks: lost ranks do not end it."""
 
 RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.01
-"""How long a call that the backend has released may take to return, and how often that is looked at."""
+"""Seconds that a call may take to return after the backend has released it, and seconds between two checks of that."""
 
 LEAVE_SECONDS = 0.5
-"""Seconds that a blocked call may take after an earlier failure: its messages may be under way."""
+"""Seconds that a blocked call may take after an earlier call's failure: its messages may be under way."""
 
 CANNOT_LEAVE = "the call is blocked in the library and cannot be left"
 
@@ -83,16 +84,16 @@ class Inquiry:
     Parameters
     ----------
     calls : CallState
-        The communicator's, which has this object.
+        The communicator's calls; it owns this object.
 
     Attributes
     ----------
     answers : dict of int to Answer
-        The last answers of other ranks, about the call `number`.
+        The last answer of each other rank, about the call that was asked about last.
     accusation : mapping or None
-        Another rank's finding on which this one has not acted yet.
+        Another rank's finding, on which this rank has not acted yet.
     awaited : tuple of int
-        The missing ranks, as far as known.
+        The ranks that the call waits for, as far as known.
     """
 
     def __init__(self, calls: CallState) -> None:
@@ -112,13 +113,13 @@ class Inquiry:
     # For the watchdog.
 
     def look(self, now: float) -> None:
-        """Look after lost ranks, and after the call that has waited longest."""
+        """Check for lost ranks, and check the call that has waited longest."""
         self._look_for_lost()
         calls = self._calls
         accusation, entry = self.accusation, calls.waiting()
         if accusation is not None:
             self._accused(entry, accusation)
-            self.accusation = None  # now its answers tell of the failure
+            self.accusation = None  # from now on this rank's answers tell of the failure
             return
         if entry is None or entry is self._given_up:
             return
@@ -157,15 +158,15 @@ class Inquiry:
     # Deadlines.
 
     def expired(self, entry: CallRecord) -> Expired:
-        """Return the result of `at_deadline` for the elapsed seconds."""
+        """Return a function of the elapsed seconds that calls `at_deadline` for a call."""
         return lambda elapsed: self.at_deadline(entry, elapsed)
 
     def at_deadline(
         self, entry: CallRecord, elapsed: float, causes: str = ""
     ) -> CommunicationError | None:
-        """Apply ``on_timeout`` after a deadline has passed; return the error to raise.
+        """Apply ``on_timeout`` after a deadline has passed, and return the error to raise.
 
-        None where the call waits on, without a deadline. `causes` says what else may have kept it from being done.
+        None if the call waits on, without a deadline. `causes` names further likely causes, for the error.
         """
         calls, error = self._calls, self.overdue(entry, elapsed, causes)
         if calls.on_timeout == "raise" or not isinstance(error, CollectiveTimeout):
@@ -184,7 +185,10 @@ class Inquiry:
         return None
 
     def overdue(self, entry: CallRecord, elapsed: float, causes: str = "") -> CommunicationError:
-        """Return the error of a call whose deadline has passed. Blocks while the peers are asked."""
+        """Return the error of a call whose deadline has passed. Blocks while the peers are asked.
+
+        It has the peers write their dumps, and tells missing ranks of the error, so that they send nothing more.
+        """
         calls, verdict = self._calls, self._asked(entry)
         error = self._found(verdict, entry, elapsed)
         if error is None:
@@ -202,7 +206,7 @@ class Inquiry:
         self._have_dumped(error)
         waits_on = calls.on_timeout == "report" and isinstance(error, CollectiveTimeout)
         if verdict is not None and entry[NUMBER] and not (waits_on or self._failing):
-            # Late ranks must not send to ranks that have left.
+            # A late rank must not send to ranks that have left the call.
             self._accuse(entry, error, (*verdict.missing, *verdict.held_up))
         return error
 
@@ -222,7 +226,7 @@ class Inquiry:
             question = {"comm": origin.uid, "collective": entry[NUMBER], "from": origin.rank}
             for rank, answer in side.ask(others, question, ANSWER_SECONDS).items():
                 if answer.state != ANSWERED and rank in self.answers:
-                    # Its earlier answer shows whether it had come.
+                    # The earlier answer shows whether the rank had begun the call.
                     answer = Answer(answer.state, {**self.answers[rank].facts, **answer.facts})
                 self.answers[rank] = answer
             mine = {
@@ -253,9 +257,9 @@ class Inquiry:
         return error
 
     def unfit(self, entry: CallRecord, why: str, ranks: Sequence[int]) -> RankMismatch:
-        """Return the mismatch of a call whose messages do not fit, and tell the other ranks of a collective.
+        """Return the mismatch of a call whose messages do not fit. If it is a collective, tell the other ranks.
 
-        It names the calls that met, where the ranks answer. Blocks for `UNFIT_SECONDS` at most.
+        The mismatch names the calls of the ranks that answer. Blocks for `UNFIT_SECONDS` at most.
         """
         text = f"{why}. The calls of the ranks do not fit each other"
         if entry[NUMBER]:
@@ -265,7 +269,10 @@ class Inquiry:
         return self._mismatch(entry, text, ranks)
 
     def ask_sender(self, error: Any, entry: CallRecord) -> None:
-        """Have the error of a message that does not fit say where it was sent, if one message of its rank is awaited."""
+        """Add to the error of a message that does not fit the place where the message was sent.
+
+        That is possible if the call awaits one message of the sender, and the sender answers.
+        """
         calls, label, side = self._calls, entry[LABEL], self._calls.backend.side
         src = next(iter(error.ranks), None)
         ends = [end[2] for end in label.ends if end[:2] in (("src", src), ("src", None))]
@@ -280,16 +287,16 @@ class Inquiry:
             error.args = (f"{error}; rank {src} sent it at {site}",)
 
     def after_refusal(self, entry: CallRecord) -> None:
-        """Raise if other ranks have made a call that this one refused just before this call.
+        """Raise if other ranks have made the call that this rank refused just before the call of `entry`.
 
-        A rank that has refused it, too, or that waits in it, or has not come yet, is right: this may be that call,
-        made again. It is where the error is being handled. Late ranks are given some time. Blocks for `ASK_SECONDS`,
-        and until all answer.
+        A rank that refused the call too, waits in it, or has not begun it, makes no mismatch: `entry` may be that
+        call, made again. That is certain where the refusal's error is being handled. Late ranks get some time.
+        Blocks for `ASK_SECONDS`, and until all ranks answer.
 
         Raises
         ------
         RankMismatch
-            If some have made it, or wait in another call than this.
+            If some ranks have made the refused call, or wait in another call than that of `entry`.
         """
         number, until, handled = entry[NUMBER], perf_counter() + ASK_SECONDS, sys.exception()
         mishaps = [each for at, each, _ in tuple(self._calls.refusals) if at == number]
@@ -317,7 +324,7 @@ class Inquiry:
             sleep(late * RELEASE_PAUSE)
 
     def _met(self, entry: CallRecord, seconds: float) -> tuple[dict[int, Answer], Verdict]:
-        """Return the answers of the other ranks about a collective that does not wait, and the verdict on it."""
+        """Return the other ranks' answers about a collective in which this rank does not wait, and the verdict."""
         side, origin, number = self._calls.backend.side, self._calls.origin, entry[NUMBER]
         others = [rank for rank in range(origin.size) if rank != origin.rank]
         question = {"comm": origin.uid, "collective": number, "from": origin.rank}
@@ -326,7 +333,7 @@ class Inquiry:
         return answers, judge(mine, answers)
 
     def _mismatch(self, entry: CallRecord, text: str, ranks: Sequence[int]) -> RankMismatch:
-        """Return the mismatch of a call, and tell the other ranks of a collective."""
+        """Return the mismatch of a call. If the call is a collective, tell the other ranks."""
         reports = self._calls.reports
         mismatch = RankMismatch(f"{reports.described(entry)}: {text}", ranks=ranks)
         reports.attribute(mismatch, entry, waited(entry))
@@ -335,33 +342,37 @@ class Inquiry:
         return mismatch
 
     def _stuck(self, verdict: Verdict | None, entry: CallRecord) -> RankMismatch | None:
-        """Return the error of a call of which ranks wait for each other; all whom it concerns have heard of it."""
+        """Return the error of a call in which ranks wait for each other, after telling all ranks that it concerns.
+
+        None if no ranks wait for each other.
+        """
         what = self._calls.reports.described(entry), "" if verdict is None else verdict.remarks
         found = deadlock.found(self._calls, entry, self._known, what)
         if found is None or not any(each is entry for each in self._calls.blocked()[1]):
             return None
         error, accusations = found
         self._calls.reports.attribute(error, entry, waited(entry))
-        self._failing = str(error)  # before others go on, and find this rank in the call
+        # Set before the others are told: they may ask while this rank is still in the call.
+        self._failing = str(error)
         for members, accusation in accusations:
             deadlock.asked(self._calls, members, ANSWER_SECONDS, **accusation)
         return error
 
-    # What the others hear.
+    # Messages to the other ranks.
 
     def _tell(self, ranks: Sequence[int], **what: object) -> None:
-        """Tell ranks something, where they can be asked."""
+        """Send ranks a question with the entries of `what`, if there is a side channel; the answers are dropped."""
         side = self._calls.backend.side
         if side is not None and ranks:
             side.ask(ranks, {"comm": self._calls.origin.uid, **what}, ANSWER_SECONDS)
 
     def _have_dumped(self, error: CommunicationError) -> None:
-        """Have the ranks that answer write their last calls down: this one may end the job."""
+        """Have the ranks that answer write their dumps, since this rank may end the job."""
         there = [rank for rank, answer in self.answers.items() if answer.state == ANSWERED]
         self._tell(there, dump=str(error))
 
     def _tell_all(self, entry: CallRecord, error: CommunicationError) -> None:
-        """Tell the other ranks of a mismatch or a loss, so that they need not find out."""
+        """Tell the other ranks of a mismatch or a lost rank, so that they need not find it themselves."""
         origin = self._calls.origin
         if not isinstance(error, RankMismatch | PeerLost):
             return
@@ -392,11 +403,11 @@ class Inquiry:
             ranks=accusation["ranks"],
             advised=accusation["kind"] == PeerLost.__name__,
         )
-        # A rank that shrinks has left this call, and counts on.
+        # A rank that shrinks has left the failed call, and counts further calls.
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
             failure.late = late = isinstance(error, CollectiveTimeout)
-            if not late:  # else this rank is late, and its call says so
+            if not late:  # else this rank is late, and the error of its next call says so
                 failure.unraised = error
             failure.fail(error, tell=not late)
             if entry is not None and not past and not late and entry[MODE] is BLOCKING:
@@ -405,12 +416,12 @@ class Inquiry:
             return
         self._give_up(
             entry, error, tell="all" in accusation
-        )  # who has found it does not reach them
+        )  # "all": the rank that found it does not reach this communicator's ranks
 
     # The end of a call.
 
     def _give_up(self, entry: CallRecord, error: CommunicationError, *, tell: bool = True) -> None:
-        """End a call that cannot be completed, here and on the other ranks: with the job where it cannot be left."""
+        """End a call that cannot be completed, here and on the other ranks. If it cannot be left, end the job."""
         self._given_up = entry
         calls = self._calls
         calls.reports.attribute(error, entry, waited(entry))
@@ -419,13 +430,13 @@ class Inquiry:
         if entry[MODE] is not BLOCKING:
             calls.failure.fail(error)
         elif calls.backend.survival is not None and calls.gate.error is None:
-            calls.failure.fail(error)  # first, so that the call ends with this error
+            calls.failure.fail(error)  # before the release, so that the call ends with this error
             self._release(entry, error, RELEASE_SECONDS)
         else:
             self._end_job(entry, error, CANNOT_LEAVE)
 
     def _release(self, entry: CallRecord, error: CommunicationError, seconds: float) -> None:
-        """Have the backend release a blocked call, where it can; end the job if the call has not returned then."""
+        """Have the backend release a blocked call, if it can. End the job if the call has not returned in `seconds`."""
         calls = self._calls
         if calls.backend.survival is not None:
             calls.backend.survival.release()
@@ -445,15 +456,15 @@ class Inquiry:
         self._have_dumped(error)
         self._calls.backend.end_job(f"{type(error).__name__} in {entry[LABEL].name}")
 
-    # What this rank says.
+    # This rank's answers.
 
     def answer(self, question: Facts) -> Facts:
-        """Return this rank's answer to another one's question. In the channel's thread."""
+        """Return this rank's answer to another rank's question. In the channel's thread."""
         if "accuse" in question:
             self.accusation = question["accuse"]
             return {}
         if "dump" in question:
-            dump.write(f"another rank: {question['dump']}", tell=False)  # who asks does
+            dump.write(f"another rank: {question['dump']}", tell=False)  # the asking rank tells
             return {}
         calls, number, rank = self._calls, int(question.get("collective", 0)), question.get("from")
         entry = find(calls.kept, number) if number else None
@@ -483,7 +494,7 @@ class Inquiry:
 
 
 def _sent_at(calls: CallState, rank: Any, channel: int, number: int) -> str:
-    """Return where the message of that number to a rank was sent, of those of a channel; empty if it is not kept."""
+    """Return where this rank sent its `number`-th message to a rank in a channel; empty if the record is not kept."""
     sends = [each for each in recorded(calls.kept) if ("dst", rank, channel) in each[LABEL].ends]
     at = number - 1 - calls.traffic.cell(rank, channel)[0]  # from the last one
     return place(sends[at]) if -len(sends) <= at < 0 else ""

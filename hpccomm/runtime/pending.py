@@ -1,15 +1,15 @@
 """Calls on streams that were issued and may not be done: their arrays, events and deadlines.
 
 The arrays of a call must live until the device is done with them, and a call that never ends must
-be noticed. An event behind each call shows its end, but recording one takes as long as issuing a
-small call. So calls that follow each other closely share one; a thread records the event of the
+be noticed. An event behind each call shows its end, but recording an event takes as long as issuing a
+small call. So calls that follow each other closely share an event, and a thread records the event of the
 last ones.
 
-A query to CUDA may wait in the driver for another thread there, such as the thread that issues
-calls: a stream has room for about a thousand, and behind a lost rank none of them ends. So the
-watchdog never asks CUDA. Another thread does (`PendingCalls.look`). If it does not return, the
-watchdog goes by the deadlines alone (`PendingCalls.beat`). The device lane registers its calls
-here.
+A query to CUDA may wait in the driver for another thread, such as the thread that issues
+calls: a stream has room for about a thousand calls, and behind a lost rank none of them ends. So the
+watchdog never asks CUDA. Another thread does (`PendingCalls.look`). If that thread does not return, the
+watchdog checks the deadlines alone (`PendingCalls.beat`). The device lane (`hpccomm.calls.lanes.streams`)
+registers its calls here, and `work` asks whether they are over.
 """
 
 import threading
@@ -29,39 +29,41 @@ MARK_SECONDS = 0.0005
 """Seconds within which calls share an event."""
 
 MARK_BYTES = 1 << 20
-"""Bytes from which a call has an event of its own: its arrays should be released soon."""
+"""Bytes from which the event of a call is recorded at once, since its arrays should be released soon."""
 
 QUIET_SECONDS = 0.05
-"""Seconds without a call after which the watchdog records the event of the last ones."""
+"""Seconds without a call after which `PendingCalls.look` records the event of the last calls."""
 
 MISSED_BEATS = 50
-"""Times that the watchdog finds a passed deadline without a look, before it acts: 5 s."""
+"""Times that the watchdog finds a passed deadline, without a look of the other thread, before it acts: 5 s."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One call, or some that follow each other on one stream.
+    """One call, or several that follow each other on one stream and share an event.
 
     Attributes
     ----------
-    stream, holder : int and object
-        Where they are, and what keeps that stream until they are done.
+    stream : int
+        The stream's handle.
+    holder : object
+        Keeps the stream alive until the calls are done.
     entry : list
-        The record of the one whose deadline passes first.
+        The record of the call whose deadline passes first.
     expires : float
-        When it passes (``time.perf_counter``).
+        Time of that deadline (``time.perf_counter``).
     entries : list of list
-        The records of all.
+        The records of all calls.
     keep : list
-        What must live until they are done.
+        Objects that must live until the calls are done.
     event : cupy.cuda.Event or None
-        Comes after them; None as long as none was recorded, which is while their stream is captured too.
+        The event behind the calls; None if none is recorded yet, for example while the stream is captured.
     captured : bool
-        Whether they were recorded into a graph: the event can be waited for on a stream alone.
+        Whether the calls were recorded into a graph: then only a stream can wait for the event.
     over : bool
-        Whether they are done or abandoned.
+        Whether the calls are done.
     error : BaseException or None
-        What ended them.
+        The failure that ended them.
     """
 
     stream: int
@@ -90,24 +92,25 @@ class PendingCalls:
     Parameters
     ----------
     device : int
-        CUDA device.
+        Number of the CUDA device.
     check : callable
-        Raises if the library noticed that something failed.
+        ``check()`` raises if the library has noticed a failure.
     lost : callable
-        ``lost(call, error)`` is called once with the call that failed (``error``) or passed its
-        deadline (None), and returns the error. From the watchdog's thread.
+        ``lost(call, error)`` is called once something failed, from the thread that found it. It gets either the error,
+        or the call whose deadline has passed; the other argument is None. It returns the error that ends the calls,
+        or None if they go on.
 
     Attributes
     ----------
     device : int
         The parameter.
     capturing : callable
-        Returns whether a graph is captured from a stream.
+        ``capturing(stream)`` returns whether a graph is captured from a stream.
     entered : list or None
-        While a call is being put on a stream, its record. The library may wait for peers in it: it
-        connects them when they first need it.
+        The record of the call that is being put on a stream, else None. The library may wait for peers there: it
+        connects ranks at the first call that needs the connection.
     looks : dict of callable to None
-        Of works that have functions to call at their end: ``look()`` calls them if the work is over, and
+        The `Work.looked` of each work with callbacks: it calls them if the work is over, and
         returns whether it is.
     """
 
@@ -128,16 +131,17 @@ class PendingCalls:
         self._graphs: list[object] = []
         self._ended = False
         self._giving_up = threading.Lock()  # once, from whichever thread is first
-        self._missed = 0  # beats since the last look, with a deadline that has passed
+        self._missed = 0  # beats since the last look that found a passed deadline
         self.entered: CallRecord | None = None
         self.looks: dict[Callable[[], bool], None] = {}
 
     def note(
         self, stream: int, holder: object, keep: object, entry: CallRecord, captured: bool = False
     ) -> None:
-        """Remember a call that was put on a stream just now. It costs each call, so it is short.
+        """Remember a call that was put on a stream just now. Each call runs this, so it is short.
 
-        `captured` says whether it was recorded into a graph. A stream without a holder may be gone when the call has returned: it is asked for nothing more.
+        `captured` says whether the call was recorded into a graph. A stream without a holder may be gone once the
+        call has returned, so nothing is asked of that stream later.
         """
         if captured:
             self._graphs.append(keep)
@@ -151,7 +155,7 @@ class PendingCalls:
             and nbytes < MARK_BYTES
             and holder is not None
         ):
-            # Without the lock: if the watchdog records the event just now, that comes after this call.
+            # No lock is needed: if another thread records the event just now, the event comes after this call.
             call.keep.append(keep)
             call.entries.append(entry)
             return
@@ -175,7 +179,7 @@ class PendingCalls:
                 self._let_go()
 
     def note_alone(self, call: PendingCall) -> None:
-        """Remember a call as `note` does, with an event of its own. Whether it is captured, it says."""
+        """Remember a call as `note` does, with a separate event. `call.captured` says whether a graph is captured."""
         with self._lock:
             if call.captured:
                 self._graphs.append(call)
@@ -185,33 +189,32 @@ class PendingCalls:
             self._let_go()
 
     def _put_away(self, call: PendingCall) -> None:
-        """Have no further calls join a call. Under the lock."""
+        """Let no further calls join a call. Under the lock."""
         if call is self._open:
             self._open = None
         self._under_way.append(call)
 
     def _mark(self, call: PendingCall) -> None:
         """Record the event of a call. Under the lock."""
-        # The default stream has the same number on each device, and another thread may capture a graph.
+        # The default stream has the same handle on each device, and another thread may capture a graph.
         with streams.on_device(self.device), streams.relaxed():
             call.event = streams.marked(call.stream)
 
     def _mark_later(self, call: PendingCall) -> None:
-        """Record the event of a call, unless a graph is captured: then a later look does. Under the lock.
+        """Record the event of a call, unless a graph is captured: then a later look records it. Under the lock.
 
-        The event would become a part of the graph, or end the capture.
+        During a capture, the event would become a part of the graph, or end the capture.
         """
         if not streams.undisturbed(call.stream):
             return
         try:
             self._mark(call)
-        except RuntimeError as error:  # CUDA's: the capture has begun since
+        except RuntimeError as error:  # of CUDA: a capture has begun meanwhile
             if getattr(error, "status", 0) not in streams.CAPTURE_ERRORS:
                 raise
         if call.event and not streams.undisturbed(call.stream):
-            call.event = (
-                None  # a graph may have it: it must not be asked for, and another is recorded later
-            )
+            # A graph may contain the event, so it must not be queried; another event is recorded later.
+            call.event = None
 
     def _let_go(self) -> None:
         """Release finished calls, up to the first unfinished one. Under the lock; short."""
@@ -233,11 +236,11 @@ class PendingCalls:
             return call.over
         status = streams.event_status(call.event)
         if status == streams.CAPTURED_EVENT:
-            call.event = None  # a graph has it
+            call.event = None  # it belongs to a graph
         return streams.come(status)
 
     def _end(self, call: PendingCall) -> None:
-        """Note that a call is done, unless an abort has completed it."""
+        """Note that a call is done, unless an abort has completed its event."""
         if self._ended:
             return
         call.over = True
@@ -254,14 +257,14 @@ class PendingCalls:
         CommunicationError
             If CUDA has failed.
         """
-        # NCCL's abort, which comes after `abandon`, completes the events of calls that were stuck: also one that is
-        # asked for just now.
+        # NCCL's abort, which follows `abandon`, completes the events of stuck calls, perhaps during this query. So
+        # `_end` checks `_ended` again.
         if not (call.over or self._ended or call.event is None) and streams.ready(call.event):
             self._end(call)
         return call.over
 
     def idle(self) -> bool:
-        """Tell whether nothing is under way, having recorded the events that are missing."""
+        """Record the missing events, and return whether no call is under way."""
         with self._lock:
             if self._open is not None:
                 self._put_away(self._open)
@@ -269,13 +272,13 @@ class PendingCalls:
             return not self._under_way
 
     def look(self, now: float) -> None:
-        """Check the calls under way, from a thread of its own, which may wait in the driver."""
+        """Check the calls under way. A separate thread calls it, since it may wait in the driver."""
         if not self._ended:
             self._look(now)
         self._tell()
 
     def _tell(self) -> None:
-        """Have the works that are over call what waits for their end."""
+        """Have the works that are over call their callbacks."""
         for look in tuple(self.looks):
             if look():
                 self.looks.pop(look, None)
@@ -292,7 +295,7 @@ class PendingCalls:
         except CommunicationError as error:
             self._give_up(None, error)
             return
-        except RuntimeError as error:  # CUDA's: nothing that is asked of it will come any more
+        except RuntimeError as error:  # of CUDA: no later query will succeed
             self._give_up(None, CommunicationError(f"CUDA has failed: {error}"))
             return
         self._missed = 0
@@ -301,7 +304,7 @@ class PendingCalls:
             self._give_up(overdue, None)
 
     def beat(self, now: float) -> None:
-        """Go by the deadlines where `look` does not come back. For the watchdog; never blocks."""
+        """Check the deadlines, in case `look` does not return. For the watchdog; never blocks."""
         overdue = None if self._ended else self._overdue(now)
         self._missed = 0 if overdue is None else self._missed + 1
         if self._missed > MISSED_BEATS:
@@ -311,8 +314,8 @@ class PendingCalls:
         return next((call for call in self._all() if now > call.expires and not call.over), None)
 
     def _all(self) -> tuple[PendingCall, ...]:
-        """Return the calls under way and being issued. Without the lock, which others may hold."""
-        calls = [*self._under_way.copy()]  # in one step of the interpreter
+        """Return the calls that are under way or being issued. It takes no lock, since others may hold that."""
+        calls = [*self._under_way.copy()]  # one step of the interpreter
         last, entered = self._open, self.entered
         if last is not None:
             calls.append(last)
@@ -331,38 +334,38 @@ class PendingCalls:
             return
         for each in self._all():
             each.error = each.error or raised
-        self._tell()  # from the watchdog, where the thread for devices does not come back
+        self._tell()  # the thread for devices may not return
 
     @property
     def captured(self) -> bool:
-        """Whether calls were captured: into graphs that may be there still."""
+        """Whether calls were captured into graphs, which may still exist."""
         return bool(self._graphs)
 
     def end(self) -> None:
-        """Stop the checks, and forget all calls. Recorded events are abandoned with CUDA."""
+        """Stop the checks, and release the memory of captured calls."""
         with self._lock:
             self._ended = True
             self._graphs.clear()
-        self._tell()  # nobody may look any more
+        self._tell()  # the checks may not run again
 
     def abandon(self) -> Sequence[object]:
-        """Look no more; return what may still be in use."""
+        """Stop the checks, and return the objects that the device may still use."""
         self._ended = True
         return (*self._under_way, self._open, self._graphs)
 
 
 @dataclass(slots=True)
 class StreamCall:
-    """A call of `PendingCalls.note_alone`, as its `Work` sees it.
+    """A call of `PendingCalls.note_alone`, for its `Work`.
 
     Attributes
     ----------
     pending : PendingCalls
-        Where it was noted.
+        The `PendingCalls` that the call was added to.
     call : PendingCall
         The call.
     current : callable
-        Returns the current stream of the arrays' framework, in the thread that calls.
+        Returns the current stream of the arrays' framework, in the calling thread.
     """
 
     pending: PendingCalls
@@ -370,20 +373,24 @@ class StreamCall:
     current: Callable[[], Queue]
 
     def failure(self, gate: Gate) -> BaseException | None:
-        """Return what has ended it, which the `gate` of its communicator may say; None so far. Asks no device."""
+        """Return the error that ended the call, or the error in the communicator's `gate`; None without one.
+
+        Asks no device.
+        """
         call, failure = self.call, gate.error
         if call.error is not None or call.over or failure is None:
             return call.error
         cause = failure.__cause__
-        return cause if isinstance(cause, PeerLost) else failure  # it waits for that rank as well
+        # This call waits for a lost rank as well.
+        return cause if isinstance(cause, PeerLost) else failure
 
     def done(self) -> bool:
-        """Ask the device whether it is over. Never blocks.
+        """Ask the device whether the call is over. Never blocks.
 
         Raises
         ------
         UsageError
-            If it was recorded into a graph.
+            If the call was recorded into a graph.
         CommunicationError
             If CUDA has failed.
         """
@@ -395,8 +402,9 @@ class StreamCall:
         return self.pending.done(self.call)
 
     def order(self) -> None:
-        """Have the current stream go on behind it."""
+        """Order the current stream behind the call."""
         call = self.call
         if not call.over or call.captured:
-            with streams.on_device(self.pending.device):  # whose default stream may be meant
+            # The current stream may be this device's default stream.
+            with streams.on_device(self.pending.device):
                 streams.order(call.event, self.current()[0])

@@ -1,17 +1,18 @@
 """The progress engine: moves asynchronous operations on, without help of the program.
 
-One engine a process holds the unfinished operations. A thread that waits for one advances them all.
-Without a waiting thread, a thread of its own does so, if the backend allows calls from any thread.
-Operations of one queue run one after the other, in their order of insertion, which is the order in
-which every rank calls them. Messages are in no queue: each of them has begun.
+A process has one engine for backends that allow calls from any thread, and one for the others. An engine holds
+the unfinished operations. A program's thread that waits for one operation advances all of them. Without a waiting
+thread, the engine's own thread does so, if the backend allows calls from any thread. Operations of one queue run
+one after the other, in their order of insertion, which is the order in which every rank calls them. Messages are
+in no queue: each of them has begun.
 
-Waking the thread costs more than a small operation, and then it competes with the waiting thread
-for the interpreter. So it leaves a small operation to the thread that started it, and takes it over
+Waking the engine's thread costs more than a small operation, and the thread then competes with the waiting thread
+for the interpreter. So it leaves a small operation to the thread that started it, and takes the operation over
 some milliseconds later. Until then, and for a while after the last operation, it polls by itself
 and need not be woken.
 
-The engine and the lanes start an `Operation` as a `Task`; records and messages show its label. `digested` sums
-up the calls of a communicator, so that ranks can compare them.
+`engine`, `callpath` and `work` start an `Operation` as a `Task`; records and messages show its label. The lanes,
+plans and groups make the operations. `digested` sums up the calls of a communicator, so that ranks can compare them.
 """
 
 import logging
@@ -34,17 +35,17 @@ FINALIZE = "finalize"
 """The call that ends a communicator."""
 
 DIGEST = 0x3FFFFFF
-"""26 bits. Nine digests are still a small integer, which is the fastest."""
+"""Mask of the 26 bits of a digest. Nine times a digest is still a small integer, which Python computes fastest."""
 
 
 COMPARED = 0x3FF
-"""Calls whose number ends in these bits have the digests compared: one of 1,024."""
+"""Mask of a call's number. If all these bits are set, which is so in one call of 1,024, the ranks compare digests."""
 
 
 def digested(digest: int, fingerprint: int) -> int:
-    """Return the digest of a communicator's calls after one more.
+    """Return the digest of a communicator's calls after one more call.
 
-    Different ones stay different after any further calls. The calls of `callpath` contain
+    Different digests stay different after equal further calls. The functions of `callpath` contain
     this expression.
     """
     return (digest * 9 ^ fingerprint & DIGEST) & DIGEST
@@ -59,12 +60,12 @@ class Operation:
     label : CallFingerprint
         The call.
     start : callable
-        Returns its steps.
+        Begins the operation and returns its steps.
     keep : tuple
-        Objects that must live until it is done.
+        Objects that must live until the operation is done.
     ordered : bool
-        Whether all ranks issue it in one order (collectives), so that it must wait for earlier
-        ones. Point-to-point calls need not wait.
+        Whether all ranks issue the operation in one order, so that it must wait for earlier ordered
+        ones: true for collectives, false for point-to-point calls.
     """
 
     label: CallFingerprint
@@ -74,7 +75,7 @@ class Operation:
 
 
 def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operation:
-    """Return operations as one, which carries them out together."""
+    """Return one operation that carries out all of `operations` together."""
     ordered = [each.label for each in operations if each.ordered and each.label.values]
     nbytes = sum(each.label.nbytes for each in operations)
     return Operation(
@@ -86,7 +87,7 @@ def as_one(operations: tuple[Operation, ...], async_op: bool = False) -> Operati
 
 
 def _messages(nbytes: int, operations: tuple[Operation, ...]) -> CallFingerprint:
-    """Return the label of messages: whom they are for or from."""
+    """Return the label of a batch of messages, with the peers that they go to or come from."""
     each = [operation.label for operation in operations]
     peers = tuple(sorted({peer for label in each for peer in label.peers}))
     ends = tuple({end: None for label in each for end in label.ends})
@@ -95,7 +96,7 @@ def _messages(nbytes: int, operations: tuple[Operation, ...]) -> CallFingerprint
 
 
 def together(operations: tuple[Operation, ...]) -> Steps:
-    """Run operations at the same time, but the ordered ones one after the other."""
+    """Return the steps that run operations at the same time, but the ordered ones one after the other."""
     ordered = [each.start for each in operations if each.ordered]
     under_way = [each.start() for each in operations if not each.ordered]
     return at_once([*under_way, _in_turn(ordered)] if ordered else under_way)
@@ -109,18 +110,18 @@ def _in_turn(starts: list[Callable[[], Steps]]) -> Steps:
 logger = logging.getLogger("hpccomm")
 
 SMALL_SECONDS = 0.002
-"""Seconds for which a small operation is left to the thread that started it."""
+"""Seconds for which the engine's thread leaves a small operation to the thread that started it."""
 
 WAITED_SECONDS = 0.005
-"""Seconds between two looks of the thread while another one waits and moves tasks on."""
+"""Seconds between two looks of the engine's thread while a waiting thread moves the tasks on."""
 
 LINGER_SECONDS = 0.1
-"""So long after the last operation the thread still looks by itself."""
+"""Seconds after the last operation during which the engine's thread still polls."""
 
 
 NOBODY, ANY_OF, WAIT, CALL = range(4)
-"""Who waits for a task: nobody; a thread that waits for any of several; a thread; a call that keeps others from its
-communicator meanwhile."""
+"""Who waits for a task: nobody; a thread that waits for any of several tasks; a thread that waits for this task; a
+call, during which the communicator takes no other calls."""
 
 Callback = Callable[[], object]
 
@@ -131,32 +132,32 @@ class Task(ABC):
     Parameters
     ----------
     gate : Gate
-        Of its communicator.
+        The gate of the operation's communicator.
     timeout : float
-        Seconds from `started` on.
+        Seconds from `started` to the deadline.
     started : float
-        When it was started, as ``time.perf_counter`` counts.
+        Time of the start, by ``time.perf_counter``.
     small : bool
-        Whether it is usually over before the thread could take part.
+        Whether it is usually over before the engine's thread could take part.
 
     Attributes
     ----------
     gate, timeout, started, small
         The parameters.
     error : BaseException or None
-        Its failure, in the form that waiters raise; None without one.
+        The failure, in the form that waiters raise; None without one.
     over : bool
-        Whether it has ended, also by a failure.
+        Whether the task has ended, also by a failure.
     awaited : int
-        Who waits for it, however long that takes: `NOBODY`, `ANY_OF`, `WAIT` or `CALL`.
+        Who waits for it without a limit: `NOBODY`, `ANY_OF`, `WAIT` or `CALL`.
     seen : bool
-        Whether the error was delivered.
+        Whether the error was delivered to the program.
     queue : deque of Task or None
-        Where it was put; None for a message.
+        The queue that the task was put into; None for a message.
     steps : Steps or None
-        Its steps, once it has begun.
+        The steps, once the task has begun.
     then : list of callable
-        Functions to call at its end; see `tell`.
+        Functions to call at the task's end; see `tell`.
     """
 
     __slots__ = (
@@ -177,21 +178,21 @@ class Task(ABC):
 
     @abstractmethod
     def begin(self) -> Steps:
-        """Return its steps, when its turn has come."""
+        """Begin the task, at its turn, and return its steps."""
 
     @abstractmethod
     def expired(self, elapsed: float) -> CommunicationError | None:
-        """Return the error of a deadline that has passed; None goes on without one."""
+        """Return the error of the passed deadline. None lets the task go on without a deadline."""
 
     @abstractmethod
     def ended(self, error: BaseException | None) -> BaseException | None:
-        """Take note of its end, once, by an error or None: without one, drop its arrays.
+        """Take note of the task's end, once, and return the error in the form that waiters raise.
 
-        Returns the error in the form that waiters raise.
+        `error` is None if the task succeeded; then its arrays are dropped.
         """
 
     def spin(self) -> bool:
-        """Move on for as long as a wait spins; return whether it is over. The deadline is for `turn`."""
+        """Move the task on for as long as a wait spins; return whether it is over. Only `turn` checks the deadline."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
@@ -211,7 +212,7 @@ class Task(ABC):
         return True
 
     def turn(self) -> bool:
-        """Move on as far as it goes; return whether anything moved."""
+        """Take one step of the task, and check its deadline; return whether anything moved."""
         try:
             if self.gate.error is not None:
                 raise self.gate.error
@@ -233,7 +234,7 @@ class Task(ABC):
             raise
 
     def late(self) -> CommunicationError | None:
-        """Return the error of its deadline if that has passed, and the task must not go on."""
+        """Return the error of the deadline if that has passed and the task must not go on; else None."""
         elapsed = time.perf_counter() - self.started
         if elapsed <= self.timeout:
             return None
@@ -243,16 +244,19 @@ class Task(ABC):
         return error
 
     def keep_deadline(self) -> None:
-        """End all tasks of its communicator if its deadline has passed in the queue; later its own turns look."""
+        """End all tasks of the communicator if this task's deadline has passed in the queue.
+
+        Once the task has begun, `turn` checks the deadline.
+        """
         if self.queue and self.steps is None and not self.over and (late := self.late()):
             self.fail(late)
 
     def fail(self, error: CommunicationError) -> None:
-        """End all tasks of its communicator."""
+        """End all tasks of the task's communicator with `error`."""
         self.gate.shut(error)
 
     def end(self, error: BaseException | None) -> None:
-        """Note its end, by an error or None."""
+        """End the task, with an error or None, and call what waits for its end."""
         try:
             error = self.ended(error)
         except BaseException as failure:  # noqa: BLE001 (a user's hook; the task must end)
@@ -264,7 +268,7 @@ class Task(ABC):
             self.tell()
 
     def tell(self) -> None:
-        """Call what waits for its end, each once. From any thread; never raises an exception of theirs."""
+        """Call each function that waits for the task's end, once. From any thread; their exceptions are logged."""
         while self.then:
             try:
                 call = self.then.pop(0)
@@ -282,7 +286,7 @@ TaskQueue = deque[Task]
 
 @contextmanager
 def awaiting(tasks: Iterable[Task], who: int) -> Iterator[None]:
-    """Have others see during the block who waits for tasks."""
+    """Mark tasks during the block as awaited by `who`, which other threads and ranks see."""
     each = list(tasks)
     for task in each:
         task.awaited = who
@@ -299,21 +303,22 @@ class ProgressEngine:
     Parameters
     ----------
     threaded : bool
-        Whether a thread advances them without a waiter.
+        Whether a thread of the engine advances tasks that no thread waits for.
 
     Attributes
     ----------
     messages : dict of Task to object
-        Those under way, in their order. Put a message that has begun here, and it leaves at its end.
+        The messages under way, in the order of their start. A caller adds each message that has begun; the task
+        removes itself at its end.
     parked : bool
-        Whether `wake` must be called after that: the thread does not look by itself.
+        Whether the engine's thread sleeps until it is woken: then call `wake` after adding a message.
     """
 
     def __init__(self, *, threaded: bool) -> None:
         self.threaded = threaded
         self._queues: list[TaskQueue] = []
         self.messages: dict[Task, object] = {}
-        # Empty while a thread advances tasks. It is taken by a statement that calls nothing, as Ctrl-C comes after calls.
+        # Empty while a thread advances tasks. A statement without calls takes the item, as Ctrl-C comes after calls.
         self._idle = {0: True}
         self._lock = threading.Lock()  # guards what follows, and _queues
         self._changed = threading.Condition(self._lock)
@@ -333,12 +338,12 @@ class ProgressEngine:
                 self._wake()
 
     def wake(self) -> None:
-        """Have the parked thread look, since there is a message."""
+        """Wake the parked thread, since there is a message."""
         with self._lock:
             self._wake()
 
     def _wake(self) -> None:
-        """Have the thread look, or start it. With the lock."""
+        """Wake the thread, or start it. The caller holds the lock."""
         if self.threaded and self._thread is None and not self._stopping:
             self._thread = ServiceThread(target=self._run, name="hpccomm", daemon=True)
             self._thread.start()
@@ -346,7 +351,7 @@ class ProgressEngine:
             self._changed.notify()
 
     def hurry(self, task: Task) -> None:
-        """Have the thread advance a task at once, since no wait is expected."""
+        """Have the engine's thread advance a task at once, since no thread is expected to wait for it."""
         with self._changed:
             task.small = False
             self._changed.notify()
@@ -368,7 +373,7 @@ class ProgressEngine:
             self._idle[0] = True
 
     def _move(self, queue: TaskQueue, move: Callable[[Task], bool]) -> bool:
-        """Move a queue's first task on, and return what that returns."""
+        """Call ``move`` on a queue's first task and return the result; take the task off the queue if it is over."""
         first = queue[0]
         try:
             return move(first)
@@ -380,9 +385,9 @@ class ProgressEngine:
                         self._queues.remove(queue)
 
     def wait(self, task: Task, seconds: float) -> bool:
-        """Wait until `task` is over, for so many seconds at most; return whether it is.
+        """Wait until `task` is over, for at most `seconds`; return whether it is.
 
-        What became of it is in the task.
+        The task holds its error, if it failed.
         """
 
         def poll() -> bool:
@@ -399,8 +404,8 @@ class ProgressEngine:
 
     @contextmanager
     def attended(self) -> Iterator[None]:
-        """Have the thread rest during the block, since the block moves tasks on."""
-        with self._lock:  # not `_changed`, in whose functions Ctrl-C may come
+        """Have the engine's thread rest during the block, since the block moves tasks on."""
+        with self._lock:  # `_changed` is written in Python: Ctrl-C may come inside its functions
             self._waiters += 1
         try:
             yield
@@ -409,9 +414,9 @@ class ProgressEngine:
                 self._waiters -= 1
 
     def spun(self, task: Task) -> bool:
-        """Move a task on for as long as a wait spins, after those before it in its queue; return whether it is over.
+        """Move a task and those before it in its queue on, for as long as a wait spins; return whether it is over.
 
-        A small one is over before the thread need know that somebody waits. Nothing else moves meanwhile.
+        A small task is over before the engine's thread need know of the wait. Other queues do not move meanwhile.
         """
         try:
             del self._idle[0]
@@ -429,16 +434,16 @@ class ProgressEngine:
 
     def _run(self) -> None:
         patience = Patience()
-        since = time.perf_counter()  # there was nothing to do
+        since = time.perf_counter()  # when there was last something to do
         while True:
             with self._changed:
                 if self._stopping:
                     return
                 now = time.perf_counter()
-                # Before it looks for messages, so that one that comes now is not overlooked.
+                # Set before looking for messages, so that a message that comes now wakes this thread.
                 self.parked = True
                 if self._waiters:
-                    # To be woken by a thread that leaves would take that one longer than a short wait.
+                    # A waiter that leaves does not wake this thread: that would cost it more than a short wait.
                     pause: float | None = WAITED_SECONDS
                 elif not (self._queues or self.messages):
                     pause = SMALL_SECONDS if now - since < LINGER_SECONDS else None
@@ -457,7 +462,7 @@ class ProgressEngine:
                 patience.pause()
 
     def _grace(self, now: float) -> float:
-        """Return for how long the operations are left to the thread that started them."""
+        """Return the seconds for which the operations are still left to the thread that started them."""
         first = [*(queue[0] for queue in self._queues), *tuple(self.messages)]
         if not all(task.small for task in first):
             return 0.0
@@ -465,7 +470,7 @@ class ProgressEngine:
         return max(0.0, oldest + SMALL_SECONDS - now)
 
     def stop(self) -> None:
-        """End the thread. Tasks that are left go on only when somebody waits for them.
+        """End the thread. Unfinished tasks go on only while the program waits for them.
 
         Their arrays are kept for the life of the process.
         """
@@ -484,7 +489,7 @@ _engines: dict[bool, ProgressEngine] = {}
 def progress_engine(threaded: bool) -> ProgressEngine:
     """Return the process's engine: the one with a thread, or the one driven by waits only."""
     engine = _engines.get(threaded)
-    if engine is None:  # threads that come at once get one
+    if engine is None:  # threads that arrive at the same time get the same engine
         engine = _engines.setdefault(threaded, ProgressEngine(threaded=threaded))
     return engine
 

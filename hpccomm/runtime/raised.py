@@ -1,6 +1,7 @@
 """The uncaught exception of this process: its stored facts, and its printed text.
 
-The exits (`hpccomm.backends.bootstrap.shutdown`) and dumps use it.
+`hpccomm.backends.bootstrap.shutdown`, which ends the process, uses it. `hpccomm.jax` registers the errors that stand
+for hpccomm's. `hpccomm.communicator.groups` puts the error of another rank into words.
 """
 
 import os
@@ -20,24 +21,29 @@ from hpccomm.spelling import respell
 from hpccomm.units import ranks_named
 
 MOST_FRAMES = 20
-"""Frames of the program that are printed of a traceback; of more, as of a recursion, the outermost and the innermost."""
+"""Most frames of the program that are printed of a traceback. Of a longer one, such as a recursion's, the outermost
+and the innermost frames are printed."""
 
 WITH_SOURCE = 2
-"""The most of them to print with their text; further ones only with the innermost."""
+"""Up to so many frames are all printed with their source line; of more frames, only the innermost is."""
 
 MOST_LINES = 6
-"""Lines of frames and words together."""
+"""Lines of frames and of the error's text together; one line of text is always printed."""
 
 MOST_OTHERS = 2
-"""Other errors of other ranks that are printed."""
+"""Most different errors of other ranks that are printed."""
 
 
 def note(error: BaseException) -> Mapping[str, Any]:
-    """Store the exception that ends the process, for dump and other ranks; return the facts.
+    """Store the exception that ends the process, for the dump and for other ranks; return its facts.
 
-    Among them are ``"order"``, by which ranks know the first exception of the job, the ``"status"``
-    with which the process ends by it, as ``"exits"`` whether it is a `SystemExit`, and as ``"own"`` whether it is
-    the program's, and no `CommunicationError`, which follows from something else.
+    They are those of `Mishap.facts`, and:
+
+    - ``"order"``, by which ranks know the first exception of the job,
+    - ``"status"``, the exit status that the exception gives the process,
+    - ``"exits"``, whether it is a `SystemExit`,
+    - ``"own"``, whether it began in this rank's program. A `CommunicationError` other than `WaitTimeout` did not: it
+      follows from something else.
     """
     respell(error)
     kept = mishap(error, site_of_traceback(error.__traceback__)).facts()
@@ -55,7 +61,10 @@ def note(error: BaseException) -> Mapping[str, Any]:
 
 
 def _order(error: BaseException) -> tuple[float, int]:
-    """Return when this process first told of an exception, or of one that led to it, and its number."""
+    """Return when this process first told of the exception, or of one that led to it, and the process's number.
+
+    The first call stores them in the exception.
+    """
     for each in chain(error):
         if hasattr(each, MARK):
             order: tuple[float, int] = getattr(each, MARK)
@@ -66,7 +75,7 @@ def _order(error: BaseException) -> tuple[float, int]:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, and those that led to it."""
+    """Yield an exception and those that led to it, `MOST_FRAMES` at most."""
     each: BaseException | None = error
     for _ in range(MOST_FRAMES):
         if each is None:
@@ -76,19 +85,19 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def follows(own: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Whether the exception of this rank follows from another rank's that came first.
+    """Whether the exception of this rank follows from `first`, the first exception of the job.
 
-    One of the program does so if it is the same: one rank tells of it for all.
+    The program's own exception does so if both have the same words: one rank prints it for all.
     """
     return not own["own"] or _kind(own["error"]) == _kind(first["error"])
 
 
 own_errors = list[Callable[[BaseException], BaseException | None]]()
-"""Functions that return the error of hpccomm which another library's error stands for, or None."""
+"""Functions that take another library's error and return the error of hpccomm that it stands for, or None."""
 
 
 def own_error(error: BaseException) -> BaseException:
-    """Return hpccomm's error in place of another library's that stands for it, with the frames that led there."""
+    """Return the error of hpccomm that another library's error stands for, with the same traceback; else `error`."""
     for each in own_errors:
         if (own := each(error)) is not None:
             return own.with_traceback(error.__traceback__)
@@ -96,24 +105,25 @@ def own_error(error: BaseException) -> BaseException:
 
 
 MARK = "_hpccomm_told"
-"""Attribute of exceptions that were told; kept there, since who keeps an exception keeps what its frames have."""
+"""Attribute of an exception that other ranks were told of. It is stored in the exception, since a table of exceptions
+would keep alive all objects of their frames."""
 
 
 def told(error: BaseException) -> str:
-    """Return an error in words, with the line of the program that it came from."""
+    """Return an error in words, with the line of the program that raised it."""
     return f"{mishap(error, None).error}{came_from(error)}"
 
 
 def came_from(error: BaseException) -> str:
-    """Return the line of the program that an error came from, as a clause; empty if it is not known."""
+    """Return the line of the program that raised an error, as a clause; empty if it is not known."""
     where = described(site_of_traceback(error.__traceback__))
     return f" at {where}" if where else ""
 
 
 def report(error: BaseException) -> list[str]:
-    """Return the lines that are printed: the frames of the program, none of libraries, and the error.
+    """Return the lines to print of an error: the frames of the program, without those of libraries, and the text.
 
-    ``HPCCOMM_DEBUG`` shows all frames, and every word.
+    With ``HPCCOMM_DEBUG`` it is the whole traceback.
     """
     if read("HPCCOMM_DEBUG"):
         return "".join(traceback.format_exception(error)).splitlines()
@@ -136,18 +146,18 @@ def report(error: BaseException) -> list[str]:
 
 
 def _formatted(stack: Sequence[tuple[FrameType, int]]) -> list[str]:
-    """Return the lines of frames: of few ones with their text, of more the last one alone."""
+    """Return the lines of frames. Up to `WITH_SOURCE` frames have their source line; of more, only the last has it."""
     frames = traceback.StackSummary()
     for number, (frame, line) in enumerate(stack, 1):
         with_text = len(stack) <= WITH_SOURCE or number == len(stack)
-        text = None if with_text else ""  # None is looked up
+        text = None if with_text else ""  # for None, traceback looks the source line up
         code = frame.f_code
         frames.append(traceback.FrameSummary(code.co_filename, line, code.co_name, line=text))
     return "".join(frames.format()).splitlines()
 
 
 def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return the errors of other ranks, as a clause behind this rank's error."""
+    """Return the errors of other ranks, as a clause that follows this rank's error."""
     groups: dict[str, list[int]] = {}
     for rank, each in sorted(others.items()):
         groups.setdefault(_kind(each["error"]), []).append(rank)
@@ -161,5 +171,5 @@ def beside(mine: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> 
 
 
 def _kind(words: str) -> str:
-    """Return an error's words without numbers: ranks, processes and bytes differ."""
+    """Return an error's words with its numbers replaced, since ranks, processes and bytes differ between ranks."""
     return re.sub(r"\d+", "#", words)

@@ -1,6 +1,7 @@
 """Reports of one communicator's calls: hooks, statistics, the log, and errors.
 
-`engine` and the lanes report each call here; `Communicator.stats` and hooks read it.
+`engine`, `callpath` and `work` report each call here, and `state` gives errors their facts. `Communicator.stats` and
+hooks read it.
 """
 
 import logging
@@ -33,8 +34,8 @@ class Tally:
     nbytes : int
         Bytes of this rank's larger array, summed over the calls.
     seconds : float
-        Summed over the calls: of a synchronous one from call to return, of an asynchronous one from
-        call to completion. Of one that is put on a device's stream, what it took the host to do that.
+        Summed over the calls. A synchronous call counts from call to return, an asynchronous one from
+        call to completion. A call on a device's stream counts the host's time to enqueue it.
     """
 
     calls: int = 0
@@ -50,13 +51,13 @@ _LIMITS = {
     24: "to 16 MiB",
     28: "to 256 MiB",
 }
-"""The largest sizes of the classes: 0, and powers of two."""
+"""Size classes: the exponent of two of the largest size, and the class's name. The key 0 is the class of 0 bytes."""
 
 _NAMES = tuple(
     next((name for power, name in _LIMITS.items() if bits <= power and power), "above 256 MiB")
     for bits in range(64)
 )
-"""By the bits of the size before: every asynchronous call looks here."""
+"""Names indexed by the bit length of size - 1; a table, since every asynchronous call reads it."""
 
 
 def size_class(nbytes: int) -> str:
@@ -83,13 +84,13 @@ class CallInfo:
     sequence : int
         The call's number on this communicator, from 1.
     operation : str
-        Such as ``"all_reduce"``.
+        Name of the call, such as ``"all_reduce"``.
     nbytes : int
         Bytes of this rank's larger array.
     elapsed : float or None
-        Seconds it took; None before it has begun.
+        Seconds that the call took; None in a pre-hook.
     error : BaseException or None
-        What ended it, afterwards.
+        The exception that ended the call; None without one, and in a pre-hook.
     """
 
     communicator: str
@@ -107,7 +108,7 @@ H = TypeVar("H", bound=Callable[..., object])
 
 
 class Handle(Hinting):
-    """Takes a hook off again. Made by `Communicator.register_pre_hook` and its like."""
+    """Removes a hook. `Communicator.register_pre_hook`, `register_post_hook` and `register_abort_hook` return it."""
 
     __slots__ = ("_close",)
 
@@ -115,7 +116,7 @@ class Handle(Hinting):
         self._close = close
 
     def close(self) -> None:
-        """Take the hook off. Local; idempotent."""
+        """Remove the hook. Local; idempotent."""
         self._close()
 
 
@@ -125,12 +126,12 @@ class Hooks(Generic[H]):
     Parameters
     ----------
     changed : callable, optional
-        Is called when there are others.
+        Called whenever a hook was added or removed.
 
     Attributes
     ----------
-    registered : tuple
-        Empty without hooks.
+    registered : tuple of tuple of object and callable
+        Each hook with the token that identifies it.
     """
 
     __slots__ = ("_changed", "registered")
@@ -145,7 +146,7 @@ class Hooks(Generic[H]):
         Raises
         ------
         UsageError
-            If it cannot be called.
+            If `hook` cannot be called.
         """
         if not callable(hook):
             raise UsageError(f"hook is {hook!r}; give a function of one argument")
@@ -170,13 +171,14 @@ class Hooks(Generic[H]):
 
 
 traces: "dict[int, Trace]" = {}
-"""The recordings of this process's program: of all its calls by 0, or of a rank that is a thread by the thread."""
+"""The recordings of this process's program. The key 0 records all threads; if ranks are threads, each thread's
+identifier records that rank."""
 
 after_fork(traces.clear)
 
 
 def trace() -> "Trace | None":
-    """Return what records the calls of this thread, or None."""
+    """Return the recording of this thread's calls, or None."""
     return traces.get(get_ident()) or traces.get(0)
 
 
@@ -186,7 +188,7 @@ class Reports:
     Parameters
     ----------
     origin : Origin
-        The communicator.
+        The communicator's identity.
     slow_call : float
         Seconds; a call that takes longer is logged.
 
@@ -197,9 +199,10 @@ class Reports:
     pre_hooks, post_hooks : Hooks
         The user's functions that are called before and after each call.
     trace : Trace or None
-        Records the calls of the program.
+        The recording of the program's calls, if there is one.
     quiet : float
-        Seconds up to which a call that has ended is not reported; below 0 while all are.
+        Calls of at most so many seconds are not reported. Below 0 while every call is reported: to the recording, or
+        to post-hooks.
     """
 
     def __init__(self, origin: Origin, slow_call: float) -> None:
@@ -213,7 +216,7 @@ class Reports:
         self.record(trace())
 
     def record(self, trace: "Trace | None") -> None:
-        """Have the calls recorded; None ends that."""
+        """Record the calls in `trace`; None ends the recording."""
         self.trace = trace
         self._attend()
 
@@ -241,7 +244,7 @@ class Reports:
     def report(
         self, entry: CallRecord, elapsed: float, error: BaseException | None, held: object
     ) -> None:
-        """Log a call that was slow, record it with what it `held`, and call the hooks."""
+        """Log the call if it was slow, record it with `held`, the objects that it kept alive, and call the hooks."""
         if self.trace is not None:
             self.trace.take(entry, held)
         if elapsed > self.slow_call:

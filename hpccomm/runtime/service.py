@@ -1,19 +1,19 @@
-"""The service thread, and what outlives a call.
+"""The service thread, and the steps at the exit of the process and after a fork.
 
 The thread does what must go on while the program's threads compute, or are stuck in a library. It
 answers other processes and acts on signals as they come. Ten times a second it is the
 watchdog, which checks everything that no thread polls: the longest wait of each
-communicator (`CallEngine.look`), and the calls on a device's streams (`PendingCalls`). A thread of
-its own asks the devices, since that may block for ever; the watchdog checks that thread too.
+communicator (`CallEngine.look`), and the calls on a device's streams (`PendingCalls`). A separate thread
+asks the devices, since that may block for ever; the watchdog checks that thread too.
 
 A rank that asks expects the answer within half a second. A look may ask other ranks, which may ask
 this one at the same moment: if neither answered, each would take the other for silent. So this
-thread never just waits. It hears all its descriptors while it asks, sleeps (`Service.rest`) or wants
-a lock, and what ends the process or a communicator has a thread of its own (`Service.aside`). The
-rest of a look, such as the file of a dump or a call of MPI's, must be short beside that half second.
+thread never just waits. It serves all its descriptors while it asks, sleeps (`Service.rest`) or waits for
+a lock, and another thread ends the process or a communicator (`Service.aside`). The
+rest of a look, such as the file of a dump or a call of MPI's, must take much less than that half second.
 
-Everything that must stay alive until the exit (`keep`), run there (`at_exit`) or run after a fork
-(`after_fork`) is registered here too, with the process's exit status and its last words.
+Objects that must stay alive until the exit (`keep`), functions that run at the exit (`at_exit`) or after a fork
+(`after_fork`), the process's exit status and its last words are here too. All of `hpccomm` uses this module.
 """
 
 import atexit
@@ -40,21 +40,21 @@ logger = logging.getLogger("hpccomm")
 Step = Callable[[], None]
 
 STACK_BYTES = 1 << 20
-"""Stack of the threads that look after others: the usual one, of the size of a program's, is for more."""
+"""Stack size of hpccomm's own threads, which need little; the default is that of a program's main thread."""
 
-_kept: dict[int, object] = {}  # by identity
+_kept: dict[int, object] = {}  # keyed by id()
 _exit_steps: "dict[tuple[ExitStep, Step], None]" = {}  # in the order of registration
 _child_steps: list[Step] = []
 _last_steps: list[Step] = []
 _leaving = False
 _ending: int | None = None
-_blocked_before: dict[int, set[signal.Signals | int]] = {}  # of threads that are forking
+_blocked_before: dict[int, set[signal.Signals | int]] = {}  # signal masks of forking threads
 
 LAST_SECONDS = 2.0
 """Seconds for the last writes if hpccomm ends the process."""
 
 PATIENCE_SECONDS = LAST_SECONDS + 2.0
-"""How long an end may take in all: those writes, and the launcher."""
+"""Seconds that the end of the process may take in all: the last writes, and the launcher."""
 
 
 class Status(IntEnum):
@@ -70,17 +70,17 @@ class Status(IntEnum):
     """hpccomm ended the job, because its ranks could not go on: a deadline, a mismatch or a lost rank in a
     call that cannot be left, or a creation or finalisation that outlived its deadline."""
     UNDECIDED = 4
-    """At the command line: done, and other processes kept nodes so busy that nothing is decided."""
+    """At the command line: done, but other processes kept nodes so busy that the result decides nothing."""
     INTERRUPTED = 130
     """SIGINT: interrupted from the keyboard."""
     UNREAD = 141
-    """At the command line: what reads standard output has ended (``hpccomm show FILE | head``)."""
+    """At the command line: the reader of standard output has ended (``hpccomm show FILE | head``)."""
     TERMINATED = 143
     """SIGTERM."""
 
 
 def status_of(error: BaseException) -> int:
-    """Return the status of a process that an exception ends, as Python and this module have it."""
+    """Return the exit status of a process that an exception ends: Python's for `SystemExit`, else a `Status`."""
     if isinstance(error, SystemExit):
         code = error.code
         return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
@@ -102,15 +102,15 @@ def no_garbage_collection() -> Iterator[None]:
 def keep(*objects: object) -> None:
     """Keep objects for the life of the process, or until `let_go`. From any thread.
 
-    For arrays and requests of a call that failed under way: a late peer may still write to that
-    memory, also after the communicator's end. The objects also outlive the interpreter, by
-    `ServiceThread`: MPI may write until the process has ended, and destructors may block.
+    It serves the arrays and requests of a call that failed under way: a late peer may still write to that
+    memory, also after the communicator's end. The objects also outlive the interpreter, since
+    `ServiceThread` refers to them: MPI may write until the process has ended, and destructors may block.
     """
     _kept.update((id(each), each) for each in objects)
 
 
 def let_go(kept: object) -> None:
-    """Give up what `keep` was called with: nothing can touch it any more. From any thread."""
+    """Release an object that `keep` was called with, once no other rank can touch it. From any thread."""
     _kept.pop(id(kept), None)
 
 
@@ -121,19 +121,19 @@ class ExitStep(IntEnum):
     """
 
     CALLERS = 0
-    """End hpccomm's own threads that make calls, while what carries the calls out is still there."""
+    """End hpccomm's own threads that make calls, while the engines of those calls still run."""
     DEVICES = 1
     """Wait for devices and free NCCL's communicators, while peers and their threads exist."""
     THREADS = 2
-    """End the threads that move operations on, and keep others from MPI, which is to be finalised."""
+    """End the threads that move operations on, and keep other threads from MPI, which is finalised next."""
     MPI = 3
     """Finalise MPI under a deadline, or leave it where a communicator has failed."""
 
 
 def at_exit(which: ExitStep, step: Step) -> None:
-    """Run `step` when the process ends, in its place among the others. Once, if registered again.
+    """Run `step` when the process ends, at its place in `ExitStep`. A step that is registered twice runs once.
 
-    All of them run before any exit function that was registered earlier, such as one of a library
+    All steps run before any exit function that was registered earlier, such as one of a library
     that this step uses.
     """
     _exit_steps[which, step] = None
@@ -148,16 +148,16 @@ def _leave() -> None:
     for which, step in sorted(_exit_steps, key=itemgetter(0)):
         try:
             step()
-        except KeyboardInterrupt as error:  # without the steps that follow the process may crash
+        except KeyboardInterrupt as error:  # the process may crash without the remaining steps
             interrupted = error
-        except Exception:  # the steps that follow must still run
+        except Exception:  # the remaining steps must still run
             logger.exception("a step of the exit failed: %s", which.name)
     if interrupted is not None:
         raise interrupted
 
 
 def run_exit_steps(which: ExitStep) -> None:
-    """Run some of the steps early. They run at the exit again."""
+    """Run the steps of one kind early. They run again at the exit."""
     for each, step in tuple(_exit_steps):
         if each is which:
             step()
@@ -169,16 +169,16 @@ def leaving() -> bool:
 
 
 class ServiceThread(threading.Thread):
-    """A thread that runs hpccomm's code alone, so that it calls no communicator for the program."""
+    """A thread that runs only hpccomm's code, so that it makes no calls for the program."""
 
     kept = _kept
-    """The interpreter empties modules at its end, and leaves daemon threads with all that they have."""
+    """Refers to the kept objects. The interpreter empties modules at its end, but not what daemon threads refer to."""
 
 
 def start_thread(name: str, run: Callable[..., None], *arguments: object) -> bool:
-    """Start a daemon thread; return whether there is one: a process may have too little address space.
+    """Start a daemon thread, and return whether it runs: a process may have too little address space.
 
-    A step that fails is logged and skipped. A correct program must not depend on it.
+    A failure to start is logged. A correct program must not depend on the thread.
     """
     usual = threading.stack_size(STACK_BYTES)
     try:
@@ -192,10 +192,10 @@ def start_thread(name: str, run: Callable[..., None], *arguments: object) -> boo
 
 
 def before_end(step: Step, *, first: bool = False) -> Step:
-    """Run `step` where hpccomm ends the process at once, which runs no exit function; a decorator.
+    """Run `step` where hpccomm ends the process at once, without Python's exit functions; a decorator.
 
-    Such as at a deadline, or at SIGTERM. It runs in a thread of its own, while the main thread may be
-    anywhere, and should write down at once what would be lost. With `first` it runs before the others:
+    That is so at a deadline, or at SIGTERM. The step runs in a thread of its own, while the main thread may be
+    anywhere, and should quickly write what would be lost. With `first` it runs before the others:
     some launchers leave a quarter of a second after SIGTERM.
     """
     _last_steps.insert(0 if first else len(_last_steps), step)
@@ -208,7 +208,7 @@ def ending() -> int | None:
 
 
 def write_last(with_status: int) -> None:
-    """Run what was registered by `before_end`; takes at most `LAST_SECONDS`. From any thread."""
+    """Run the steps of `before_end`; takes at most `LAST_SECONDS`. From any thread."""
     global _ending
     _ending = with_status
 
@@ -216,11 +216,11 @@ def write_last(with_status: int) -> None:
         for step in _last_steps:
             try:
                 step()
-            except Exception:  # the others must still run
+            except Exception:  # the other steps must still run
                 logger.exception("something could not be written before the end")
 
     if _last_steps:
-        # The main thread may hold any lock, so none may be waited for here.
+        # The main thread may hold any lock, so the steps run in a thread that can be abandoned.
         thread = threading.Thread(target=run, name="hpccomm-last", daemon=True)
         try:
             thread.start()
@@ -250,7 +250,7 @@ def _forked() -> None:
 
 
 def _hold_signals() -> None:
-    """Hold signals back until the child's steps are done: its handlers still wake threads of its parent."""
+    """Hold signals back until the child's steps are done: until then its handlers wake the parent's threads."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
     _blocked_before[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, held)
 
@@ -268,16 +268,16 @@ STDERR = 2
 
 
 class Voice:
-    """Lets one of the ranks that have the same to say speak for all: it asks the others, where it can.
+    """Lets one rank speak for all ranks that would say the same. It asks the other ranks, where it can.
 
     Attributes
     ----------
     before : callable
-        ``before(what)`` returns how many ranks have said something before this one says it. It may ask
+        ``before(what)`` returns how many ranks said `what` before this rank. It may ask
         them, which takes up to half a second.
     leaves : callable
-        ``leaves(error)`` tells the other ranks, and who reads, of an exception that leaves the block of
-        a communicator. It may take half a second.
+        ``leaves(error)`` tells the other ranks of an exception that leaves the block of
+        a communicator, and may print it. It may take half a second.
     """
 
     before: Callable[[str], int] = staticmethod(lambda _: 0)
@@ -287,7 +287,7 @@ class Voice:
 def write_stderr(text: str) -> None:
     """Write a line to standard error. Never raises.
 
-    It may be closed, its reader gone, or a signal have come while a stream was being flushed.
+    Standard error may be closed, its reader may be gone, or a signal may have interrupted the flush of a stream.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # it may be an object of the program's
@@ -299,7 +299,7 @@ def write_stderr(text: str) -> None:
 def guard_logging() -> None:
     """Keep exceptions of the program's logging handlers from ending a call or thread. Idempotent.
 
-    A thread that watches calls, or the end of the job, may be what logs. The record is printed instead.
+    The thread that logs may be the watchdog, or one that ends the job. A record that a handler fails on is printed.
     """
     if "callHandlers" in vars(logger):
         return
@@ -321,46 +321,47 @@ LOOK_SECONDS, PAUSE_SECONDS = 0.1, 0.01
 P = ParamSpec("P")
 
 Look = Callable[[float], None]
-"""Looks whether something has outlived its deadline, at ``time.perf_counter()``: a bound method, held weakly."""
+"""Checks whether something has outlived its deadline at the given ``time.perf_counter()``. A bound method, held
+weakly."""
 
 
 class Descriptors:
-    """Open files, each with a function to call when it can be read, or written."""
+    """Open files, each with a function to call when the file can be read or written."""
 
     def __init__(self) -> None:
-        self._selector = selectors.PollSelector()  # which needs no file of its own
+        self._selector = selectors.PollSelector()  # epoll would need a file descriptor
 
     def hear(
         self, file: Any, act: Callable[[], object], events: int = selectors.EVENT_READ
     ) -> None:
-        """Call ``act()`` from the next `turn` on, in place of what was called before."""
+        """Call ``act()`` when the file is ready, from the next `turn` on, in place of an earlier function."""
         self.forget(file)
         self._selector.register(file, events, act)
 
     def forget(self, file: Any) -> None:
-        """Call nothing more for a file, which is closed after that. From any thread; idempotent."""
-        with suppress(KeyError, ValueError):  # which a file raises that is closed already
+        """Call nothing more for a file, before the file is closed. From any thread; idempotent."""
+        with suppress(KeyError, ValueError):  # the file may be closed already
             self._selector.unregister(file)
 
     def turn(self, seconds: float) -> None:
-        """Wait at most so long until there is something to do, and do it."""
+        """Wait at most `seconds` for files that are ready, and call their functions."""
         for key, _ in self._selector.select(seconds):
-            # An earlier one of them may have turned these, and there may be another file of that number.
+            # An earlier function may have called `turn`, or closed this file, and another file may have its number.
             if self._selector.get_map().get(key.fd) is key:
                 try:
                     key.data()
-                except Exception:  # the others must still be heard
+                except Exception:  # the other files must still be served
                     logger.exception("the service thread failed")
                     self.forget(key.fileobj)
 
 
 class Service(Descriptors):
-    """A thread that hears its descriptors, and looks after what is watched.
+    """A thread that serves its descriptors, and calls the watchers' checks ten times a second.
 
     Parameters
     ----------
     name : str
-        Of its thread, which starts when it is needed.
+        Name of the thread, which starts when it is needed.
     """
 
     def __init__(self, name: str) -> None:
@@ -368,7 +369,7 @@ class Service(Descriptors):
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, in a forked child, which has no such thread."""
+        """Start over without descriptors and watchers, as a forked child must: it has no such thread."""
         super().__init__()
         self._looks: dict[weakref.WeakMethod[Look], None] = {}
         self._lock = threading.Lock()
@@ -376,13 +377,13 @@ class Service(Descriptors):
         self._thread = 0
 
     def start(self) -> bool:
-        """Start the thread, once; return whether it runs. What it hears begins a tenth of a second later."""
+        """Start the thread, once, and return whether it runs. A running thread serves a new file within 0.1 s."""
         with self._lock:
             self._running = self._running or start_thread(self._name, self._run)
             return self._running
 
     def watch(self, look: Look) -> None:
-        """Call ``look(now)`` from now on, as long as its object lives."""
+        """Call ``look(now)`` ten times a second from now on, as long as its object lives."""
         self._looks[weakref.WeakMethod(look)] = None
         self.start()
 
@@ -393,28 +394,28 @@ class Service(Descriptors):
             self._look(time.perf_counter())
 
     def _look(self, now: float) -> None:
-        # In a function of its own, whose end drops the watched objects.
-        for each in self._looks.copy():  # in one step of the interpreter
+        # A separate function, so that no local variable of `_run` keeps a watched object alive.
+        for each in self._looks.copy():  # one step of the interpreter: other threads may add
             look = each()
             try:
                 if look is None:
                     del self._looks[each]
                 else:
                     look(now)
-            except Exception:  # the others must still be looked after
+            except Exception:  # the others must still be checked
                 logger.exception("the watchdog failed")
 
-    # In any thread, of which this one must go on hearing.
+    # For any thread. If it is the service thread, it goes on serving its descriptors.
 
     def _here(self) -> bool:
         return self._thread == threading.get_ident()
 
     def descriptors(self) -> Descriptors:
-        """Return where the calling thread waits for files: this one for all that it hears at the same time."""
+        """Return the descriptors by which the calling thread may wait: in the service thread its own, else new ones."""
         return self if self._here() else Descriptors()
 
     def rest(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep for `seconds`; the service thread serves its descriptors meanwhile."""
         if not self._here():
             time.sleep(seconds)
             return
@@ -424,7 +425,7 @@ class Service(Descriptors):
 
     @contextmanager
     def holding(self, lock: threading.Lock) -> Iterator[None]:
-        """Hold a lock during the block, which others hold while they ask."""
+        """Hold during the block a lock that other threads hold while they ask ranks."""
         while not lock.acquire(blocking=not self._here()):
             self.rest(PAUSE_SECONDS)
         try:
@@ -433,19 +434,19 @@ class Service(Descriptors):
             lock.release()
 
     def aside(self, run: Callable[[], None]) -> None:
-        """Run what may take long: this thread has another one do it."""
+        """Run a function that may take long. The service thread has a new thread run it."""
         if not (self._here() and start_thread("hpccomm-end", run)):
             run()
 
     def ends(self, run: Callable[P, NoReturn]) -> Callable[P, NoReturn]:
-        """Have a function that ends the process run `aside`; a decorator."""
+        """Run a function that ends the process by `aside`, and wait for the end; a decorator."""
 
         @wraps(run)
         def end(*arguments: P.args, **keywords: P.kwargs) -> NoReturn:
             def ending() -> None:
                 try:
                     run(*arguments, **keywords)
-                finally:  # it has failed
+                finally:  # reached only if `run` failed
                     os._exit(Status.ENDED)
 
             self.aside(ending if self._here() else partial(run, *arguments, **keywords))
@@ -456,22 +457,22 @@ class Service(Descriptors):
 
 
 service = Service("hpccomm-service")
-"""The thread that hears, and is the watchdog."""
+"""The thread that serves descriptors, and is the watchdog."""
 
 devices = Service("hpccomm-devices")
-"""The thread that asks devices, and may not come back."""
+"""The thread that asks devices. It may be stuck there for ever."""
 
 Handler = Callable[[int, FrameType | None], Any]
 
-_signals: dict[int, tuple[Handler, Callable[[], object], Any]] = {}  # with the handler before
+_signals: dict[int, tuple[Handler, Callable[[], object], Any]] = {}  # the last: earlier handler
 
 
 def on_signal(number: int, handle: Handler, act: Callable[[], object]) -> None:
-    """Handle a signal in the main thread, which calls this, and have the service thread act on it as well.
+    """Handle a signal by `handle` in the main thread, and by `act` in the service thread. Call it in the main thread.
 
     Python runs handlers in the main thread, between two instructions: never, while that is blocked in
-    a library. But it writes the signal's number to a descriptor at once. There is one in a process: if
-    the program has it, as asyncio's ``add_signal_handler``, nothing acts beside the handler.
+    a library. But Python writes the signal's number to the wake-up descriptor at once. A process has one such
+    descriptor. If the program uses it, as asyncio's ``add_signal_handler`` does, `act` is not called.
     """
     if not _signals:
         reader, writer = os.pipe()

@@ -1,7 +1,7 @@
 """The state of one communicator's calls, its failure, and its answers to other ranks about them.
 
-`engine` and `inquiry` share it. `Failure` holds the communicator's error, and tells other threads and ranks;
-`engine` and its parts raise through it.
+`Failure` holds the communicator's error, tells other threads and ranks of it, and makes the errors that calls raise.
+`CallState` holds the calls. `engine`, `inquiry`, `deadlock`, `callpath` and `work` use them.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hpccomm.contracts.backend import Backend, Facts
 from hpccomm.contracts.pairing import Between, between
@@ -56,9 +56,6 @@ from hpccomm.runtime.traffic import BLOCKED_SECONDS, Traffic
 from hpccomm.runtime.waiting import Gate
 from hpccomm.settings import Settings
 
-if TYPE_CHECKING:
-    from hpccomm.runtime.progress import Task
-
 logger = logging.getLogger("hpccomm")
 
 UNSEEN = 256
@@ -69,39 +66,38 @@ Release = Callable[[], None]
 
 
 class Failure:
-    """The failure of one communicator, and what follows from it.
+    """The failure of one communicator, and its consequences.
 
     Parameters
     ----------
     reports : Reports
-        Describes its calls.
+        Describes the communicator's calls.
     backend : Backend
-        Its ranks.
+        Reaches the communicator's ranks.
 
     Attributes
     ----------
     gate : Gate
         Has the error once the communicator has failed. Always the same object.
     translators : list of callable
-        Each returns a library's error as one of hpccomm's, or None if it is not that library's.
+        Each returns the error of one library as an error of hpccomm, or None for an error of another library.
     releases : list of callable
         Called once, when the communicator fails: each releases what would wait for a peer.
     hooks : Hooks
-        The user's functions that are called then.
+        The user's functions that are called when the communicator fails.
     unraised : BaseException or None
         A failure that the watchdog found, as long as no call has raised it.
     unseen : deque of tuple of Task and list
-        Asynchronous calls that have failed, and their records, until the error is delivered. The
-        last ones.
+        The last `UNSEEN` asynchronous calls that failed, each with its record, until the error is delivered.
     late : bool
         Whether another rank has stopped waiting for this one.
     told : BaseException or None
-        What another rank, the watchdog, or an asynchronous call found while this rank was in no other call: the next
-        call or wait raises it.
+        The error that another rank, the watchdog or an asynchronous call found while this rank was in no other call.
+        The next call or wait raises it.
     unfit : callable
-        ``unfit(entry, why, ranks)`` returns the mismatch of a call whose messages do not fit, and tells the other ranks.
+        ``unfit(entry, why, ranks)`` returns the mismatch of a call whose messages do not fit, and tells other ranks.
     ask_sender : callable
-        ``ask_sender(error, entry)`` has the error of a message that does not fit say where it was sent.
+        ``ask_sender(error, entry)`` adds to the error of a message that does not fit where the message was sent.
     """
 
     def __init__(self, reports: Reports, backend: Backend) -> None:
@@ -124,7 +120,7 @@ class Failure:
 
     @property
     def recoverable(self) -> bool:
-        """Whether ranks of the failed communicator can still agree on who is left of it."""
+        """Whether the ranks of the failed communicator can still agree on which of them remain."""
         return not self._disowned
 
     def refuse(self) -> NoReturn:
@@ -138,16 +134,19 @@ class Failure:
         raise self._aborted(failure.__cause__ or failure) from failure.__cause__
 
     def note(self, error: BaseException, entry: CallRecord, keep: object) -> BaseException:
-        """Mark the communicator as failed by a call under way, whose arrays are kept for ever; return the error."""
+        """Mark the communicator as failed by a call under way, and return the error.
+
+        The call's arrays, `keep`, are kept for the life of the process.
+        """
         lifetime.keep(keep)
         error = self.mismatched(error, entry)
-        # The program goes on by a loss, whether it waits for this call or makes another.
+        # A program may continue after a lost rank, whether it waits for this call or makes another.
         lost = isinstance(self._translated(error) or error, PeerLost)
         self.fail(error, tell=lost and entry[MODE] is ASYNC)
         return error
 
     def mismatched(self, error: BaseException, entry: CallRecord) -> BaseException:
-        """Return an error of a call; as a mismatch, which fails the communicator, if messages do not fit."""
+        """Return an error of a call. If messages do not fit, it becomes a mismatch, and the communicator fails."""
         unfit = self._translated(error) or error
         if self.gate.error is not None or not isinstance(unfit, BufferMismatch):
             return error
@@ -158,7 +157,7 @@ class Failure:
     def fail(self, error: BaseException, *, tell: bool = False) -> None:
         """Mark the communicator as failed: its waits end, later calls are refused. Local.
 
-        With `tell`, the next call raises the error itself, unless a call under way does.
+        With `tell`, the next call raises the error itself, unless a call under way raises it first.
         """
         if self.gate.error is not None:
             return
@@ -168,7 +167,7 @@ class Failure:
                 return
             aborted = self._aborted(error)
             aborted.__cause__ = error
-            if tell:  # before the gate is shut: a call that it ends takes it back
+            if tell:  # before the gate is shut: a call that the gate ends clears `told`
                 self.told = error
             self.gate.shut(aborted)
         if isinstance(error, PeerLost) and self._backend.survival is not None:
@@ -176,11 +175,11 @@ class Failure:
         service.aside(partial(self._end, error))
 
     def _end(self, error: BaseException) -> None:
-        """Release what the communicator has, call the hooks, and write the dump."""
+        """Call the `releases` and the hooks, and write the dump."""
         for release in self.releases:
             try:
                 release()
-            except Exception:  # the others must still be released
+            except Exception:  # the other releases must still run
                 logger.exception(
                     "communicator %r could not be ended cleanly", self._reports.origin.name
                 )
@@ -207,26 +206,29 @@ class Failure:
                 )
 
     def disown(self) -> CommunicatorAborted:
-        """Refuse all use in a fork of the process, and return the error: MPI is lost there.
+        """Refuse all use in a fork of the process, where MPI is lost, and return the error.
 
-        No hook is called, since nothing has happened to the communicator where it belongs.
+        No hook is called, since the communicator has not failed in the parent.
         """
         cause = RuntimeError("it belongs to the process that this one was forked from")
         self._disowned = True
         aborted = self._aborted(cause)
         aborted.__cause__ = cause
-        self.gate.error = aborted  # also where it had failed before: this is the reason now
+        self.gate.error = aborted  # in place of an earlier failure
         return aborted
 
     def raised(self, error: BaseException, entry: CallRecord, elapsed: float) -> BaseException:
-        """Return an error of a call as its caller gets it: of the tree, with the call's facts."""
+        """Return an error of a call as its caller gets it: one of `hpccomm.errors`, with the call's facts.
+
+        An error that belongs to neither hpccomm nor a known library is returned unchanged.
+        """
         raised: BaseException | None
         if error is self.gate.error:  # another thread, or another call, ended this one
             raised = self._ended_by(error.__cause__ or error, entry)
         elif (found := self._found(entry)) is not None:
             raised = found
         elif isinstance(error, CommunicationError) and error.operation is None:
-            if not isinstance(error, PeerLost):  # which tells of its call below
+            if not isinstance(error, PeerLost):  # `_tell_of_loss` adds the call to that
                 error.args = (f"{self._reports.described(entry)}: {error}",)
             raised = error
         else:
@@ -238,13 +240,16 @@ class Failure:
         if isinstance(raised, PeerLost):
             self._tell_of_loss(raised, entry)
         if isinstance(raised, CommunicationError):
-            if entry[MODE] is not ASYNC:  # whose error a wait raises, perhaps
+            if entry[MODE] is not ASYNC:  # the error of an asynchronous call may never be raised
                 self.told = None
             self._reports.attribute(raised, entry, elapsed)
         return raised
 
     def _translated(self, error: BaseException) -> HpccommError | None:
-        """Return a library's error as one of hpccomm's: for the same error the same one."""
+        """Return a library's error as one of hpccomm's; None for other errors.
+
+        The last translation is kept, so that one error is translated once.
+        """
         if not isinstance(error, Exception) or isinstance(error, HpccommError):
             return None
         known = self._known
@@ -255,16 +260,16 @@ class Failure:
         return known[1]
 
     def _found(self, entry: CallRecord) -> BaseException | None:
-        """Return another thread's finding about this call, for which the library ended it."""
+        """Return the error that another thread found for this call, and for which the library ended the call."""
         failure = self.gate.error
         cause = None if failure is None else failure.__cause__
         return cause if self._concerns(cause, entry) else None
 
     def _ended_by(self, cause: BaseException, entry: CallRecord) -> BaseException:
-        """Return the error of a call that ended since the communicator has failed, by that cause."""
+        """Return the error of a call that ended because `cause` made the communicator fail."""
         if self._concerns(cause, entry) or (cause is self.told and isinstance(cause, RankMismatch)):
             return cause
-        if isinstance(cause, PeerLost):  # which this call waited for as well
+        if isinstance(cause, PeerLost):  # this call waited for the lost rank as well
             whom = ", ".join(map(str, cause.ranks)) or "that is unknown"
             return PeerLost(
                 f"ended, since the communicator has lost rank {whom}", ranks=cause.ranks
@@ -272,12 +277,12 @@ class Failure:
         return self._aborted(cause)
 
     def _concerns(self, error: BaseException | None, entry: CallRecord) -> bool:
-        """Whether an error that another thread found is that of this very call."""
+        """Whether an error that another thread found belongs to this call."""
         found = isinstance(error, CommunicationError) and not isinstance(error, WaitTimeout)
         return found and error.sequence == entry[SEQUENCE]  # type: ignore[union-attr]
 
     def _tell_of_loss(self, error: PeerLost, entry: CallRecord) -> None:
-        """Fail the communicator with a lost rank, the call that found it, and how to continue."""
+        """Add to the error the lost ranks, the call that found them and how to continue; fail the communicator."""
         survival = self._backend.survival
         if not error.ranks and survival is not None:
             error.ranks = survival.lost()
@@ -289,7 +294,7 @@ class Failure:
 
     def _aborted(self, error: BaseException) -> CommunicatorAborted:
         recovery = self._backend.recovery if isinstance(error, PeerLost) else "make a new one"
-        if self._disowned:  # which a forked child cannot
+        if self._disowned:  # a forked child cannot make a new communicator
             recovery = "communicate there, and pass this process what it needs"
         if getattr(error, "advised", False):
             recovery = ""
@@ -304,18 +309,18 @@ class Failure:
 
 
 def harmless_error(error: BaseException, ordered: bool) -> bool:
-    """Whether the communicator can go on: a message of another size was taken, and that is all."""
+    """Whether the communicator can go on: the only fault is that a message of another size was received."""
     return isinstance(error, BufferMismatch) and not ordered
 
 
 MAKING = -(1 << 20)
-"""Numbers begin here while the communicator is made, and at 0 for the user's calls."""
+"""Calls are numbered from here while the communicator is made, and from 0 for the user's calls."""
 
 Agree = Callable[[Any, CallRecord, tuple[Any, ...]], object]
 Compare = Callable[[CallFingerprint, CallRecord], object]
 
 REFUSALS = AGREEMENTS = 64
-"""Refused calls that are remembered, and calls that the ranks have compared."""
+"""The number of refused calls that are remembered, and of compared calls whose numbers are remembered."""
 
 
 class CallState:
@@ -326,7 +331,7 @@ class CallState:
     name : str
         Name of the communicator.
     backend : Backend
-        Its ranks.
+        Reaches the communicator's ranks.
     settings : Settings
         Deadline and slow-call threshold.
 
@@ -341,13 +346,13 @@ class CallState:
     number : int
         Number of the last call that all ranks make in one order: equal on all ranks for the same call.
     digest : int
-        26 bits of all those calls: equal on all ranks as well.
+        26 bits that sum up all numbered calls, as `progress.digested` does: equal on all ranks as well.
     origin : Origin
-        The communicator, as records name it.
+        The communicator's identity in records.
     kept : deque of list
         The records of the last calls.
     site : tuple or None
-        Where in the program the call is made.
+        Place in the program where the call is made.
     current : list or None
         The record of the synchronous call under way.
     under_way : dict of Task to list
@@ -355,34 +360,34 @@ class CallState:
     queue : deque of Task
         Asynchronous collectives, which run one after the other.
     turn : dict
-        Has one item, of the key 0, while no call is under way. A thread deletes it to make a call, and sets it
+        Has one item, with the key 0, while no call is under way. A thread deletes it to make a call, and sets it
         afterwards: a lock, at a third of the price.
     closed : str
-        Why no call is taken any more; empty while they are.
+        Why the communicator takes no more calls; empty while it takes them.
     reports : Reports
         Hooks, statistics, and descriptions of calls.
     failure : Failure
-        Whether the communicator has failed.
+        The communicator's failure, if any.
     gate : Gate
-        That of `failure`.
+        The gate of `failure`.
     traffic : Traffic
         The messages that have begun.
     holds : set of int
         The mutexes that this rank holds, as the ends of calls name them.
     agreement : int
-        Grows where the ranks forget what they have agreed on. 0 where they compare nothing.
+        Grows when the ranks forget what they have agreed on. 0 where they compare nothing.
     agree_on : callable
         ``agree_on(prepared, entry, arguments)`` raises on all ranks unless they make the same call, and have made the
-        same calls so far. The first call of a kind and size does so, and one of 1,024.
+        same calls so far. It runs in the first call of each kind and size, and in one call of 1,024.
     compare : callable
-        ``compare(label, entry)`` does that in each call.
+        ``compare(label, entry)`` compares each call in the same way, where it is set to do so.
     compared : deque of int
         Numbers of the last calls that the ranks compare, or have compared, before they begin.
     thread : int
-        The thread that has made the communicator.
+        Identifier of the thread that made the communicator.
     refusals : deque of tuple of int, Mishap and int
-        The last calls that were refused: the number that a call of all ranks would have had, 0 of others; and how many
-        such calls there were before. Any thread may add to it: copy it before a loop.
+        The last refused calls. Each entry has the number that the call would have had (0 if it is not a call of all
+        ranks), the error, and the number of the last call before it. Any thread may add to it: copy it before a loop.
     """
 
     def __init__(self, name: str, backend: Backend, settings: Settings) -> None:
@@ -418,21 +423,24 @@ class CallState:
         return entries if self.current is None else [self.current, *entries]
 
     def blocked(self) -> tuple[int, list[CallRecord]]:
-        """Return how the program waits, and the records of the call that it waits for, or of those of which any would do.
+        """Return how the program waits, and the records of the calls that it waits for. From any thread.
 
-        From any thread.
+        There is one record, unless the program waits for any of several calls.
         """
         tasks = list(self.under_way.items())
         waits = [(task.awaited, entry) for task, entry in tasks if task.awaited]
         how = max((each for each, _ in waits), default=NOBODY)
         current = self.current
-        if current is not None and how != CALL:  # else that call waits for these tasks
+        if current is not None and how != CALL:  # else the current call waits for these tasks
             return CALL, [current]
         entries = sorted((each for who, each in waits if who == how), key=itemgetter(BEGIN))
         return how, entries if how == ANY_OF else entries[:1]
 
     def waiting(self) -> CallRecord | None:
-        """Return the record of the call that the program has waited for long, else of the oldest, or None. From any thread."""
+        """Return the record of the call that the program has waited for longest, or None. From any thread.
+
+        Without a wait above `BLOCKED_SECONDS`, it is the record of the oldest call under way.
+        """
         if not self.under_way:
             return self.current
         blocked = self.blocked()[1]
@@ -441,10 +449,10 @@ class CallState:
         return min(self.pending(), key=itemgetter(BEGIN), default=None)
 
     def lately(self) -> Facts | None:
-        """Return the last call that was refused, as others are told of it, until the next call of all ranks is done.
+        """Return the facts of the last refused call, for other ranks; None once a later call of all ranks has begun.
 
-        A refused call raises before anything is sent, or on all ranks, and the communicator goes on: if the
-        program catches that, nothing else tells why it does not make the call that others wait for.
+        A refused call raises before anything is sent, or on all ranks, and the communicator goes on. If the
+        program catches the error, nothing else tells why it does not make the call that others wait for.
         """
         lately = self.refusals and self.number <= self.refusals[-1][2] + 1
         return self.refusals[-1][1].facts() if lately else None
@@ -455,14 +463,14 @@ class CallState:
         Parameters
         ----------
         number : int
-            The ordered call that is of interest; 0 for none.
+            Number of the ordered call in question; 0 for none.
         entry : list, optional
-            Its record, if it is at hand.
+            The record of that call, if it is at hand.
         """
         if entry is None and number:
             entry = find(self.kept, number)
         now = self.waiting()
-        # A late rank has not left: it is somewhere else.
+        # A rank that is only late has not failed: it is still in its program.
         failure = None if self.failure.late else self.gate.error
         error = failure and (failure.__cause__ or failure)
         numbers = [each[NUMBER] for each in self.pending() if each[NUMBER]]
@@ -485,7 +493,7 @@ class CallState:
 
     def _now(self, entry: CallRecord) -> Facts:
         label = entry[LABEL]
-        # What has an earlier deadline than the communicator's calls, such as a poll, goes on by itself.
+        # A call with a shorter deadline than the communicator's, such as a poll, ends by itself.
         patient = entry[TIMEOUT] >= self.timeout
         how, blocked = self.blocked()
         now = {
@@ -508,7 +516,10 @@ class CallState:
         return now
 
     def across(self) -> Facts:
-        """Return this rank's activity as it concerns waits, also in other communicators."""
+        """Return this rank's activity, with what the search for ranks that wait for each other needs.
+
+        That search covers other communicators as well.
+        """
         blocked = self.blocked()[1]
         told = {
             **self.facts(0),
@@ -519,20 +530,21 @@ class CallState:
             "holds": list(self.holds),
         }
         after = self.blocked()[1]
-        if [*map(id, after)] != [*map(id, blocked)]:  # else all of this was so at one moment
+        if [*map(id, after)] != [*map(id, blocked)]:  # else all facts hold for one moment
             told["blocked"] = []
         return told
 
 
 def _left(error: BaseException) -> str:
-    """Return why this rank makes no more calls of a communicator, where the others cannot find it out themselves.
+    """Return why this rank makes no more calls of a communicator; empty if the other ranks find the reason themselves.
 
-    It has aborted it, or an exception of the program, a Ctrl-C or an error of a library has ended a call here.
+    They cannot find out that this rank aborted the communicator, or that an exception of the program, a Ctrl-C or
+    an error of a library ended a call here.
     """
     if isinstance(error, CommunicatorAborted):
         return "was aborted"
     shared = isinstance(error, CollectiveTimeout | PeerLost | RankMismatch)
-    shared = shared and not isinstance(error, WaitTimeout)  # such as a hook's
+    shared = shared and not isinstance(error, WaitTimeout)  # only this rank has that
     return "" if shared else f"left a call by {in_words(error)}"
 
 
@@ -547,7 +559,7 @@ def _called(entry: CallRecord) -> Facts:
 
 
 def between_ranks(entry: CallRecord | None, rank: object) -> list[Between]:
-    """Return what this rank exchanges with another one in each call of lists of its own that belongs to a call."""
+    """Return what this rank exchanges with `rank` in each uneven call that is part of `entry`."""
     if entry is None or not isinstance(rank, int):
         return []
     return between(entry[LABEL].individual, rank)

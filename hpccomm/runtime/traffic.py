@@ -1,8 +1,9 @@
 """Counts of the messages that a rank has begun to send to each peer and to receive from each.
 
-Ranks that wait exchange these numbers, so that a message without a receive, or a receive without a
-message, can be named. Pure functions of plain data draw the conclusions, for `inquiry`, `verdict`
-and `hpccomm explain`.
+Ranks that wait exchange these numbers, so that errors can name a message without a receive, or a receive without a
+message. Pure functions of plain data draw the conclusions, for `inquiry`, `deadlock`, `verdict`
+and `hpccomm explain`. The calls of `hpccomm.communicator` count their messages; `hpccomm.calls` reports messages that
+were never received.
 """
 
 from collections import Counter
@@ -14,23 +15,23 @@ from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.runtime import recorder
 
 PLANNED, OTHERS = -1, -2
-"""Channels of plans' messages, and of undistinguished ones; others are tags without
-the dtype."""
+"""The channels of plans' messages, and of messages whose channel is not distinguished. A channel from 0 on is twice the
+tag, plus 1 for objects."""
 
 CHANNELS = 1024
-"""The most channels to distinguish to one peer."""
+"""Most channels that are distinguished for one peer."""
 
 BLOCKED_SECONDS = 0.25
-"""Seconds after which a message is blocked: a message sent without its receiver takes less."""
+"""Seconds of waiting after which a call counts as blocked; a message that needs no receiver is sent in less."""
 
 ANY_TAG = -3, -4
-"""The channels, taken together, of arrays of any tag, and of objects."""
+"""The channels of receives of any tag: of arrays, and of objects."""
 
 TURNS = -5
-"""The channel of what `Communicator.in_turn` sends to the next rank; those below are of a window's signals."""
+"""The channel of the messages that `Communicator.in_turn` sends to the next rank. Lower ones are a window's signals."""
 
 Counts = Sequence[tuple[int, int, int]]
-"""By channel: how many messages have begun to be sent, and how many receives have begun."""
+"""Tuples of a channel, the number of sends that have begun in it, and the number of receives that have begun in it."""
 
 
 class Traffic:
@@ -40,9 +41,9 @@ class Traffic:
         self._cells: dict[int, dict[int, list[int]]] = {}
 
     def cell(self, peer: int, channel: int) -> list[int]:
-        """Return the numbers of messages to a peer that have begun to be sent, and of receives from it.
+        """Return the list of two numbers of a peer and channel: the sends and the receives that have begun.
 
-        Each call counts its messages there, in its turn.
+        Each call adds its messages to that list, in its turn.
         """
         cells = self._cells.setdefault(peer, {})
         if channel not in cells and len(cells) >= CHANNELS:
@@ -54,7 +55,7 @@ class Traffic:
         return {peer: self.between(peer) for peer in sorted(self._cells)}
 
     def between(self, rank: int) -> Counts:
-        """Return how many messages to a rank have begun, and how many receives from it, by channel.
+        """Return, for each channel, how many sends to a rank and receives from it have begun.
 
         From any thread. A call that begins at the same time may be counted or not.
         """
@@ -69,9 +70,9 @@ class Traffic:
         *,
         exact: bool = True,
     ) -> list[Facts]:
-        """Return the awaited messages of a call: their numbers in the channel and with the peer.
+        """Return the facts of each message that a call waits for, such as its number in the channel and with the peer.
 
-        Where that is not one channel of one rank, they are counted from what was received there.
+        For a receive from any rank or of any tag, the numbers count from the messages received so far.
 
         Parameters
         ----------
@@ -80,14 +81,14 @@ class Traffic:
         beside : sequence of CallFingerprint
             Other calls under way.
         later : sequence of CallFingerprint
-            Calls that have begun after it, also those that are over: a small message may overtake a large one.
+            Calls that have begun after `label`, also those that are over: a small message may overtake a large one.
         exact : bool
-            Whether `later` has all of them.
+            Whether `later` is complete.
         """
         found: list[Facts] = []
         passed = Counter(end for each in later if not each.ahead for end in each.ends)
         others = {(way, peer) for each in beside for way, peer, _ in each.ends}
-        # What is carried out together does not tell how many messages of a channel it has.
+        # The label of a batch or plan does not tell how many messages of a channel it has.
         apart = exact and not any(
             each.name == "batch" or PLANNED in {end[2] for end in each.ends} for each in later
         )
@@ -122,11 +123,12 @@ def unmatched(wait: Facts, there: Counts, here: Counts = ()) -> bool:
     Parameters
     ----------
     wait : mapping
-        The message, and its number among those of its channel, and of all.
+        The message, as `Traffic.waits` returns it.
     there : list
-        The peer's begun messages with that rank, by channel.
+        The `Counts` of the peer with that rank.
     here : list
-        Those of the rank with the peer, which tell what a receive from anybody, or of any tag, has received.
+        The `Counts` of the rank with the peer. They tell which messages earlier receives from any rank, or of any tag,
+        have received.
     """
     channel = wait["channel"]
     if wait["way"] == "held":
@@ -147,16 +149,16 @@ def unmatched(wait: Facts, there: Counts, here: Counts = ()) -> bool:
 
 
 def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[str]:
-    """Return the messages to a rank that waits for another message of that sender.
+    """Return, in words, the messages that a sender sent to a rank which waits for another message of that sender.
 
     Parameters
     ----------
     waiter : mapping
-        What the rank does.
+        The facts of the waiting rank.
     sender : int
-        The other one.
+        The sender's rank.
     there, here : list
-        What the sender and the waiting rank have begun between them, by channel.
+        The `Counts` of the sender with the waiting rank, and of the waiting rank with the sender.
     """
     posted = {channel: number for channel, _, number in here}
     found = []
@@ -180,15 +182,15 @@ def unreceived(waiter: Facts, sender: int, there: Counts, here: Counts) -> list[
 
 
 def has_begun(facts: Facts, number: int) -> bool:
-    """Whether a rank has begun the call of that number; a message has none, and is never begun.
+    """Whether a rank has begun the call `number`; False for a message, which has no number.
 
-    Nor is what belongs to the making of a communicator: there ranks number differently.
+    It is False as well for calls that make a communicator, which ranks number differently.
     """
     return number > 0 and (bool(facts.get("record")) or facts.get("collective", 0) >= number)
 
 
 class LeftOver(NamedTuple):
-    """Unreceived messages of one channel; the channel is `OTHERS` if unknown."""
+    """How many messages (`number`) of one channel were not received; the channel is `OTHERS` if unknown."""
 
     sender: int
     receiver: int
@@ -197,7 +199,7 @@ class LeftOver(NamedTuple):
 
 
 def left_over(everyone: Mapping[int, Mapping[int, Counts]]) -> list[LeftOver]:
-    """Return the unreceived messages, from the messages that ranks have begun with each other."""
+    """Return the unreceived messages. `everyone` has, for each rank, the result of `Traffic.everything`."""
     found = []
     for sender, peers in sorted(everyone.items()):
         for receiver, there in peers.items():
@@ -215,7 +217,7 @@ def left_over(everyone: Mapping[int, Mapping[int, Counts]]) -> list[LeftOver]:
 
 
 def in_words(lost: Sequence[LeftOver], origin: recorder.Origin) -> str:
-    """Return the first of some messages in words, and how many more there are. `origin` is its sender's."""
+    """Return the first message of `lost` in words, and how many more there are. `origin` is the sender's."""
     sender, receiver, channel, _ = lost[0]
     what = _kind(channel) if channel >= 0 else "a message"
     for entry in reversed(recorder.calls()):

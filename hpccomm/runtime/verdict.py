@@ -1,7 +1,7 @@
 """The verdict on a late call, from the answers of other ranks: who is missing, or differs.
 
-Pure functions of plain data. `inquiry` asks while the job runs, and `hpccomm.tools.explain` later,
-about the dumps.
+Pure functions of plain data. `inquiry` uses them while the job runs, and `hpccomm.tools.explain` later, on the dumps.
+`deadlock`, `hpccomm.calls.lanes.check` and `hpccomm.communicator.planning` use its words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ from hpccomm.runtime.traffic import has_begun, unmatched, unreceived
 from hpccomm.units import MOST_NAMED, ranks_named
 
 MOST_REFUSALS = 2
-"""The most refused calls to report."""
+"""Most refused calls that are reported."""
 
 LEFT_SECONDS = 2.0
-"""What a rank that has come to the end of the program had under way is given up when it has been awaited so long: the
-library may move it on in its finalisation."""
+"""Seconds of waiting after which a rank at the end of its program counts as gone, though it had begun the call: the
+library may complete the call in its finalisation."""
 
 NO_CALL: Facts = {"record": {"operation": "no call"}, "site": ""}
-"""The facts of a rank that has made none."""
+"""The facts of a rank that has made no call."""
 
 LONGEST_QUOTED = 300
-"""Characters of another rank's error."""
+"""Most characters that are quoted of another rank's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,24 @@ class Verdict:
 
     Attributes
     ----------
-    missing, differing, gone, stopped, silent : tuple of int
-        Ranks that have not begun the call, have given it up or need not come any more; whose call of
-        that number asks for something else than most; whose process or program has ended, or that
-        have closed the communicator; that are stopped; that did not answer.
+    missing : tuple of int
+        Ranks that have not begun the call, or have given it up; for messages also ranks that may have ended rightly.
+    differing : tuple of int
+        Ranks whose call of that number asks for something else than most ranks' calls.
+    gone : tuple of int
+        Ranks whose process or program has ended, or that have closed the communicator.
+    stopped : tuple of int
+        Ranks that are stopped, by SIGSTOP or a debugger.
+    silent : tuple of int
+        Ranks that did not answer.
     held_up : tuple of int
-        Ranks that have not come since they wait in an earlier call, for others that are to blame.
-    unreceived : str
-        What has been sent that no receive was begun for, where another message is awaited.
+        Ranks that have not begun the call because they wait in an earlier one, for other ranks that are to blame.
     text : str
-        The same in words.
+        The verdict in words.
+    unreceived : str
+        Messages that were sent to this rank and that it does not receive, while it waits for another message.
     remarks : str
-        Of them, what may be the reason: such messages, and calls that were refused.
+        The part of `text` that may name the reason: such messages of any rank, and calls that were refused.
     """
 
     missing: tuple[int, ...]
@@ -62,7 +68,7 @@ class Verdict:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The ranks that the call waits for."""
+        """The ranks that the call waits for, without those that are held up."""
         return tuple(sorted({*self.missing, *self.gone, *self.stopped, *self.silent}))
 
 
@@ -75,7 +81,7 @@ def judge(
 ) -> Verdict:
     """Return why the call of this rank waits.
 
-    A rank that had begun the call when it was last heard of, and whose process is gone or silent now, is
+    A rank whose last answer shows that it had begun the call, and whose process is gone or silent now, is
     blamed only if nothing else explains why the call waits.
 
     Parameters
@@ -86,20 +92,21 @@ def judge(
         Answers of other ranks, about the call of the same number. A silent rank keeps its last
         facts, if any.
     behind : callable, optional
-        ``behind(rank)`` returns who keeps a rank that waits in a message, and their answers.
+        ``behind(rank)`` returns the ranks that keep a rank in a message, with their answers.
     overdue : bool, optional
-        Whether it has waited long. Until then calls do not count as different if the ranks compare them before
-        they begin: that ends them all, and the communicator goes on.
+        Whether the call has waited long. Before that, different calls are no finding if the ranks compare them
+        before they begin: the comparison ends those calls, and the communicator goes on.
     """
-    number = mine["now"]["collective"] if mine["now"] else 0  # less than 0 while all of it is made
+    # Below 0 while the communicator is made.
+    number = mine["now"]["collective"] if mine["now"] else 0
     absent: dict[int, Answer] = {}
     fallen: dict[int, Answer] = {}
     for rank, answer in sorted(answers.items()):
         if mine.get("closed") and answer.facts.get("closed"):
-            continue  # it ends the communicator too, or has done so: neither keeps the other waiting
+            continue  # both ranks end the communicator: neither keeps the other waiting
         left = answer.state == ANSWERED and bool(answer.facts.get("leaving"))
         if not number and _has_begun_its_part(mine, rank, answer):
-            if left:  # and does nothing more for it
+            if left:  # it does nothing more for the message
                 fallen[rank] = answer
             continue
         if not has_begun(answer.facts, number):
@@ -111,7 +118,7 @@ def judge(
     came = {mine["rank"]: mine}
     if number:
         came |= {rank: each.facts for rank, each in answers.items() if rank not in absent}
-    # A rank that ends the communicator needs nothing of calls that others have left by errors of their own.
+    # A rank that ends the communicator needs no calls of ranks that have left theirs by an error.
     ending = (mine.get("record") or {}).get("operation") == FINALIZE
     called = {
         rank: each
@@ -163,7 +170,7 @@ def judge(
         hasty = tuple(rank for rank in gone if fallen[rank].state == ANSWERED)
         missing, gone = (*missing, *hasty), tuple(rank for rank in gone if rank not in hasty)
     if not number and len(gone) < len(answers):
-        # Other calls than collectives may wait for the others alone, which may have ended rightly.
+        # A message may not need the ranks that are gone: they may have ended rightly.
         missing, gone = (*missing, *gone), ()
     return Verdict(
         missing,
@@ -179,7 +186,7 @@ def judge(
 
 
 def _waits_before(answer: Answer, number: int) -> bool:
-    """Whether a rank is in an earlier collective call of this communicator."""
+    """Whether a rank waits in a collective of this communicator before `number`."""
     now = answer.facts.get("now") or {"collective": 0}
     return answer.state == ANSWERED and 0 < now["collective"] < number
 
@@ -196,12 +203,12 @@ def _has_done(facts: Facts, number: int) -> bool:
 
 
 def _differing(called: Mapping[int, Facts]) -> tuple[int, ...]:
-    """Return the ranks whose calls differ from what most have; all, if no call is that of most."""
+    """Return the ranks whose calls differ from that of the majority; all ranks without a majority."""
     return odd_ones({rank: written(facts["record"]) for rank, facts in called.items()})
 
 
 def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, int]] | None:
-    """Return the mismatch of two ranks' lists, and the two; None without one."""
+    """Return in words how the counts of two ranks in an uneven call differ, and the two ranks; None if they fit."""
     for rank, facts in called.items():
         own = () if rank == mine["rank"] else mine.get("between", {}).get(rank, ())
         for here, there in zip(own, facts.get("between", ()), strict=False):
@@ -212,7 +219,7 @@ def _unfit(mine: Facts, called: Mapping[int, Facts]) -> tuple[str, tuple[int, in
 
 
 def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
-    """Whether a rank has begun all that this rank's message needs of it."""
+    """Whether a rank has begun all sends and receives that this rank's message call needs."""
     own = mine["now"]
     if own is None or "waits" not in own or answer.state != ANSWERED:
         return False
@@ -226,7 +233,7 @@ def _has_begun_its_part(mine: Facts, rank: int, answer: Answer) -> bool:
 
 
 def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[int, Facts]) -> str:
-    """Return who is absent, where those ranks are, and who waits for them."""
+    """Return in words which ranks are absent, where they are, and which ranks wait for them."""
     operation = (mine["record"] or mine["now"] or {}).get("operation", "the call")
     what = f"called {operation} #{number}" if number > 0 else f"taken part in the {operation}"
     sentences = whereabouts(absent, number, what)
@@ -238,16 +245,16 @@ def _told(mine: Facts, number: int, absent: Mapping[int, Answer], came: Mapping[
 
 
 def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[str]:
-    """Return where the missing ranks of a call are; one sentence for equal ones.
+    """Return where the missing ranks of a call are: one sentence for all ranks with the same facts.
 
     Parameters
     ----------
     absent : mapping of int to Answer
-        The known facts of each.
+        The last answer of each missing rank.
     number : int
-        The call's; 0 of a message.
+        Number of the call; 0 for a message.
     what : str
-        Their missing action, such as ``"called all_reduce #7"``.
+        What the ranks have not done, such as ``"called all_reduce #7"``.
     """
     groups: dict[str, list[int]] = {}
     for rank, answer in absent.items():
@@ -267,7 +274,7 @@ def whereabouts(absent: Mapping[int, Answer], number: int, what: str) -> list[st
 
 
 def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]) -> str:
-    """Return a sentence of ranks; ``{is}`` in a predicate is "is" or "are", and so on."""
+    """Return the sentence about ranks; a mark such as ``{is}`` in the predicate becomes "is" or "are"."""
     facts, one = absent[ranks[0]].facts, len(ranks) == 1
     who = ranks_named(ranks)
     hosts = sorted({str(absent[rank].facts.get("host", "")) for rank in ranks})
@@ -289,7 +296,7 @@ def _sentence(ranks: Sequence[int], predicate: str, absent: Mapping[int, Answer]
 
 
 def _predicate(answer: Answer, number: int, what: str) -> str:
-    """Return the words on a missing rank, equal for equal ranks."""
+    """Return the words on a missing rank, with marks for its name and verbs: the same for ranks with the same facts."""
     facts = answer.facts
     begun = ", which {has} called it," if has_begun(facts, number) else ""
     if answer.state == GONE:
@@ -345,14 +352,14 @@ def _named(now: Facts) -> str:
 
 
 def numbered(operation: str, number: int) -> str:
-    """Return a call in words, such as ``all_reduce #7``; of a message, which has no number, its name."""
+    """Return a call in words, such as ``all_reduce #7``; for a message, which has no number, its name."""
     return f"{operation} #{number}" if number > 0 else operation
 
 
 def refusals(facts: Mapping[int, Facts]) -> str:
-    """Return which calls were refused on ranks, the last of each; empty if none was.
+    """Return in words the last call that each rank refused; empty if no rank refused one.
 
-    A program that catches such an error goes on without the call that others wait for.
+    A program that catches the error of a refusal goes on without the call that other ranks wait for.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, each in sorted(facts.items()):
@@ -367,7 +374,7 @@ def refusals(facts: Mapping[int, Facts]) -> str:
 
 
 def _quoted(text: object) -> str:
-    # Braces are marks.
+    # Braces would be taken for marks.
     quoted = str(text).replace("{", "(").replace("}", ")")
     return quoted if len(quoted) <= LONGEST_QUOTED else f"{quoted[:LONGEST_QUOTED]}..."
 
@@ -383,7 +390,7 @@ def unlike(records: Mapping[int, Facts]) -> dict[str, dict[int, str]]:
 
 
 def side_by_side(called: Mapping[int, Facts]) -> str:
-    """Return the differing parts of ranks' calls, like ranks together."""
+    """Return the differing parts of the ranks' calls in words; ranks with the same call stand together."""
     records = {rank: facts["record"] for rank, facts in called.items()}
     batches = [record.get("calls", ()) for record in records.values()]
     in_turn = zip_longest(*batches, fillvalue=NO_CALL["record"]) if all(batches) else ()

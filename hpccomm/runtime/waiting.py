@@ -1,9 +1,10 @@
-"""The one place where the library waits: everything that polls calls it.
+"""The loops in which the library waits, by polling.
 
-A waiter gives a function to poll, a deadline and a gate. The loop spins first, since most waits are
-microseconds; then it yields the processor at each turn, since there may be more ranks than cores;
-after long without progress it naps, so that a rank that waits for a late peer does not take a core
-from it.
+A waiter gives a function to poll, a deadline and a gate. The loop spins first, since most waits take
+microseconds. Then it yields the processor at each turn, since there may be more ranks than cores.
+After long without progress it naps, so that it does not take a core from the late rank that it waits for.
+
+The engine of calls, `hpccomm.calls`, `hpccomm.communicator`, the backends and `hpccomm.testing` use it.
 """
 
 import math
@@ -26,7 +27,8 @@ NAP_SECONDS = 0.0002
 
 
 Expired = Callable[[float], CommunicationError | None]
-"""Makes the error of a deadline that has passed, from the elapsed seconds; None goes on waiting, without one."""
+"""Takes the elapsed seconds and returns the error of the passed deadline. If it returns None, the wait goes on without
+a deadline."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class Gate:
     error : CommunicationError or None
         Once set, every wait on this gate raises it at its next poll.
     shares_process : bool
-        Whether ranks share the process: one that polls keeps the others from the interpreter, so
+        Whether ranks share the process. Then a rank that polls keeps the others from the interpreter, so
         it naps early.
     """
 
@@ -46,7 +48,7 @@ class Gate:
     shares_process: bool = False
 
     def patience(self) -> "Patience":
-        """Return the patience of a wait behind this gate."""
+        """Return the `Patience` of a wait that this gate can end."""
         return Patience(CROWDED_YIELD_SECONDS if self.shares_process else YIELD_SECONDS)
 
     def shut(self, error: CommunicationError) -> None:
@@ -57,7 +59,7 @@ class Gate:
 
 @dataclass(slots=True)
 class Patience:
-    """The pauses between polls that find nothing: first spins, then yields for some seconds, then naps."""
+    """The pauses between polls that find nothing: first spins, then yields for `yields` seconds, then naps."""
 
     yields: float = YIELD_SECONDS
     turns: int = 0
@@ -75,14 +77,14 @@ class Patience:
             self.napping = time.perf_counter() - self.since > self.yields
 
     def reset(self) -> None:
-        """Begin anew: something moved."""
+        """Start over with spins, after something moved."""
         self.turns = 0
         self.napping = False
         self.since = time.perf_counter()
 
 
 def wait(poll: Callable[[], bool], *, timeout: float, gate: Gate, expired: Expired) -> None:
-    """Poll until `poll` gives True.
+    """Poll until `poll` returns True. Blocks.
 
     Parameters
     ----------
@@ -93,18 +95,18 @@ def wait(poll: Callable[[], bool], *, timeout: float, gate: Gate, expired: Expir
     gate : Gate
         Lets other threads end the wait.
     expired : callable
-        Makes the error of a passed deadline, from the elapsed seconds; None waits on.
+        Takes the elapsed seconds and returns the error of the passed deadline, or None to wait on without one.
 
     Raises
     ------
     CommunicationError
-        The gate's, or what `expired` makes.
+        The error of the gate or of `expired`.
     """
     drive(iter(poll, True), timeout=timeout, gate=gate, expired=expired)
 
 
 def over_within(seconds: float, poll: Callable[[], bool]) -> bool:
-    """Poll until `poll` gives True, for so many seconds at most; return whether it did. It polls at least once."""
+    """Poll until `poll` returns True, for at most `seconds` but at least once; return whether it did."""
     until, over = time.perf_counter() + seconds, False
 
     def ended() -> bool:
@@ -119,8 +121,7 @@ def over_within(seconds: float, poll: Callable[[], bool]) -> bool:
 def spun(steps: Steps) -> bool:
     """Move a polled operation on for as long as a wait spins; return whether it is done.
 
-    `drive` continues the unfinished ones, and checks the deadline: steps with progress may take
-    long.
+    `drive` continues an unfinished operation and checks the deadline.
     """
     left = SPINS
     for moved in steps:
@@ -133,7 +134,7 @@ def spun(steps: Steps) -> bool:
 def drive(steps: Steps, *, timeout: float, gate: Gate, expired: Expired) -> None:
     """Move a polled operation on until it is done.
 
-    Parameters and errors are as of `wait`.
+    The other parameters and the errors are those of `wait`.
     """
     patience: Patience | None = None
     began, late = 0.0, False
@@ -144,7 +145,7 @@ def drive(steps: Steps, *, timeout: float, gate: Gate, expired: Expired) -> None
             continue
         if gate.error is not None:
             raise gate.error
-        if late:  # and it has not come while the deadline passed
+        if late:  # and the operation did not end in the poll after the deadline
             error = expired(time.perf_counter() - began)
             if error is not None:
                 raise error
@@ -157,7 +158,7 @@ def drive(steps: Steps, *, timeout: float, gate: Gate, expired: Expired) -> None
 
 
 def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: int) -> Receiving:
-    """Return `Transport.receiving` for a transport whose `irecv` is as short."""
+    """Return `Transport.receiving` for a transport that has nothing faster than its `irecv` for it."""
 
     def receive(data: NDArray[Any], beside: Request | None = None, /) -> Steps:
         request = irecv(data, src, tag)
@@ -167,16 +168,16 @@ def received(irecv: Callable[[NDArray[Any], int, int], Request], src: int, tag: 
 
 
 def completed(requests: list[Request]) -> Steps:
-    """Wait, polled, until all `requests` are complete.
+    """Return the steps that wait until all `requests` are complete.
 
-    If a message has another size than its array, the others are completed before the error is
-    raised: a request left behind would take later messages.
+    If a message has another size than its array, the other requests are completed before the error is
+    raised: a request left behind would receive later messages.
     """
     return at_once([iter(request, True) for request in requests])
 
 
 def no_steps(*_: object) -> Steps:
-    """Return no steps, for a call that has none."""
+    """Return an empty sequence of steps, for a call that is done at once."""
     return iter(())
 
 
@@ -186,9 +187,9 @@ def polled(steps: Steps) -> Request:
 
 
 def at_once(operations: Iterable[Steps]) -> Steps:
-    """Move several polled operations on at the same time, until all are done.
+    """Return the steps that move several polled operations on at the same time, until all are done.
 
-    Where a message has another size than its array, the others are completed before that is raised.
+    If a message has another size than its array, the other operations are completed before that error is raised.
     """
     under_way, lost = list(operations), list[BufferMismatch]()
     while under_way:
@@ -206,4 +207,4 @@ def at_once(operations: Iterable[Steps]) -> Steps:
         if under_way:
             yield moved
     if lost:
-        raise lost.pop(0)  # this frame holds it no more
+        raise lost.pop(0)  # popped, so that this frame does not hold the error

@@ -1,6 +1,7 @@
 """`Work`: the result of an asynchronous call, the task behind it, and the warnings if it is dropped.
 
-The engine and `callpath` make both, and what puts calls on a device's streams.
+`engine`, `callpath` and the device lane (`hpccomm.calls.lanes.streams`) make works. The calls of
+`hpccomm.communicator`, `hpccomm.gradients` and `hpccomm.torch` return them or wait for them.
 """
 
 import sys
@@ -47,21 +48,21 @@ if TYPE_CHECKING:
 
 
 SMALL_BYTES = 64 << 10
-"""Bytes of a collective up to which the thread that starts it usually ends it."""
+"""Most bytes of a collective that usually ends in the thread that started it."""
 
 
 class Work(Hinting, Task):
     """An operation under way, which keeps its arrays alive until it is done.
 
-    It goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
+    The operation goes on by itself. `wait`, `done` and `exception` may be called from any thread, any number
     of times. A `Work` dropped before any of these calls gives a `ResourceWarning` once it is over; an
     error that was never raised or returned is logged when the communicator is finalized.
 
-    A call over NCCL is on the communicator's own stream of the device. `wait` then orders the current stream behind
-    it, and the host goes on at once, unless it is to wait.
+    A call over NCCL runs on a stream of the communicator. `wait` then orders the current stream behind the call,
+    and the host goes on at once, unless `block` or `timeout` asks it to wait.
     """
 
-    # It is its own task: for a message, a second object would take as long as the message itself.
+    # A `Work` is also the task: for a message, a second object would take as long as the message itself.
 
     __slots__ = (
         "_asked", "_calls", "_entry", "_keep", "_result", "_stream", "_tally", "start",
@@ -70,7 +71,7 @@ class Work(Hinting, Task):
     def __init__(
         self, calls: Any, entry: CallRecord, tally: Tally, keep: object, result: Any
     ) -> None:
-        # As `Task.__init__`, which would take as long as all of this.
+        # Sets what `Task.__init__` would set: calling that would double the time.
         self.gate, self.timeout, self.started = calls.gate, entry[TIMEOUT], entry[BEGIN]
         self.queue = self.steps = self.error = None
         self.over = self.seen = self._asked = False
@@ -85,7 +86,7 @@ class Work(Hinting, Task):
         self._result = result
 
     def on_stream(self, call: "StreamCall") -> "Work":
-        """Return it as that of a call that was put on a stream, and counted."""
+        """Attach the call that was put on a stream, and return the work. The call has been counted."""
         self._stream = call
         return self
 
@@ -95,12 +96,12 @@ class Work(Hinting, Task):
         Parameters
         ----------
         timeout : float, optional
-            Seconds that the host waits at most; 0 asks once. None sets no limit but the deadline of the call, and of
-            a call on a stream it does not make the host wait.
+            Most seconds that the host waits; 0 asks once. None sets no limit but the deadline of the call. For a call
+            on a stream, None does not make the host wait.
         block : bool, optional
-            Of a call on a stream, True has the host wait until the operation is done; None does where `timeout` is
-            given. Otherwise the result is filled once the current stream is past this. That is the stream of the
-            array's own framework, in the thread that calls. A host array's result is complete in any case.
+            For a call on a stream: True makes the host wait until the operation is done, and None does so if `timeout`
+            is given. Otherwise the result is filled once the current stream has passed this point. The current stream
+            is that of the array's framework, in the calling thread. A host array's result is complete in any case.
 
         Returns
         -------
@@ -110,7 +111,8 @@ class Work(Hinting, Task):
         Raises
         ------
         WaitTimeout
-            If `timeout` passes, as Python's ``TimeoutError``. The operation and its communicator go on, and a later wait may succeed.
+            If `timeout` passes; it is also a ``TimeoutError``. The operation and its communicator go on, and a later
+            wait may succeed.
         CollectiveTimeout
             If the deadline of the call passes. The communicator has failed then.
         HpccommError
@@ -139,7 +141,8 @@ class Work(Hinting, Task):
             trace.waited(self._entry, asked)
         if self.error is not None:
             self.seen = True
-            if self.gate.error is None:  # nothing has failed, and its arrays may go
+            # The communicator has not failed: a copy of the error lets the arrays be freed.
+            if self.gate.error is None:
                 raise untied(self.error)
             calls.failure.unraised = calls.failure.told = None
             raise self.error
@@ -149,12 +152,12 @@ class Work(Hinting, Task):
         return result() if result.__class__ is Later else result
 
     def done(self) -> bool:
-        """Return whether the operation is over, for good or ill. Does not block.
+        """Return whether the operation is over, successful or failed. Does not block.
 
         Raises
         ------
         UsageError
-            If it was recorded into a CUDA graph, and so is not under way.
+            If the operation was recorded into a CUDA graph, and so is not under way.
         """
         self._asked = True
         if self._stream is None and not self.over:
@@ -162,28 +165,31 @@ class Work(Hinting, Task):
         return self.looked()
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the operation, or None so far. Does not block; raises what `done` does."""
+        """Return the error that ended the operation; None without one, and while it is under way.
+
+        Does not block. It raises what `done` raises.
+        """
         if not self.done():
             return None
         self.seen = True
         return self.error
 
     def add_done_callback(self, call: Callable[[], object]) -> None:
-        """Have ``call()`` called once the operation is over, for good or ill.
+        """Call ``call()`` once the operation is over, successful or failed; at once if it is over already.
 
-        It is called in the thread that advances operations, or that looks after a device ten times a second, and so
-        must not block or communicate; or at once, if the operation is over. Without a waiting thread, and with
-        ``comm.background`` False, nothing is called for an operation that no device carries out.
+        The thread that advances operations, or that checks a device ten times a second, calls it. So it must not
+        block or communicate. If ``comm.background`` is False, an operation that no device carries out, and so also
+        its callback, needs a waiting thread.
 
         Parameters
         ----------
         call : callable
-            Without arguments.
+            A function without arguments.
 
         Raises
         ------
         UsageError
-            If it was recorded into a CUDA graph, and so is not under way.
+            If the operation was recorded into a CUDA graph, and so is not under way.
         """
         self.done()
         self.then.append(call)
@@ -206,13 +212,13 @@ class Work(Hinting, Task):
 
     @property
     def progress(self) -> ProgressEngine | None:
-        """The engine that moves it on; None where a device does."""
+        """The engine that moves the operation on; None if a device does."""
         return self._calls.progress if self._stream is None else None
 
     def looked(self, *, ask: bool = True) -> bool:
-        """Return whether it is over. The device of a call on a stream is asked, unless `ask` is False."""
+        """Return whether the operation is over. The device of a call on a stream is asked, unless `ask` is False."""
         stream = self._stream
-        # What the ranks find out when they agree on the call may come after its end.
+        # The agreement of the ranks on a call may fail after the call has ended.
         if stream is not None and self.error is None:
             error = stream.failure(self.gate)
             if error is not None or (ask and not self.over and stream.done()):
@@ -221,7 +227,7 @@ class Work(Hinting, Task):
         return self.over
 
     def described(self) -> str:
-        """Return the call, since when it is under way, and its own deadline, in words."""
+        """Return in words the call, how long it has been under way, and its deadline."""
         entry, own = self._entry, self._entry[TIMEOUT]
         deadline = "has no deadline" if own == inf else f"has a deadline of {own:g} s"
         what = self._calls.reports.described(entry)
@@ -232,21 +238,21 @@ class Work(Hinting, Task):
         self._calls.reports.attribute(error, self._entry, waited(self._entry))
 
     def begin(self) -> Steps:
-        """Return its steps."""
+        """Begin the operation and return its steps."""
         assert self.start is not None  # else it has begun
         return self.start()
 
     def expired(self, elapsed: float) -> CommunicationError | None:
-        """Return the error of its deadline."""
+        """Return the error of the passed deadline, or None to go on without one."""
         error: CommunicationError | None = self._calls.at_deadline(self._entry, elapsed)
         return error
 
     def fail(self, error: CommunicationError) -> None:
-        """End all operations of its communicator."""
+        """End all operations of the communicator with `error`."""
         self._calls.fail(error)
 
     def ended(self, error: BaseException | None) -> BaseException | None:
-        """Count and report the call."""
+        """Count and report the call; drop its arrays, or return the error in the form that waiters raise."""
         calls, held = self._calls, self._keep
         calls.under_way.pop(self, None)
         if self.queue is None:
@@ -259,7 +265,7 @@ class Work(Hinting, Task):
         return error
 
     def _raised(self, error: BaseException) -> BaseException:
-        """Note a failure, and return it as an error of the tree."""
+        """Note a failure, and return it as an error of `hpccomm.errors`."""
         calls, self._result = self._calls, None
         if harmless_error(error, self._entry[NUMBER] != 0):
             self._keep = self.start = None
@@ -273,7 +279,7 @@ class Work(Hinting, Task):
 
 
 def still_under_way(works: Sequence[Work], seconds: float) -> WaitTimeout:
-    """Return the error of a wait that has ended before the works have."""
+    """Return the error of a wait of `seconds` that ended before the works were over."""
     others = f", and {counted(len(works) - 1, 'other work')}" if len(works) > 1 else ""
     error = WaitTimeout(
         f"not done after a wait of {seconds:g} s, and going on: {works[0].described()}{others}; wait again, for longer "
@@ -290,7 +296,7 @@ class Later:
     Parameters
     ----------
     make : callable
-        Returns it, or raises. Called by each wait, when the operation has ended well.
+        Returns the result, or raises. Each wait calls it, once the operation has succeeded.
     """
 
     __slots__ = ("_make",)
@@ -299,21 +305,21 @@ class Later:
         self._make = make
 
     def __call__(self) -> Any:
-        """Return it."""
+        """Return the result."""
         return self._make()
 
 
-# The words on a dropped `Work` without a wait, or on a dropped communicator. These functions are
+# Warnings of a `Work` that was dropped without a wait, and of a dropped communicator. These functions are
 # local and never block: objects are collected in any thread, at any time.
 
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
-"""What was said, as the filters of `warnings` have it: by default once for each place in the program."""
+"""The registry by which the filters of `warnings` know what was said: by default once for each place in the program."""
 
 
 def dropped(entry: CallRecord) -> None:
-    """Warn that the `Work` of a call is collected that was never waited for or asked.
+    """Warn that the `Work` of a call was collected, and was never waited for or asked.
 
-    It is a `ResourceWarning`, which Python shows with ``-X dev`` or ``-W default``.
+    The warning is a `ResourceWarning`, which Python shows with ``-X dev`` or ``-W default``.
     """
     if sys.is_finalizing():
         return
@@ -328,7 +334,7 @@ def dropped(entry: CallRecord) -> None:
 
 
 def dropped_communicator(name: str, site: Site) -> None:
-    """Warn, likewise, about a collected communicator that was not finalized or aborted."""
+    """Warn, by a `ResourceWarning`, that a communicator was collected without being finalized or aborted."""
     if not sys.is_finalizing():
         _warn(
             f"communicator {name!r}, made at {described(site)}, was dropped without finalize(): what it has of the MPI "
@@ -346,26 +352,26 @@ Works = Iterable[Work | None]
 
 
 def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
-    """Wait until all works are over, as MPI's Waitall, and return their results.
+    """Wait until all works are over, like MPI's Waitall, and return their results. Blocks.
 
     Parameters
     ----------
     works : iterable of Work or None
-        Of any communicators, calls and kinds of memory. None has no result, and is not waited for.
+        Works of any communicators, calls and kinds of memory. A None is skipped; its result is None.
     timeout : float, optional
-        Seconds for all of them; 0 asks each once. None leaves each its own deadline.
+        Seconds for all works together; 0 asks each once. None leaves each work its own deadline.
 
     Returns
     -------
     list of object
-        What `Work.wait` returns, in the order of the works.
+        The results of `Work.wait`, in the order of the works.
 
     Raises
     ------
     WaitTimeout
         If `timeout` passes before all are over. The works and their communicators go on.
     HpccommError
-        The first failure in the order of the works, once all others are over as well. A note says which work it is.
+        The first failure in the order of the works, once all works are over. A note says which work it is.
     """
     each, results, left = _checked(works), list[Any](), list[Work]()
     limit = None if timeout is None else check_seconds("timeout", timeout, zero=True)
@@ -378,7 +384,7 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
             seconds = None if limit is None else max(0.0, limit - (perf_counter() - begun))
             results.append(work.wait(seconds))
         except WaitTimeout:
-            if work.over:  # it is what has ended the call, such as a hook's error
+            if work.over:  # a `WaitTimeout` is the call's own failure, such as a hook's
                 raise
             left.append(work)
         except HpccommError as error:
@@ -391,27 +397,27 @@ def wait_all(works: Works, timeout: float | None = None) -> list[Any]:
 
 
 def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, Any]:
-    """Wait until one of several works is over, as MPI's Waitany.
+    """Wait until one of several works is over, like MPI's Waitany. Blocks.
 
     Parameters
     ----------
     works : iterable of Work or None
-        Of any communicators, calls and kinds of memory. Put None in the place of a work that is done with.
+        Works of any communicators, calls and kinds of memory. Put None in the place of a work that is dealt with.
     timeout : float, optional
         Seconds; 0 asks each once. None leaves each work its own deadline.
 
     Returns
     -------
     tuple of int and object
-        The place of the first work in the order of `works` that is over, and its result. Of a work on a device,
-        the current stream is ordered behind it. None for both without works.
+        The index of the first work in `works` that is over, and its result. For a work on a device,
+        the current stream is ordered behind it. Both are None if there are no works.
 
     Raises
     ------
     WaitTimeout
         If `timeout` passes. The works and their communicators go on.
     HpccommError
-        The failure of that work. A note says which one it is.
+        The failure of that work. A note says which work it is.
     """
     each = _checked(works)
     for index in _over(each, timeout):
@@ -420,14 +426,14 @@ def wait_any(works: Works, timeout: float | None = None) -> tuple[int | None, An
 
 
 def wait_some(works: Works, timeout: float | None = None) -> list[tuple[int, Any]]:
-    """Wait until at least one of several works is over, as MPI's Waitsome.
+    """Wait until at least one of several works is over, like MPI's Waitsome. Blocks.
 
-    Parameters and errors are as of `wait_any`.
+    Parameters and errors are those of `wait_any`.
 
     Returns
     -------
     list of tuple of int and object
-        The places and the results of all works that are over. Empty without works.
+        The index and the result of each work that is over. Empty if there are no works.
     """
     each = _checked(works)
     return [(index, _result(each, index)) for index in _over(each, timeout)]
@@ -444,7 +450,7 @@ def _checked(works: Works) -> list[Work | None]:
 
 
 def _over(each: list[Work | None], timeout: float | None) -> list[int]:
-    """Wait for the first works that are over, and return their places."""
+    """Wait until at least one work is over, and return the indices of all that are."""
     limit = inf if timeout is None else check_seconds("timeout", timeout, zero=True)
     under_way = [(index, work) for index, work in enumerate(each) if work is not None]
     engines = {engine for _, work in under_way if (engine := work.progress) is not None}
@@ -455,7 +461,7 @@ def _over(each: list[Work | None], timeout: float | None) -> list[int]:
             engine.turn()
         for _, work in under_way:
             work.keep_deadline()
-        # They are not asked by `done`: what is dropped without a wait is warned of.
+        # Not by `done`, which counts as asking: a work that is dropped without a wait is warned of.
         places[:] = [index for index, work in under_way if work.looked()]
         return bool(places)
 
@@ -481,6 +487,6 @@ def _result(each: list[Work | None], index: int) -> Any:
 
 
 def _named(error: HpccommError, index: int, each: list[Work | None]) -> HpccommError:
-    """Return an error with a note of its work's place."""
+    """Add to an error a note with the index of its work, and return the error."""
     error.add_note(f"It is the failure of works[{index}], of {len(each)}.")
     return error
