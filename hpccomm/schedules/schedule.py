@@ -1,7 +1,7 @@
 """An algorithm, as data.
 
-A schedule describes what ranks do. It consists of channels, a channel of rounds. A round is a set of
-messages to and from peers, followed by local steps on memory. All of them refer to slices of named
+A schedule describes the actions of ranks. It consists of channels, and a channel consists of rounds. A round is a set
+of messages to and from peers, followed by local steps on memory. Messages and steps refer to slices of named
 buffers, counted in elements.
 
 Rounds are tables of NumPy columns with a row for each slice. So the rounds of thousands of ranks
@@ -10,15 +10,15 @@ rows of a rank are its actions in the round.
 
 The executor, the prover and the simulator read a schedule in the same way:
 
-- Channels are independent. They run at the same time, and touch no memory that another one writes.
+- Channels are independent. They run at the same time, and none touches memory that another channel writes.
 - In a channel a rank does one round after the other. In a round its receives and sends are under way
   at the same time; once they are complete, the local steps follow in their order, then the barrier.
 - Round k of a channel holds both ends of each message: the peer receives it in the round in which
   it is sent. Two messages of the same pair and round match in the order of their rows. So ranks
   never wait in a circle, even if a send completes only once its receive has begun.
 
-Algorithms build schedules. The executor (``hpccomm.calls.runner``), the proof, the cost model
-and the pictures read them.
+Algorithms build schedules. The executor (``hpccomm.calls.runner``), the proof, the cost model, ``hpccomm simulate``
+and ``hpccomm plot`` read them.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,6 +39,7 @@ Column = NDArray[np.int64]
 """One value for each row."""
 
 Mask = NDArray[np.bool_]
+"""Whether each row is meant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,15 +52,15 @@ class Group:
     Attributes
     ----------
     rank : Column
-        The ranks whose program is wanted.
+        The ranks whose program is wanted, one for each row.
     at : Column
-        The position of each in its group, from 0.
+        The position of each of them in its group, from 0.
     size : int
         Ranks in each group.
     members : ndarray of shape (groups, size), or None
         The rank at each position of each group; None where positions are ranks.
     which : Column or None
-        For each row, its group's row of `members`.
+        The row of `members` of each rank's group.
     """
 
     rank: Column
@@ -69,21 +70,21 @@ class Group:
     which: Column | None = None
 
     def peer(self, position: Column) -> Column:
-        """Return the rank at `position` of each row's group."""
+        """Return, for each row, the rank at `position` of its group."""
         if self.members is None:
             return position
         rank: Column = self.members[self.which, position]
         return rank
 
     def meetings(self) -> tuple[NDArray[np.int64], Column]:
-        """Return the ranks of each group, shape (groups, size), and for each row its group."""
+        """Return the ranks of each group, of shape (groups, size), and the group of each row."""
         if self.members is None or self.which is None:
             return np.arange(self.size)[np.newaxis], np.zeros(len(self.rank), np.int64)
         return self.members, self.which
 
 
 def world(size: int, ranks: Column | None = None) -> Group:
-    """Return the group of all `size` ranks, with the programs of all of them or of `ranks`."""
+    """Return the group of all `size` ranks, with rows for all of them or for `ranks`."""
     wanted = np.arange(size, dtype=np.int64) if ranks is None else ranks
     return Group(wanted, wanted, size)
 
@@ -98,7 +99,7 @@ class Place(NamedTuple):
     start : Column or int
         The first element.
     peer : Column or None
-        Whose memory it is; None is the rank's own. Only where ranks share memory.
+        The rank that the memory belongs to, where ranks share memory; None means the row's own rank.
     """
 
     buffer: str
@@ -128,7 +129,7 @@ class Copies:
 
     @property
     def sources(self) -> tuple[Place]:
-        """The source alone, as a fold has several."""
+        """The source in a tuple, like the sources of a fold."""
         return (self.source,)
 
 
@@ -148,11 +149,11 @@ class Folds:
 
 
 LocalStep = Copies | Folds
-"""A step on a rank's memory, in a round after its messages."""
+"""A step on a rank's memory. It follows the messages of its round."""
 
 
 def touched(step: LocalStep) -> list[tuple[Place, bool]]:
-    """Return the places of a step, and whether each is read."""
+    """Return pairs of each place of a step and whether the step reads the place; else it writes there."""
     return [*((source, True) for source in step.sources), (step.target, False)]
 
 
@@ -162,11 +163,11 @@ class Round(NamedTuple):
     Attributes
     ----------
     receives, sends : tuple of Transfers
-        Under way at the same time.
+        The messages, which are under way at the same time.
     local : tuple of Copies or Folds
-        In their order.
+        The local steps, in their order.
     barrier : Group or None
-        The groups that meet at the round's end.
+        The groups whose ranks meet at the round's end; None without a barrier.
     """
 
     receives: tuple[Transfers, ...] = ()
@@ -187,11 +188,11 @@ class Schedule:
     Attributes
     ----------
     channels : tuple of callable
-        Each makes its rounds.
+        Functions that make the rounds of a channel.
     scratch : int
         Elements of each rank's buffer `SCRATCH`.
     segment : int or None
-        Elements that move at a time; None where the algorithm does not cut the array.
+        Elements that move at a time; None if the algorithm does not cut the array.
     """
 
     channels: tuple[Channel, ...]
@@ -199,7 +200,7 @@ class Schedule:
     segment: int | None = None
 
     def segment_nbytes(self, itemsize: int) -> int | None:
-        """Return the bytes that move at a time, from an element's bytes; None without cuts."""
+        """Return the bytes that move at a time, if an element has `itemsize` bytes; None if the array is not cut."""
         return None if self.segment is None else self.segment * itemsize
 
 
@@ -212,11 +213,11 @@ class Tuning:
     segment : int
         Elements to move at a time, at least 1; `whole` for no cut.
     channels : int
-        The most channels, each with one round under way; at least 1.
+        Most channels, each with one round under way; at least 1.
     topology : Topology or None
-        Which ranks share a node; None if irrelevant.
+        The ranks of each node; None if irrelevant.
     room : int
-        The most elements of reachable scratch on a rank.
+        Most elements of scratch on a rank that peers can reach.
     """
 
     segment: int
@@ -226,7 +227,7 @@ class Tuning:
 
 
 Build = Callable[[Group, Signature, Tuning], Schedule]
-"""Makes the schedule of the ranks in a group, for a call."""
+"""``build(group, call, tuning)`` returns the schedule of the ranks in a group for a call."""
 
 whole = 1 << 62
 """A segment larger than any array: the array is not cut."""
@@ -235,7 +236,7 @@ whole = 1 << 62
 def segment_elements(call: Signature, nbytes: int, most: int) -> int:
     """Return the elements of a segment of `nbytes`, so that there are about `most` segments at most."""
     segment = max(1, nbytes // call.dtype.itemsize)
-    if call.individual:  # ranks have their own elements, and all must come to the same
+    if call.individual:  # ranks have different numbers of elements, but must get the same segment
         return segment
     return max(segment, call.elements // most)
 
@@ -262,7 +263,7 @@ def transfers(
 
 
 def signals(rank: Column, peer: Column, where: Mask | None = None) -> Transfers:
-    """Return a table of messages without data. They are sent nevertheless."""
+    """Return a table of messages without data, which are sent although they are empty."""
     if where is not None:
         rank, peer = rank[where], peer[where]
     nothing = np.zeros(len(rank), np.int64)
@@ -303,7 +304,7 @@ def _kept(rank: Column, count: Column | int, where: Mask | None) -> tuple[Column
 
 
 def _at(place: Place, keep: Mask | slice) -> Place:
-    """Return the place of the rows in `keep`."""
+    """Return `place` with only the rows in `keep`."""
     start, peer = place.start, place.peer
     if isinstance(start, np.ndarray):
         start = start[keep]

@@ -1,15 +1,15 @@
-"""Algorithms: pure functions from a call to a `Schedule`; hpccomm's own and other packages' ones.
+"""Algorithms: pure functions from a call to a `Schedule`, of hpccomm and of other packages.
 
 Each is a function ``build(group, call, tuning) -> Schedule``. It returns the programs of the ranks in
 `group`: one rank where the schedule runs, all ranks where it is proved, simulated or drawn. To add an
 algorithm to hpccomm, write the function and list its name in ``ALGORITHMS``.
 
-Another package registers an algorithm by an entry point in the group ``hpccomm.algorithms``. Its name is
+Another package registers an algorithm by an entry point in the group ``hpccomm.algorithms``. The entry point's name is
 ``collective.algorithm``, such as ``all_gather.two_way_ring``. Its value is such a function, or an
 `Algorithm`. The entry points are read at the first look-up by name, which takes
 some milliseconds. A module is imported when its algorithm is used.
 
-`hpccomm.calls` runs them. All layers above find them here by name.
+`hpccomm.calls` runs the algorithms. All layers above find them here by name.
 """
 
 import warnings
@@ -33,7 +33,7 @@ class Algorithm:
     Attributes
     ----------
     build : callable
-        Makes its schedule, which consists of messages, or of steps on peers' arrays if it is `shared`.
+        Makes the schedule. It consists of messages, or of steps on peers' arrays if the algorithm is `shared`.
     ordered : callable or None
         For a reduction: makes the schedule that folds contributions in rank order, for
         ``deterministic=True``.
@@ -42,11 +42,11 @@ class Algorithm:
     shared : bool
         Whether all ranks must be able to reach each other's memory.
     direct : callable or None
-        Makes the schedule where the ranks of a node reach each other's arrays, of an algorithm that
-        can do without.
+        Makes the schedule that is used where the ranks of a node reach each other's arrays. Elsewhere `build` is
+        used. None for algorithms without such a form.
     staged : callable or None
-        Makes the schedule where they reach only each other's scratch, at most ``tuning.room``
-        elements. Contributions are folded in rank order.
+        For a `shared` algorithm: makes the schedule that is used where ranks reach only each other's scratch, which
+        has at most ``tuning.room`` elements. Contributions are folded in rank order.
     """
 
     build: Build
@@ -57,13 +57,16 @@ class Algorithm:
     staged: Build | None = None
 
     def by_messages(self, deterministic: bool) -> Build:
-        """Return the function that makes the schedule by messages."""
+        """Return the function that makes the schedule by messages; for `deterministic`, the one in rank order."""
         return self.ordered if deterministic and self.ordered is not None else self.build
 
 
 @cache
 def _found(name: str, *made_of: str) -> Any:
-    """Return the attribute of a module in this package, or a function made of several."""
+    """Return the attribute of a module in this package; with `made_of`, call it with these arguments.
+
+    An argument that has a dot is the name of an attribute as well.
+    """
     module, _, path = name.partition(".")
     build = attrgetter(path)(import_module(f"{__name__}.{module}"))
     return build(*(_found(each) if "." in each else each for each in made_of)) if made_of else build
@@ -72,7 +75,7 @@ def _found(name: str, *made_of: str) -> Any:
 def _late(name: str, *made_of: str) -> Build:
     """Return an algorithm whose module is imported when it first makes a schedule.
 
-    A program uses few of them, and each is a file that every rank has to open. With `made_of`, the name is of a
+    A program uses few algorithms, and every rank has to open a file for each. With `made_of`, `name` is a
     function that returns the algorithm for these arguments: a collective, or the name of another function.
     """
 
@@ -83,7 +86,7 @@ def _late(name: str, *made_of: str) -> Build:
     return build
 
 
-# In rank order: named for how the folded blocks move on.
+# Reductions in rank order, named after the algorithm that moves the folded blocks.
 _RING = _late("ordered.all_reduce", "ring.all_gather_rounds")
 _DOUBLING = _late("ordered.all_reduce", "bruck.all_gather_rounds")
 _LINEAR = _late("ordered.all_reduce", "linear.all_gather_rounds")
@@ -93,7 +96,7 @@ _REDUCE_SCATTER = _late("ordered.reduce_scatter")
 
 
 def _shared(collective: str) -> Algorithm:
-    """Return the algorithm in shared memory, whose reductions are in rank order."""
+    """Return the algorithm in shared memory. Its reductions are in rank order."""
     build, among_several = _late(f"shm.{collective}"), _late(f"shm_staged.{collective}")
 
     return Algorithm(
@@ -106,7 +109,7 @@ def _shared(collective: str) -> Algorithm:
 
 
 def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
-    """Return the algorithm in two levels, whose ranks of a node may reach each other's arrays."""
+    """Return the algorithm in two levels, with the form for ranks of a node that reach each other's arrays."""
     messages, direct = (
         _late(f"hierarchical.{each}", collective) for each in ("messages", "direct")
     )
@@ -199,23 +202,23 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
 ENTRY_POINTS = "hpccomm.algorithms"
 
 RESERVED = ("auto", "native")
-"""Names of ``algorithm=`` that mean something else than an algorithm of hpccomm's kind."""
+"""Values of ``algorithm=`` that name no schedule of hpccomm."""
 
 EntryPoint = Any
-"""One of ``importlib.metadata``, which loads thirty modules and so is imported when it is needed."""
+"""An ``importlib.metadata.EntryPoint``. That module loads thirty others, and so is imported only when it is needed."""
 
 AnyAlgorithm = str | Algorithm | Build
-"""A value of ``algorithm=``: a name, or a function that makes the schedule, or an `Algorithm`."""
+"""A value of ``algorithm=``: a name, a function that makes the schedule, or an `Algorithm`."""
 
 Asked = AnyAlgorithm | None
-"""What a call asks for: a value of ``algorithm=``, or None for the communicator's setting."""
+"""The request of a call: a value of ``algorithm=``, or None for the communicator's setting."""
 
 
 @cache
 def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
-    """Return other packages' algorithms, by collective and name.
+    """Return the entry points of other packages' algorithms, by collective and name.
 
-    An entry point that cannot be used is left out with a warning.
+    An entry point that cannot be used is left out, with a warning.
     """
     from importlib.metadata import entry_points
 
@@ -238,12 +241,12 @@ def registered() -> Mapping[str, Mapping[str, EntryPoint]]:
 
 
 class Named(Mapping[str, Algorithm]):
-    """The algorithms of one collective by name, hpccomm's own first; others are imported when asked for.
+    """The algorithms of one collective by name, hpccomm's own first. Those of other packages are imported at look-up.
 
     Parameters
     ----------
     collective : str
-        Its name.
+        Name of the collective.
     """
 
     def __init__(self, collective: str) -> None:
@@ -256,9 +259,9 @@ class Named(Mapping[str, Algorithm]):
         Raises
         ------
         ConfigurationError
-            If another package's cannot be imported, or is not an algorithm.
+            If the algorithm of another package cannot be imported, or is not an algorithm.
         """
-        others = registered()[self._collective]  # first: it warns of others of one's own name
+        others = registered()[self._collective]  # first, since it warns of names that are taken
         return self._own[name] if name in self._own else _loaded(others[name])
 
     def __contains__(self, name: object) -> bool:
@@ -300,6 +303,6 @@ def _loaded(point: EntryPoint) -> Algorithm:
 
 
 def _place(point: EntryPoint) -> str:
-    """Return where an entry point stands, in words."""
+    """Return an entry point in words, with the package that has it."""
     whose = f" of {point.dist.name}" if point.dist is not None else ""
     return f"entry point {point.name} = {point.value}{whose}"

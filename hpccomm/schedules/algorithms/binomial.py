@@ -1,9 +1,9 @@
 """Binomial tree: the number of ranks that have the data doubles in each round.
 
-The longest path has ⌈log2 n⌉ messages, and no algorithm needs fewer. So it suits small arrays. Each
+The longest path has ⌈log2 n⌉ messages, and no algorithm needs fewer. So the tree suits small arrays. Each
 message is a segment of the array; for gather and scatter it has the blocks of a subtree. The table
-counts the rounds of one segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
-in MPICH", 2005.
+counts the rounds of one segment. See R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+Operations in MPICH", 2005.
 
 ==============  ===============  =======================================
 collective      rounds           elements sent by a rank
@@ -15,7 +15,7 @@ gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 ==============  ===============  =======================================
 
-`ALGORITHMS` lists it. Hierarchical algorithms and the control plane use it too.
+`ALGORITHMS` lists them; `hierarchical` uses `backwards`.
 """
 
 from collections.abc import Iterator
@@ -47,12 +47,12 @@ from hpccomm.schedules.schedule import (
 
 
 class _BinomialTree:
-    """The same tree for each row of a group: parents and children at each distance.
+    """The binomial tree of a group, with the parent and the children of each row.
 
     Attributes
     ----------
     relative : Column
-        Positions, counted from the root.
+        The position of each row, counted from the root.
     bits : list of int
         The distances 1, 2, 4, ... between parents and children.
     """
@@ -63,17 +63,17 @@ class _BinomialTree:
         self.bits = doublings(group.size)
 
     def is_child(self, bit: int) -> Mask:
-        """Whether the parent is at distance `bit`."""
+        """Return whether each row's parent is at distance `bit`."""
         mask: Mask = self.relative % (2 * bit) == bit
         return mask
 
     def is_parent(self, bit: int) -> Mask:
-        """Whether there is a child at distance `bit`."""
+        """Return whether each row has a child at distance `bit`."""
         mask: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._group.size)
         return mask
 
     def peer(self, distance: int) -> Column:
-        """Return the rank at `distance`."""
+        """Return the rank at `distance` from each row."""
         return self._group.peer((self._group.at + distance) % self._group.size)
 
 
@@ -93,7 +93,7 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     own, into = Place(piece.source, start), Place(piece.target, start)
     landing, partial = Place(SCRATCH, slot), Place(SCRATCH, slot + count)
     is_root = tree.relative == 0
-    # A rank with children has one next to it: in the first round.
+    # A rank with children has a child at distance 1.
     is_leaf = ~tree.is_parent(1)
     for bit in tree.bits:
         sender, receiver = tree.is_child(bit), tree.is_parent(bit)
@@ -126,19 +126,19 @@ def _reduce_scratch(_size: int, count: int, _segment: int) -> int:
 
 
 BROADCAST = Phase(_broadcast_rounds, copies_alone=False)
-"""Hand the root's array down the tree, the largest subtree first."""
+"""The phase that hands the root's array down the tree, the largest subtree first."""
 
 REDUCE = Phase(_reduce_rounds, _reduce_scratch)
-"""Fold up the tree, the nearest children first, into the target at the root."""
+"""The phase that folds up the tree, the nearest children first, into the target at the root."""
 
 ALL_REDUCE = Phase(_all_reduce_rounds, _reduce_scratch)
-"""Fold up the tree of the first position, and hand the result down."""
+"""The phase that folds up the tree to position 0, and hands the result down."""
 
 
 class _Subtrees:
-    """The blocks that belong to the subtrees of a tree. A subtree consists of consecutive positions.
+    """The blocks of the subtrees of a binomial tree. A subtree consists of consecutive positions.
 
-    They may go round the end of the group, from the last position to the first one. Then positions are
+    These positions may go round the end of the group, from the last position to the first. Then they are
     counted on beyond the end.
     """
 
@@ -152,7 +152,7 @@ class _Subtrees:
         self._total = last + count - self._origin
 
     def before(self, position: Column) -> Column:
-        """Return the elements from the block of position 0 to that of `position`."""
+        """Return how many elements lie between the block of position 0 and the block of `position`."""
         lap, at = np.divmod(position, self._n)
         elements: Column = self._blocks.at(at)[0] - self._origin + lap * self._total
         return elements
@@ -163,8 +163,8 @@ class _Subtrees:
         Yields
         ------
         relative, start, count : Column
-            Where the part begins, in elements from the block of position 0 on, going round, and in
-            the array of all blocks; and its elements.
+            The part's first element, counted from the block of position 0 and on beyond the end; its first element
+            in the array of all blocks; its number of elements.
         """
         stop = np.minimum(first + bit, self._end)
         for low, high, lap in (
@@ -178,7 +178,7 @@ class _Subtrees:
 
 
 def gather_scratch(group: Group, root: Column | int, blocks: Blocks) -> int:
-    """Return the elements of scratch that `gather_rounds` needs, for a subtree."""
+    """Return the elements of scratch that `gather_rounds` needs for the largest subtree of a row."""
     tree, subtrees = _BinomialTree(group, root), _Subtrees(group, root, blocks)
     first = root + tree.relative
     stop = np.minimum(first + (tree.relative & -tree.relative), root + group.size)
@@ -224,7 +224,10 @@ def gather_rounds(
 
 
 def backwards(rounds: Rounds) -> Rounds:
-    """Yield `rounds` without folds from the last one on, each with its receives as sends, and so on."""
+    """Yield `rounds` in reverse order. Receives become sends, sends become receives, copies swap source and target.
+
+    The rounds have no folds.
+    """
     for each in reversed(list(rounds)):
         local = tuple(
             Copies(step.rank, step.target, step.source, step.count)
@@ -240,14 +243,14 @@ reduce = REDUCE.in_pieces
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Up the tree. The blocks of a subtree move in one message, whole."""
+    """Return the schedule that gathers up the tree. The blocks of a subtree move in one uncut message."""
     blocks = Listed(call.counts)
     rounds = partial(gather_rounds, group, call.root, blocks, 0, Place(SEND, 0), RECV)
     return Schedule((rounds,), gather_scratch(group, call.root, blocks))
 
 
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Down the tree. The blocks of a subtree move in one message, whole."""
+    """Return the schedule that scatters down the tree. The blocks of a subtree move in one uncut message."""
     blocks = Listed(call.counts)
     gathering = partial(gather_rounds, group, call.root, blocks, 0, Place(RECV, 0), SEND)
     return Schedule((lambda: backwards(gathering()),), gather_scratch(group, call.root, blocks))

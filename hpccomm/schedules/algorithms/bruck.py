@@ -1,7 +1,7 @@
 """Bruck: all-gather and all-to-all in ⌈log2 n⌉ rounds for any n.
 
-In round k each rank sends the blocks that the rank 2^k away still needs, or has to pass on. All-gather
-moves as few bytes as a ring, and suits small and middle blocks. All-to-all moves each block up to
+In round k each rank sends to the rank 2^k away the blocks that it still needs, or has to pass on. All-gather
+moves as few bytes as a ring, and suits small and middle-sized blocks. All-to-all moves each block up to
 ⌈log2 n⌉ times, and suits small blocks. See J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby,
 "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
 
@@ -13,9 +13,9 @@ all_to_all      ⌈log2 n⌉         about ⌈log2 n⌉/2 times its array
 ==============  ===============  ==========================
 
 In all-gather every block is received at its final place, so that no rotation is needed in the end.
-Blocks that cross the end of the result take two messages.
+A run of blocks that goes round the end of the result takes two messages.
 
-`ALGORITHMS` lists it.
+`ALGORITHMS` lists both.
 """
 
 import numpy as np
@@ -42,9 +42,9 @@ from hpccomm.schedules.schedule import (
 
 
 def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
-    """Take the blocks of the rank 1, 2, 4, ... further on, after which a rank has twice as many.
+    """Return the rounds in which each rank gets the blocks of the rank 1, 2, 4, ... further on.
 
-    The blocks must lie one after the other.
+    Each round doubles the number of blocks that a rank has. The blocks must lie one after the other.
     """
     n, at = group.size, group.at
     have = 1
@@ -61,12 +61,12 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
 def _around(
     group: Group, peer: Column, blocks: Blocks, first: Column, number: int
 ) -> tuple[Transfers, Transfers]:
-    """Return the messages with `number` blocks from `first` on, after the last one the first."""
+    """Return the messages with `number` blocks from `first` on, going round from the last block to the first."""
     n, rank = group.size, group.rank
     end = np.minimum(first + number, n)
     over = first + number - end
     some = over > 0
-    # A span has at least one block: a rank whose blocks do not cross the end sends none.
+    # A span has at least one block, so `some` drops the second message of ranks whose blocks do not go round.
     return (
         transfers(rank, peer, RECV, *span(blocks, first, end)),
         transfers(rank, peer, RECV, *span(blocks, 0 * first, np.maximum(over, 1)), some),
@@ -74,14 +74,14 @@ def _around(
 
 
 all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
-"""Gather twice as many blocks in each round. The blocks lie one after the other."""
+"""The build of the all-gather, which does not cut the blocks: they must lie one after the other."""
 
 
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Pass on the blocks for ranks at a distance that has bit k set, in round k.
+    """Return the schedule that passes on, in round k, all blocks that go a distance with bit k set.
 
-    Blocks lie in scratch by the distance that they go. The blocks of a round are packed one behind
-    the other and sent; the received ones take their place.
+    Blocks lie in scratch in the order of the distance that they go. The blocks of a round are packed one behind
+    the other and sent; the received blocks take their places.
     """
     n, at, rank = group.size, group.at, group.rank
     count = call.counts[0]
@@ -91,7 +91,7 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     def channel() -> Rounds:
         yield Round(local=_turn(rank, at, n, count))
         for distance in doublings(n):
-            # Runs of blocks at distances that have the bit; the last one may be cut off.
+            # Runs of blocks whose distance has the bit; the last run may be shorter.
             first = np.arange(distance, n, 2 * distance, dtype=np.int64)
             length = np.minimum(first + distance, n) - first
             behind = np.cumsum(length) - length
@@ -113,7 +113,7 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 def _turn(rank: Column, at: Column, n: int, count: int) -> tuple[Copies, Copies]:
-    """Copy the block for each rank to where that of its distance lies."""
+    """Return the copies that put the block for each rank to the place of the rank's distance."""
     before = Place(SCRATCH, (n - at) * count)
     return (
         copies(rank, Place(SEND, at * count), Place(SCRATCH, 0), (n - at) * count),
@@ -122,7 +122,7 @@ def _turn(rank: Column, at: Column, n: int, count: int) -> tuple[Copies, Copies]
 
 
 def _turn_back(rank: Column, at: Column, n: int, count: int) -> Copies:
-    """Copy the block that came from each distance to where that of its rank lies."""
+    """Return the copies that put the block received from each distance to the place of its rank."""
     distance = np.tile(np.arange(n, dtype=np.int64), len(rank))
     of = (np.repeat(at, n) - distance) % n
     rows = np.repeat(rank, n)

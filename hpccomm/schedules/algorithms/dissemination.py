@@ -9,7 +9,7 @@ collective      rounds           elements sent by a rank
 barrier         ⌈log2 n⌉         none
 ==============  ===============  =======================
 
-`ALGORITHMS` lists it; the hierarchical barrier uses it across nodes.
+`ALGORITHMS` lists it; the barrier of `hierarchical` uses it across nodes.
 """
 
 from hpccomm.contracts.signature import Signature
@@ -18,7 +18,7 @@ from hpccomm.schedules.schedule import Group, Round, Rounds, Schedule, Tuning, s
 
 
 def barrier_rounds(group: Group) -> Rounds:
-    """In round k each rank signals to the one 2^k further on."""
+    """Return the rounds: in round k each rank signals to the rank 2^k further on."""
     n, at = group.size, group.at
     for distance in doublings(n):
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
@@ -26,5 +26,5 @@ def barrier_rounds(group: Group) -> Rounds:
 
 
 def barrier(group: Group, _call: Signature, _tuning: Tuning) -> Schedule:
-    """Return when every rank has called."""
+    """Return the schedule of the barrier: a rank completes it once every rank has begun it."""
     return Schedule((lambda: barrier_rounds(group),))

@@ -1,9 +1,9 @@
-"""Recursive halving and doubling: reduce-scatter to distances n/2, ..., 2, 1, and all-gather back.
+"""Recursive halving and doubling: reduce-scatter over distances n/2, ..., 2, 1, then all-gather over 1, 2, ..., n/2.
 
-In each round of the halving, two ranks share a part of the array. Each sends one half of it to the
-other, and folds the other half, with which it goes on. This moves as few bytes as a ring, in log2 n
-rounds instead of n-1. It suits arrays of middle size, and large arrays on many ranks. See R. Rabenseifner, "Optimization of
-collective reduction operations", 2004.
+In each round of the halving, two ranks share a part of the array. Each sends one half of that part to the
+other, and folds the other half, which is its part in the next round. This moves as few bytes as a ring, in log2 n
+rounds instead of n-1. It suits arrays of middle size, and large arrays on many ranks. See R. Rabenseifner,
+"Optimization of collective reduction operations", 2004.
 
 With n = 2^k:
 
@@ -16,11 +16,11 @@ reduce          2k               at most 3/2 - 1/n of it
 ==============  ===============  =======================
 
 If n is not a power of two, k is log2 of the largest power of two below n (see
-`recursive_doubling`), and there are two more rounds at the beginning: the ranks of a pair exchange
-halves of the array, and then one of them hands over the half that it has folded. At the end it
-receives its block (reduce_scatter) or the array (all_reduce).
+`recursive_doubling`), and there are two more rounds at the beginning. In the first, the ranks of a pair exchange
+halves of the array, and each folds one half. In the second, one rank of the pair, the passive one, hands over the half
+that it has folded. At the end the passive rank receives its block (reduce_scatter) or the array (all_reduce).
 
-`ALGORITHMS` lists it; hierarchical algorithms use its phases.
+`ALGORITHMS` lists the three; `levels` uses the phase of the all-reduce.
 """
 
 import numpy as np
@@ -56,28 +56,28 @@ from hpccomm.schedules.schedule import (
 def halving_rounds(
     core: ActiveRanks, blocks: Blocks, work: Place, slot: Column | int, *, final: bool, source: str
 ) -> Rounds:
-    """Fold `source` over the group until each active rank has the block of its number.
+    """Return the rounds that fold `source` over the group until each active rank has the block of its number.
 
     Parameters
     ----------
     core : ActiveRanks
-        The active ranks of the group, which has more than one.
+        The active ranks of the group, which has more than one rank.
     blocks : Blocks
-        By number, one after the other.
+        The blocks of the active ranks, indexed by number. They lie one after the other.
     work : Place
-        Where folded blocks lie: the first element of the first block, and the others after it. It may
+        The place of the folded blocks: the first element of the first block; the other blocks follow. It may
         be the memory of `source`.
     slot : ndarray of int64 or int
-        Where in scratch half of the array is received.
+        Offset in scratch that receives half of the array.
     final : bool
-        Whether the fold completes the result.
+        Whether the fold completes the result, so that AVG divides.
     source : str
         The buffer that holds each rank's contribution.
     """
     rank, number = core.group.rank, core.number
     shift = work.start - blocks.at(0 * number)[0]
     incoming = Place(SCRATCH, slot)
-    # What has been folded so far, by how much it lies further on than in the source, and whose it is.
+    # Tuples of the buffer of the fold so far, its shift against the source, and the ranks that have it there.
     so_far: list[tuple[str, Column | int, Mask]] = [(source, 0, core.active)]
     if core.extra:
         half = core.size // 2
@@ -163,12 +163,12 @@ def _reduce_scratch(size: int, count: int, segment: int) -> int:
     return count + _half(size, count, segment)
 
 
-# A half of a piece, the longest message, is a segment.
+# The longest message is half of a piece. It is one segment, so a piece has two.
 ALL_REDUCE = Phase(_all_reduce_rounds, _half, segments=lambda _size: 2)
-"""Halve until each has folded a block, then double until all have all."""
+"""The phase that halves until each rank has folded a block, then doubles until all ranks have all blocks."""
 
 REDUCE = Phase(_reduce_rounds, _reduce_scratch, segments=lambda _size: 2)
-"""Halve until each has folded a block, then collect the blocks along a binomial tree."""
+"""The phase that halves until each rank has folded a block, then collects the blocks along a binomial tree."""
 
 
 all_reduce = ALL_REDUCE.in_pieces
@@ -176,10 +176,9 @@ reduce = REDUCE.in_pieces
 
 
 def reduce_scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Halve the whole array, uncut: halves of its pieces would not lie one after the other.
+    """Return the schedule that halves the whole array, uncut: the halves of pieces would not lie one after the other.
 
-    Scratch holds what has been folded so far, and the half that is received: of uneven blocks it may
-    be all.
+    Scratch holds the fold so far and the received half. If blocks are uneven, that half may have all elements.
     """
     n, at, rank = group.size, group.at, group.rank
     blocks, total = Listed(call.counts), sum(call.counts)

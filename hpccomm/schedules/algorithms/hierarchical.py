@@ -1,7 +1,7 @@
-"""Two levels: rings within the nodes, and across them what loads all links evenly.
+"""Two levels: rings within the nodes, and across the nodes algorithms that load all links evenly.
 
-The network between nodes is slower than the links within them. Here an element crosses it only as often
-as the algorithm across the nodes requires for one rank a node. Each rank of a node has a slice of the
+The network between nodes is slower than the links within them. Here an element crosses the network only as often
+as the algorithm across the nodes would move it with one rank on each node. Each rank of a node has a slice of the
 array. The ranks with the same slice work together across the nodes, so that all network ports of a node
 are busy. See
 A. R. Mamidala, R. Kumar, D. De, D. K. Panda, "MPI collectives on modern multicore clusters:
@@ -21,25 +21,26 @@ all_to_all      one block for each rank   L blocks a node
 barrier         all signal the first      dissemination          the first signals all
 ==============  ========================  =====================  =========================
 
-In all_to_all each rank exchanges with every other rank. Their order is such that a node communicates
-with few other nodes at a time, and all of its ranks with the same ones.
+In all_to_all each rank exchanges with every other rank. The order of these exchanges is such that all ranks of a node
+communicate with the same few nodes at a time.
 
 Rounds and elements are the sums over the phases, on L ranks and on N ranks with 1/L of the array. The
 array is cut into pieces, so that the phase across nodes of one piece overlaps the other phases of
 another.
 
 If nodes differ in size, the number of slices is the smallest node's number of ranks. The other
-ranks of a larger node take part only within it. If the smallest node has one rank, there is one slice:
+ranks of a larger node take part only within their node. If the smallest node has one rank, there is one slice:
 the first rank of a node has the whole array, and chains move it within the node.
 
-Across the nodes, all_reduce halves and doubles among a power of two of nodes and for short arrays, and
-otherwise goes round a ring. All_gather and reduce_scatter use a ring, broadcast and reduce double trees.
+Across the nodes, all_reduce halves and doubles if the number of nodes is a power of two, or the array is short;
+otherwise it goes round a ring. All_gather and reduce_scatter use a ring, broadcast and reduce double trees.
 
-Within the nodes data moves by messages (``ByMessages``), or in memory where the ranks of a node reach each
-other's arrays (``InMemory``). There each owner reads its slice of the arrays on its node, or the blocks that it
+The owner of a slice or block is the rank of a node that works on it across the nodes. Within the nodes data moves by
+messages (``ByMessages``), or in memory if the ranks of a node reach each
+other's arrays (``InMemory``). In memory each owner reads its slice of the arrays on its node, or the blocks that it
 passes on. It works across the nodes, and then writes the result to the arrays on its node. The messages
-across nodes are the same, in the same order, so each node may use either form. That matters because only a
-node itself knows whether its ranks reach each other's arrays.
+across nodes are the same in both forms, in the same order, so each node may use either form. That matters because
+only a node itself knows whether its ranks reach each other's arrays.
 
 With N nodes of L ranks, a rank touches in memory, with S for the array and B for a block:
 
@@ -54,11 +55,11 @@ reduce_scatter  N blocks of L arrays         reduce_scatter of N B
 all_to_all      L - 1 blocks                 (N-1) L blocks
 ==============  ===========================  =======================  ======================
 
-Within a node, only the owner of an element reads and writes it, and it reads before it writes. So only
-the beginning and the end of a call need a barrier. Pieces of an array follow each other in a channel,
-and while the messages of one piece are under way, another piece is folded. This holds in place too.
+Within a node, only the owner of an element accesses the element in other ranks' arrays, and it reads before it writes.
+So only the beginning and the end of a call need a barrier. Pieces of an array follow each other in a channel,
+and while the messages of one piece are under way, another piece is folded. All of this holds in place too.
 
-`ALGORITHMS` lists them.
+`ALGORITHMS` lists these algorithms.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -117,7 +118,9 @@ class ByMessages:
     Attributes
     ----------
     levels : Levels
-        The ranks.
+        The ranks in two levels.
+    node : None
+        The all-to-all within a node is by messages.
     """
 
     levels: Levels
@@ -125,11 +128,15 @@ class ByMessages:
 
     @property
     def packed(self) -> bool:
-        """Whether folded slices may lie anywhere in scratch; else they lie at their own places."""
+        """Whether folded slices may lie anywhere in scratch; else they lie at their offsets in the array."""
         return self.levels.scattering is not None
 
     def fold(self, piece: Range, buffer: str, work: int, lying: int | None = None) -> Rounds:
-        """Fold the `SEND` of each node. Each owner gets its slice in `buffer`, at its place or at `lying`."""
+        """Return the rounds that fold the `SEND` of each node's ranks.
+
+        Each owner gets its slice in `buffer`, at the slice's offset in the array, or at `lying`. Scratch from `work`
+        on is used.
+        """
         levels, scattering = self.levels, self.levels.scattering
         slices, final = levels.cut(piece), levels.num_nodes == 1
 
@@ -152,9 +159,9 @@ class ByMessages:
         return levels.scattering.scratch(levels.largest, levels.slice(count))
 
     def spread(self, piece: Range, root: int = -1) -> Rounds:
-        """Hand the owners' slices of `RECV` to all of their node.
+        """Return the rounds in which the owners hand their slices of `RECV` to all ranks of their node.
 
-        On the node of `root`, it broadcasts the whole array, which is only read.
+        On the node of `root`, the root broadcasts its whole array instead, and only reads it.
         """
         levels, scattering = self.levels, self.levels.scattering
         slices = levels.cut(piece)
@@ -175,7 +182,7 @@ class ByMessages:
         )
 
     def from_root(self, slices: Blocks, root: int) -> Rounds:
-        """Send each rank of the root's node its slice of the root's `RECV`."""
+        """Return the rounds that send each rank of the root's node its slice of the root's `RECV`."""
         home, at = self.levels.of(root)
 
         def scatter(node: Group) -> Rounds:
@@ -184,7 +191,7 @@ class ByMessages:
         return self.levels.each_node(scatter, only=home)
 
     def to_root(self, slices: Blocks, root: int, lying: int | None) -> Rounds:
-        """Collect the slices of the root's node, which lie in scratch, in its `RECV`."""
+        """Return the rounds that collect the slices of the root's node, which lie in scratch, in the root's `RECV`."""
         home, at = self.levels.of(root)
 
         def collect(node: Group) -> Rounds:
@@ -194,14 +201,14 @@ class ByMessages:
         return self.levels.each_node(collect, only=home)
 
     def collect(self, laps: list[Lap], blocks: Blocks, whole: Blocks) -> Rounds:
-        """Copy each rank's block to its own `RECV`, and send it to the block's owner.
+        """Return the rounds that copy each rank's block to its own `RECV`, and send it to the block's owner.
 
         Parameters
         ----------
         laps : list of Lap
             The pieces of the blocks.
         blocks, whole : Blocks
-            By rank: the pieces of the blocks, and the blocks.
+            The pieces of the blocks, and the whole blocks, indexed by rank.
         """
         rank = self.levels.rank
         start, count = blocks.at(rank)
@@ -210,7 +217,7 @@ class ByMessages:
         yield from self.to_owners(laps, blocks)
 
     def to_owners(self, laps: list[Lap], blocks: Blocks) -> Rounds:
-        """Send each rank's block of `RECV` to its owner."""
+        """Return the round that sends each rank's block of `RECV` to the block's owner."""
         levels, owners = self.levels, self.levels.slices
         owner, further = self._owner()
         own = transfers(levels.rank, owner, RECV, *blocks.at(levels.rank), further)
@@ -221,7 +228,7 @@ class ByMessages:
         yield Round(receives=theirs, sends=(own,))
 
     def hand_out(self, laps: list[Lap], blocks: Blocks) -> Rounds:
-        """Send the owners' blocks of `RECV`, of all nodes, to all ranks of the node.
+        """Return the rounds that send the blocks of all nodes from `RECV` of their owners to all ranks of each node.
 
         The blocks must lie one after the other if one rank of a node handles the whole array.
         """
@@ -237,7 +244,17 @@ class ByMessages:
         )
 
     def fold_blocks(self, laps: list[Lap], lying: list[Lap], work: int, total: int) -> Rounds:
-        """Fold what each node contributes to the blocks, into scratch of their owners."""
+        """Return the rounds that fold each node's contributions to all blocks, into scratch of the owners.
+
+        Parameters
+        ----------
+        laps, lying : list of Lap
+            The blocks in `SEND`, and their places in scratch.
+        work : int
+            First element of scratch that the fold may use.
+        total : int
+            Elements of the whole array.
+        """
         levels, scattering = self.levels, self.levels.scattering
         final, nodes = levels.num_nodes == 1, levels.num_nodes
         if scattering is None:
@@ -263,14 +280,14 @@ class ByMessages:
         return every * levels.scattering.scratch(levels.largest, largest)
 
     def distribute(self, lying: list[Lap], blocks: Blocks, whole: Blocks) -> Rounds:
-        """Send each rank its block, which its owner has in scratch.
+        """Return the round that sends each rank its block from scratch of the block's owner.
 
         Parameters
         ----------
         lying : list of Lap
-            Where the blocks lie in scratch.
+            The places of the blocks in scratch.
         blocks, whole : Blocks
-            By rank: the pieces of the blocks, and the blocks.
+            The pieces of the blocks, and the whole blocks, indexed by rank.
         """
         levels, owners = self.levels, self.levels.slices
         owner, further = self._owner()
@@ -286,7 +303,7 @@ class ByMessages:
         yield Round(receives=(into,), sends=sends, local=(keep,))
 
     def _owner(self) -> tuple[Column, Mask]:
-        """Return the rank that owns each rank's block, and whether that is another one."""
+        """Return the owner of each rank's block, and whether the owner is another rank."""
         levels, place = self.levels, self.levels.place
         local = place.local[levels.rank]
         owner = place.rank(place.node[levels.rank], local % levels.owners)
@@ -300,10 +317,14 @@ Steps = Iterator[LocalStep]
 class InMemory:
     """Moves data within the nodes in memory: each owner reads and writes the arrays of its peers.
 
+    The methods do the same as those of `ByMessages`.
+
     Attributes
     ----------
     levels : Levels
-        The ranks.
+        The ranks in two levels.
+    packed : bool
+        Folded slices may lie anywhere in scratch.
     """
 
     levels: Levels
@@ -315,7 +336,10 @@ class InMemory:
         return self.levels.place.node
 
     def fold(self, piece: Range, buffer: str, _work: int, lying: int | None = None) -> Rounds:
-        """Fold each slice of a node into `buffer` of its owner, at the slice's own place or at `lying`."""
+        """Return the round in which each owner folds its slice of the node's arrays into its `buffer`.
+
+        The folded slice lies at the slice's offset in the array, or at `lying`.
+        """
         slices = self.levels.cut(piece)
 
         def steps(node: Group) -> Steps:
@@ -330,7 +354,7 @@ class InMemory:
         return 0
 
     def spread(self, piece: Range, root: int = -1) -> Rounds:
-        """Write each owner's slice of `RECV` to the others of its node; not to `root`."""
+        """Return the round in which each owner writes its slice of `RECV` to the other ranks of its node but `root`."""
         slices = self.levels.cut(piece)
 
         def steps(node: Group) -> Steps:
@@ -339,7 +363,7 @@ class InMemory:
         return self._on_nodes(steps)
 
     def from_root(self, slices: Blocks, root: int) -> Rounds:
-        """Read the slices of the root's `RECV`, on its node."""
+        """Return the round in which the other ranks of the root's node read their slices of the root's `RECV`."""
         rank, place = self.levels.rank, self.levels.place
         start, count = slices.at(place.local[rank])
         home = (place.node[rank] == place.node[root]) & (rank != root)
@@ -347,7 +371,7 @@ class InMemory:
         yield Round(local=(copies(rank, source, Place(RECV, start), count, home),))
 
     def to_root(self, slices: Blocks, root: int, lying: int | None) -> Rounds:
-        """Write the slices, which lie in scratch on the root's node, to its `RECV`."""
+        """Return the round in which ranks of the root's node write their slices from scratch to the root's `RECV`."""
         rank, place = self.levels.rank, self.levels.place
         start, count = slices.at(place.local[rank])
         home = place.node[rank] == place.node[root]
@@ -356,14 +380,14 @@ class InMemory:
         yield Round(local=(copies(rank, source, target, count, home),))
 
     def collect(self, laps: list[Lap], blocks: Blocks, whole: Blocks) -> Rounds:
-        """Copy each rank's block to its own `RECV`, and to that of the block's owner.
+        """Return the round that copies each rank's block to its own `RECV`, and to the `RECV` of the block's owner.
 
         Parameters
         ----------
         laps : list of Lap
             The pieces of the blocks.
         blocks, whole : Blocks
-            By rank: the pieces of the blocks, and the blocks.
+            The pieces of the blocks, and the whole blocks, indexed by rank.
         """
         rank, owners = self.levels.rank, self.levels.slices
         start, count = blocks.at(rank)
@@ -376,9 +400,9 @@ class InMemory:
         yield Round(local=tuple(steps))
 
     def hand_out(self, laps: list[Lap], _blocks: Blocks) -> Rounds:
-        """Write the blocks that each owner got from all nodes to the other ranks of its node.
+        """Return the round in which each owner writes its blocks, of all nodes, to the other ranks of its node.
 
-        A rank already has its own block.
+        A rank already has its own block, so that is not written.
         """
         levels = self.levels
 
@@ -390,7 +414,7 @@ class InMemory:
         return self._on_nodes(steps)
 
     def fold_blocks(self, laps: list[Lap], lying: list[Lap], _work: int, _total: int) -> Rounds:
-        """Fold, in scratch of each owner, what its node contributes to its blocks on all nodes."""
+        """Return the round in which owners fold their node's contributions to all their blocks into scratch."""
         levels = self.levels
 
         def steps(node: Group) -> Steps:
@@ -407,14 +431,14 @@ class InMemory:
         return 0
 
     def distribute(self, lying: list[Lap], blocks: Blocks, whole: Blocks) -> Rounds:
-        """Write each rank's block, which its owner has in scratch, to its `RECV`.
+        """Return the round in which each owner writes the blocks in its scratch to the `RECV` of their ranks.
 
         Parameters
         ----------
         lying : list of Lap
-            Where the blocks lie in scratch.
+            The places of the blocks in scratch.
         blocks, whole : Blocks
-            By rank: the pieces of the blocks, and the blocks.
+            The pieces of the blocks, and the whole blocks, indexed by rank.
         """
         steps = []
         for lap in lying:
@@ -425,7 +449,7 @@ class InMemory:
         yield Round(local=tuple(steps))
 
     def guarded(self, schedule: Schedule) -> Schedule:
-        """Add a barrier of each node before each channel and after it.
+        """Return the schedule with a barrier of each node before and after each channel.
 
         A peer's array may be accessed only while the peer takes part in the call.
         """
@@ -443,28 +467,28 @@ class InMemory:
         return replace(schedule, channels=tuple(map(guarded, schedule.channels)))
 
     def _on_nodes(self, steps: Callable[[Group], Steps]) -> Rounds:
-        """Yield the round with the steps of the ranks of nodes of each size."""
+        """Yield one round with the steps of all ranks; ``steps`` makes them for the nodes of each size."""
         place = self.levels.place
         nodes = place.nodes(self.levels.rank, place.sizes > 0)
         yield Round(local=tuple(step for node in nodes for step in steps(node)))
 
 
 Within = ByMessages | InMemory
-"""How data moves within the nodes."""
+"""The way in which data moves within the nodes."""
 
 
 def messages(collective: str) -> Build:
-    """Return the build of a collective by messages."""
+    """Return the `Build` of a collective that uses messages within the nodes."""
     compose = _COMPOSED[collective]
     return lambda group, call, tuning: compose(ByMessages(Levels(group, tuning)), call, tuning)
 
 
 def direct(collective: str) -> Build:
-    """Return the build of a collective with memory within the nodes.
+    """Return the `Build` of a collective that uses memory within the nodes.
 
-    On one node it is that of `hpccomm.schedules.algorithms.shm`. With one rank a node it is that by
-    messages. Where each rank has blocks of its own it is so too: a rank does not know where its
-    peers' blocks lie.
+    On one node it builds the schedule of `hpccomm.schedules.algorithms.shm`. With one rank on each node it builds
+    the schedule by messages. It does so too for uneven calls, where each rank gives its own counts: a rank does not
+    know where its peers' blocks lie.
     """
     compose, by_messages = _COMPOSED[collective], messages(collective)
     on_one_node: Build = getattr(shm, collective)
@@ -482,7 +506,7 @@ def direct(collective: str) -> Build:
 
 
 def ordered_all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold in rank order, each rank a block, and gather the blocks in two levels."""
+    """Return the schedule in which each rank folds a block in rank order, and two levels gather the blocks."""
     within = ByMessages(Levels(group, tuning))
 
     def gather(_group: Group, blocks: Blocks) -> Rounds:
@@ -494,7 +518,7 @@ def ordered_all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedul
 
 
 def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold within the nodes, each slice across them, and hand the slices out within them."""
+    """Return the schedule that folds within the nodes, folds each slice across the nodes, and spreads within them."""
     levels = within.levels
     across, pieces = BALANCED, levels.pieces(call.counts[0])
     folds = levels.largest > 1 or levels.num_nodes == 1
@@ -513,9 +537,9 @@ def _all_reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold within the nodes, each slice across them to the root's node, then to the root.
+    """Return the schedule that folds within the nodes, folds each slice to the root's node, and collects at the root.
 
-    Until then a slice lies in scratch; if it cannot lie anywhere, then at its own place.
+    Before the last step, a slice lies in scratch; if slices cannot lie anywhere, at its offset in the array.
     """
     levels, total = within.levels, call.counts[0]
     across, pieces = tree.REDUCE, levels.pieces(total)
@@ -538,7 +562,7 @@ def _reduce(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def _broadcast(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Cut slices on the root's node, broadcast each one across the nodes, hand them out within them."""
+    """Return the schedule that scatters slices on the root's node, broadcasts each across nodes, and spreads them."""
     levels, root = within.levels, call.root
     home, _ = levels.of(root)
 
@@ -553,7 +577,7 @@ def _broadcast(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Collect the blocks of a node at their owners, gather each one across the nodes, and within them."""
+    """Return the schedule that collects a node's blocks at their owners, gathers across the nodes, then within them."""
     whole = Listed(call.counts)
 
     def run(piece: Blocks, _slot: int) -> Rounds:
@@ -565,16 +589,16 @@ def _all_gather(within: Within, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def _gathered(within: Within, laps: list[Lap], blocks: Blocks) -> Rounds:
-    """Gather the owners' blocks of `RECV` across the nodes, and then within them."""
+    """Return the rounds that gather the owners' blocks of `RECV` across the nodes, and then within them."""
     yield from gathered_across(within.levels, laps)
     yield from within.hand_out(laps, blocks)
 
 
 def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Fold each block within the nodes, and then across them.
+    """Return the schedule that folds each block within the nodes, and then across them.
 
     The blocks that a node has folded lie in scratch, one after the other. If one rank of a node
-    handles the whole array, they lie at their own places.
+    handles the whole array, they lie at their offsets in the array.
     """
     levels, whole, total = within.levels, Listed(call.counts), sum(call.counts)
     pieces = levels.clipped(whole)
@@ -596,12 +620,12 @@ def _reduce_scatter(within: Within, call: Signature, tuning: Tuning) -> Schedule
 
 
 def _all_to_all(within: Within, call: Signature, tuning: Tuning) -> Schedule:
-    """Exchange with one rank after the other, so that each node exchanges with one at a time."""
+    """Return the schedule of pairwise exchanges in an order in which a node meets few other nodes at a time."""
     return pairwise.all_to_all(within.levels.interleaved(), call, tuning, within.node)
 
 
 def _barrier(within: Within, _call: Signature, _tuning: Tuning) -> Schedule:
-    """Signal to the first rank of the node, then across nodes, then back to all of the node."""
+    """Return the schedule of signals to the first rank of each node, then across the nodes, then back to all ranks."""
     levels = within.levels
 
     def channel() -> Rounds:

@@ -1,14 +1,15 @@
 """Ranks in two levels: the ranks of one node, and the ranks at the same place of all nodes.
 
-The hierarchical algorithms group ranks by it. Across nodes they use an all-reduce that loads all links evenly, with as
-few bytes as possible: among a power of two of ranks, and for short arrays, it halves and doubles; else it goes round a
-ring.
+`hierarchical` groups ranks by it. A rank's place is its position among the ranks of its node. Across nodes the
+all-reduce loads all links evenly, with as few bytes as possible. It halves and doubles if the number of nodes is a
+power of two, or the array is short; else it goes round a ring.
 
-All-gather and reduce-scatter are on the blocks of ranks. The owners of a node share the blocks of all its ranks. With k
-owners, an owner has its own block and the blocks of the ranks k, 2k, ... places further on. Each of these blocks is one
-lap. In a lap each owner has at most one block of its node. The owners at the same place of all nodes gather or fold these
-blocks among themselves, so that each node has each block of the lap on one owner. Before or after that, the ranks of each
-node fold or gather the blocks of the lap.
+All-gather and reduce-scatter work on the blocks of ranks. The owners of a node, its first ranks, share the blocks of
+all its ranks. With k owners, an owner has its own block and the blocks of the ranks k, 2k, ... places further on. The
+first block of each owner is in lap 0, the second in lap 1, and so on: in a lap each owner has at most one block of its
+node. The owners at the same place of all nodes gather or fold these blocks among themselves, so that each node has
+each block of the lap on one owner. After a gather across nodes, the ranks of each node gather the blocks of the lap;
+before a fold across nodes, they fold them.
 """
 
 from collections.abc import Callable
@@ -44,22 +45,22 @@ from hpccomm.schedules.schedule import (
 from hpccomm.topology import Topology
 
 SHORT = 4096
-"""Elements a rank below which latency costs more than bandwidth."""
+"""Elements per rank below which latency costs more than bandwidth."""
 
 
 def halves_evenly(size: int, count: Column | int) -> bool:
-    """Whether halving and doubling moves as few bytes as a ring, or the array is short."""
+    """Return whether halving and doubling moves as few bytes as a ring among `size` ranks, or the array is short."""
     return size & (size - 1) == 0 or int(np.max(count, initial=0)) < SHORT * size
 
 
 def _rounds(piece: PhasePiece) -> Rounds:
-    """Halve and double, or go round a ring."""
+    """Return the rounds that halve and double, or go round a ring."""
     evenly = halves_evenly(piece.group.size, piece.count)
     return halving_doubling.ALL_REDUCE(piece) if evenly else ring.ALL_REDUCE(piece)
 
 
 def _scratch(size: int, count: int, segment: int) -> int:
-    """Return the elements of scratch that `_rounds` takes, of `count` and of fewer."""
+    """Return the elements of scratch that `_rounds` takes for `count` elements or fewer."""
     halving, around = halving_doubling.ALL_REDUCE.scratch, ring.ALL_REDUCE.scratch
     if size & (size - 1) == 0:
         return halving(size, count, segment)
@@ -68,12 +69,12 @@ def _scratch(size: int, count: int, segment: int) -> int:
 
 
 def span(size: int) -> int:
-    """Return how many segments an array must have so that latency costs little among `size` ranks."""
+    """Return the least number of segments of an array with which latency costs little among `size` ranks."""
     return max(2, (size - 1).bit_length()) if size & (size - 1) == 0 else size
 
 
 BALANCED = Phase(_rounds, _scratch)
-"""Halving and doubling among a power of two of ranks and for short arrays, else a ring."""
+"""The all-reduce across nodes: halving and doubling for a power of two of ranks and for short arrays, else a ring."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +84,11 @@ class Placement:
     Attributes
     ----------
     node : Column
-        For each rank, its node.
+        The node of each rank.
     local : Column
-        For each rank, its place among the ranks of its node, by rank.
+        The place of each rank: its position among the ranks of its node, in rank order.
     sizes : Column
-        For each node, how many ranks it has.
+        The number of ranks of each node.
     """
 
     node: Column
@@ -97,19 +98,19 @@ class Placement:
     _first: Column
 
     def rank(self, node: Column, local: Column | int) -> Column:
-        """Return the rank at a place of a node that has such a place."""
+        """Return the rank at place `local` of a node; the node must have such a place."""
         ranks: Column = self._ranks[self._first[node] + local]
         return ranks
 
     def nodes(self, rank: Column, wanted: Mask) -> tuple[Group, ...]:
-        """Return nodes as groups, by size.
+        """Return nodes as groups; all nodes of one size form one `Group`.
 
         Parameters
         ----------
         rank : Column
             The ranks whose program is wanted.
         wanted : ndarray of bool
-            Which nodes to return.
+            Whether to include each node.
         """
         groups = []
         for size in np.unique(self.sizes[wanted]).tolist():
@@ -122,7 +123,7 @@ class Placement:
         return tuple(groups)
 
     def across(self, rank: Column, members: Column) -> Group:
-        """Return those in `rank` that are in one of the groups with a member on each node.
+        """Return groups that have a member on each node, with rows for their ranks among `rank`.
 
         Parameters
         ----------
@@ -150,14 +151,14 @@ def placement(topology: Topology) -> Placement:
 
 
 def table_blocks(start: Column, count: Column, which: Column | int, largest: int) -> Blocks:
-    """Return blocks that lie anywhere.
+    """Return blocks at any places, given by tables.
 
     Parameters
     ----------
     start, count : ndarray of int64, shape (tables, positions)
-        Where each block lies.
+        First element and count of each block.
     which : Column or int
-        For each row its table.
+        The table of each row.
     largest : int
         Elements of the largest block.
     """
@@ -165,14 +166,14 @@ def table_blocks(start: Column, count: Column, which: Column | int, largest: int
 
 
 class Levels:
-    """The two levels of the ranks whose program is wanted, and what runs in each of them.
+    """The two levels of the ranks, with methods that run phases in each level.
 
     Parameters
     ----------
     group : Group
-        All ranks, or some of them.
+        All ranks, with rows for some or all of them.
     tuning : Tuning
-        Its topology says where they are; None is one node.
+        Its topology has the node of each rank; None is one node.
 
     Attributes
     ----------
@@ -181,22 +182,21 @@ class Levels:
     segment : int
         Elements to move at a time.
     place : Placement
-        Where all are.
+        The node and place of all ranks.
     num_nodes : int
         Number of nodes.
     largest : int
         Ranks of the largest node.
     owners : int
-        How many ranks of each node, the first ones, have a part: one for each rank of the smallest
-        node.
+        The number of owners of each node, which are its first ranks: as many as the smallest node has ranks.
     num_laps : int
-        How many blocks an owner has at most, if the owners share the blocks of their node's ranks.
+        Most blocks of an owner, if the owners share the blocks of their node's ranks.
     scattering : Scattering or None
-        How the ranks of a node share the array out; None where one of them has all of it.
+        The phases by which the ranks of a node share the array; None if one rank has the whole array.
     slices : Group
-        The owners, those at the same place of their nodes together.
+        The owners; those at the same place of their nodes form a group.
     which : Column
-        For each owner its place.
+        The place of each owner.
     """
 
     def __init__(self, group: Group, tuning: Tuning) -> None:
@@ -222,10 +222,10 @@ class Levels:
         return self.place.across(self.rank, self.place.rank(nodes, locals_))
 
     def interleaved(self) -> Group:
-        """Return the ranks by place, and of one place by node.
+        """Return the group of all ranks ordered by place, and within a place by node.
 
-        Where nodes have one size, ranks at one distance are on one node, or on nodes at one distance:
-        each node then exchanges with one other one at a time.
+        If all nodes have the same size, ranks at one distance are on one node, or on nodes at one distance:
+        each node then exchanges with one other node at a time.
         """
         place = self.place
         order = np.lexsort((place.node, place.local)).astype(np.int64)
@@ -239,7 +239,7 @@ class Levels:
         return int(self.place.node[rank]), int(self.place.local[rank])
 
     def pieces(self, count: int) -> list[Range]:
-        """Cut the array so that each slice of a piece keeps the links busy."""
+        """Cut the array of `count` elements into pieces so large that each slice of a piece keeps the links busy."""
         least = span(self.num_nodes)
         if self.owners == 1:
             least = max(least, self.largest)
@@ -255,16 +255,16 @@ class Levels:
         return -(-count // self.owners)
 
     def cut(self, piece: Range) -> Blocks:
-        """Cut a piece into the slices of a node's ranks, by their place; some are empty."""
+        """Cut a piece into the slices of a node's ranks, indexed by place; ranks that are not owners get empty ones."""
         some = even(piece.count, self.owners)
         return Listed((*some, *(0,) * (self.largest - self.owners)), piece.start)
 
     def each_node(
         self, phase: Callable[[Group], Rounds], *, only: int = -1, but: int = -1
     ) -> Rounds:
-        """Run `phase` on all nodes at the same time; on the node `only`, or on all but one.
+        """Return the rounds of `phase` on all nodes at the same time; only on the node `only`, or on all but `but`.
 
-        This also holds for nodes without a wanted program: all programs have the same rounds.
+        They include nodes without a wanted program, so that all programs have the same number of rounds.
         """
         nodes = np.arange(self.num_nodes, dtype=np.int64)
         wanted = nodes != but if only < 0 else nodes == only
@@ -281,21 +281,21 @@ class Levels:
         target: str = RECV,
         lying: int | None = None,
     ) -> Rounds:
-        """Run `phase` across the nodes on the owners of each slice; not on one node alone.
+        """Return the rounds of `phase` across the nodes, on the owners of each slice. There are none for a single node.
 
-        It is called with one count at a time, so that its use of scratch does not depend on whose program
-        is wanted.
+        The phase runs on the slices of one count at a time, so that its use of scratch does not depend on the ranks
+        whose program is wanted.
 
         Parameters
         ----------
         phase : Phase
-            What runs.
+            The phase to run.
         slices : Blocks
-            By place.
+            The slices, indexed by place.
         slot, root, source, target
-            As of a `PhasePiece`; the root is a node.
+            As in `PhasePiece`; the root is a node.
         lying : int or None
-            The place of every slice; None if each one lies at its own place.
+            First element of every slice in the buffers; None if each slice lies at its offset in the array.
         """
         if self.num_nodes == 1:
             return iter(())
@@ -326,11 +326,11 @@ class Lap:
     Attributes
     ----------
     number : int
-        The lap.
+        The number of the lap, from 0.
     rank : ndarray of int64, shape (places, nodes)
-        The rank of each block, by its owner's place on the node.
+        The rank of each block, indexed by the place of the block's owner and by node.
     start, count : ndarray of int64, shape (places, nodes)
-        Its place; the count is 0 for a missing block, and at places without an owner.
+        First element and count of each block; the count is 0 for a missing block, and at places without an owner.
     largest : int
         Elements of the largest of all blocks.
     """
@@ -342,27 +342,27 @@ class Lap:
     largest: int
 
     def packed(self, slot: int) -> "Lap":
-        """Return the lap with its blocks in scratch: all laps' blocks from `slot` on, by node."""
+        """Return the lap with its blocks in scratch: from `slot` on lie those of lap 0, by node, then of lap 1, ..."""
         nodes = self.start.shape[1]
         number = self.number * nodes + np.arange(nodes, dtype=np.int64)
         return replace(self, start=np.broadcast_to(slot + number * self.largest, self.start.shape))
 
     def own(self, levels: Levels) -> tuple[Column, Column, Column]:
-        """Return, for each owner, the rank whose block it has, where that lies, and its count."""
+        """Return, for each owner, the rank of its block, and the block's first element and count."""
         own = levels.which, levels.slices.at
         return self.rank[own], self.start[own], self.count[own]
 
     def across(self, levels: Levels) -> Blocks:
-        """Return the blocks of each owner's group, by node."""
+        """Return the blocks of each owner's group, indexed by node."""
         return table_blocks(self.start, self.count, levels.which, self.largest)
 
     def of_node(self, node: int) -> Blocks:
-        """Return the blocks of a node, by owner."""
+        """Return the blocks of a node, indexed by the owner's place."""
         return table_blocks(self.start.T, self.count.T, node, self.largest)
 
 
 def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
-    """Return the laps that hold the blocks of all ranks, where they lie."""
+    """Return the laps of the blocks of all ranks; `blocks` has the places, indexed by rank."""
     place, owners = levels.place, levels.owners
     nodes = np.arange(levels.num_nodes, dtype=np.int64)
     at = np.arange(levels.largest, dtype=np.int64)[:, None]
@@ -377,24 +377,24 @@ def laps_of(levels: Levels, blocks: Blocks) -> list[Lap]:
 
 
 def gathered_across(levels: Levels, laps: list[Lap]) -> Rounds:
-    """Send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
+    """Return the rounds that send the owners' blocks of `RECV` to the owners at the same place of all nodes."""
     across = (lap.across(levels) for lap in laps)
     return side_by_side(*(ring.all_gather_rounds(levels.slices, blocks) for blocks in across))
 
 
 def folded_across(levels: Levels, lying: list[Lap], source: str, work: int) -> Rounds:
-    """Fold across nodes the blocks that nodes have folded in `source`, into scratch of their owners.
+    """Return the rounds that fold blocks across the nodes, into scratch of each block's owner.
 
     Parameters
     ----------
     levels : Levels
-        The ranks.
+        The ranks in two levels.
     lying : list of Lap
-        Where the blocks lie, in `source` and in scratch.
+        The places of the blocks, which are the same in `source` and in scratch.
     source : str
-        The buffer.
+        The buffer with the blocks that each node has folded.
     work : int
-        Where in scratch `across_scratch` elements begin.
+        Offset in scratch of the `across_scratch` elements that the fold uses.
     """
 
     def fold(lap: Lap) -> Rounds:

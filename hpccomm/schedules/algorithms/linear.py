@@ -1,8 +1,8 @@
 """Linear algorithms: each rank sends to every other rank directly, all at once.
 
 There is one round, so no message waits for another. But a rank has n-1 messages, and reductions need n
-times the memory. They suit few ranks or small arrays. There is nothing to cite: this is how the
-collectives are defined.
+times the memory. These algorithms suit few ranks or small arrays. There is no source to cite: they follow
+the definitions of the collectives.
 
 ===================  ===============  ============================
 collective           rounds           elements sent by a rank
@@ -15,7 +15,7 @@ gather               1                its block; the root none
 scatter              1                the root (n-1)/n of its array
 ===================  ===============  ============================
 
-`ALGORITHMS` lists it; hierarchical algorithms use it within nodes.
+`ALGORITHMS` lists them; `hierarchical` uses them within nodes, and `pairwise` uses `gather_rounds`.
 """
 
 from collections.abc import Callable
@@ -45,12 +45,12 @@ from hpccomm.schedules.schedule import (
 
 
 def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]:
-    """Pair each rank of `group`, or those in `where`, with each other position of its group.
+    """Pair each row of `group`, or each in `where`, with every other position of its group.
 
     Returns
     -------
     Group
-        n-1 rows for each rank.
+        The group with n-1 rows for each rank.
     ndarray of int64
         The other position in each row. Each rank begins with its right neighbor, so that not all
         ranks begin with rank 0.
@@ -64,7 +64,7 @@ def with_others(group: Group, where: Mask | None = None) -> tuple[Group, Column]
 
 
 def signal_rounds(group: Group) -> Rounds:
-    """Every other rank signals to the first."""
+    """Return the round in which every other rank signals to the first."""
     firsts, others = with_others(group, group.at == 0)
     yield Round(
         receives=(signals(firsts.rank, firsts.peer(others)),),
@@ -75,12 +75,12 @@ def signal_rounds(group: Group) -> Rounds:
 def gather_rounds(
     group: Group, root: Column | int, blocks: Blocks, _slot: int, source: Place, target: str
 ) -> Rounds:
-    """Collect the own block of each rank, from `source`, in the root's buffer `target`."""
+    """Return the round that collects each rank's own block, from `source`, in the root's buffer `target`."""
     n, at, rank = group.size, group.at, group.rank
     is_root = at == root
     start, count = blocks.at(at)
     receives = []
-    # Blocks answer for the rows of the group, so that each other position is a table.
+    # `Blocks.at` takes one position for each row of the group, so each distance gets its own table.
     for step in range(1, n):
         of = (at + step) % n
         receives.append(transfers(rank, group.peer(of), target, *blocks.at(of), is_root))
@@ -93,7 +93,7 @@ def gather_rounds(
 
 
 def scattered(group: Group, root: int, blocks: Blocks, source: str, target: Place) -> Round:
-    """Send each other rank its block of the root's buffer `source`, to `target`."""
+    """Return the round that sends each other rank its block of the root's buffer `source`, to `target`."""
     is_root = group.at == root
     roots, others = with_others(group, is_root)
     sender = group.peer(np.full_like(group.at, root))
@@ -105,7 +105,7 @@ def scattered(group: Group, root: int, blocks: Blocks, source: str, target: Plac
 
 
 def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
-    """Send the own block of `RECV` to everyone."""
+    """Return the round in which each rank sends its own block of `RECV` to every other rank."""
     n, at, rank = group.size, group.at, group.rank
     own = blocks.at(at)
     receives, sends = [], []
@@ -117,7 +117,7 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
 
 
 def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Everyone sends all it has to everyone, and folds in rank order."""
+    """Return the schedule in which each rank sends its array to every other rank, and folds in rank order."""
     n, count = group.size, call.counts[0]
     own = Place(SEND, 0)
 
@@ -127,7 +127,7 @@ def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
             return
         pairs, others = with_others(group)
         peer = pairs.peer(others)
-        # The own contribution joins the others in scratch: each has its place in the order.
+        # The own contribution is copied to scratch, so that all contributions lie there in rank order.
         among = copies(group.rank, own, Place(SCRATCH, group.at * count), count)
         sources = tuple(Place(SCRATCH, i * count) for i in range(n))
         yield Round(
@@ -140,11 +140,14 @@ def all_reduce(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)
-"""Everyone sends its block to everyone."""
+"""The build of the all-gather in which each rank sends its block to every other rank."""
 
 
 def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Everyone sends everyone its block. In place, the array is copied to scratch first."""
+    """Return the schedule in which each rank sends every other rank its block.
+
+    In place, the array is copied to scratch first.
+    """
     sent, received = Listed(call.counts), Listed(call.recv_counts)
 
     def exchange(source: str) -> Round:
@@ -166,7 +169,7 @@ def _after_saving(group: Group, call: Signature, exchange: Callable[[str], Round
     total = sum(call.counts) if call.in_place else 0
 
     def channel() -> Rounds:
-        # A rank that is not in place has this round too: both ends of a message are in one.
+        # A rank that is not in place has this round too: both ends of a message must be in the same round.
         yield Round(local=(copies(group.rank, Place(SEND, 0), Place(SCRATCH, 0), total),))
         yield exchange(SCRATCH if call.in_place else SEND)
 
@@ -174,10 +177,11 @@ def _after_saving(group: Group, call: Signature, exchange: Callable[[str], Round
 
 
 def neighbor_all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Everyone sends each of its peers a block. In place, the array is copied to scratch first.
+    """Return the schedule in which each rank sends each of its peers a block.
 
-    One round, since no rank knows the peers of others: a rank that waited for another round might wait
-    for ever. Two ranks match their messages by the order of their lists.
+    In place, the array is copied to scratch first. All messages are in one round, since no rank knows the peers of
+    others: a rank that waited for another round might wait for ever. Two ranks match their messages by the order of
+    their lists of peers.
     """
     sent = tuple(zip(offsets(call.counts), call.counts, strict=True))
     received = tuple(zip(offsets(call.recv_counts), call.recv_counts, strict=True))
@@ -201,13 +205,13 @@ def neighbor_all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Sched
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank sends its block to the root."""
+    """Return the schedule in which each rank sends its block to the root."""
     blocks = Listed(call.counts)
     return Schedule((lambda: gather_rounds(group, call.root, blocks, 0, Place(SEND, 0), RECV),))
 
 
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """The root sends each rank its block."""
+    """Return the schedule in which the root sends each rank its block."""
     blocks = Listed(call.counts)
 
     def channel() -> Rounds:

@@ -1,7 +1,7 @@
 """Reductions in rank order: the same bits from every algorithm, placement and run.
 
-Each rank owns a block. It receives all contributions to it directly and folds them in rank order, so
-that each element is ((c0 + c1) + c2) + ... and is rounded once. Algorithms differ in how the folded
+Each rank owns a block. It receives all contributions to its block directly and folds them in rank order, so
+that each element is ((c0 + c1) + c2) + ... for every algorithm. The algorithms differ in how the folded
 blocks move on. See R. Thakur, R. Rabenseifner, W. Gropp,
 "Optimization of collective communication operations in MPICH", 2005, for pairwise exchange.
 
@@ -9,15 +9,15 @@ blocks move on. See R. Thakur, R. Rabenseifner, W. Gropp,
 collective      rounds                elements sent by a rank
 ==============  ====================  ==============================
 reduce_scatter  ⌈(n-1)/8⌉             (n-1)/n of the array
-all_reduce      as many, and those    as many, and those of the
+all_reduce      as many, plus those   as many, plus those of the
                 of the all-gather     all-gather
-reduce          as many, and those    as many, and those of the
+reduce          as many, plus those   as many, plus those of the
                 of the gather         gather
 ==============  ====================  ==============================
 
 Scratch holds n contributions to one segment, not n arrays.
 
-`ALGORITHMS` lists them for ``deterministic=True``.
+`ALGORITHMS` lists them for ``deterministic=True``; `hierarchical` uses the all_reduce.
 """
 
 from hpccomm.schedules.algorithms import ring
@@ -37,18 +37,18 @@ from hpccomm.schedules.schedule import (
 )
 
 AT_ONCE = 8
-"""Messages that a rank has under way in each direction: enough to keep links busy, and few on thousands of
-ranks."""
+"""Most messages that a rank has under way in each direction: enough to keep links busy, but few if there are thousands
+of ranks."""
 
 
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the own block of all ranks' `source`, in rank order, into `target`."""
+    """Return the rounds in which each rank folds its block of all ranks' `source`, in rank order, into `target`."""
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
     own = Place(source, start)
-    # The own contribution joins the others, so that each lies at its place in the order.
+    # The own contribution is copied to scratch, so that all contributions lie there in rank order.
     join = copies(rank, own, Place(SCRATCH, slot + at * blocks.largest), count)
     contributions = tuple(Place(SCRATCH, slot + i * blocks.largest) for i in range(n))
     fold = folds(rank, contributions, target, count, final=final)
@@ -72,14 +72,14 @@ def _scattering(all_gather_rounds: AllGather) -> Scattering:
 
 
 def all_reduce(all_gather_rounds: AllGather) -> Build:
-    """Return the all-reduce in rank order whose folded blocks `all_gather_rounds` distributes."""
+    """Return the build of the all-reduce in rank order. `all_gather_rounds` distributes the folded blocks."""
     return _scattering(all_gather_rounds).all_reduce().in_pieces
 
 
 def reduce(gather_rounds: Gather) -> Build:
-    """Return the reduce in rank order whose blocks `gather_rounds` collects."""
+    """Return the build of the reduce in rank order. `gather_rounds` collects the folded blocks."""
     return _scattering(ring.all_gather_rounds).reduce(gather_rounds).in_pieces
 
 
 reduce_scatter = _scattering(ring.all_gather_rounds).reduce_scatter_in_pieces()
-"""Each rank folds its block. Contributions go there directly, with every algorithm."""
+"""The build of the reduce-scatter in rank order, which is the same for every algorithm."""

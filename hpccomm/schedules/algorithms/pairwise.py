@@ -1,7 +1,7 @@
 """Pairwise exchange: every two ranks exchange their data for each other directly.
 
 Each element crosses the network once, but each rank sends n-1 messages. In a reduction each rank owns a
-block, and receives the contributions to it from one peer after the other. See R. Thakur, R. Rabenseifner,
+block, and receives the contributions to its block from one peer after the other. See R. Thakur, R. Rabenseifner,
 W. Gropp, "Optimization of collective communication operations in MPICH", 2005.
 
 ==============  ===============  =======================
@@ -11,9 +11,9 @@ all_to_all      ⌊n/2⌋            (n-1)/n of its array
 reduce          n                the array; the root (n-1)/n
 ==============  ===============  =======================
 
-In all_to_all a rank exchanges in a round with the ranks at one distance on both sides.
+In one round of all_to_all a rank exchanges with the two ranks at one distance, one on each side.
 
-`ALGORITHMS` lists it; the hierarchical all_to_all uses it.
+`ALGORITHMS` lists both; `hierarchical` uses the all_to_all.
 """
 
 from dataclasses import replace
@@ -51,10 +51,11 @@ from hpccomm.schedules.schedule import (
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
+    """Return the rounds that fold the blocks of `source` over the group.
 
-    Received blocks lie in scratch from `slot` on, which takes the largest block. `source` is only
-    read. Once `target` has been written, no block of `source` but the own one is read.
+    Each rank gets the folded block of its position in `target`. A received block takes the elements of the largest
+    block in scratch, from `slot` on. `source` is only read; its block for this rank is read only before `target` is
+    written.
     """
     n, at, rank = group.size, group.at, group.rank
     start, count = blocks.at(at)
@@ -75,27 +76,27 @@ _SCATTERING = Scattering(
 )
 
 reduce = _SCATTERING.reduce(gather_rounds).in_pieces
-"""Reduce-scatter, then collect the blocks at the root."""
+"""The build of a reduce-scatter, after which the root collects the blocks."""
 
 
 def all_to_all(
     group: Group, call: Signature, tuning: Tuning, node: Column | None = None
 ) -> Schedule:
-    """Exchange with the ranks at distance 1, at distance 2, ... on both sides.
+    """Return the schedule in which ranks exchange with those at distance 1, then at distance 2, ..., on both sides.
 
-    In place, a received block overwrites a sent one. If sent and received blocks have the same
-    sizes, the received block waits in scratch until the other one has been sent. Otherwise the
+    In place, a received block overwrites one to be sent. If sent and received blocks have the same
+    sizes, a received block waits in scratch until the block in its place has been sent. Otherwise the
     whole array is copied to scratch first.
 
     Parameters
     ----------
     group : Group
-        All ranks, in any order. Those at one distance in it exchange at the same time.
+        All ranks, in any order. Positions at one distance exchange at the same time.
     call, tuning
-        As for any algorithm.
+        The call and its parameters, as for any algorithm.
     node : ndarray of int64, or None
-        The node of each rank, if the ranks of a node reach each other's memory and move their blocks
-        there; then all blocks have one size.
+        The node of each rank, if ranks of one node move their blocks in each other's memory. Then all blocks have
+        one size. None for messages only.
     """
     n, at, rank = group.size, group.at, group.rank
     sent, received = Listed(call.counts), Listed(call.recv_counts)
@@ -108,7 +109,7 @@ def all_to_all(
     steps = n // 2 + 1
 
     def run(index: int, slot: int) -> Rounds:
-        # The ranks' numbers of pieces may differ: each step of a piece has its place in the order.
+        # Ranks may have different numbers of pieces. So each step of each piece has a fixed index on all ranks.
         piece, step = divmod(index, steps)
         out = Clipped(sent, piece * segment, segment)
         into = Clipped(received, piece * segment, segment)
@@ -132,7 +133,7 @@ def all_to_all(
             if through:
                 local.append(copies(rank, landing, Place(RECV, target), count, far))
             if far is not None:
-                # One half of both blocks: the peer moves the other half.
+                # This rank moves one half of both blocks, and the peer the other half.
                 theirs, whole = out.at(peer)
                 first, part = Even(0, whole, 2).at((rank > peer).astype(np.int64))
                 waits = aside if through else None
@@ -140,7 +141,7 @@ def all_to_all(
                 local += shm.exchanged(rank, peer, mine, theirs + first, part, waits, ~far)
         yield Round(tuple(receives), tuple(sends), tuple(local))
 
-    # Uneven: in one channel, since what must be saved must be so before anything comes in.
+    # Uneven blocks take one channel, since the array must be saved before any block is received.
     under_way = tuning if call.uniform else replace(tuning, channels=1)
     scratch = 2 * segment if through else sum(call.counts) if saved else 0
     schedule = in_channels(range(-(-largest // segment) * steps), run, under_way, scratch)

@@ -1,8 +1,9 @@
-"""Cuts arrays into the blocks of ranks, and blocks into pieces; and phases, which work on the pieces.
+"""Cuts arrays into the blocks of ranks, and blocks into pieces; defines phases, which work on the pieces.
 
-A phase does one thing with a range of the array, in one group of ranks: it folds it, hands it on, or both. An algorithm of
-one level runs a phase on the ranks of the call. A hierarchical one composes phases within nodes and across them. All
-phases take the same argument, a ``PhasePiece``, so that any two can be composed. All algorithms use it.
+A phase folds or hands on a range of the array, or both, in one group of ranks. An algorithm of one level runs a phase
+on the ranks of the call. A hierarchical algorithm composes phases within nodes and across them. All phases take the
+same argument, a ``PhasePiece``, so that any two can be composed. All algorithms use this module; the proof, the calls
+and the tools use its cuts.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ def offsets(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def doublings(size: int) -> list[int]:
-    """Return the powers of two below `size`, ascending: distances at which ranks meet round after round."""
+    """Return the powers of two below `size`, ascending: the distances between partners, round after round."""
     return [1 << k for k in range((size - 1).bit_length())]
 
 
@@ -57,7 +58,7 @@ class Blocks(Protocol):
     Attributes
     ----------
     largest : int
-        Elements of the largest block, of all rows.
+        Elements of the largest block of any row.
     """
 
     largest: int
@@ -100,7 +101,7 @@ class Listed:
 
 
 class Clipped:
-    """A part of each block: at most `count` elements, from its element `first` on."""
+    """A part of each block: at most `count` elements from the block's element `first` on."""
 
     def __init__(self, blocks: Blocks, first: int, count: int) -> None:
         self._blocks = blocks
@@ -123,7 +124,7 @@ class Located:
     Attributes
     ----------
     at : callable
-        As of `Blocks`.
+        The method `Blocks.at`.
     largest : int
         Elements of the largest block.
     """
@@ -164,12 +165,12 @@ def in_channels(
     scratch: int,
     first: int = 0,
 ) -> Schedule:
-    """Return the schedule that runs `pieces` in channels, which take them in turn.
+    """Return the schedule that deals `pieces` out to channels in turn.
 
     Parameters
     ----------
     pieces : sequence
-        What to run. A channel runs its pieces one after the other.
+        The pieces. A channel runs its pieces one after the other.
     run : callable
         ``run(piece, slot)`` makes the rounds of a piece, whose scratch begins at element `slot`.
     tuning : Tuning
@@ -177,7 +178,7 @@ def in_channels(
     scratch : int
         Elements of scratch that a piece takes.
     first : int
-        Elements of scratch that lie before those of the pieces.
+        Elements of scratch before those of the pieces.
     """
     number = min(tuning.channels, len(pieces))
 
@@ -191,9 +192,9 @@ def in_channels(
 
 
 def side_by_side(*several: Rounds) -> Rounds:
-    """Run several sequences of rounds at the same time: their first rounds become one, and so on.
+    """Return the rounds that run several sequences at the same time: their first rounds become one round, and so on.
 
-    They must touch different memory. None may have a barrier.
+    The sequences must touch different memory. None may have a barrier.
     """
     return several[0] if len(several) == 1 else _joined(several)
 
@@ -210,8 +211,8 @@ def _joined(several: Sequence[Rounds]) -> Rounds:
 def merged(programs: Sequence[Schedule]) -> Schedule:
     """Return the schedule of all ranks, from one schedule for each rank.
 
-    Where calls differ from rank to rank, as in an uneven all-to-all, each rank has a schedule of its
-    own. None may have a barrier.
+    If calls differ from rank to rank, as in an uneven all-to-all, each rank builds its own schedule. No schedule
+    may have a barrier.
     """
     most = max((len(each.channels) for each in programs), default=0)
 
@@ -228,17 +229,17 @@ def merged(programs: Sequence[Schedule]) -> Schedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PhasePiece:
-    """A range of the array, and what a phase does with it.
+    """A range of the array, and the parameters of a phase on it.
 
-    `start`, `count` and `root` may be columns: then each row has its own range, and the rows of a
-    group have the same.
+    `start`, `count` and `root` may be columns: then each row has its own range, and all rows of a
+    group have the same range.
 
     Attributes
     ----------
     group : Group
         The ranks that take part.
     start, count : Column or int
-        First element and number of elements. They are the same in the source and in the target.
+        First element and number of elements. Both are the same in the source and in the target.
     slot : int
         First element of scratch that the phase may use.
     segment : int
@@ -279,11 +280,11 @@ class Phase(NamedTuple):
     rounds : callable
         Makes the rounds for a `PhasePiece` of several ranks.
     needs : callable
-        How much scratch they take.
+        The scratch that the rounds take; see `Scratch`.
     copies_alone : bool
-        Whether a rank that is alone copies.
+        Whether a rank that is alone copies the source to the target.
     segments : callable
-        ``segments(size)``: segments of a piece among `size` ranks, where the array is cut; by default
+        ``segments(size)`` returns the segments of a piece among `size` ranks, if the array is cut; by default
         one.
     """
 
@@ -302,13 +303,13 @@ class Phase(NamedTuple):
         return iter((Round(local=(copies(piece.group.rank, source, target, piece.count),)),))
 
     def scratch(self, size: int, count: int, segment: int) -> int:
-        """Return the elements of scratch that the rounds take, as `Scratch` says."""
+        """Return the elements of scratch that the rounds take; see `Scratch`."""
         return self.needs(size, count, segment) if size > 1 else 0
 
     def on(
         self, pieces: Sequence[Range], group: Group, call: Signature, tuning: Tuning
     ) -> Schedule:
-        """Return the schedule that runs on each of `pieces`; the first is the largest."""
+        """Return the schedule that runs the phase on each of `pieces`, of which the first is the largest."""
         segment = tuning.segment
 
         def run(piece: Range, slot: int) -> Rounds:
@@ -318,7 +319,7 @@ class Phase(NamedTuple):
         return in_channels(pieces, run, tuning, scratch)
 
     def in_pieces(self, group: Group, call: Signature, tuning: Tuning) -> Schedule:
-        """Return the schedule that cuts the array into pieces and runs on each of them."""
+        """Return the schedule that cuts the array into pieces and runs the phase on each of them."""
         pieces = ranges(call.counts[0], tuning.segment * self.segments(group.size))
         return self.on(pieces, group, call, tuning)
 
@@ -327,7 +328,7 @@ class Phase(NamedTuple):
 
 
 class ReduceScatter(Protocol):
-    """Folds the blocks of `source`. Each rank gets the block of its position in `target`."""
+    """Folds the blocks of `source`. Each rank gets the folded block of its position in `target`."""
 
     def __call__(
         self, group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str
@@ -337,12 +338,13 @@ class ReduceScatter(Protocol):
 
 
 AllGather = Callable[[Group, Blocks], Rounds]
-"""Each rank has its own block in `RECV` and gets all other blocks there."""
+"""``all_gather(group, blocks)`` returns the rounds by which each rank gets all blocks in `RECV`; its own block is there
+before."""
 
 
 Gather = Callable[[Group, Column | int, Blocks, int, Place, str], Rounds]
-"""``gather(group, root, blocks, slot, source, target)``: collects the own block of each rank, from `source`,
-in the root's buffer `target`. Scratch from `slot` on has room for all blocks."""
+"""``gather(group, root, blocks, slot, source, target)`` returns the rounds that collect each rank's own block, from
+`source`, in the root's buffer `target`. Scratch from `slot` on has room for all blocks."""
 
 
 class Scattering(NamedTuple):
@@ -351,9 +353,9 @@ class Scattering(NamedTuple):
     Attributes
     ----------
     reduce_scatter, all_gather : callable
-        The rounds of the two, among several ranks.
+        Make the rounds among several ranks; see `ReduceScatter` and `AllGather`.
     scratch : callable
-        ``scratch(size, largest)``: elements that `reduce_scatter` takes among `size` ranks, with
+        ``scratch(size, largest)`` returns the elements of scratch that `reduce_scatter` takes among `size` ranks, with
         blocks of at most `largest` elements.
     """
 
@@ -381,8 +383,7 @@ class Scattering(NamedTuple):
     def reduce(self, gather: Gather) -> Phase:
         """Return the phase that scatters the folded blocks and collects them at the root.
 
-        A folded block lies in scratch. The root's array is written only by the gathering, since the
-        other ranks lack it.
+        A folded block lies in scratch: only the root has an array for the result, and the gathering writes that.
         """
 
         def scratch(size: int, count: int, _segment: int) -> int:
@@ -396,13 +397,13 @@ class Scattering(NamedTuple):
             yield from self.reduce_scatter(
                 group, blocks, own, slot, final=piece.final, source=piece.source
             )
-            # Everything that came in has been folded: its memory is free.
+            # All received blocks have been folded: their scratch is free.
             yield from gather(group, piece.root, blocks, slot, own, piece.target)
 
         return Phase(rounds, scratch, segments=lambda size: size)
 
     def reduce_scatter_in_pieces(self) -> Build:
-        """Return the build of a reduce-scatter that cuts each rank's block into segments."""
+        """Return the `Build` of a reduce-scatter that cuts each rank's block into segments."""
 
         def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             blocks = Listed(call.counts)
@@ -426,9 +427,9 @@ class Scattering(NamedTuple):
 
 
 def all_gather_in_pieces(rounds: AllGather, *, cut: bool = True) -> Build:
-    """Return the build of an all-gather: each rank copies its own block, then `rounds` follow.
+    """Return the `Build` of an all-gather: each rank copies its own block, then `rounds` follow.
 
-    If `cut`, that is done with one piece of the blocks after the other.
+    With `cut`, the blocks are cut into pieces, and both are done for one piece after the other.
     """
 
     def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:

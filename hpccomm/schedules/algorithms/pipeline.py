@@ -1,11 +1,11 @@
 """Pipelines: the segments of an array follow each other through a tree, one behind the other.
 
-While a rank hands on one segment, it receives the next one. Moving s segments up or down a tree of
+While a rank hands on one segment, it receives the next segment. Moving s segments up or down a tree of
 height h takes s+h-1 rounds, so that with many segments the height costs little. See J. Watts, R. van de
 Geijn, "A pipelined broadcast for multidimensional meshes", 1995.
 
 A rank at depth d sends segment k up in round k+h-d, and down in round k+d. Both ends of a message
-have the same round, since their depths differ by one.
+are in the same round, since their depths differ by one.
 
 `chain`, `tree` and the linear `scan` are such pipelines.
 """
@@ -47,11 +47,11 @@ class Tree:
     height : int
         The largest depth in the tree.
     depth : Column
-        Messages between the root and the row.
+        The number of messages on the path from the root to the row.
     parent : Column
-        Position of the parent; -1 at the root.
+        Position of the row's parent; -1 at the root.
     children : tuple of Column
-        Positions of the first children, of the second ones, ...; -1 without one.
+        Columns of the positions of the rows' first children, of their second children, ...; -1 for a missing child.
     """
 
     height: int
@@ -62,7 +62,7 @@ class Tree:
 
 T = TypeVar("T")
 RoundTables = Callable[[int], Iterator[T]]
-"""Yields the tables of a round, by its number."""
+"""Takes the number of a round and yields its tables, if there are any."""
 
 
 class Segments:
@@ -73,7 +73,7 @@ class Segments:
     Attributes
     ----------
     length : int
-        Elements of a segment. The last ones of a range may have fewer, or none.
+        Elements of a segment. The last segments of a range may have fewer elements, or none.
     number : int
         Segments of the longest range.
     """
@@ -87,12 +87,12 @@ class Segments:
 
 
 class SegmentRows:
-    """Rows of a group that handle one segment a round, each row from a round of its own.
+    """Rows of a group that handle one segment a round; each row begins in its own round.
 
     Parameters
     ----------
     group : Group
-        The rows are some of its rows.
+        The group that has the rows.
     segments : Segments
         The segments in their order.
     delay : Column
@@ -103,7 +103,7 @@ class SegmentRows:
 
     def __init__(self, group: Group, segments: Segments, delay: Column, where: Mask) -> None:
         rows = np.flatnonzero(where)
-        # Sorted by delay, the rows at work in a round are adjacent: no masks, and no copies.
+        # Sorted by delay, the rows at work in a round are adjacent, so that a slice selects them without copies.
         self._rows = rows[np.argsort(delay[rows], kind="stable")]
         self._segments = segments
         self._delay = delay[self._rows]
@@ -114,17 +114,20 @@ class SegmentRows:
         self._latest = int(self._delay[-1]) if len(rows) else -segments.number
 
     def of(self, value: Column | int) -> Column:
-        """Return a column of the group, or a number, for the rows of this stage."""
+        """Return a column of the group, or a number, as a column of these rows."""
         if isinstance(value, np.ndarray):
             return value[self._rows]
         return np.full(len(self._rows), value, np.int64)
 
     def at_work(self, turn: int) -> tuple[slice, Column, Column] | None:
-        """Return which rows have a segment in round `turn`, its first elements and its counts."""
+        """Return the rows that have a segment in round `turn`, and first element and count of each row's segment.
+
+        None if no row has a segment.
+        """
         if not self._earliest <= turn < self._latest + self._segments.number:
             return None
         if self._latest <= turn < self._earliest + self._segments.number:
-            rows = slice(None)  # all of them, as in most rounds
+            rows = slice(None)  # all rows, as in most rounds
         else:
             turns = turn - self._segments.number, turn
             first, last = np.searchsorted(self._delay, turns, side="right")
@@ -135,7 +138,7 @@ class SegmentRows:
         return rows, start, np.minimum(self._end[rows] - start, self._segments.length)
 
     def each(self, table: Callable[[slice, Column, Column], T]) -> RoundTables[T]:
-        """Return the step of ``table(rows, start, count)`` for rounds in which a row has a segment."""
+        """Return the tables ``table(rows, start, count)`` of the rounds in which some row has a segment."""
 
         def at(turn: int) -> Iterator[T]:
             work = self.at_work(turn)
@@ -154,9 +157,9 @@ class SegmentRows:
         peer : Column
             The peer of each row of the group. Values of rows that take no part are ignored.
         buffer : str
-            Where the segments lie.
+            The buffer of the segments.
         start : Column or int, optional
-            Where every segment lies; by default each one lies at its own place.
+            First element of every segment; by default each segment lies at its offset in the array.
         """
         peers = self.of(peer)
         fixed = None if start is None else self.of(start)
@@ -174,7 +177,7 @@ def pipelined(
     sends: Iterable[RoundTables[Transfers]],
     local: Iterable[RoundTables[LocalStep]] = (),
 ) -> Rounds:
-    """Return the rounds with the tables of each turn."""
+    """Yield `turns` rounds, each with the tables that `receives`, `sends` and `local` yield for its number."""
     for turn in range(turns):
         yield Round(
             tuple(chain.from_iterable(each(turn) for each in receives)),
@@ -188,10 +191,10 @@ def _peers(group: Group, position: Column) -> Column:
 
 
 def up(piece: PhasePiece, tree: Tree, segments: Segments, slot: int) -> Rounds:
-    """Fold the source of all ranks up the tree, into the target at its root.
+    """Return the rounds that fold the source of all ranks up the tree, into the target at the root.
 
-    A rank folds the segments of its children and then its own. It needs `up_scratch` elements of
-    scratch from `slot` on: a segment for each child, and one to send.
+    A rank folds the segments of its children first, then its own. It needs `up_scratch` elements of
+    scratch from `slot` on: a segment for each child, and a segment to send.
     """
     group, source = piece.group, piece.source
     fan_out = np.sum([child >= 0 for child in tree.children], axis=0)
@@ -235,11 +238,11 @@ def up_scratch(children: int, count: int, segment: int) -> int:
 def down(
     group: Group, tree: Tree, segments: Segments, buffer: str, *, after_up: bool = False
 ) -> Rounds:
-    """Hand the root's `buffer` down the tree.
+    """Return the rounds that hand the root's `buffer` down the tree.
 
-    If `after_up`, this runs side by side with `up` into the same buffer, and a segment goes down once
+    With `after_up`, they run side by side with `up` into the same buffer, and a segment goes down once
     it is complete: the root has folded segment k in round k+h-1, and sends it in round k+h. No rank
-    receives a segment before it has sent its own contribution to it.
+    receives a segment before it has sent its own contribution to that segment.
     """
     if after_up:
         yield from repeat(Round(), tree.height)
@@ -253,23 +256,23 @@ def down(
 
 
 Trees = Callable[[Group, Column | int], tuple[Tree, ...]]
-"""``trees(group, root)``: the trees of a group that share an array evenly."""
+"""``trees(group, root)`` returns the trees of a group that share an array evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Pipelines through one or several trees; each carries its part of the array.
+    """Pipelines through one or several trees; each tree carries its part of the array.
 
     Attributes
     ----------
     to_root, from_root : callable
-        The trees towards the root, for folds, and away from it.
+        Make the trees towards the root, for folds, and away from the root.
     parts : int
         Number of trees.
     children : int
-        The most children of a rank in a tree.
+        Most children of a rank in a tree.
     last : callable
-        ``last(size)``: the position at which an all-reduce completes the fold.
+        ``last(size)`` returns the position at which an all-reduce completes the fold.
     """
 
     to_root: Trees
@@ -295,7 +298,7 @@ class Pipeline:
         return Phase(rounds, copies_alone=False)
 
     def all_reduce(self) -> Phase:
-        """Return the phase that folds up the trees, and hands the result down behind that."""
+        """Return the phase that folds up the trees, and hands each segment down once it is folded."""
 
         def rounds(piece: PhasePiece) -> Rounds:
             trees = self.to_root(piece.group, self.last(piece.group.size))
@@ -327,7 +330,7 @@ class Pipeline:
         ]
 
     def _cut(self, start: Column | int, count: Column | int, segment: int) -> list[Segments]:
-        """Return the part of each tree. The first one may be larger than the others."""
+        """Return the segments of each tree's part of the array. The first parts may be larger by one element."""
         parts = []
         for left in range(self.parts, 0, -1):
             own = -(-count // left)
@@ -341,14 +344,14 @@ class Pipeline:
 
 
 def in_streams(phase: Phase, parts: int = 1) -> Build:
-    """Return the build whose channels share an array and each run a pipelined `phase`.
+    """Return the `Build` of channels that share an array; each runs a pipelined `phase` on its share.
 
     Channels that would have no whole segment are left out.
 
     Parameters
     ----------
     phase : Phase
-        What each channel runs on its share of the array.
+        The phase that each channel runs.
     parts : int
         Segments that the phase moves at a time.
     """

@@ -13,11 +13,11 @@ all_reduce      k                k times the array
 all_gather      k                (n-1)/n of the result
 ==============  ===============  =======================
 
-Where n is not a power of two, k is log2 of the largest power of two below n, and there are two more rounds.
-In them the ranks that are too many, the passive ones, send their array or block to an active neighbor,
-which works for both, and receive the result.
+If n is not a power of two, k is log2 of the largest power of two below n, and there are two more rounds.
+In the first, each rank beyond that power of two, a passive rank, sends its array or block to an active neighbor,
+which works for both. In the last, it receives the result.
 
-`ALGORITHMS` lists it; `halving_doubling` uses its active ranks.
+`ALGORITHMS` lists the two; `halving_doubling` uses the active ranks. `bruck` and `scatter_all_gather` use `span`.
 """
 
 import numpy as np
@@ -44,9 +44,9 @@ from hpccomm.schedules.schedule import (
 
 
 class ActiveRanks:
-    """The active ranks of a group, and how they are numbered.
+    """The active ranks of a group, and their numbers.
 
-    With k passive ranks, the first 2k positions form pairs; the first of a pair is active.
+    With k passive ranks, the first 2k positions form pairs; the first rank of a pair is active.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ActiveRanks:
     Attributes
     ----------
     group : Group
-        As given.
+        The parameter.
     size : int
         Number of active ranks: the largest power of two that is not above the group's size.
     extra : int
@@ -68,9 +68,9 @@ class ActiveRanks:
     helps : ndarray of bool
         Whether a row works for a passive neighbor too.
     neighbor : ndarray of int64
-        The rank of the other one of a pair; without a pair, the own rank.
+        The other rank of the row's pair; without a pair, the row's own rank.
     number : ndarray of int64
-        The number among the active ranks; a passive rank has the number of its neighbor.
+        The row's number among the active ranks; a passive rank has the number of its neighbor.
     """
 
     def __init__(self, group: Group, root: Column | int = 0) -> None:
@@ -99,7 +99,7 @@ class ActiveRanks:
 
 
 def spans(blocks: Blocks, core: ActiveRanks) -> Blocks:
-    """Return the blocks of all positions as blocks of the active ranks, each of one or two positions.
+    """Return the blocks of all positions as blocks of the active ranks; each joins the blocks of one or two positions.
 
     The blocks must lie one after the other.
     """
@@ -111,7 +111,7 @@ def spans(blocks: Blocks, core: ActiveRanks) -> Blocks:
 
 
 def span(blocks: Blocks, first: Column, end: Column) -> tuple[Column, Column]:
-    """Return first element and count of the blocks from `first` to before `end`, at least one.
+    """Return first element and count of the blocks from `first` up to and without `end`; there is at least one.
 
     The blocks must lie one after the other.
     """
@@ -125,7 +125,7 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
     rank, source = group.rank, piece.source
     own, theirs, result = Place(source, start), Place(SCRATCH, slot), Place(RECV, start)
     core = ActiveRanks(group)
-    # What has been folded so far, and whose it is: at first the own contribution.
+    # Pairs of the place of the fold so far, and the ranks that have it there: at first the own contribution.
     so_far = [(own, core.active)]
     if core.extra:
         yield Round(
@@ -154,7 +154,7 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
 
 
 def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
-    """Exchange the ranks' blocks of `RECV`.
+    """Return the rounds that exchange the ranks' blocks of `RECV`.
 
     The blocks must lie one after the other.
     """
@@ -170,14 +170,15 @@ def all_gather_rounds(group: Group, blocks: Blocks) -> Rounds:
 
 
 def spread_rounds(core: ActiveRanks, blocks: Blocks) -> Rounds:
-    """Exchange the blocks of the active ranks, then send all of them to the passive ranks.
+    """Return the rounds that exchange the blocks of the active ranks, then send all blocks to the passive ranks.
 
     Parameters
     ----------
     core : ActiveRanks
         The active ranks.
     blocks : Blocks
-        By number, one after the other; each has its own in `RECV`.
+        The blocks of the active ranks in `RECV`, indexed by number. They lie one after the other, and each rank
+        begins with its own block.
     """
     rank, number = core.group.rank, core.number
     for distance in doublings(core.size):
@@ -199,7 +200,7 @@ def spread_rounds(core: ActiveRanks, blocks: Blocks) -> Rounds:
 
 
 ALL_REDUCE = Phase(_all_reduce_rounds, lambda _size, count, _segment: count)
-"""Exchange and fold. Both sides fold in one order, so that all ranks get the same bits."""
+"""The phase that exchanges and folds. Both sides fold in the same order, so that all ranks get the same bits."""
 
 all_reduce = ALL_REDUCE.in_pieces
 all_gather = all_gather_in_pieces(all_gather_rounds, cut=False)

@@ -1,7 +1,7 @@
-"""Ring: each rank passes data from its left neighbor on to its right one.
+"""Ring: each rank passes data from its left neighbor on to its right neighbor.
 
 All links are busy in every round. Each rank sends (n-1)/n of the array in each phase, and no algorithm
-needs fewer bytes. But each phase has n-1 messages one after the other. See P. Patarasuk, X. Yuan, "Bandwidth
+needs fewer bytes. But the n-1 messages of a phase follow one after the other. See P. Patarasuk, X. Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", 2009.
 
 ==============  ===============  =======================
@@ -12,7 +12,8 @@ all_gather      n-1              (n-1)/n of the result
 all_reduce      2(n-1)           2(n-1)/n of the array
 ==============  ===============  =======================
 
-`ALGORITHMS` lists it; hierarchical and ordered algorithms use its phases.
+n is the number of ranks. `ALGORITHMS` lists the three; `levels`, `ordered`, `pairwise` and `scatter_all_gather` use the
+phases.
 """
 
 from hpccomm.schedules.algorithms.partition import Blocks, Scattering, all_gather_in_pieces
@@ -30,16 +31,16 @@ from hpccomm.schedules.schedule import (
 )
 
 SLOTS = 2
-"""Blocks of scratch that `reduce_scatter_rounds` needs: it receives one while it sends the other."""
+"""Blocks of scratch that `reduce_scatter_rounds` needs: a rank receives into one block while it sends the other."""
 
 
 def reduce_scatter_rounds(
     group: Group, blocks: Blocks, target: Place, slot: int, *, final: bool, source: str = SEND
 ) -> Rounds:
-    """Fold the blocks of `source` over the group. Each rank gets the block of its position in `target`.
+    """Return the rounds that fold the blocks of `source` over the group.
 
-    Partial folds lie in scratch from `slot` on, which takes `SLOTS` times the largest block. `source`
-    is only read.
+    Each rank gets the folded block of its position in `target`. Partial folds take `SLOTS` blocks of the largest
+    size in scratch, from element `slot` on. `source` is only read. `final` says that the fold completes the result.
     """
     n, at, rank = group.size, group.at, group.rank
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
@@ -61,9 +62,9 @@ def reduce_scatter_rounds(
 def all_gather_rounds(
     group: Group, blocks: Blocks, buffer: str = RECV, but: Column | int | None = None
 ) -> Rounds:
-    """Pass on the blocks of `buffer`; each rank begins with its own.
+    """Return the rounds that pass the blocks of `buffer` round the ring; each rank sends its own block first.
 
-    The position `but` has all blocks and receives none.
+    The position `but` already has all blocks and receives none.
     """
     n, at = group.size, group.at
     right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
@@ -81,10 +82,10 @@ def all_gather_rounds(
 SCATTERING = Scattering(
     reduce_scatter_rounds, all_gather_rounds, lambda _size, largest: SLOTS * largest
 )
-"""Both phases, round the ring."""
+"""The reduce-scatter and the all-gather round the ring, with the scratch that they need."""
 
 ALL_REDUCE = SCATTERING.all_reduce()
-"""Reduce-scatter, then all-gather."""
+"""The phase of a reduce-scatter that an all-gather follows."""
 
 all_reduce = ALL_REDUCE.in_pieces
 reduce_scatter = SCATTERING.reduce_scatter_in_pieces()

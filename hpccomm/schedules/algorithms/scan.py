@@ -1,10 +1,9 @@
 """Scan: each rank gets the fold of the contributions of the ranks up to itself, in their order.
 
-"linear" passes the prefix from rank to rank, segment by segment. In "binomial" a rank sends all it has
-folded to the rank 1, 2, 4, ... further on, so that the number of contributions in it doubles in each
+"linear" passes the prefix from rank to rank, segment by segment. In "binomial" a rank sends its fold so far
+to the rank 1, 2, 4, ... further on, so that the number of contributions in the fold doubles in each
 round. In "pairwise" each rank folds one slice of the array for all ranks: ranks exchange slices, and
-then prefixes. See W. D. Hillis, G. L. Steele, "Data parallel
-algorithms", 1986, for the second.
+then prefixes. See W. D. Hillis, G. L. Steele, "Data parallel algorithms", 1986, for "binomial".
 
 With s segments:
 
@@ -17,10 +16,10 @@ pairwise        2(n-1)           2(n-1)/n of the array
 ==============  ===============  ==============================
 
 Linear and pairwise add one contribution to the prefix at a time, in rank order, so that their
-results have the same bits. Prefixes are passed on as they are, so a scan
-cannot take AVG, which divides in the end. On rank 0 an exclusive scan does not write `RECV`.
+results have the same bits. Prefixes are results and are passed on as well, so a scan
+cannot take AVG, which divides at the end. On rank 0 an exclusive scan does not write `RECV`.
 
-`ALGORITHMS` lists all three.
+`ALGORITHMS` lists all three; `shm_staged` has a scan of its own.
 """
 
 from collections.abc import Callable
@@ -77,7 +76,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
             return copies(rank, before, into, count)
         return folds(rank, (before, Place(SEND, start)), into, count, final=False)
 
-    # In place, the result lies where the own contribution does: that is handed on before.
+    # In place, the result overwrites the own contribution, so that is handed on first.
     earlier = passing.each(hand_on) if exclusive else heads.each(begin)
     yield from pipelined(
         segments.number + n - 2,
@@ -97,12 +96,12 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
         first = distance == 1
         to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
         sender, receiver = at + distance < n, at >= distance
-        untouched = first | (exclusive & (at == 0))  # the span is still the own contribution
+        untouched = first | (exclusive & (at == 0))  # the fold so far is the own contribution alone
         further = receiver & (at + 2 * distance < n) if exclusive else receiver
         sources = landing, own if first else span
         local: list[LocalStep] = [folds(rank, sources, span, count, final=False, where=further)]
         if exclusive and first:
-            # After the fold: in place, the result lies where the own contribution does.
+            # After the fold, since in place the result overwrites the own contribution.
             local.append(copies(rank, landing, result, count, receiver))
         elif exclusive:
             both = landing, result
@@ -127,7 +126,7 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     back = int(exclusive)
 
     def place(position: Column | int) -> Place:
-        """Return where what concerns a rank lies: its contribution, then its prefix."""
+        """Return the place in scratch of a position's contribution, and later of its prefix."""
         return Place(SCRATCH, slot + position * blocks.largest)
 
     for step in range(1, n):
@@ -156,13 +155,13 @@ def _pairwise_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
 
 
 def _phase(rounds: Callable[..., Rounds], scratch: Scratch, call: Signature) -> Phase:
-    """Return the phase of a scan; a rank that is alone has no result of an exclusive one."""
+    """Return the phase of a scan. In an exclusive scan, a rank that is alone has no result."""
     rounds = partial(rounds, exclusive=call.exclusive)
     return Phase(rounds, scratch, copies_alone=not call.exclusive)
 
 
 def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """From each rank to the next one."""
+    """Return the schedule that passes the prefix from each rank to the next."""
     slots = 1 + call.exclusive
 
     def scratch(_size: int, count: int, segment: int) -> int:
@@ -172,14 +171,14 @@ def linear(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def binomial(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """From each rank to those 1, 2, 4, ... further on, segment by segment."""
+    """Return the schedule in which each rank sends its fold to the ranks 1, 2, 4, ... further on, piece by piece."""
     slots = 1 + call.exclusive
     phase = _phase(_binomial_rounds, lambda _size, count, _segment: slots * count, call)
     return phase.in_pieces(group, call, tuning)
 
 
 def pairwise(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """A slice of each piece to each rank, and its prefixes back."""
+    """Return the schedule in which each rank gets a slice of each piece from all ranks, and sends the prefixes back."""
 
     def scratch(size: int, count: int, _segment: int) -> int:
         return size * Even(0, count, size).largest

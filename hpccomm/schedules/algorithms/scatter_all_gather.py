@@ -30,7 +30,7 @@ from hpccomm.schedules.schedule import Column, Group, Round, Rounds, transfers
 
 
 def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str) -> Rounds:
-    """Hand blocks down a binomial tree: a rank sends half of its blocks to the rank half-way on.
+    """Return the rounds that hand blocks down a binomial tree: a rank sends the upper half of its blocks on each time.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ def scatter_rounds(group: Group, root: Column | int, blocks: Blocks, buffer: str
     root : ndarray of int64 or int
         The position that has all blocks.
     blocks : Blocks
-        By position counted from the root, one after the other.
+        The blocks, indexed by position counted from the root. They lie one after the other.
     buffer : str
-        Where they lie on every rank. Blocks that a rank passes on lie at their own place too.
+        The buffer of the blocks on every rank. Blocks that a rank passes on lie at their places too.
     """
     n, rank = group.size, group.rank
     relative: Column = (group.at - root) % n
@@ -64,12 +64,12 @@ def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     group, root = piece.group, piece.root
     blocks = Even(piece.start, piece.count, group.size)
     yield from scatter_rounds(group, root, blocks, piece.target)
-    # Numbered from the root on.
+    # The same blocks, indexed by position and not by position counted from the root.
     from_root = Located(lambda at: blocks.at((at - root) % group.size), blocks.largest)
     yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
 BROADCAST = Phase(_broadcast_rounds, copies_alone=False, segments=lambda size: size)
-"""Scatter the blocks, then pass them round to all ranks but the root, which only reads."""
+"""The phase that scatters the blocks, then passes them round to all ranks but the root, whose array is only read."""
 
 broadcast = BROADCAST.in_pieces

@@ -21,15 +21,16 @@ scan            the array                     the array
 ==============  ============================  =============================
 
 A schedule begins with a barrier, since a peer's array may be accessed only once the peer takes part in
-the call. It ends with a barrier, since until then a peer may access this rank's arrays.
+the call. It ends with a barrier, since before that a peer may still access this rank's arrays.
 
 A peer's array may be accessible only through a copy by the kernel. So one side of each copy is the
 rank's own memory. Data that is only moved goes in one piece, unless it has to wait in scratch.
 
-In place too, no rank reads what another rank overwrites: a rank accesses only the elements that it folds
+In place too, no rank reads elements that another rank overwrites: a rank accesses only the elements that it folds
 or moves, and reads them before it writes them.
 
-`ALGORITHMS` lists it for ranks of one node; `shm_staged` is the form for unreachable arrays.
+`ALGORITHMS` lists these functions for ranks of one node; `shm_staged` is the form for arrays that peers do not reach.
+`hierarchical` and `pairwise` use the steps within nodes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,7 @@ from hpccomm.schedules.schedule import (
 )
 
 SHARE_BYTES = 32 << 10
-"""Least bytes that the root of a broadcast writes on each peer: some microseconds."""
+"""Least bytes that the root of a broadcast writes to each peer; they take some microseconds."""
 
 Part = TypeVar("Part")
 Steps = Sequence[LocalStep]
@@ -93,21 +94,21 @@ def _cut(
     steps: Callable[[Blocks], Steps],
     slots: int = 0,
 ) -> Schedule:
-    """Return the schedule that cuts `blocks` into pieces, with `slots` in scratch."""
+    """Return the schedule that runs `steps` on each piece of `blocks`, with scratch for `slots` pieces of a block."""
     pieces = clipped(blocks, tuning.segment)
     segment = tuning.segment if len(pieces) > 1 else None
     return _schedule(group, pieces, steps, segment, slots * pieces[0].largest)
 
 
 def _of(group: Group, position: Column | int) -> Column | None:
-    """Return the rank at `position` for each row; None if there is one rank only."""
+    """Return the rank at `position` for each row; None, the own memory, if there is only one rank."""
     return None if group.size == 1 else group.peer(np.broadcast_to(position, group.at.shape))
 
 
 def folded(
     group: Group, start: Column, count: Column, target: Place, *, final: bool = True
 ) -> LocalStep:
-    """Return the step that folds all contributions from `start` on into `target`."""
+    """Return the step that folds the elements from `start` on of all contributions into `target`."""
     if group.size == 1:
         return copies(group.rank, Place(SEND, start), target, count)
     contributions = tuple(Place(SEND, start, _of(group, each)) for each in range(group.size))
@@ -117,9 +118,9 @@ def folded(
 def to_others(
     group: Group, start: Column, count: Column, but: Column | int = -1
 ) -> Iterator[Copies]:
-    """Write a part of `RECV` to the same place at all other ranks, except at the rank `but`.
+    """Yield the steps that write a part of `RECV` to the same place on all other ranks, except on the rank `but`.
 
-    Each begins with its right neighbor, so that not all ranks access the same memory at once.
+    Each rank begins with its right neighbor, so that not all ranks access the same memory at once.
     """
     for distance in range(1, group.size):
         peer = group.peer((group.at + distance) % group.size)
@@ -127,7 +128,7 @@ def to_others(
 
 
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice of all contributions and writes it to all results."""
+    """Return the schedule in which each rank folds its slice of all contributions and writes it to all results."""
 
     def steps(piece: Blocks) -> Steps:
         start, count = piece.at(group.at)
@@ -138,10 +139,10 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice of all contributions into the root's result.
+    """Return the schedule in which each rank folds its slice of all contributions into the root's result.
 
-    If arrays are not mapped, the others have one copy through the kernel more than the root: they read
-    n - 1 slices and write one. So the root's slice has n + 1 parts of the array where theirs have n.
+    If arrays are not mapped, the other ranks have one copy through the kernel more than the root: they read
+    n - 1 slices and write one. So the root's slice is larger, by n + 1 to n.
     """
     root, n = _of(group, call.root), group.size
     parts = np.cumsum([0, *(n + (position == call.root) for position in range(n))])
@@ -155,7 +156,7 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its block of all contributions."""
+    """Return the schedule in which each rank folds its block of all contributions."""
     blocks = Listed(call.counts)
     own = blocks.at(group.at)[0]
 
@@ -167,7 +168,7 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank reads the blocks of all, its own and its right neighbors' first."""
+    """Return the schedule in which each rank reads all blocks: its own, then its right neighbor's, and so on."""
     blocks = Listed(call.counts)
 
     def steps(distance: int) -> Steps:
@@ -180,9 +181,9 @@ def all_gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank reads the root's array; the root writes a part of it to all others.
+    """Return the schedule in which each rank reads the root's array, and the root writes a part of it to all others.
 
-    The root takes part where its share, the last n-th of the array, is worth the steps.
+    The root writes the last n-th of the array, if that is large enough to be worth the steps.
     """
     n, at, rank, count = group.size, group.at, group.rank, call.counts[0]
     worth = min(tuning.segment, SHARE_BYTES // call.dtype.itemsize)
@@ -209,12 +210,12 @@ def exchanged(
     aside: Place | None,
     where: Mask | None = None,
 ) -> tuple[Copies, ...]:
-    """Exchange `count` elements with the peer: read those for this rank, and write those for the peer.
+    """Return the steps that exchange `count` elements with the peer, by reading one part and writing the other.
 
-    Those for this rank lie at `mine` of the peer's `SEND` and go to `theirs` of the own `RECV`. Those for the
-    peer lie at `theirs` of the own `SEND` and go to `mine` of the peer's `RECV`.
+    The elements for this rank lie at `mine` of the peer's `SEND` and go to `theirs` of the own `RECV`. The elements
+    for the peer lie at `theirs` of the own `SEND` and go to `mine` of the peer's `RECV`.
 
-    A rank that is in place receives over its own block, so that block waits `aside`. Any other rank
+    A rank that is in place receives over its own block, so that block waits in `aside`. Any other rank
     reads before it writes, since the peer may be in place.
     """
     out, target = Place(SEND, theirs), Place(RECV, mine, peer)
@@ -225,7 +226,7 @@ def exchanged(
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each of two ranks moves one half of both blocks that they exchange, piece by piece."""
+    """Return the schedule in which each of two ranks moves one half of the two blocks that they exchange."""
     n, at, rank = group.size, group.at, group.rank
     block = max(call.counts, default=0)
     halves = Even(0, block, 2)
@@ -251,7 +252,7 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank writes its block to the root's result."""
+    """Return the schedule in which each rank writes its block to the root's result."""
     start, count = Listed(call.counts).at(group.at)
     target = Place(RECV, start, _of(group, call.root))
     write = copies(group.rank, Place(SEND, 0), target, count)
@@ -259,7 +260,7 @@ def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
-    """Each rank reads its block from the root's array."""
+    """Return the schedule in which each rank reads its block from the root's array."""
     start, count = Listed(call.counts).at(group.at)
     source = Place(SEND, start, _of(group, call.root))
     read = copies(group.rank, source, Place(RECV, 0), count)
@@ -267,7 +268,7 @@ def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 
 
 def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice of one contribution after the other, and writes to each result."""
+    """Return the schedule in which each rank folds its slice of all contributions in order, and writes each prefix."""
     n, at, rank = group.size, group.at, group.rank
     slices = Even(0, call.counts[0], n)
     width = min(slices.largest, tuning.segment)
@@ -288,7 +289,7 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
             if not call.exclusive:
                 moves += [folds(rank, (folded, own), folded, count, final=False), write]
                 continue
-            # In place the result lies where the contribution does, which is needed further on.
+            # In place, the result overwrites the contribution, which the next prefix needs: so fold before.
             if position < n - 1:
                 moves.append(folds(rank, (folded, own), spare, count, final=False))
             moves.append(write)

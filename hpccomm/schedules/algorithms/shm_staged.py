@@ -1,23 +1,23 @@
-"""Shared memory where ranks reach only each other's scratch: each rank copies there what peers need.
+"""Shared memory where ranks reach only each other's scratch: each rank copies the data that peers need to its scratch.
 
 The array goes through scratch piece by piece. In each round a rank copies one piece to scratch, works on
-the piece before, and copies the piece before that to the result. A barrier ends the round. So there are
-two slots, used in turn, and one barrier a piece:
+the previous piece, and copies the piece before that to the result. A barrier ends the round. So scratch has
+two slots, used in turn, and there is one barrier for each piece:
 
-- Round t fills slot t mod 2. Peers read that in round t + 1, while the other slot is filled. It is
-  filled again in round t + 2, after the barrier that ends their reading.
-- The result of a fold goes into the own block of the slot, where the rank that folds has no
-  contribution. It is written one round after the rest of the slot, read one round later, and written
+- Round t fills slot t mod 2. Peers read the slot in round t + 1, while the other slot is filled. The slot is
+  filled again in round t + 2, after the barrier that ends the reading.
+- A slot has a block for each rank. A rank puts no contribution into the block for itself, so the result of its
+  fold goes there. That block is written one round after the rest of the slot, read one round later, and written
   again two rounds later.
 
-However large the array, each rank has two slots of at most ``SLOT_BYTES``, and less where scratch is
-smaller. They stay in the cache. So the array passes through memory as often as without staging, and
+However large the array, each rank has two slots of at most ``SLOT_BYTES``, and smaller ones if scratch is
+smaller. The slots stay in the cache. So the array passes through memory as often as without staging, and
 through the cache once or twice more.
 
-Contributions are folded in rank order. In a scan the prefix goes from rank to rank, and each adds its
-own contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
+Contributions are folded in rank order. In a scan the prefix goes from rank to rank, and each rank adds its
+contribution. In the other reductions each rank folds its slice, as in `hpccomm.schedules.algorithms.shm`.
 
-There are at least two ranks: a single one has nothing to stage. `ALGORITHMS` lists it as the second
+There are at least two ranks: a single rank has nothing to stage. `ALGORITHMS` lists these functions as the ``staged``
 form of ``shm``.
 """
 
@@ -45,38 +45,42 @@ from hpccomm.schedules.schedule import (
 )
 
 SLOT_BYTES = 1 << 20
-"""The largest slot: two of these and the copied data fit a core's second-level cache."""
+"""Bytes of the largest slot: two such slots and the copied data fit a core's second-level cache."""
 
 LEAST_BYTES = 64 << 10
-"""The smallest piece that is made only so that ranks begin earlier: a barrier takes as long as copying it."""
+"""An array is not cut into smaller pieces than this to let ranks begin earlier: copying so much takes as long as a
+barrier."""
 
 SLOTS = 2
 
 Steps = Iterator[LocalStep]
 Stage = Callable[[int], Steps]
-"""Makes the steps for a piece, from the number of the piece."""
+"""Takes the number of a piece and returns the steps for that piece."""
 
 
 class _Slots:
-    """The pieces of an array's blocks, where they lie in the slots, and the stages that move them.
+    """The pieces of an array's blocks, their places in the slots, and the stages that move them.
 
     Parameters
     ----------
     group : Group
         The ranks.
     blocks : Blocks
-        One for each rank.
+        The blocks of the array, one for each rank, or a single one.
     kept : int
-        How many of these blocks a slot has room for.
+        Number of blocks that a slot has room for.
+    call, tuning : Signature, Tuning
+        The call and its parameters, as for any algorithm.
     in_turn : bool
-        Whether some ranks wait until others have filled a slot: then there are several pieces.
+        Whether some ranks wait until others have filled a slot. Then the array is cut into several pieces, so that
+        they wait less.
 
     Attributes
     ----------
     length : int
-        Most elements of a block's piece.
+        Most elements of a block in one piece.
     pieces : list of Blocks
-        The pieces: blocks cut so that they fit a slot.
+        The pieces: parts of all blocks that fit a slot together.
     """
 
     def __init__(
@@ -101,7 +105,10 @@ class _Slots:
     def place(
         self, number: Column | int, block: Column | int = 0, peer: Column | None = None
     ) -> Place:
-        """Return where in scratch a block of piece `number` begins; all ranks use it if there is only one."""
+        """Return the place in scratch of a block of piece `number`, of this rank or of `peer`.
+
+        If a slot has room for one block only, all ranks use that.
+        """
         start = number % SLOTS * self._slot + block % self._kept * self.length
         return Place(SCRATCH, start, peer)
 
@@ -117,7 +124,7 @@ class _Slots:
         return self.in_turns(number + len(stages) - 1, steps)
 
     def in_turns(self, number: int, steps: Stage) -> Schedule:
-        """Return the schedule of several rounds; each ends with a barrier."""
+        """Return the schedule of `number` rounds with the steps of each; each round ends with a barrier."""
 
         def channel() -> Rounds:
             for turn in range(number):
@@ -127,7 +134,10 @@ class _Slots:
         return Schedule((channel,), SLOTS * self._slot, segment)
 
     def put(self, where: Mask | None = None) -> Stage:
-        """Return the stage in which each rank copies the others' parts of its array to scratch."""
+        """Return the stage in which each rank copies the blocks for the other ranks from `SEND` to its scratch.
+
+        `where` says which ranks do so; by default all.
+        """
         n, at, rank = self._group.size, self._group.at, self._group.rank
 
         def stage(number: int) -> Steps:
@@ -143,7 +153,7 @@ class _Slots:
     ) -> Stage:
         """Return the stage in which ranks copy their block of `whole` to scratch and to their result.
 
-        `aside` and `kept` say which ranks do the one and the other.
+        `aside` says which ranks copy to scratch, `kept` which copy to their result; by default all.
         """
         at, rank = self._group.at, self._group.rank
         begin = whole.at(at)[0]
@@ -157,24 +167,24 @@ class _Slots:
         return stage
 
     def fold(self, number: int, target: Callable[[int], Place]) -> Steps:
-        """Yield the folds of a piece: each rank's own contribution, and its peers' from scratch.
+        """Yield the folds of a piece: each rank folds its contribution in `SEND` and its peers' in scratch.
 
-        `target(position)` is where the rank at a position puts the result.
+        ``target(position)`` returns where the rank at a position puts the result.
         """
         group, at = self._group, self._group.at
         start, count = self.pieces[number].at(at)
         every = (group.peer(np.full_like(at, position)) for position in range(group.size))
         peers = [self.place(number, at, peer) for peer in every]
-        # The own contribution comes at its place in the order, which is another one on each rank.
+        # A rank's own contribution has its place in the rank order, so each rank needs its own list of sources.
         for own in np.unique(at).tolist():
             sources = (*peers[:own], Place(SEND, start), *peers[own + 1 :])
             yield folds(group.rank, sources, target(own), count, final=True, where=at == own)
 
     def take(self, where: Mask | None = None, *, own: bool = False) -> Stage:
-        """Return the stage in which ranks copy from the others' scratch into their results.
+        """Return the stage in which ranks copy from the other ranks' scratch into their results.
 
-        Another rank's data for all lie at that rank's block of the slot; if `own`, its data for
-        each rank lie at each one's block.
+        By default a rank's data are the same for all, and lie in that rank's block of its slot. With `own`, a rank
+        has different data for each reader, in the reader's block.
         """
         group, n, at = self._group, self._group.size, self._group.at
 
@@ -189,7 +199,7 @@ class _Slots:
 
 
 def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice, and all others copy it from there."""
+    """Return the schedule in which each rank folds its slice, and all others copy the slice from its scratch."""
     n, at = group.size, group.at
     slots = _Slots(group, Even(0, call.counts[0], n), n, call, tuning)
 
@@ -203,7 +213,10 @@ def all_reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its slice, and the root copies it from there; of two ranks, the root folds all."""
+    """Return the schedule in which each rank folds its slice, and the root copies the slices.
+
+    With two ranks, the root folds all.
+    """
     n, at, root = group.size, group.at, call.root
     count = call.counts[0]
     blocks = Even(0, count, n) if n > 2 else Listed([count * (p == root) for p in range(n)])
@@ -217,7 +230,7 @@ def reduce(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its block."""
+    """Return the schedule in which each rank folds its block."""
     at, blocks = group.at, Listed(call.counts)
     begin = blocks.at(at)[0]
     slots = _Slots(group, blocks, group.size, call, tuning)
@@ -230,14 +243,14 @@ def reduce_scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies its block to scratch; all others copy it from there."""
+    """Return the schedule in which each rank copies its block to scratch; all others copy it from there."""
     blocks = Listed(call.counts)
     slots = _Slots(group, blocks, 1, call, tuning)
     return slots.schedule(slots.put_block(blocks), slots.take())
 
 
 def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root copies its array to scratch; all others copy it from there."""
+    """Return the schedule in which the root copies its array to scratch; all others copy it from there."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     slots = _Slots(group, Even(0, call.counts[0], 1), 1, call, tuning, in_turn=True)
     root = group.peer(np.full_like(at, call.root))
@@ -254,7 +267,7 @@ def broadcast(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies the blocks for the others to scratch; they copy them from there."""
+    """Return the schedule in which each rank copies the blocks for others to scratch; they copy them from there."""
     slots = _Slots(group, Listed(call.counts), group.size, call, tuning)
     put_others = slots.put()
 
@@ -267,14 +280,14 @@ def all_to_all(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def gather(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank copies its block to scratch; the root copies it from there."""
+    """Return the schedule in which each rank copies its block to scratch; the root copies it from there."""
     is_root, blocks = group.at == call.root, Listed(call.counts)
     slots = _Slots(group, blocks, 1, call, tuning, in_turn=True)
     return slots.schedule(slots.put_block(blocks, ~is_root, is_root), slots.take(is_root))
 
 
 def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """The root copies all blocks to scratch; the others copy theirs from there."""
+    """Return the schedule in which the root copies all blocks to scratch; other ranks copy theirs from there."""
     at, rank, is_root = group.at, group.rank, group.at == call.root
     blocks = Listed(call.counts)
     begin = blocks.at(at)[0]
@@ -296,9 +309,9 @@ def scatter(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 
 
 def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Each rank folds its contribution to the prefix of the rank before, which it reads from scratch.
+    """Return the schedule in which each rank reads the previous rank's prefix from scratch and adds its contribution.
 
-    Rank r has piece t - r in round t: a chain, as of `hpccomm.schedules.algorithms.scan.linear`.
+    Rank r has piece t - r in round t: a chain, as in `hpccomm.schedules.algorithms.scan.linear`.
     """
     n, at, rank, total = group.size, group.at, group.rank, call.counts[0]
     slots = _Slots(group, Even(0, total, 1), 1, call, tuning, in_turn=True)
@@ -312,7 +325,7 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         come = slots.place(turn - at, peer=before)
         yield copies(rank, own, aside, count, first)
         if call.exclusive:
-            # In place the result lies where the contribution does, which is handed on before.
+            # In place, the result overwrites the contribution, so the fold for the next rank comes first.
             yield folds(rank, (come, own), aside, count, final=False, where=~first & hands_on)
             yield copies(rank, come, result, count, ~first)
             return

@@ -1,7 +1,7 @@
 """Double binary tree: two trees, and each carries half of the array.
 
 In one binary tree half of the ranks are leaves, which never send (broadcast) or never fold
-(reduce), and the inner ranks carry twice the array. Here every leaf of one tree is an inner rank of
+(reduce), while each inner rank moves the array twice. Here every leaf of one tree is an inner rank of
 the other, so ranks share the work evenly. With many segments the links are as busy as those of a
 ring, while the longest path grows only with log2 n. See P. Sanders, J. Speck, J. L. Träff,
 "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL's tree rests on
@@ -17,7 +17,7 @@ reduce          s + ⌈log2 n⌉ - 1      at most the array
 all_reduce      s + 2⌈log2 n⌉ - 1     at most 2 times the array
 ==============  ====================  =======================
 
-`ALGORITHMS` lists it; hierarchical algorithms use its phases.
+`ALGORITHMS` lists the three; `hierarchical` uses the phases across nodes.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ Renumber = Callable[[Column], Column]
 def two_trees(group: Group, root: Column | int) -> tuple[Tree, Tree]:
     """Return the two trees of a group; the position `root` is the root of both.
 
-    Positions are numbered from the root on. The root has one child in each tree. The n-1 others stand
-    below it in the order of their numbers, and odd numbers are leaves. The second tree mirrors the
-    numbers; where odd numbers would stay odd, it shifts them by one instead.
+    Positions are numbered from the root on. The root has one child in each tree. The n-1 other positions form a binary
+    tree below the root, in the order of their numbers, and odd numbers are leaves. The second tree mirrors the
+    numbers. If odd numbers would stay odd by that, it shifts the numbers by one instead.
     """
     n = group.size
     others = n - 1
@@ -61,16 +61,15 @@ def two_trees(group: Group, root: Column | int) -> tuple[Tree, Tree]:
 
 
 def _in_order(number: Column, n: int) -> tuple[Column, Column, Column, Column]:
-    """Place `number` in the binary tree that has 1, ..., n-1 in order, below 0.
+    """Return the place of `number` in the binary tree that has 1, ..., n-1 in order, below 0.
 
     Returns
     -------
     depth, parent, first, second : Column
-        Messages from 0, and the numbers of the parent and the children; -1 without one.
+        The depth below 0, and the numbers of the parent and of the two children; -1 for a missing one.
     """
     # In a complete tree, a number with k zeros at its end has 2^k - 1 numbers below it on either
-    # side. Numbers from n on do not exist: the nearest existing number above, or below, takes their
-    # place.
+    # side. Numbers from n on do not exist: the nearest existing number above or below takes the place of one.
     side = np.where(number == 0, 1 << (n - 1).bit_length(), number & -number) // 2
     beyond = np.minimum(side, n - 1 - number)
     left = np.where((side > 0) & (number > 0), number - side, -1)
@@ -89,7 +88,7 @@ def _in_order(number: Column, n: int) -> tuple[Column, Column, Column, Column]:
 
 
 def _parent(number: Column, n: int) -> Column:
-    """Return the number above each one of the binary tree; that of 0 means nothing."""
+    """Return the parent of each number in the binary tree; the result for 0 means nothing."""
     lowest = number & -number
     following = number + lowest
     is_left = (number & (2 * lowest) == 0) & (following < n)
@@ -103,7 +102,7 @@ def _power_of_two(value: Column) -> Column:
 
 
 PIPELINE = Pipeline(two_trees, two_trees, parts=2, children=2)
-"""Pipelines through both trees; each carries half of the array."""
+"""The pipelines through both trees; each tree carries half of the array."""
 
 ALL_REDUCE, BROADCAST, REDUCE = PIPELINE.all_reduce(), PIPELINE.broadcast(), PIPELINE.reduce()
 all_reduce, broadcast, reduce = PIPELINE.builds()
