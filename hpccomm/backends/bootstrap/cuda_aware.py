@@ -1,10 +1,9 @@
-"""Whether the MPI library takes device memory: the user or the library says; never assumed.
+"""Finds out whether the MPI library takes device memory. The user or the library says so; it is never assumed.
 
 No call of MPI gives a certain answer. Three sources are queried, in this order: the kinds of memory
 that MPI 4.1 lists, ``MPIX_Query_cuda_support`` (Open MPI, MPICH and their descendants), and the
-build flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if it
-crashes there, the crash is explained. `hpccomm.calls.cuda_aware` asks, and so does the
-doctor.
+build flags of Open MPI. A first exchange of messages detects a library that wrongly says yes; if the library
+crashes in it, the crash is explained. `hpccomm.calls.cuda_aware` and the doctor use this module.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ _QUERY = "MPIX_Query_cuda_support"
 _BUILT = b"opal_built_with_cuda_support"
 
 _THREAD_MULTIPLE = 3
-"""Of MPI_T_init_thread; the numbers of all libraries agree that more is larger."""
+"""The level for MPI_T_init_thread. In all libraries a higher number is a higher level."""
 
 
 class LibraryAnswers(NamedTuple):
@@ -33,7 +32,7 @@ class LibraryAnswers(NamedTuple):
     Attributes
     ----------
     kinds : str
-        Its kinds of memory, from ``mpi_memory_alloc_kinds``; empty without that key.
+        The kinds of memory in ``mpi_memory_alloc_kinds``; empty without that key.
     query : bool or None
         The result of ``MPIX_Query_cuda_support``; None if the library lacks the function.
     built : bool or None
@@ -46,7 +45,7 @@ class LibraryAnswers(NamedTuple):
 
 
 def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
-    """Return whether MPI gets addresses in device memory, and the reason.
+    """Return whether MPI may be given device memory, and the reason.
 
     Local; ranks may differ.
 
@@ -62,16 +61,16 @@ def aware(mpi: Any, requested: bool | None) -> tuple[bool, str]:
 
 
 def decide(library: str, requested: bool | None, answers: LibraryAnswers) -> tuple[bool, str]:
-    """Return whether MPI gets addresses in device memory, and the reason, from the answers.
+    """Return whether MPI may be given device memory, and the reason, from the answers of the library.
 
     Parameters
     ----------
     library : str
-        Its name.
+        Name of the library.
     requested : bool or None
         The user's setting; None if unset.
     answers : LibraryAnswers
-        The library's.
+        The answers of the library.
     """
     if requested is not None:
         return (
@@ -127,7 +126,7 @@ def _library_answers(mpi: Any) -> LibraryAnswers:
 
 
 def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:
-    """Return a boolean control variable of MPI's tools interface; None without one."""
+    """Return the value of a boolean control variable of MPI's tools interface; None without that variable."""
     provided = ctypes.c_int()
     if library.MPI_T_init_thread(_THREAD_MULTIPLE, ctypes.byref(provided)):
         return None
@@ -148,16 +147,16 @@ def _control_variable(library: ctypes.CDLL, name: bytes) -> bool | None:
 
 @contextmanager
 def explain_crash(reason: str) -> Iterator[None]:
-    """Have a crash within the block explained on standard error.
+    """Explain a crash within the block on standard error.
 
-    A library that is not CUDA-aware ends the process by a segmentation fault or its own abort, and
+    A library that is not CUDA-aware ends the process by a segmentation fault or by its abort, and
     nothing in the process can print the reason. So a shell waits beside it, and prints the reason
     if this process ends inside the block.
 
     Parameters
     ----------
     reason : str
-        Why MPI got addresses in device memory.
+        Why MPI was given device memory.
     """
     text = (
         "hpccomm: this process ended while MPI was given device memory for the first time, because "
@@ -169,7 +168,7 @@ def explain_crash(reason: str) -> Iterator[None]:
             ["/bin/sh", "-c", 'read -r word || printf "%s\\n" "$1" >&2', "sh", text],
             stdin=subprocess.PIPE,
         )
-    except OSError:  # no shell: print it beforehand
+    except OSError:  # no shell: print the text before the block
         write_stderr(text.replace("ended while", "would end here, where", 1))
         yield
         return

@@ -1,6 +1,7 @@
 """The launcher's facts about this process, read from the environment.
 
-Everything that must know rank and size before MPI starts asks it: bootstrap, verbs, progress lines.
+The modules that must know rank and size before MPI starts use it: the bootstrap, the backends, settings, verbs and
+progress lines.
 """
 
 import hashlib
@@ -15,21 +16,21 @@ from functools import cache
 from pathlib import Path
 
 LIBRARY = re.compile(r"/libmpi[^/\n]*\.so[^/\n]*$", re.MULTILINE)
-"""An MPI library, in /proc/PID/maps."""
+"""The path of an MPI library in a line of /proc/PID/maps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Place of the process in the job, as its launcher set it.
+    """The process's place in the job, as its launcher set it.
 
     Attributes
     ----------
     launcher : str
-        Its name, for messages.
+        Name of the launcher, for messages.
     rank, size : int
-        This process's number and the number of processes.
+        This process's rank, and the number of processes.
     local_size : int or None
-        How many of them are on this node; None if the launcher does not say.
+        The number of processes on this node; None if the launcher does not say.
     """
 
     launcher: str
@@ -57,8 +58,8 @@ _LAUNCHERS = (
 def launched(environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return the launcher's facts, or None without a launcher.
 
-    A step of Slurm with one task does not count: all programs in a shell of ``srun --pty`` have its
-    variables. Reads the environment only; starts nothing.
+    A step of Slurm with one task does not count: all programs in a shell of ``srun --pty`` have that step's
+    variables. Reads only the environment; starts nothing.
     """
     values = os.environ if environ is None else environ
     for launcher, rank, size, local in _LAUNCHERS:
@@ -78,16 +79,19 @@ _agreed: dict[str, str] = {}
 
 
 def agree(**names: str) -> None:
-    """Take the ``key`` and the ``name`` of the job from another of its ranks, once: they may see other variables."""
+    """Set the ``key`` and the ``name`` of the job to those of another rank, which may see other variables.
+
+    The first values stay.
+    """
     global _agreed
     _agreed = names | _agreed
 
 
 def job_key(environ: Mapping[str, str] | None = None) -> str:
-    """Return the job's name among all jobs of its user: equal in its processes on one node.
+    """Return the job's key, which differs from those of the user's other jobs and is equal in its processes on a node.
 
-    Letters, digits and ``._-``, at most 40 characters. A process that no launcher started is a job of
-    its own, named by its process id. Ranks that have met in MPI have one of them: see `agree`.
+    It has letters, digits and ``._-``, at most 40 characters. A process that no launcher started is a job by itself,
+    and its key has the process id. Ranks that have met in MPI have the same key on all nodes: see `agree`.
     """
     if environ is None and "key" in _agreed:
         return _agreed["key"]
@@ -98,9 +102,9 @@ def job_key(environ: Mapping[str, str] | None = None) -> str:
 
 
 def job_name(environ: Mapping[str, str] | None = None) -> str:
-    """Return the job's name, equal in all its processes; empty without one.
+    """Return the job's name, which is equal in all its processes; empty without a name.
 
-    Letters, digits and ``._-``, at most 40 characters. A later job may have the same.
+    It has letters, digits and ``._-``, at most 40 characters. A later job may have the same name.
     """
     if environ is None and "name" in _agreed:
         return _agreed["name"]
@@ -122,37 +126,37 @@ _OF_ONE_RANK = (
     *("PMIX_NAMESPACE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_FD"),
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID"),
 )
-"""Variables that tell a rank from all others, as far as a launcher does."""
+"""Variables that distinguish a rank from all others, if the launcher sets them."""
 
 
 def started_by() -> int:
-    """Return the process that is this rank, an ancestor of the present one; 0 without one.
+    """Return the ancestor process that is the rank whose variables this process has; 0 without one.
 
-    Children of a rank have its variables: a worker of multiprocessing, a subprocess, a fork. The
-    first process above this one that has them too and has loaded an MPI library is the rank. Local;
+    Children of a rank inherit its variables: a worker of multiprocessing, a subprocess, a fork. The
+    nearest ancestor that has the same variables and has loaded an MPI library is the rank. Local;
     reads /proc.
     """
     variables = {name: os.environb.get(name.encode()) for name in _OF_ONE_RANK}
     launcher, above = _peer(os.environ.get("PMI_FD", "")), os.getppid()
-    # Hydra's proxy has all variables of a rank whose program has started it.
+    # Hydra's proxy may have all variables of a rank too, if that rank's program started it.
     while above not in (0, launcher):
         folder = Path(f"/proc/{above}")
         try:
             lines = (folder / "environ").read_bytes().split(b"\0")
             theirs = dict(line.split(b"=", 1) for line in lines if b"=" in line)
             if variables != {name: theirs.get(name.encode()) for name in variables}:
-                break  # it is the launcher's
+                break  # that process belongs to the launcher
             if LIBRARY.search((folder / "maps").read_text(errors="replace")):
                 return above
             above = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it is another user's, or gone
+        except OSError:  # the process belongs to another user, or is gone
             break
     return 0
 
 
 def _parent(values: Mapping[str, str]) -> str:
-    """Return a name of the job on this node: Hydra names none."""
-    # Its proxy, one a node and job, made the socket that PMI_FD is.
+    """Return a key of the job on this node, from the process that started it: Hydra gives jobs no name."""
+    # Hydra has one proxy for each node and job. The proxy made the socket that PMI_FD is.
     return f"parent-{_peer(values.get('PMI_FD', '')) or os.getppid()}"
 
 
@@ -182,7 +186,7 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Return the number of cores of this node, also of those beyond this process's share."""
+    """Return the number of cores of this node, including those that this process may not use."""
     return os.cpu_count() or 1
 
 
@@ -195,9 +199,9 @@ def memory() -> int:
 
 
 def fabric() -> str:
-    """Return the adapters for RDMA with the rates of their active ports, as the kernel lists them; empty if none.
+    """Return the RDMA adapters with the rates of their active ports, as the kernel lists them; empty if none.
 
-    Such as ``mlx5_0 400 Gb/sec (4X NDR)``.
+    An example is ``mlx5_0 400 Gb/sec (4X NDR)``.
     """
     return ", ".join(
         f"{port.parents[1].name} {_line(port / 'rate')}"
@@ -214,7 +218,7 @@ def _line(file: Path) -> str:
 
 
 def facts() -> dict[str, str]:
-    """Return the known facts of this node, for the record: one text each."""
+    """Return the known facts of this node in words, by name, for results."""
     facts = {
         "processor": processor(),
         "cores": str(cores()),

@@ -1,8 +1,8 @@
 """The MPI library itself, called without mpi4py.
 
 mpi4py holds the interpreter's lock in ``MPI_Init_thread``, ``MPI_Finalize`` and ``MPI_Abort``, so
-that Python's threads cannot watch them. Calls by ctypes release it. `mpi` and `shutdown` start and end
-MPI by it; `hpccomm.backends.mpi.backend` calls functions that mpi4py lacks.
+that Python's threads cannot watch these calls. Calls by ctypes release the lock. `mpi` and `shutdown` start and end
+MPI by this module, `cuda_aware` asks the library, and `hpccomm.backends.mpi` asks whether the job survives lost ranks.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def loaded() -> list[ctypes.CDLL]:
     """
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # missing or hidden: nothing is known then
+    except OSError:  # missing or hidden: no library is known
         return []
     libraries = []
     for path in sorted({line.split()[-1] for line in lines if LIBRARY.search(line)}):
@@ -35,7 +35,7 @@ def loaded() -> list[ctypes.CDLL]:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the MPI library that mpi4py has loaded; None where it is not found. Import mpi4py.MPI first."""
+    """Return the MPI library that mpi4py has loaded; None if it is not found. Import mpi4py.MPI before the call."""
     for each in loaded():
         if hasattr(each, "MPI_Init_thread") and hasattr(each, "MPI_Finalize"):
             return each
@@ -43,23 +43,23 @@ def library() -> ctypes.CDLL | None:
 
 
 def init_thread(mpi_library: ctypes.CDLL, level: int) -> bool:
-    """Start MPI with a thread level; return whether it came up. Blocks, without the interpreter's lock."""
+    """Start MPI with a thread level, and return whether it started. Blocks, without the interpreter's lock."""
     given = ctypes.c_int()
     failed: int = mpi_library.MPI_Init_thread(None, None, ctypes.c_int(level), ctypes.byref(given))
     return not failed
 
 
 def abort(mpi: Any, status: int) -> None:
-    """End all processes of the job. Blocks, without the interpreter's lock where the library is found."""
+    """End all processes of the job. Blocks, without the interpreter's lock if the library is found."""
     mpi_library = library()
     if mpi_library is None:
         mpi.COMM_WORLD.Abort(status)
         return
     if hasattr(mpi_library, "PMIx_Abort") and mpi_library.PMIx_Initialized():
-        # As MPI_Abort, without its nine lines of output.
+        # It does the same as MPI_Abort, without nine lines of output.
         mpi_library.PMIx_Abort(ctypes.c_int(status), None, None, ctypes.c_size_t(0))
         return
-    # MPICH's fails while another thread is in MPI_Finalize: then the status of this process ends the job.
+    # MPICH's MPI_Abort fails while another thread is in MPI_Finalize: then this process's status ends the job.
     handle: int = mpi._handleof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     size: int = mpi._sizeof(mpi.COMM_WORLD)  # noqa: SLF001 (documented so)
     wide = size > ctypes.sizeof(ctypes.c_int)  # a pointer
@@ -80,24 +80,24 @@ def has_ulfm(mpi: Any) -> bool:
 
 
 def sign_off() -> bool:
-    """Tell the launcher that this process leaves in order, without ``MPI_Finalize``; return whether it knows.
+    """Tell the launcher that this process leaves in order, without ``MPI_Finalize``; return whether the launcher knows.
 
-    ``MPI_Finalize`` waits for all ranks. PMIx takes leave of each process by itself: without it, Open MPI's
-    launcher would end the job with status 1 and thirty lines. Other launchers know no such way.
+    ``MPI_Finalize`` waits for all ranks, while PMIx lets each process sign off alone. Without signing off, Open MPI's
+    launcher would end the job with status 1 and thirty lines of output. Other launchers have no such call.
     """
     mpi_library = library()
     if mpi_library is None or not hasattr(mpi_library, "PMIx_Finalize"):
         return False
-    for _ in range(8):  # it counts its users
+    for _ in range(8):  # PMIx counts its users, and each of them has to finalise it
         if not mpi_library.PMIx_Initialized() or mpi_library.PMIx_Finalize(None, 0):
             break
     return not mpi_library.PMIx_Initialized()
 
 
 def exit_at_once() -> None:
-    """Have the process end, when Python is done, with Python's status and without the library's own exit.
+    """Let the process end with Python's status once Python is done, without the library's exit functions.
 
-    What MPI registered with the C library would wait for peers, or meet what was left under way.
+    The functions that MPI registered with the C library would wait for peers, or meet unfinished communication.
     """
     libc = ctypes.CDLL(None)
     libc.fflush(None)

@@ -1,9 +1,9 @@
 """Starts MPI through mpi4py with the thread level that hpccomm needs, and ends it cleanly.
 
-hpccomm runs asynchronous calls and its watchdog in threads of its own, so it requests
-``MPI_THREAD_MULTIPLE``. If the program has started MPI with a lower level, hpccomm uses that.
+hpccomm runs asynchronous calls and its watchdog in separate threads, so it requests
+``MPI_THREAD_MULTIPLE``. If the program has started MPI with a lower level, hpccomm uses that level.
 
-The MPI backend opens by it; verbs under MPI do so too.
+The MPI backend starts MPI by it; `hpccomm.communicator.creation`, the NCCL backend and the verbs under MPI use it too.
 """
 
 import logging
@@ -28,21 +28,21 @@ logger = logging.getLogger("hpccomm")
 
 _lock = threading.Lock()
 _started: ModuleType | None = None
-_owner = 0  # the process that started it
+_owner = 0  # id of the process that called `start`
 _ours = False  # whether hpccomm has started MPI, so that mpi4py does not finalise it
 _failed = False
 _patience = 0.0  # seconds that finalisation may take
 
 
 def check_own() -> None:
-    """Raise unless this process may be a rank of its job. Local; before it tells others that it is.
+    """Raise unless this process may be a rank of its job. Local; call it before other ranks can see this process.
 
     Raises
     ------
     BackendUnavailable
-        If another process has started MPI, and this one was forked from it.
+        If MPI was started by a process that this one was forked from.
     LaunchError
-        If it only inherited the variables of a rank, or its rank exists already.
+        If this process only inherited the variables of a rank, or its rank exists already.
     """
     if _started is not None and _owner != os.getpid():
         raise BackendUnavailable(
@@ -69,17 +69,17 @@ def check_own() -> None:
 
 
 def start() -> Any:
-    """Return the module ``mpi4py.MPI``, initialised. Blocks until MPI is up.
+    """Return the module ``mpi4py.MPI``, initialised. Blocks until MPI has started.
 
-    The first call also prepares the end of the job: MPI is finalised in order at exit, and an
+    The first call also prepares the end of the job: MPI is finalised at exit, and an
     uncaught exception ends all ranks.
 
     Raises
     ------
     BackendUnavailable
-        If mpi4py or the MPI library is missing, or MPI is already finalised or the parent's.
+        If mpi4py or the MPI library is missing, or MPI is already finalised.
     LaunchError
-        If a job of N processes came up as N jobs of one.
+        If a job of N processes started as N jobs of one process.
     """
     global _started, _owner, _ours
     with _lock:
@@ -116,13 +116,13 @@ def load() -> Any:
         import mpi4py
 
         before = mpi4py.rc.initialize
-        mpi4py.rc.initialize = False  # it would hold the interpreter's lock: nothing could watch it
+        mpi4py.rc.initialize = False  # mpi4py would hold the interpreter's lock meanwhile
         try:
             from mpi4py import MPI
         finally:
             mpi4py.rc.initialize = before
     except (ImportError, RuntimeError) as error:
-        # mpi4py raises a RuntimeError where it finds no library.
+        # mpi4py raises a RuntimeError if it finds no library.
         lacking = isinstance(error, RuntimeError)
         what = "no MPI library can be loaded" if lacking else "mpi4py cannot be imported"
         raise BackendUnavailable(
@@ -133,7 +133,7 @@ def load() -> Any:
 
 
 def _initialize(mpi: Any) -> bool:
-    """Start MPI, if it is not started; return whether this has. Blocks."""
+    """Start MPI unless it is started, and return whether this call started it. Blocks."""
     if mpi.Is_finalized():
         raise BackendUnavailable("MPI is already finalised in this process")
     if mpi.Is_initialized():
@@ -202,14 +202,15 @@ SHARED = "/dev/shm"
 MIB = 1 << 20
 
 _OF_MPICH, _OF_UCX = 1.1 * MIB, 4.4 * MIB
-"""Bytes that each rank of a node takes in MPI_Init: of MPICH, and of UCX for its transport ``posix`` (MPICH 5.0.2)."""
+"""Bytes of shared memory that MPICH, and UCX for its transport ``posix``, take for each rank of a node in MPI_Init
+(MPICH 5.0.2)."""
 
 _OTHERWISE = ("UCX_TLS", "UCX_POSIX_DIR", "MPIR_CVAR_CH4_NETMOD")
-"""Variables by which users keep UCX from taking memory there."""
+"""Variables by which users keep UCX from taking that memory."""
 
 
 def _check_room(mpi: Any) -> None:
-    """Refuse to start MPICH where the node's shared memory is too small: it would die without a word."""
+    """Refuse to start MPICH if the node's shared memory is too small: it would crash without a message."""
     launch, version = launched(), mpi.Get_library_version()
     if (
         launch is None
@@ -237,7 +238,7 @@ def _check_room(mpi: Any) -> None:
 def _room() -> float:
     """Return the bytes of shared memory that this job may take; infinite if unknown.
 
-    What its ranks have taken already counts, as they come one after another.
+    They include what ranks of the job have taken already, since ranks start one after another.
     """
     try:
         system = os.statvfs(SHARED)
@@ -258,7 +259,7 @@ def note_failure() -> None:
 
 
 def note_present(seconds: float, backend: Backend) -> None:
-    """Remember that a communicator has been made: who is here, and its deadline, for finalisation."""
+    """Remember that a communicator has been made: the ranks that are present, and its deadline, for finalisation."""
     global _patience
     _patience = max(_patience, seconds)
     presence.note(backend)
@@ -270,24 +271,25 @@ def _finalize(mpi: Any) -> None:
         return
     if _owner != os.getpid():  # mpi4py would finalise the parent's MPI
         shutdown.leave_now(shutdown.known())
-    if not shutdown.known():  # else the job soon ends with that status, unless the others exit too
+    # With a known status, the job soon ends, unless all other ranks exit too.
+    if not shutdown.known():
         answering.note_exit()
         for calls in everyone():
             calls.closed = calls.closed or "was left: the program of this rank has ended"
     import mpi4py
 
     if mpi4py.rc.finalize is False and not _failed:
-        return  # the program does, if at all
-    # A rank that has ended by now will never come to MPI_Finalize.
+        return  # the program finalises MPI, or wants it left
+    # A rank that has ended already will never come to MPI_Finalize.
     failed = _failed or bool(presence.gone())
     if failed:
-        answering.note_exit()  # with any status: the others may be waiting to leave together
+        answering.note_exit()  # with any status: other ranks may be waiting to leave together
     seconds = _patience or settings.DEFAULT_TIMEOUT
     shutdown.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 
 
 def _finalised_by_program(*_: object) -> None:
-    """Have communicators take no more calls: MPI's would end the process. Local."""
+    """Let communicators take no more calls, since a call of MPI's would end the process. Local."""
     if leaving():
         return
     for calls in everyone():

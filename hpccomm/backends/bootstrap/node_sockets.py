@@ -1,10 +1,11 @@
 """Questions and answers between the processes of one node, through abstract Unix sockets.
 
 Such a socket is a name in the kernel without a file or port, and vanishes with its process. Each
-process serves one from its service thread, from before MPI starts, and answers only processes of
-the same user. A connection carries one question and its answer: each side sends JSON, and no more.
+process serves one socket in its service thread, beginning before MPI starts, and answers only processes of
+the same user. A connection carries one question and its answer, both as JSON.
 
-All processes are asked at the same time, and silent ones are judged. Arrivals, the side channel and the exits ask by it.
+All processes are asked at the same time. For a silent process, the kernel tells whether it is stopped or gone.
+`presence`, `shutdown` and `mpi` ask by it, and so does the side channel of `hpccomm.backends.mpi`.
 """
 
 import contextlib
@@ -31,11 +32,11 @@ from hpccomm.runtime.service import Descriptors, after_fork, service
 logger = logging.getLogger("hpccomm")
 
 LARGEST = 64 * 2**20
-"""Bytes of the longest message that is taken."""
+"""Most bytes of a message that is accepted."""
 IDLE_SECONDS = 30.0
-"""A connection that has been open for so long is closed at the next question: who asks waits no longer than that."""
+"""Seconds after which an open connection is closed at the next question. No process waits that long for an answer."""
 FULL_SECONDS = 0.1
-"""How long a process that has too many open files leaves questions unanswered before it tries again."""
+"""Seconds for which a process that has too many open files accepts no question."""
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _PREFIX = "hpccomm"
@@ -48,14 +49,14 @@ class Address(NamedTuple):
     Attributes
     ----------
     name : str
-        Of its socket in the abstract namespace; empty without one.
+        Name of the socket in the abstract namespace; empty without a socket.
     pid : int
-        Its process id.
+        The process id.
     host : str
-        Its host's name.
+        Name of the host.
     network : str
-        Names the kernel's namespaces: only processes of the same ones reach the socket, and know the
-        process id.
+        Names the kernel's namespaces of sockets and process ids. Only processes in the same namespaces can reach the
+        socket and use the process id.
     """
 
     name: str
@@ -86,7 +87,7 @@ def _base() -> str:
     return f"{_PREFIX}/{job_key()}/"
 
 
-# What both sides do.
+# Steps of both sides.
 
 
 def user_of(connected: socket.socket) -> int:
@@ -97,13 +98,13 @@ def user_of(connected: socket.socket) -> int:
 
 
 def go_on(descriptors: Descriptors, connected: socket.socket, steps: Iterator[int]) -> None:
-    """Run a side's steps, each as soon as the connection allows; then close it. Never blocks.
+    """Run a side's steps, each as soon as the connection is ready for it; then close the connection. Never blocks.
 
-    A step gives what the next one waits for, as selectors name it.
+    A step yields the event that the next step waits for, by its number in `selectors`.
     """
     try:
         events = next(steps)
-    except (StopIteration, OSError, ValueError):  # the other side is gone, or is not one of us
+    except (StopIteration, OSError, ValueError):  # done, or the other side is gone or foreign
         descriptors.forget(connected)
         connected.close()
     else:
@@ -111,7 +112,7 @@ def go_on(descriptors: Descriptors, connected: socket.socket, steps: Iterator[in
 
 
 def send(connected: socket.socket, facts: Facts) -> Iterator[int]:
-    """Send facts, and nothing after them."""
+    """Yield the steps that send facts, and then close the sending direction."""
     unsent = memoryview(json.dumps(facts, default=repr).encode())
     while unsent:
         yield selectors.EVENT_WRITE
@@ -121,7 +122,7 @@ def send(connected: socket.socket, facts: Facts) -> Iterator[int]:
 
 
 def receive(connected: socket.socket) -> Generator[int, None, Facts]:
-    """Return the facts that come.
+    """Yield the steps that receive facts, and return the facts.
 
     Raises
     ------
@@ -150,12 +151,12 @@ class NodeServer:
     Parameters
     ----------
     start : str
-        Of its name: the job and the rank.
+        The beginning of the socket's name, with the job and the rank.
 
     Attributes
     ----------
     address : Address
-        Where it answers.
+        The address at which the server answers.
     """
 
     def __init__(self, start: str) -> None:
@@ -172,12 +173,12 @@ class NodeServer:
             raise OSError("the answering thread could not be started")
 
     def close(self) -> None:
-        """Refuse questions from now on: soon no thread of Python's can answer."""
+        """Refuse questions from now on, since no thread of Python will be able to answer."""
         service.forget(self._socket)
         self._socket.close()
 
     def disown(self) -> None:
-        """Close what a forked child has of its parent's server; the parent's continues."""
+        """Close a forked child's copies of its parent's sockets; the parent's server goes on."""
         for each in (self._socket, *self._opened):
             each.close()
 
@@ -190,8 +191,8 @@ class NodeServer:
                 del self._opened[each]
         try:
             connected, _ = self._socket.accept()
-        except OSError as error:  # who asked is gone, or this process ends
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # later it may have a place
+        except OSError as error:  # the asking process is gone, or this one ends
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # a file may be closed meanwhile
                 time.sleep(FULL_SECONDS)
             return
         connected.setblocking(False)
@@ -211,21 +212,21 @@ _lock = threading.Lock()
 
 
 def serve(rank: int | None = None) -> Address:
-    """Answer from now on; return where. Idempotent; from any thread.
+    """Answer questions from now on, and return the address. Idempotent; from any thread.
 
-    Without such sockets the address has no name, and other processes cannot ask.
+    If there can be no such socket, the address has no name, and other processes cannot ask.
 
     Parameters
     ----------
     rank : int, optional
-        Of this process in the job, from MPI; before that, and by default, from the launcher.
+        This process's rank in the job, as MPI gives it; by default, before MPI starts, as the launcher gives it.
     """
     global _server
     with _lock:
         launch = launched()
         start = f"{_base()}{rank if rank is not None else launch.rank if launch else 0}/"
         if _server is None or (rank is not None and not _server.address.name.startswith(start)):
-            refuse()  # under another name
+            refuse()  # the socket has another name
             try:
                 _server = NodeServer(start)
             except OSError as error:
@@ -235,7 +236,7 @@ def serve(rank: int | None = None) -> Address:
 
 
 def refuse() -> None:
-    """Refuse questions from now on, which tells that this process ends: no thread can answer any more."""
+    """Refuse questions from now on. That tells other processes that this one is ending."""
     if _server is not None:
         _server.close()
 
@@ -252,8 +253,8 @@ def _after_fork() -> None:
 def present() -> dict[int, Address]:
     """Return the processes of this job on this node that answer, by their rank in the job.
 
-    Local; waits for no other process: the kernel lists the sockets. Missing ranks have not come
-    yet, are on other nodes, or are gone.
+    Local; waits for no other process, since the kernel lists the sockets. A missing rank has not started
+    yet, is on another node, or is gone.
     """
     base, addresses = "@" + _base(), {}
     for line in _text("/proc/net/unix").splitlines():
@@ -267,10 +268,10 @@ def present() -> dict[int, Address]:
 
 
 PAUSE_SECONDS = 0.002
-"""How long who also waits for answers from other nodes waits between two looks."""
+"""Seconds between two calls of `ask`'s `others`, while answers from other nodes are awaited."""
 
 RETRY_SECONDS = 0.01
-"""When a process that had too many questions at once is asked again."""
+"""Seconds until a process that had too many questions at once is asked again."""
 
 
 def ask(
@@ -283,20 +284,20 @@ def ask(
 
     Parameters
     ----------
-    addresses : mapping
-        Whom to ask, by rank.
+    addresses : mapping of int to Address
+        The addresses of the processes to ask, by rank.
     question : mapping
-        What to ask; each gets its own rank with it.
+        The question; each process gets it with its own rank added.
     seconds : float
-        How long to wait for answers.
+        Seconds to wait for answers.
     others : callable, optional
-        Moves questions on that go another way; returns whether these are answered. It is called
-        again and again.
+        Moves questions over another channel on, and returns whether these are all answered. It is called
+        repeatedly.
 
     Returns
     -------
     dict of int to Answer
-        The answers, by rank. Of a silent process it has what the kernel knows.
+        The answers, by rank. For a silent process it is the kernel's state of that process.
     """
     descriptors, until = service.descriptors(), time.monotonic() + seconds
     connections: dict[int, socket.socket] = {}
@@ -306,7 +307,7 @@ def ask(
         try:
             yield from send(connected, {**question, "rank": rank})
             answers[rank] = Answer(ANSWERED, (yield from receive(connected)))
-        except (OSError, ValueError):  # it has ended by now
+        except (OSError, ValueError):  # the process has ended meanwhile
             answers[rank] = _refused(addresses[rank])
 
     while True:
@@ -314,11 +315,11 @@ def ask(
         for rank in addresses.keys() - connections.keys() - answers.keys():
             try:
                 connections[rank] = connected = _connected(addresses[rank])
-            except BlockingIOError:  # it has not accepted those before
+            except BlockingIOError:  # its queue of connections is full
                 pause = min(pause, RETRY_SECONDS)
             except ConnectionError:
                 answers[rank] = _refused(addresses[rank])
-            except OSError:  # no answer can come
+            except OSError:  # no answer is possible
                 answers[rank] = _unanswered(addresses[rank])
             else:
                 go_on(descriptors, connected, steps(rank, connected))
@@ -340,8 +341,8 @@ def _connected(address: Address) -> socket.socket:
     Raises
     ------
     OSError
-        If there is none: the process has too many questions at once (`BlockingIOError`) or refuses
-        (`ConnectionError`), this one has too many files open, or somebody else has the name.
+        If there is no connection: the process has too many questions at once (`BlockingIOError`) or refuses
+        (`ConnectionError`), this process has too many open files, or another user has the name.
     """
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -361,7 +362,7 @@ def _unanswered(address: Address) -> Answer:
 
 
 def _refused(address: Address) -> Answer:
-    """Return them where it refuses: if it still exists, it ends or runs another program."""
+    """Return the kernel's facts of a process that refuses. If it still exists, it is ending or runs another program."""
     silent = _unanswered(address)
     return (
         Answer(silent.state, {**silent.facts, "ending": True}) if silent.state == SILENT else silent
@@ -377,13 +378,13 @@ def state_of(near: Address) -> str:
 
 
 def process_state(pid: int) -> str:
-    """Return the state of a process of this node as the kernel's letter; empty without one.
+    """Return the state of a process of this node as the kernel's letter; empty if there is no such process.
 
-    A question mark says that the kernel did not tell.
+    A question mark means that the state could not be read.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    except (OSError, IndexError):  # too many open files, say: nothing is known of it
+    except (OSError, IndexError):  # for example too many open files
         return "?"

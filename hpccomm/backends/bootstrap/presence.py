@@ -1,6 +1,6 @@
-"""The ranks of the job on this node: which have ended or are ending, and with which facts.
+"""The ranks of the job on this node: which have ended or are ending, and their exceptions.
 
-`shutdown` and `mpi` ask it before this process leaves, and `hpccomm.communicator.creation` while ranks meet.
+`shutdown` and `mpi` use it before this process leaves, and `hpccomm.communicator.creation` while ranks meet.
 """
 
 import math
@@ -20,16 +20,21 @@ from hpccomm.runtime.service import service, write_stderr
 from hpccomm.units import ranks_named
 
 ANSWER_SECONDS = 0.5
+"""Seconds that answers may take."""
 LOOK_SECONDS = 0.05
+"""Seconds between two questions to the same ranks."""
 MOST_WORDS = 8
-"""Ranks that say where a signal has found them."""
+"""Most ranks that print where a signal has found them."""
 
 _seen: set[int] = set()
 _widest: "weakref.ref[Backend] | None" = None  # the largest communicator so far
 
 
 def note(backend: Backend) -> None:
-    """Remember who is here, and a backend. Local; ranks that have made a communicator together see each other."""
+    """Remember the ranks that are present on this node, and the backend of the largest communicator. Local.
+
+    Call it when a communicator was made: then all its ranks are present.
+    """
     global _widest
     _seen.update(present())
     widest = None if _widest is None else _widest()
@@ -38,27 +43,27 @@ def note(backend: Backend) -> None:
 
 
 def gone() -> set[int]:
-    """Return the ranks that were here and have ended."""
+    """Return the ranks of this node that were present at a `note` and have ended."""
     return _seen.difference(present()) if _seen else set()
 
 
 def not_at_their_end() -> str:
-    """Return in words which ranks of this node have not come to their exit, and where they are."""
+    """Return in words which ranks of this node have not reached their exit, and where they are."""
     return "; ".join(_lingering().values()) or "other ranks have not come to their end"
 
 
 def all_leave(seconds: float) -> bool:
-    """Return whether all ranks of this node reach their exit within a time."""
+    """Return whether all ranks of this node reach their exit within `seconds`."""
     return not _staying(_lingering, seconds)
 
 
 def stuck(seconds: float) -> str:
-    """Return in words which ranks of this node are silent and do not end in time; '' if none."""
+    """Return in words which ranks of this node are silent and do not end within `seconds`; empty if none."""
     return "; ".join(_staying(lambda: _silent(_asked()), seconds).values())
 
 
 def _staying(find: Callable[[], dict[int, str]], seconds: float) -> dict[int, str]:
-    """Return which of the ranks that are found at once are found all the time."""
+    """Return the ranks that ``find()`` returns all the time for `seconds`, with their words; stop early if none."""
     until, found = time.monotonic() + seconds, find()
     while found and time.monotonic() <= until:
         time.sleep(LOOK_SECONDS)
@@ -68,11 +73,11 @@ def _staying(find: Callable[[], dict[int, str]], seconds: float) -> dict[int, st
 
 
 def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") -> int:
-    """Return how many ranks have said something before this one, which says it now.
+    """Say `what`, and return how many ranks said it before this one. Blocks for about `seconds` at most.
 
-    Ranks that do not answer in time are not counted. A rank that ends the job has given all its
-    facts. In less than the usual time, as in signal handlers, only this node's ranks are asked.
-    With `end` they learn why this rank ends the job: they need not say that they end.
+    Ranks that do not answer in time are not counted. If another rank ends the job, no rank is asked and `MOST_WORDS`
+    is returned. If `seconds` is shorter than usual, as in signal handlers, only this node's ranks are asked.
+    With `end`, the other ranks learn why this rank ends the job, and need not say that they end.
     """
     own = say(what)
     if ended():
@@ -86,7 +91,7 @@ def said_before(what: str, seconds: float = ANSWER_SECONDS, *, end: str = "") ->
 def raised(seconds: float) -> dict[int, Facts]:
     """Return the uncaught exceptions of other ranks, by rank.
 
-    Waits until all have raised one, or until the time is over.
+    Blocks until all other ranks have raised one, or until `seconds` are over.
     """
     until = time.monotonic() + seconds
     while True:
@@ -100,13 +105,13 @@ def raised(seconds: float) -> dict[int, Facts]:
 
 
 def first(others: Mapping[int, Facts], own: Facts | None) -> Facts | None:
-    """Return the earliest of the exceptions of this rank and the others; None if there is none."""
+    """Return the earliest exception of this rank and the others; None if there is none."""
     every = [*others.values(), *([] if own is None else [own])]
     return min(every, key=lambda each: tuple(each["order"]), default=None)
 
 
 def await_end(order: object, seconds: float) -> None:
-    """Wait until the rank that has told an exception comes to the end of its program, for so long at most."""
+    """Wait, for at most `seconds`, until the rank whose exception has this `order` is at the end of its program."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         every = [each.facts for each in _ask_all({}).values()]
@@ -119,7 +124,7 @@ def await_end(order: object, seconds: float) -> None:
 
 
 def _ask_all(question: Facts) -> dict[int, Answer]:
-    """Ask the other ranks; those on other nodes by the side channel of the communicator of most ranks."""
+    """Ask the other ranks: of this node directly, of all nodes by the side channel of the largest communicator."""
     near, widest = _others(), None if _widest is None else _widest()
     if widest is None or widest.side is None or len(near) >= widest.size - 1:
         return ask(near, question, ANSWER_SECONDS)
@@ -137,7 +142,7 @@ def _asked() -> dict[int, Answer]:
 
 
 def _lingering() -> dict[int, str]:
-    """Return in words which ranks of this node have not come to their exit."""
+    """Return in words, by rank, which ranks of this node have not reached their exit, and where they are."""
     answers = _asked()
     found = _silent(answers)
     for rank, answer in answers.items():
@@ -151,7 +156,7 @@ def _lingering() -> dict[int, str]:
 
 
 def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
-    """Return by rank which of them exist, are silent, and have not ended."""
+    """Return in words, by rank, which processes exist but are stopped or do not answer, and are not ending."""
     errors = {}
     for rank, answer in answers.items():
         who = f"rank {rank} (pid {answer.facts.get('pid')})"
@@ -163,21 +168,21 @@ def _silent(answers: Mapping[int, Answer]) -> dict[int, str]:
 
 
 START_SECONDS = 3.0
-"""Seconds for MPI's own start, in addition to the deadline."""
+"""Seconds that MPI's start may take in addition to the deadline."""
 
 
 class JobArrival:
-    """The deadline of making a communicator, from its first line on.
+    """The deadline of making a communicator, from the first line on.
 
-    MPI's start and what follows block in the library. The watchdog looks after that: at the deadline it
-    says which ranks of this node have not come, and ends the job.
+    MPI's start and the calls that follow block in the library. So the watchdog checks the deadline: once it has
+    passed, the watchdog says which ranks of this node have not come, and ends the job.
 
     Parameters
     ----------
     name : str
-        Of the communicator.
+        Name of the communicator.
     timeout : float
-        Seconds.
+        The deadline, in seconds.
     end_job : callable
         ``end_job(reason)`` ends the job. It does not return.
     """
@@ -192,7 +197,7 @@ class JobArrival:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Have the block, in which all ranks meet, end at the deadline. The job ends with it."""
+        """Apply the deadline to the block, in which all ranks meet. If it passes, the job ends."""
         self._began = time.perf_counter()
         self._until = self._began + self._timeout + START_SECONDS
         serve()
@@ -206,7 +211,7 @@ class JobArrival:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Do not count the block: what a rank does by itself, such as importing modules."""
+        """Do not count the time of the block, in which a rank works alone, such as importing modules."""
         began, until, self._until = time.perf_counter(), self._until, math.inf
         try:
             yield
@@ -219,7 +224,7 @@ class JobArrival:
             self._seen.update(present())
         if now <= self._until:
             return
-        self._until = math.inf  # once
+        self._until = math.inf  # the job is ended once
         launch = launched()
         rank = f"rank {launch.rank}" if launch else "this process"
         write_stderr(
@@ -256,7 +261,7 @@ def absent(seen: set[int]) -> str:
 
 
 def _elsewhere(here: dict[int, Address]) -> str:
-    """Return in words which ranks have made a communicator before and are not making this one."""
+    """Return in words which ranks of this node answer but are not making a communicator, and where they are."""
     others = {rank: each for rank, each in here.items() if each.pid != os.getpid()}
     answers = sorted(ask(others, {}, ANSWER_SECONDS).items())
     places = {
