@@ -1,19 +1,19 @@
 """The bus bandwidth that a run's links allow, and the rates that a run is expected to reach (``--expect``).
 
-**Links.** ``links.toml`` has the links of today's machines. On one node, the link of a device bounds bus bandwidth
-(nccl-tests, doc/PERFORMANCE.md: bus bandwidth is made to be compared with that). Between N nodes of L ranks each, n = N L,
-the link of a node has to carry, in one direction and for a size of S bytes:
+**Links.** ``links.toml`` has the links of today's machines. On one node, the link of a device bounds bus bandwidth: bus
+bandwidth is defined so that it can be compared with the link's rate (nccl-tests, doc/PERFORMANCE.md). Between N nodes
+of L ranks each, n = N L, the link of a node has to carry these bytes, in one direction and for a size of S bytes:
 
-- all-reduce 2 S (N-1) / N, since a node's data meet the others' and come back,
-- reduce-scatter, all-gather, gather and scatter S (N-1) / N,
-- broadcast and reduce S,
-- all-to-all L S (N-1) / N, since a rank's part for its own node stays there,
-- send-receive S times the ranks of a node that send to another.
+- all-reduce: 2 S (N-1) / N, since a node's data are folded with the data of the others, and the result comes back,
+- reduce-scatter, all-gather, gather and scatter: S (N-1) / N,
+- broadcast and reduce: S,
+- all-to-all: L S (N-1) / N, since a rank's part for its own node stays there,
+- send-receive: S times the number of the node's ranks that send to another node.
 
-The time of that, put into the definition of bus bandwidth, gives the bound.
+The time that the link takes for these bytes, put into the definition of bus bandwidth, gives the bound.
 
-**Expectations** are a file in TOML, or the name of a link. An entry of a file looks as follows; only the collective, and
-one of ``busbw`` and ``time``, are required::
+**Expectations** are a file in TOML, or the name of a link. An entry of a file looks as follows. Only the collective,
+and one of ``busbw`` and ``time``, are required::
 
     [[expect]]
     collective = "all_reduce"
@@ -29,7 +29,10 @@ one of ``busbw`` and ``time``, are required::
     algorithm = "ring"
     in_place = false
 
-An entry with sizes applies to each row in their range. An entry without sizes applies to the best row of each table.
+An entry with ``from`` or ``to`` applies to each row in that range. An entry without both applies to the best row of
+each table.
+
+``hpccomm perf``, ``show``, ``export``, ``report`` and ``slurm`` use this module.
 """
 
 import json
@@ -59,15 +62,15 @@ class Published:
     Attributes
     ----------
     collective : str
-        The collective.
+        Name of the collective.
     busbw : float
-        In 1e9 B/s.
+        The bus bandwidth, in 1e9 B/s.
     where : str
-        The machine.
+        The machine, in words.
     source, url : str
-        Where it was published.
+        The publication, in words and as a URL.
     ports : int
-        Used ports of each node.
+        Number of used ports of each node.
     """
 
     collective: str
@@ -89,19 +92,19 @@ class LinkType:
     Attributes
     ----------
     name : str
-        Such as ``infiniband-ndr``.
+        Name of the link, such as ``infiniband-ndr``.
     what : str
-        In words.
+        The link in words.
     place : str
         `DEVICE` or `NODE`.
     rate : float
-        In one direction, of a device or a port, in 1e9 B/s.
+        Rate of a device or port in one direction, in 1e9 B/s.
     source, url : str
-        Where the rate stands.
+        The source of the rate, in words and as a URL.
     payload : float
-        Part of the rate that is left for data.
+        The fraction of the rate that is left for data.
     published : tuple of Published
-        What others have measured.
+        Published measurements over such links.
     """
 
     name: str
@@ -115,13 +118,13 @@ class LinkType:
 
     @property
     def data_rate(self) -> float:
-        """Data in one direction, of a device or a port, in 1e9 B/s."""
+        """The rate of data of a device or port in one direction, in 1e9 B/s."""
         return self.rate * self.payload
 
 
 @cache
 def links() -> dict[str, LinkType]:
-    """Return the table, by the names of the links."""
+    """Return the links of ``links.toml``, by name."""
     text = (Path(__file__).parent / "links.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     for facts in table.values():
@@ -130,10 +133,10 @@ def links() -> dict[str, LinkType]:
 
 
 def bounding_link(info: RunInfo) -> DeviceInfo | None:
-    """Return the device whose link bounds bus bandwidth; None where that is not known.
+    """Return the device whose link bounds bus bandwidth; None if that is not known.
 
-    It is the slowest of the links, on one node where each rank has a device to itself: what several
-    ranks on a device reach, and a network between nodes, NVML does not know.
+    It is the device with the slowest link. It is known only on one node where each rank has a device to itself. NVML
+    does not know the rate that several ranks on one device reach, nor a network between nodes.
     """
     of_their_own = len({device.uuid for device in info.devices}) == len(info.ranks) > 1
     if not (of_their_own and info.nodes == 1 and all(device.peak > 0 for device in info.devices)):
@@ -149,7 +152,7 @@ def bound(info: RunInfo, collective: str) -> float | None:
     info : RunInfo
         Facts of the run.
     collective : str
-        Its name.
+        Name of the collective.
     """
     device = bounding_link(info)
     if device is not None:
@@ -164,7 +167,7 @@ _PORT = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \(\d+X (\w+)\)")
 def fabric_rate(info: RunInfo) -> float | None:
     """Return the total rate of a node's RDMA ports in one direction, in 1e9 B/s.
 
-    None on one node, without such ports, and where nodes have different ones.
+    None on one node, without such ports, and if nodes have different ports.
     """
     fabric = info.machine.get("fabric", "")
     ports = _PORT.findall(fabric)
@@ -179,15 +182,15 @@ def share_of_node(ranks: "tuple[RankInfo, ...]", collective: str) -> float | Non
     Parameters
     ----------
     ranks : tuple of RankInfo
-        Where the ranks are.
+        The node and the group of each rank.
     collective : str
         Name of the collective.
 
     Returns
     -------
     float or None
-        None on one node, for nodes with different numbers of ranks, where several groups share the link, and for
-        collectives that have no such bound.
+        None on one node, for nodes with different numbers of ranks, if several groups share the link, and for
+        collectives without such a bound.
     """
     sizes = Counter(rank.node for rank in ranks)
     nodes, total = len(sizes), len(ranks)
@@ -198,7 +201,7 @@ def share_of_node(ranks: "tuple[RankInfo, ...]", collective: str) -> float | Non
 
 
 def _leaving(ranks: "tuple[RankInfo, ...]") -> int:
-    """Return how many ranks of a node send to the next rank on another node, at most."""
+    """Return the largest number of a node's ranks whose next rank is on another node."""
     following = (*ranks[1:], *ranks[:1])
     leaving = Counter(
         rank.node for rank, after in zip(ranks, following, strict=True) if rank.node != after.node
@@ -217,11 +220,12 @@ SHARES: Mapping[str, Callable[[int, int, int], float]] = {
     "all_to_all": lambda nodes, ranks, _: _blocks(nodes, ranks, 0) * nodes / ranks,
     "send_recv": lambda _nodes, _ranks, leaving: 1.0 / leaving,
 }
-"""For each collective: from nodes, ranks, and ranks of a node that send to another one."""
+"""Functions of nodes, ranks, and ranks of a node that send to another node. Each returns the bound of its collective,
+as a multiple of the link's rate."""
 
 
 def published(info: RunInfo, collective: str) -> tuple[Published, ...]:
-    """Return published measurements over links like a run's."""
+    """Return published measurements of a collective over the kinds of links that a run used."""
     return tuple(
         each for link in _like(info) for each in link.published if each.collective == collective
     )
@@ -261,9 +265,9 @@ class Target:
     time : float or None
         Longest time, in microseconds.
     least, most : int or None
-        Sizes in bytes to which it applies. If both are None, it applies to the best row.
+        Smallest and largest size of its rows, in bytes. If both are None, it applies to the best row of each table.
     only : mapping of str to object
-        Further fields of rows and runs that must be equal.
+        Values that further fields of a row and its run must have.
     """
 
     collective: str
@@ -275,11 +279,11 @@ class Target:
 
     @property
     def of_best(self) -> bool:
-        """Whether it is for the best row only."""
+        """Whether the expectation is for the best row only."""
         return self.least is None and self.most is None
 
     def fits(self, row: Row, info: RunInfo) -> bool:
-        """Whether it applies to a row."""
+        """Whether the expectation applies to a row of a run."""
         facts = {
             "ranks": len(info.ranks),
             "nodes": info.nodes,
@@ -297,7 +301,7 @@ class Target:
         )
 
     def part(self, row: Row) -> float:
-        """Return a row's bandwidth or speed as a part of the expected one, the smaller one."""
+        """Return the fraction of the expected bandwidth or speed that a row reaches; of both, the smaller fraction."""
         parts = []
         if self.busbw is not None:
             parts.append(row.busbw / self.busbw)
@@ -313,14 +317,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """All that is expected of a run.
+    """All expectations of a run.
 
     Attributes
     ----------
     name : str
-        As it was given.
+        The name of the file or link, as the user gave it.
     entries : tuple of Target
-        The first that fits a row counts.
+        The expectations. For each row, the first one that fits counts.
     """
 
     name: str
@@ -336,7 +340,7 @@ def expectation(text: str, info: RunInfo) -> Expectation:
     Parameters
     ----------
     text : str
-        Name of a file; or of a link, with the number of a node's ports in front: ``8xinfiniband-ndr``.
+        Name of a file or of a link. A link may follow the number of a node's ports: ``8xinfiniband-ndr``.
     info : RunInfo
         Facts of the run.
 
@@ -353,21 +357,21 @@ def expectation(text: str, info: RunInfo) -> Expectation:
 
 
 def check(text: str) -> None:
-    """Raise unless there is such a file, and it is as it should be, or such a link.
+    """Raise unless `text` names a link, or a file with valid expectations.
 
-    `text` is that of `expectation`.
+    `text` is the same as for `expectation`.
 
     Raises
     ------
     UsageError
-        If not.
+        If neither exists, or the file is malformed.
     """
     if _named_link(text) is None:
         _of_file(text)
 
 
 def _named_link(text: str) -> tuple[LinkType, int] | None:
-    """Return a link by its name, and the number of a node's ports; None if there is a file, or no such link."""
+    """Return the link that `text` names and the number of a node's ports; None if it names a file, or no link."""
     match = _LINK.fullmatch(text)
     if match is None or match[2] not in links() or Path(text).exists():
         return None
@@ -375,7 +379,7 @@ def _named_link(text: str) -> tuple[LinkType, int] | None:
 
 
 def _of_file(text: str) -> tuple[Target, ...]:
-    """Return the entries of a file by its name."""
+    """Return the entries of the file that `text` names."""
     try:
         content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
     except OSError as error:
@@ -384,7 +388,7 @@ def _of_file(text: str) -> tuple[Target, ...]:
         raise UsageError(
             f"--expect {text}: {error.strerror}, and no link has that name; {advice}"
         ) from None
-    except ValueError as error:  # of tomllib, of UTF-8, or of an integer with thousands of digits
+    except ValueError as error:  # bad TOML, bad UTF-8, or an integer with thousands of digits
         raise UsageError(
             f"--expect {text} is not TOML: {error}; docs/how_to/compare.rst has examples"
         ) from None
@@ -437,12 +441,12 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
     name : str
         The file's name, for messages.
     content : mapping
-        Its contents.
+        Contents of the file.
 
     Raises
     ------
     UsageError
-        If an entry is not as it should be.
+        If an entry is malformed.
     """
     entries = content.get("expect")
     tables = isinstance(entries, list) and all(isinstance(each, Mapping) for each in entries)
@@ -495,7 +499,7 @@ def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:
 
 
 def _collective(text: str) -> str:
-    """Read the name of a collective, also nccl-tests'; return hpccomm's name."""
+    """Return hpccomm's name of a collective, from that name or nccl-tests' name."""
     name = ALIASES.get(text, text)
     if name not in MEASURED:
         advice = did_you_mean(text, MEASURED, f"give one of {', '.join(MEASURED)}")
@@ -504,14 +508,14 @@ def _collective(text: str) -> str:
 
 
 def written(info: RunInfo, rows: Iterable[Row], remark: str = "") -> str:
-    """Return a file that expects of other runs what a run has: an entry for each row.
+    """Return the text of a file that expects the figures of this run from other runs, with an entry for each row.
 
     Parameters
     ----------
     info : RunInfo
         Facts of the run.
     rows : iterable of Row
-        Its rows.
+        The rows of the run.
     remark : str
         Lines of comment about the figures.
     """
@@ -525,7 +529,7 @@ def written(info: RunInfo, rows: Iterable[Row], remark: str = "") -> str:
         elif row.time > 0:
             facts["time"] = row.time
         else:
-            continue  # faster than the clock: nothing can be expected of others
+            continue  # the row is faster than the clock, so that nothing can be expected
         facts |= {"from": row.bytes, "to": row.bytes, "ranks": ranks, "nodes": nodes}
         facts |= {"type": row.dtype, "op": row.op, "backend": row.backend}
         facts |= {"algorithm": row.algorithm, "in_place": row.in_place}
@@ -539,6 +543,7 @@ def written(info: RunInfo, rows: Iterable[Row], remark: str = "") -> str:
 
 
 MOST_LINES = 10
+"""Most rows of a table that are named, the worst first."""
 
 
 class Judge:
@@ -551,36 +556,36 @@ class Judge:
     info : RunInfo
         Facts of the run.
     near : float, optional
-        The required fraction; by default `REQUIRED_FRACTION`.
+        The fraction of an expectation that is required; by default `REQUIRED_FRACTION`.
 
     Attributes
     ----------
     failed : int
-        Rows so far below their expectation.
+        Number of rows so far that are below the required fraction.
     judged : int
-        Rows so far with an expectation.
+        Number of rows so far that have an expectation.
     """
 
     def __init__(self, expected: Expectation, info: RunInfo, near: float | None = None) -> None:
         self.failed = self.judged = 0
         self._expected, self._info, self._near = expected, info, near or REQUIRED_FRACTION
-        self._rows: list[tuple[float, Target, Row]] = []  # below the required rate, or the worst
+        self._rows: list[tuple[float, Target, Row]] = []  # the worst rows of the table
         self._best: dict[int, tuple[float, Target, Row]] = {}
         self._number = 0
 
     @property
     def failures(self) -> int:
-        """Rows that have too little; 1 if nothing was expected of any row."""
+        """Number of failed rows; 1 if no row had an expectation."""
         return self.failed if self.judged else 1
 
     def nothing(self) -> str:
-        """Return a line of comment if nothing was expected of any row of the run, which is a failure; else nothing."""
+        """Return a line of comment if no row of the run had an expectation, which is a failure; else an empty text."""
         if self.judged:
             return ""
         return f"# Nothing of this run is expected by {self._expected.name}: FAILED, as it was not judged\n"
 
     def add(self, row: Row) -> None:
-        """Take a row of the table."""
+        """Add a row of the table, and compare it with the first expectation that applies."""
         for index, entry in enumerate(self._expected.entries):
             if not entry.fits(row, self._info):
                 continue
@@ -601,7 +606,10 @@ class Judge:
         del self._rows[MOST_LINES:]
 
     def finish(self, failed: str = "FAILED") -> str:
-        """Return the verdict on the table's rows, as comments, and begin the next table. `failed` is the word for too little."""
+        """Return the verdict on the table's rows, as comments, and begin the next table.
+
+        `failed` is the word for a row below the required fraction.
+        """
         for best in self._best.values():
             self._take(*best)
         title = f"# {'Expected':20s} : "

@@ -1,4 +1,4 @@
-"""Algorithms as data, and their readers: proof, cost, simulation, pictures.
+"""Algorithms as data, and the parts that read them: proof, cost and simulation.
 
-`hpccomm.calls` executes them; ``hpccomm simulate`` and ``plot`` read them too.
+`hpccomm.calls` executes the algorithms; ``hpccomm simulate``, ``tune`` and ``plot`` read them too.
 """

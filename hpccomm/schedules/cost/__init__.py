@@ -1,7 +1,7 @@
-"""The cost of an algorithm on a described network: exactly from its schedule, or estimated.
+"""The cost of an algorithm on a described network: exact, from its schedule, or estimated.
 
-- `network` describes the network. `terms` estimates, for the policy.
+- `network` describes the network. `terms` estimates, for the policy of ``auto``.
 - `rounds` prices a schedule exactly, over the queues of `links`.
 
-``hpccomm simulate`` and ``auto`` ask it.
+The policy (`hpccomm.calls.policy`), ``hpccomm simulate``, ``tune`` and ``advise`` use it.
 """

@@ -1,14 +1,15 @@
-"""The links that messages pass on a network, and when: queues at ports and shared links.
+"""The links of a network, and the times at which messages pass them: queues at ports and shared links.
 
 The rules are in `hpccomm.schedules.cost.network`. All messages of a round are one table, and all
 queues of one length are processed at once. Let the messages of a queue arrive at r_1 <= r_2 <= ...,
 and hold the link for h_1, h_2, ... Then message k has passed at ``H_k + max(r_j - H_(j-1) for j <=
 k)``, where H_k is the sum of the first k holds, and r_1 is not before the link is free.
 
-`rounds` sends messages through it.
+`rounds` sends messages through these links.
 
-A row of times is seconds alone, or seconds and a column for each parameter of a network, with the amount of this parameter
-along the critical path. The later of two times keeps its own columns. ``hpccomm simulate --like`` needs the components.
+A row of times has seconds alone, or seconds and a column for each parameter of a network, with the amount of that
+parameter along the critical path. The later of two times keeps its columns. ``hpccomm simulate --like`` needs these
+components.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.schedule import Column, Mask
 
 Times = NDArray[np.float64]
-"""Rows of seconds, float64 (rows,); or with components, (rows, 1 + parameters)."""
+"""Rows of times, float64: of shape (rows,), or with components of shape (rows, 1 + parameters)."""
 
 
 def seconds(times: Times) -> Times:
@@ -31,19 +32,19 @@ def seconds(times: Times) -> Times:
 
 
 def rowwise(values: NDArray[np.int64] | Times | Mask, rows: Times) -> Any:
-    """Return a value for each row in a shape that fits rows such as `rows`."""
+    """Return `values`, one for each row, in a shape that broadcasts with `rows`."""
     return values if rows.ndim == 1 else values[..., np.newaxis]
 
 
 def later(one: Times, other: Times) -> Times:
-    """Return row by row the later of two times; of equal ones the first."""
+    """Return row by row the later of two times; `one` if they are equal."""
     if one.ndim == 1:
         return np.maximum(one, other)
     return np.where(one[:, :1] >= other[:, :1], one, other)
 
 
 def take_latest(clock: Times, index: Column, times: Times) -> None:
-    """Move rows `index` of a clock on to `times`; of several for one row, the latest counts."""
+    """Move rows `index` of a clock on to `times`; of several times for one row, the latest counts."""
     if clock.ndim == 1:
         np.maximum.at(clock, index, times)
         return
@@ -55,7 +56,7 @@ def take_latest(clock: Times, index: Column, times: Times) -> None:
 
 
 RECENT = 16
-"""Tables of senders and receivers whose routes are remembered: rounds repeat them."""
+"""Number of tables of senders and receivers whose routes are remembered, since rounds repeat them."""
 
 
 TICK = 1e-15
@@ -71,9 +72,9 @@ class Queues:
     link : Column of shape (links,)
         The links.
     message : Column of shape (length, links)
-        The messages of each queue, in order.
+        The messages of each queue, by their row in the table.
     gap, per_byte : Times of links
-        How long a message occupies a link.
+        Seconds for which a message occupies a link, and additional seconds for each of its bytes.
     """
 
     link: Column
@@ -94,11 +95,11 @@ class LinkRoutes:
     Attributes
     ----------
     rank, peer : Column
-        The table.
+        Sender and receiver of each message.
     latency : Times of messages
-        Of each message.
+        Latency of each message.
     queues : tuple of Queues
-        All that they pass.
+        The queues that the messages pass.
     """
 
     rank: Column
@@ -114,10 +115,11 @@ class LevelLinks:
     Attributes
     ----------
     latency : Times
-        Of a message: one row.
-    passed : sequence of tuple
-        What a message passes: each rank's link, and whether it is that of the sender, else that of
-        the receiver. First the two ports; then what the ports of a node share, and what all share.
+        Latency of a message, as one row.
+    passed : sequence of tuple of Column and bool
+        The kinds of links that a message passes. Each entry has the link of each rank, and whether the sender's link
+        is passed; else it is the receiver's. The first two entries are the ports; then come the links that the ports
+        of a node share, and the link that all nodes share.
     """
 
     latency: Times
@@ -125,25 +127,25 @@ class LevelLinks:
 
 
 class Links:
-    """The links of a network, and until when each is taken.
+    """The links of a network, and the time until which each is occupied.
 
     Parameters
     ----------
     network : Network
         The network.
     width : int
-        Columns of all times; 0 for seconds alone.
+        Number of columns of all times; 0 for seconds alone.
 
     Attributes
     ----------
     free : Times of links
-        When each is free again.
+        Time at which each link is free again.
     busy : ndarray of float64, shape (links,)
-        Seconds that each has been taken for so far.
+        Seconds for which each link has been occupied so far.
     gap, per_byte : Times of links
-        How long a message takes each for.
+        Seconds for which a message occupies each link, and additional seconds for each of its bytes.
     inner, across : LevelLinks or None
-        The numbers of each level's links.
+        The numbers of each level's links; None for a level without links.
     """
 
     def __init__(self, network: Network, width: int = 0) -> None:
@@ -152,7 +154,7 @@ class Links:
         self._node = network.node(ranks)
         self._local = ranks % network.ranks_per_node
         self._nodes = network.nodes
-        self._names: list[tuple[int, int, str]] = []  # first link, links of a node, what
+        self._names: list[tuple[int, int, str]] = []  # first link, links of a node, words
         self._gaps: list[Times] = []
         self._inverse: list[Times] = []
         self.inner = None if network.inner is None else self._laid(network.inner, "inner")
@@ -166,16 +168,16 @@ class Links:
         self._recent: list[LinkRoutes] = []
 
     def carry(self, routes: LinkRoutes, ready: Times, nbytes: Column) -> Times:
-        """Send messages; return when each has passed all its links.
+        """Send messages, and return the time at which each has passed all its links.
 
         Parameters
         ----------
         routes : LinkRoutes
-            The links that they pass.
+            The links that the messages pass.
         ready : ndarray of float64
-            When each sender was ready.
+            Time at which each message's sender was ready.
         nbytes : Column
-            Bytes of each.
+            Bytes of each message.
         """
         passed = ready.copy()
         for queues in routes.queues:
@@ -184,7 +186,7 @@ class Links:
             ends = _passed(ready[message], hold, self.free[link])
             self.free[link] = ends[-1]
             self.busy[link] += seconds(hold.sum(axis=0))
-            # Much quicker in one dimension.
+            # `np.maximum.at` is much quicker in one dimension.
             take_latest(passed, message.ravel(), ends.reshape(-1, *self._row))
         return passed
 
@@ -231,7 +233,7 @@ class Links:
         out = ports(both)
         passed = [(out, True), (out if half else ports(" in"), False)]
         if np.isfinite(level.node_bandwidth):
-            # Within a node a message passes it once.
+            # Within a node a message passes the shared link once.
             out = shared("" if half or name == "inner" else both)
             passed.append((out, True))
             if name != "inner":
@@ -244,7 +246,10 @@ class Links:
         return LevelLinks(latency, passed)
 
     def _added(self, what: str, of_a_node: int, bandwidth: float, gap: float) -> int:
-        """Add links of one kind; 0 of a node is one for all. Returns the first one's number."""
+        """Add links of one kind, and return the number of the first.
+
+        There are `of_a_node` links for each node; 0 means one link for all nodes.
+        """
         first = sum(map(len, self._gaps))
         number = self._nodes * of_a_node or 1
         self._names.append((first, of_a_node, what))
@@ -269,13 +274,13 @@ class Links:
         return LinkRoutes(rank, peer, latency, self._queues(messages, links))
 
     def _queues(self, messages: list[Column], links: list[Column]) -> tuple[Queues, ...]:
-        """Sort what messages pass into queues."""
+        """Return the queues of messages that pass links; `messages` and `links` are pairs of columns."""
         if not messages:
             return ()
         message, link = np.concatenate(messages), np.concatenate(links)
         length = np.bincount(link, minlength=len(self.gap))[link]
         if length.max() > 1:
-            # By length, link and message. One key is sorted much quicker than three, and its 64
+            # Sorted by length, link and message. One key is sorted much quicker than three, and 64
             # bits suffice for all messages that memory can hold.
             queue = length * len(self.gap) + link
             order = np.argsort(queue * (int(message.max()) + 1) + message)
@@ -285,7 +290,7 @@ class Links:
         stop = np.cumsum(number)
         for each in np.flatnonzero(number):
             rows = slice(stop[each] - number[each], stop[each])
-            # Queues side by side, so that the first messages of all lie together.
+            # Queues side by side, so that the first messages of all queues lie together.
             fronts = np.ascontiguousarray(message[rows].reshape(-1, each).T)
             front = link[rows][::each].copy()
             queues.append(Queues(front, fronts, self.gap[front], self.per_byte[front]))
@@ -293,10 +298,10 @@ class Links:
 
 
 def _passed(came: Times, hold: Times, free: Times) -> Times:
-    """Return when the messages of queues have passed links that are `free` then.
+    """Return the times at which the messages of queues have passed.
 
-    If times have components, the messages go one by one, so that each keeps the components of its
-    wait.
+    Messages arrive at `came`, hold their link for `hold` seconds, and the links are free from `free` on. If times
+    have components, the messages go one by one, so that each keeps the components of its wait.
     """
     if came.ndim > 2:
         ends = [free]
@@ -312,7 +317,7 @@ def _passed(came: Times, hold: Times, free: Times) -> Times:
 
 
 def _order(came: Times) -> NDArray[np.int64] | None:
-    """Return the order in which the messages of each queue (columns) arrived; None if unchanged."""
+    """Return the order in which the messages of each queue (a column) arrived; None if they are in order."""
     if len(came) == 1:
         return None
     ticks = np.rint(came / TICK)
@@ -322,5 +327,5 @@ def _order(came: Times) -> NDArray[np.int64] | None:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """Put columns one after the other; one alone stays the same object, which is known again."""
+    """Put columns one after the other. A single column stays the same object, so that its route is recognised."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)

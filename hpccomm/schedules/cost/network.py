@@ -1,30 +1,30 @@
 """The description of a cluster: costs of messages, folds and copies, and shared links.
 
-A network has up to two levels: `inner` connects the ranks of a node, `across` the nodes. Each has a
-latency, and ports of a bandwidth; ports may be fewer than a node's ranks, which then share them.
+A network has up to two levels: `inner` connects the ranks of a node, `across` the nodes. Each level has a
+latency, and ports with a bandwidth. There may be fewer ports than ranks on a node; then ranks share ports.
 The parameters are those of LogGP, with bandwidth for its G: A. Alexandrov, M. Ionescu, K. Schauser,
 C. Scheiman, "LogGP: incorporating long messages into the LogP model", 1995.
 
 The rules of time:
 
-- A message between ranks of one node passes its level's ports: out of the sender's, into the
-  receiver's. A message between nodes passes the `across` ports of the two ranks, and no others. It
-  also passes what all ports of a node share (`node_bandwidth`), out of the one node and into the
-  other, or once inside a node; and what all nodes share (`total_bandwidth`).
+- A message between ranks of one node passes the `inner` ports of the two ranks, one between nodes their `across`
+  ports: out of the sender's port, into the receiver's port. It also passes the link that all ports of a node share
+  (`node_bandwidth`), out of the sender's node and into the receiver's node, or once inside a node; and the link that
+  all nodes share (`total_bandwidth`).
 - A message occupies a port for ``gap + bytes / bandwidth`` seconds, and a shared link for ``bytes /
-  bandwidth``. Each takes messages one at a time: a channel's messages round by round, and a round's
-  messages in the order in which their senders were ready. A message that waits at one does not hold
+  bandwidth``. Ports and links take messages one at a time: a channel's messages round by round, and a round's
+  messages in the order in which their senders were ready. A message that waits at one link does not occupy
   the others.
-- Ports are full duplex (out of a node and into it independently) or half duplex (one message at a
-  time either way). The shared links of a node are likewise.
-- Once a message has passed all of them its sender may go on; it has arrived `latency` later.
-- A rank folds and copies one thing at a time: k sources of b bytes take ``(k - 1) * b / reduce``
+- Ports are full duplex (messages out of a node and into it are independent) or half duplex (one message at a
+  time in either direction). The shared links of a node are of the same kind.
+- Once a message has passed all ports and links its sender may go on; the message arrives `latency` seconds later.
+- A rank does one fold or copy at a time: a fold of k sources of b bytes takes ``(k - 1) * b / reduce``
   seconds, a copy (or k = 1) ``b / copy``.
 - Each call takes `overhead` seconds on every rank before its first message.
 
-`rounds` prices schedules by it, `terms` estimates by it, and the policy of ``auto`` holds one.
+`rounds` prices schedules by a network, `terms` estimates by it, and the policy of ``auto`` holds one.
 
-Descriptions of networks as TOML: files, and ready ones by name.
+Networks are described in TOML, in files or in ready descriptions that have a name:
 
 ::
 
@@ -47,7 +47,8 @@ Descriptions of networks as TOML: files, and ready ones by name.
     # the same keys, and:
     total_bandwidth = inf     # optional: bytes a second of all nodes together
 
-The verbs with ``--cluster`` read them, and so does ``auto`` for its assumed network.
+The verbs with ``--cluster`` read them, ``hpccomm topo`` and ``simulate`` write them, and ``auto`` reads its assumed
+network.
 """
 
 import dataclasses
@@ -81,9 +82,9 @@ class Level:
     bandwidth : float
         Bytes a second of one port, in one direction.
     ports : int
-        Of a node; from 1 to its ranks. Ranks take them in turn: local rank modulo ports.
+        Number of ports of a node, from 1 to its ranks. A rank uses port number local rank modulo ports.
     duplex : str
-        ``"full"``, or ``"half"``: a port takes either direction, one at a time.
+        ``"full"``, or ``"half"``: a port carries one message at a time, in either direction.
     gap : float
         Seconds that a message occupies a port in addition to its bytes.
     node_bandwidth : float
@@ -109,19 +110,19 @@ class Network:
     Attributes
     ----------
     name : str
-        Its file's name, without folder and ending.
+        Name of the description's file, without folder and ending.
     ranks, ranks_per_node : int
-        Ranks in all, and on each node but perhaps the last.
+        Number of ranks in all, and on each node except perhaps the last.
     reduce : float
         Bytes a second that a rank folds into others.
     inner, across : Level or None
-        Within a node and between nodes; None where there is nothing to connect.
+        The connections within a node and between nodes; None if there is nothing to connect.
     copy : float
-        Bytes a second that a rank copies; infinite where that is not counted.
+        Bytes a second that a rank copies; infinite if copies take no time.
     overhead : float
         Seconds that each call takes on every rank.
     description : str
-        A sentence.
+        A sentence about the cluster.
     """
 
     name: str
@@ -136,7 +137,7 @@ class Network:
 
     @property
     def nodes(self) -> int:
-        """Nodes that have ranks."""
+        """Number of nodes that have ranks."""
         return -(-self.ranks // self.ranks_per_node)
 
     def node(self, rank: Column) -> Column:
@@ -144,14 +145,14 @@ class Network:
         return rank // self.ranks_per_node
 
     def topology(self) -> Topology:
-        """Return which ranks share a node."""
+        """Return the topology: which ranks share a node."""
         return Topology(tuple(rank // self.ranks_per_node for rank in range(self.ranks)))
 
     def placed(self, ranks: int, per_node: int, fallback: "Network") -> "Network":
-        """Return links like these between other ranks, with a number of ranks a node.
+        """Return a network with the same links for `ranks` ranks, `per_node` on each node.
 
-        All nodes count as full. A level that has a port for each rank keeps one for each; a level
-        that this network does not have is that of `fallback`.
+        All nodes count as full. A level with a port for each rank keeps one for each. A missing level is taken
+        from `fallback`.
         """
 
         def level(own: Level | None, other: Level | None, full: int) -> Level | None:
@@ -177,7 +178,7 @@ class Network:
         Raises
         ------
         UsageError
-            If they need more than one node, and nothing connects nodes.
+            If the ranks need more than one node, and nothing connects nodes.
         """
         if ranks < 1:
             raise UsageError(f"{self.name} with {ranks} ranks: give at least 1")
@@ -193,7 +194,7 @@ _READY = Path(__file__).parent / "networks"
 _SUFFIX = ".toml"
 
 MOST = 2**31 - 1
-"""The most that an integer of a description can be."""
+"""Largest value of an integer in a description."""
 
 _LEVELS = ("inner", "across")
 
@@ -218,7 +219,7 @@ _SECONDS = _Kind(
     lambda value: _is_number(value) and 0 <= float(value) < math.inf,
     "seconds, 0 or more, such as 5e-6",
 )
-# The prices multiply by its inverse.
+# The inverse must be finite, since prices multiply by it.
 _SPEED = _Kind(
     lambda value: _is_number(value) and float(value) > 0 and not math.isinf(1 / float(value)),
     "bytes a second, more than 0, such as 12.5e9",
@@ -247,13 +248,13 @@ _NEEDED = ("nodes", "ranks_per_node", "reduce", "latency", "bandwidth")
 
 
 def ready() -> tuple[str, ...]:
-    """Return the names of the networks that are ready."""
+    """Return the names of the ready descriptions."""
     return tuple(sorted(path.stem for path in _READY.glob(f"*{_SUFFIX}")))
 
 
 @cache
 def typical(name: str = "typical") -> Network:
-    """Return the network that `auto` assumes where none is described: a ready one."""
+    """Return a ready network; by default the one that `auto` assumes if no network is described."""
     return load(name)
 
 
@@ -287,14 +288,14 @@ def parse(text: str, name: str, where: str) -> Network:
     text : str
         The description.
     name : str
-        Of the network.
+        Name of the network.
     where : str
-        What errors call the text.
+        Name of the text in errors.
 
     Raises
     ------
     ConfigurationError
-        If it describes none.
+        If the text does not describe a network.
     """
     try:
         table = tomllib.loads(text)
@@ -312,7 +313,7 @@ def parse(text: str, name: str, where: str) -> Network:
 
 
 def dump(network: Network) -> str:
-    """Return the TOML text of a network, all nodes of it taken as full."""
+    """Return the TOML text of a network. All nodes count as full."""
     lines = _pairs(network, (key for key in _TOP if key not in _LEVELS))
     for key, names in zip(_LEVELS, (_INNER, _ACROSS), strict=True):
         level = getattr(network, key)
@@ -327,9 +328,9 @@ def _pairs(described: Network | Level, keys: Iterable[str]) -> list[str]:
 
 def _spelled(value: object) -> str:
     if not isinstance(value, str):
-        return repr(value)  # numbers, inf among them, are spelled alike in TOML and Python
-    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot spell. Otherwise its
-    # strings are JSON's, except that it escapes DEL too.
+        return repr(value)  # TOML and Python write numbers, also inf, in the same way
+    # Names of files that are not UTF-8 have lone surrogates, which TOML cannot write. Otherwise TOML's
+    # strings are JSON's, except that TOML escapes DEL too.
     text = re.sub("[\ud800-\udfff]", "\ufffd", value)
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -363,7 +364,7 @@ def _checked(
     Raises
     ------
     ConfigurationError
-        If there is a key that `kinds` does not have, or a needed one is missing, or a value does not fit.
+        If a key is not in `kinds`, a needed key is missing, or a value does not fit.
     """
     for key in table:
         if key not in kinds:
@@ -403,7 +404,7 @@ def _refused(where: str, problem: str) -> ConfigurationError:
 
 
 def _short(value: object) -> str:
-    """Return a value of a description as errors show it: not hundreds of levels or thousands of letters."""
+    """Return a value for an error message, shortened if it has many levels or letters."""
     shown = reprlib.Repr()
     shown.maxstring = 60
     return shown.repr(value)

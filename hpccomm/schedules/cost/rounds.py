@@ -1,34 +1,34 @@
 """The rounds of a schedule in virtual time: the waits of every message, fold and copy.
 
 The rules of time are in `hpccomm.schedules.cost.network`, the rules of rounds in
-`hpccomm.schedules.schedule`. Each channel moves a clock for every rank on, round by round. A rank
-begins the sends and receives of a round when it has ended the round before. Once its own messages
+`hpccomm.schedules.schedule`. Each channel has a clock for every rank, and moves it on round by round. A rank
+begins the sends and receives of a round when it has ended the previous round. Once the rank's messages
 have passed their links and its peers' messages have arrived, the local steps follow. They run on
 one engine that the channels of a rank share. Then comes the barrier. A send does not wait for its
 receiver.
 
-Messages queue in front of links in the order in which their senders were ready; links and ranks are
-shared by all channels. With one channel a price is exact. Of several channels, the one with the
-earliest ranks on average advances by a whole round. So messages of different channels may pass a
-link in another order than one by one.
+Messages queue in front of links in the order in which their senders were ready; all channels share links and
+ranks. With one channel a price is exact. With several channels, each time the channel whose ranks are the
+earliest on average advances by a whole round. So messages of different channels may pass a
+link in another order than if each message advanced alone.
 
-A price is linear in the network's parameters along its critical path: a number of latencies, of
+A price is linear in the network's parameters along its critical path: it is a sum of numbers of latencies, of
 bytes through ports, and of bytes folded and copied. `coefficients` carries these numbers beside
-each time, so that the later of two times brings its own along.
+each time, so that the later of two times keeps its own numbers.
 
-`simulate` takes the channel that is ready first, on average over its rows, for all ranks at once, and
-with it the other channels' messages that are ready before its last row. So a link serves the messages
-of one channel round by round, and messages taken together in their order of arrival. Where the clocks
+`simulate` takes, for all ranks at once, the channel that is ready first on average over its rows. It also takes the
+other channels' messages that are ready before that channel's last row. So a link serves the messages
+of one channel round by round, and messages that are taken together in their order of arrival. If the clocks
 of a round differ much, some of its messages may wait for others that arrived later. Compared with one
 message at a time, the difference is a few percent if channels contend.
 
-`Repeats` skips the computation of rounds that repeat, such as a full pipeline's. Assume that a round repeats,
-and everything that it reads (clocks, links, engines) is later by the same number of seconds than the last
-time. Then everything that it writes is later by the same number too, and need not be computed again. This
+`Repeats` skips the computation of rounds that repeat, such as those of a full pipeline. Assume that a round repeats,
+and that all times that it reads (clocks, links, engines) are later by the same number of seconds than the last
+time. Then all times that it writes are later by the same number too, and need not be computed again. This
 is exact up to the rounding of the clocks.
 
-`price` is the time of an algorithm's schedule on a network. ``hpccomm simulate`` asks for it, and fits by it; its
-``--model events`` calls `simulate`.
+`price` is the time of an algorithm's schedule on a network. ``hpccomm simulate`` prints it, and fits network parameters
+by it; its ``--model events`` calls `simulate`. ``hpccomm advise --what-if`` simulates calls on other networks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ from hpccomm.schedules.schedule import (
 )
 
 ROUNDING = 1e-12
-"""Shifts are equal if they differ by less than this fraction of the clocks."""
+"""Two shifts are equal if they differ by at most this fraction of the latest clock."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ class ClockSlice:
 
 
 def clock_slice(array: Times, indices: Sequence[Column]) -> ClockSlice:
-    """Return the elements of an array at `indices`; a slice where that is all of them, as is quicker."""
+    """Return the elements of an array at `indices`; if these are all, as a slice, which is quicker."""
     mask = np.zeros_like(array, np.bool_)
     for index in indices:
         mask[index] = True
@@ -91,7 +91,7 @@ def clock_slice(array: Times, indices: Sequence[Column]) -> ClockSlice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WorkedOut:
-    """A computed round: its clocks before and after, and its additions to totals."""
+    """A computed round: the clocks before it and after it, and its additions to the totals."""
 
     before: tuple[Times, ...]
     after: tuple[Times, ...]
@@ -104,9 +104,9 @@ class Repeats:
     Parameters
     ----------
     clocks : sequence of ClockSlice
-        All clocks that it reads and writes.
+        All clocks that the round reads and writes.
     totals : sequence of ClockSlice
-        The totals to which it adds.
+        The totals to which the round adds.
     """
 
     def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:
@@ -115,7 +115,7 @@ class Repeats:
         self._taken: _WorkedOut | None = None
 
     def take(self, work_out: Callable[[], None]) -> None:
-        """Run the round once more; `work_out` computes it where the clocks do not determine its result."""
+        """Run the round once more. `work_out` computes it, unless all clocks are shifted alike since the last time."""
         now = tuple(part.now() for part in self._clocks)
         shift = None if self._taken is None else _shift(self._taken.before, now)
         if self._taken is None or shift is None:
@@ -134,7 +134,7 @@ class Repeats:
 
 
 def _shift(before: tuple[Times, ...], now: tuple[Times, ...]) -> float | None:
-    """Return by how much all of `now` is later than `before`; None if the differences vary."""
+    """Return the number of seconds by which all of `now` is later than `before`; None if it varies."""
     shifts = [later - sooner for later, sooner in zip(now, before, strict=True) if len(later)]
     if not shifts:
         return 0.0
@@ -152,23 +152,23 @@ PARAMETERS = (
     "reduce",
     "copy",
 )
-"""The parameters of a price: latencies in seconds, the others as seconds a byte."""
+"""The parameters of a price: latencies in seconds, the others in seconds per byte."""
 
 _INNER, _ACROSS, _REDUCE, _COPY = 1, 3, 5, 6
-"""Columns of times: of each level its latencies, and after these its bytes."""
+"""Columns of times. A level has a column of latencies, and next to it a column of bytes."""
 
 
 def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
     """Return the seconds that a schedule takes, without the call's overhead.
 
-    Local: sends nothing. The time it takes grows with rounds times ranks.
+    Local; sends nothing. The computation takes time proportional to rounds times ranks.
 
     Parameters
     ----------
     schedule : Schedule
-        Of all ranks of `network`.
+        The schedule of all ranks of `network`.
     network : Network
-        Where it runs.
+        The network of the ranks.
     itemsize : int
         Bytes of an element.
     """
@@ -179,15 +179,15 @@ def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
 def coefficients(
     schedule: Schedule, network: Network, itemsize: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the same seconds, and their components along the critical path.
+    """Return the seconds that `walked` returns, and their components along the critical path.
 
     Returns
     -------
     float
         Seconds.
     ndarray of float64, shape (parameters,)
-        The amount of each of `PARAMETERS`: messages for a latency, else bytes. The rest of the
-        seconds are gaps, and the time of shared links.
+        The amount of each of `PARAMETERS`: a number of messages for a latency, else bytes. The rest of the
+        seconds are gaps, and the time on shared links.
     """
     begin = np.zeros((network.ranks, 1 + len(PARAMETERS)))
     clocks = Walk(network, itemsize, begin, together=False).run(schedule)
@@ -197,7 +197,7 @@ def coefficients(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundMessages:
-    """The messages of a round, of `nbytes` each."""
+    """The messages of a round; each has `nbytes` bytes."""
 
     rank: Column
     peer: Column
@@ -213,7 +213,7 @@ class RoundSteps:
 
     @property
     def rank(self) -> Column:
-        """Ranks whose clocks say when they are ready."""
+        """The ranks whose clocks tell when the steps can begin."""
         return self.steps[0].rank if self.barrier is None else self.barrier.rank
 
 
@@ -221,7 +221,7 @@ Act = RoundMessages | RoundSteps
 
 
 def acts(rounds: Rounds, itemsize: int) -> Iterator[Act]:
-    """Yield the messages of each round, and then its steps, for elements of `itemsize` bytes."""
+    """Yield the messages of each round, and then its steps; elements have `itemsize` bytes."""
     for each in rounds:
         sends = [table for table in each.sends if len(table.rank)]
         if sends:
@@ -241,22 +241,22 @@ class ChannelClock:
     Parameters
     ----------
     number : int
-        Its place in the schedule.
+        Index of the channel in the schedule.
     channel : callable
-        Makes its rounds.
+        Makes the channel's rounds.
     itemsize : int
         Bytes of an element.
     clock : Times of ranks
-        When each rank begins.
+        Time at which each rank begins.
 
     Attributes
     ----------
     number, clock
-        As above; `rounds` advances the clock in place.
+        The parameters; `Walk` advances the clock in place.
     following : RoundMessages, RoundSteps or None
         The next act; None at the end.
     ready, latest : float
-        Seconds at which it is ready: on average over its rows, and for the last of them.
+        Seconds at which that act is ready: on average over its rows, and for its last row.
     """
 
     def __init__(self, number: int, channel: Channel, itemsize: int, clock: Times) -> None:
@@ -268,7 +268,7 @@ class ChannelClock:
         self.go_on()
 
     def go_on(self) -> None:
-        """Look at what comes next."""
+        """Make the next act `following`, and compute when it is ready."""
         self.following = next(self._acts, None)
         if self.following is not None:
             times = seconds(self.clock)[self.following.rank]
@@ -276,7 +276,7 @@ class ChannelClock:
 
 
 class _SentMessages(NamedTuple):
-    """Messages that passed links together, of `nbytes` each."""
+    """Messages that passed links together; each has `nbytes` bytes."""
 
     routes: LinkRoutes
     nbytes: Column
@@ -286,7 +286,7 @@ _Taken = _SentMessages | RoundSteps
 
 
 class Walk:
-    """The links and engines that channels share, and until when each is taken.
+    """The links and engines that channels share, and the time until which each is occupied.
 
     Parameters
     ----------
@@ -295,11 +295,11 @@ class Walk:
     itemsize : int
         Bytes of an element.
     begin : Times of ranks
-        When each rank begins; if they have columns, all times have components.
+        Time at which each rank begins. If it has columns, all times have components.
     together : bool
-        Whether channels advance together, without components: with the messages of one go the
-        others' messages that are ready before its last rank, and repeating acts are not computed
-        again. Otherwise the channel advances whose ranks are the earliest on average.
+        Whether channels advance together, which excludes components. Then the messages of the earliest channel are
+        sent with the other channels' messages that are ready before its last rank, and repeating acts are not
+        computed again. Otherwise only the channel whose ranks are the earliest on average advances.
     """
 
     def __init__(self, network: Network, itemsize: int, begin: Times, *, together: bool) -> None:
@@ -310,7 +310,7 @@ class Walk:
         self._links = links = Links(network, *begin.shape[1:])
         self._engine = np.zeros_like(begin)
         self._worked = np.zeros(network.ranks)
-        self._per_byte = np.zeros((2, *begin.shape[1:]))  # of a copy, of a fold
+        self._per_byte = np.zeros((2, *begin.shape[1:]))  # of a copy, and of a fold
         seconds(self._per_byte)[:] = 1 / network.copy, 1 / network.reduce
         if begin.ndim > 1:
             self._per_byte[0, _COPY] = self._per_byte[1, _REDUCE] = 1
@@ -319,11 +319,14 @@ class Walk:
                     laid.latency[:, column] = 1
                     for port, _ in laid.passed[:2]:
                         links.per_byte[port, column + 1] = 1
-        # What ran last in the same channels: it may repeat.
+        # The last act of the same channels, which may repeat.
         self._last: dict[tuple[int, ...], tuple[_Taken, Repeats | None]] = {}
 
     def run(self, schedule: Schedule) -> Times:
-        """Run a schedule; return when each rank has ended in each channel, one channel after the other."""
+        """Run a schedule, and return the time at which each rank ends each channel, one channel after the other.
+
+        The times of the beginning come first.
+        """
         channels = [
             ChannelClock(number, channel, self._itemsize, self._begin.copy())
             for number, channel in enumerate(schedule.channels)
@@ -334,7 +337,7 @@ class Walk:
             if self._together:
                 latest = max(first.ready, first.latest)
                 chosen = [channel for channel in under_way if channel.ready <= latest]
-                # Steps first: the messages that follow them may be among those to be sent together.
+                # Steps run first: the messages that follow them may belong to those that are sent together.
                 working = [each for each in chosen if isinstance(each.following, RoundSteps)]
                 chosen = [min(working, key=lambda each: each.ready)] if working else chosen
             if isinstance(chosen[0].following, RoundSteps):
@@ -346,7 +349,7 @@ class Walk:
         return np.concatenate([self._begin, *(channel.clock for channel in channels)])
 
     def _send(self, channels: Sequence[ChannelClock]) -> None:
-        """Send the messages that come next in some channels."""
+        """Send the next messages of some channels."""
         together = [
             (channel, channel.following)
             for channel in channels
@@ -380,7 +383,7 @@ class Walk:
         self._take(channels, _SentMessages(routes, nbytes), repeats, work_out)
 
     def _take_steps(self, channel: ChannelClock, steps: RoundSteps) -> None:
-        """Run the steps that come next in a channel."""
+        """Run the next steps of a channel."""
         clock = channel.clock
 
         def work_out() -> None:
@@ -403,7 +406,7 @@ class Walk:
         repeats: Callable[[], Repeats],
         work_out: Callable[[], None],
     ) -> None:
-        """Work an act out, unless it repeats the last one of these channels."""
+        """Compute an act, unless it repeats the last act of these channels."""
         key = (isinstance(act, RoundSteps), *(channel.number for channel in channels))
         last, again = self._last.get(key) if self._together else None, None
         if last is not None and _alike(act, last[0]):
@@ -425,7 +428,7 @@ class Walk:
         return name, busy
 
     def _work(self, step: LocalStep, clock: Times) -> None:
-        """Fold or copy, a rank's rows one after the other; where ranks share memory, reach a peer's."""
+        """Fold or copy; a rank's rows follow one after the other. Access to a peer's memory takes a message's time."""
         folded = len(step.sources) - 1
         rate = self._per_byte[int(folded > 0)] * ((folded or 1) * self._itemsize)
         elements = np.bincount(step.rank, step.count, minlength=self._network.ranks)
@@ -435,7 +438,7 @@ class Walk:
         end = begin + took
         for place, reads in touched(step):
             if place.peer is not None:
-                # The time of its messages, from `begin` on.
+                # The access takes the time of a message, from `begin` on.
                 ends = (place.peer, step.rank) if reads else (step.rank, place.peer)
                 routes = self._links.routes(*ends)
                 passed = self._links.carry(routes, begin[step.rank], step.count * self._itemsize)
@@ -445,7 +448,7 @@ class Walk:
         self._worked += seconds(took)
 
     def _meet(self, group: Group, clock: Times) -> None:
-        """Let the ranks of each group wait for its last one: dissemination, in log2 steps."""
+        """Let the ranks of each group wait for its last rank, and for a dissemination barrier in log2 steps."""
         members, which = group.meetings()
         latest = members[np.arange(len(members)), seconds(clock)[members].argmax(axis=1)]
         level = self._links.inner if self._links.within_node(members) else self._links.across
@@ -455,7 +458,7 @@ class Walk:
 
 
 def _alike(act: _Taken, other: _Taken) -> bool:
-    """Whether the other steps take equally long, and none accesses peers' memory."""
+    """Whether two acts take equally long, and none accesses peers' memory or has a barrier."""
     if isinstance(act, RoundSteps):
         return (
             isinstance(other, RoundSteps)
@@ -490,9 +493,9 @@ class Outcome:
     ends : ndarray of float64, shape (ranks,)
         Seconds from the earliest start to each rank's end.
     bottleneck : str
-        The link or engine that was busy longest; empty if none was.
+        The link or engine that was busy longest, in words; empty if none was busy.
     busy : float
-        Seconds that it was busy, a lower bound of the time.
+        Seconds for which that link or engine was busy: a lower bound of the time.
     """
 
     ends: Times
@@ -519,7 +522,7 @@ def simulate(
     itemsize : int
         Bytes of an element.
     starts : ndarray of float64, shape (ranks,), optional
-        When each rank enters the call, in seconds; by default all at once.
+        Time at which each rank enters the call, in seconds; by default all at once.
 
     Raises
     ------
@@ -540,7 +543,7 @@ def simulate(
 def price(network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning) -> float:
     """Return the seconds that a call takes.
 
-    Local: sends nothing. The time it takes grows with rounds times ranks; an `estimate` takes
+    Local; sends nothing. The computation takes time proportional to rounds times ranks; `terms.estimate` takes
     microseconds.
 
     Parameters
@@ -550,7 +553,7 @@ def price(network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tu
     call : Signature
         The call.
     algorithm : str, Algorithm or callable
-        The name of one of hpccomm's own algorithms; or the algorithm, or its function ``build``.
+        The name of an algorithm, an `Algorithm`, or a function ``build``.
     tuning : Tuning
         Further arguments of the algorithm.
 
@@ -566,16 +569,16 @@ def price(network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tu
 def linear_price(
     network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the same seconds, and how many of each parameter they are made of.
+    """Return the seconds that `price` returns, and the amount of each parameter in them.
 
-    Parameters and errors are as of `price`.
+    Parameters and errors are those of `price`.
 
     Returns
     -------
     float
         Seconds.
     ndarray of float64, shape (parameters,)
-        As `hpccomm.schedules.cost.rounds.coefficients` gives them.
+        The amounts, as in `hpccomm.schedules.cost.rounds.coefficients`.
     """
     schedule = _schedule(network, call, algorithm, tuning)
     seconds, counts = coefficients(schedule, network, call.dtype.itemsize)

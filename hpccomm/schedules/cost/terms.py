@@ -1,23 +1,24 @@
 """Estimates the time of each algorithm from its latency, bandwidth and reduction terms.
 
-A line says how many messages follow each other, how many bytes pass a rank's port and how many
-bytes a rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so
+The line of an algorithm has the number of messages that follow each other, the bytes that pass a rank's port and the
+bytes that a rank reduces: ``rounds * alpha + sent * beta + reduced * gamma``. It needs no schedule, so
 that an estimate takes microseconds for any number of ranks. Pieces of an array that an algorithm
-moves one after the other overlap, so that their latencies count once; where segments follow each
-other along a pipeline, each counts. It leaves out copies, roots, uneven nodes, queues, and
-overlapping pieces, which `hpccomm.schedules.cost.rounds` prices exactly.
+moves one after the other overlap, so that their latencies count once. The latencies of segments that follow each
+other along a pipeline all count. A line leaves out copies, roots, uneven nodes, queues, and
+the overlap of pieces; `hpccomm.schedules.cost.rounds` prices these exactly.
 
 The lines are from R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication
 operations in MPICH", 2005, and E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective
-communication: theory, practice, and experience", 2007; of the pipelines J. Watts, R. van de Geijn,
-"A pipelined broadcast for multidimensional meshes", 1995; of the double tree P. Sanders, J. Speck,
-J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; of
-``bruck`` J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
-message-passing systems", 1997; of ``shm`` J. M. Hashmi and others, "Designing efficient shared
+communication: theory, practice, and experience", 2007; for the pipelines from J. Watts, R. van de Geijn,
+"A pipelined broadcast for multidimensional meshes", 1995; for the double tree from P. Sanders, J. Speck,
+J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; for
+``bruck`` from J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
+message-passing systems", 1997; for ``shm`` from J. M. Hashmi and others, "Designing efficient shared
 address space reduction collectives for multi-/many-cores", 2018. The form is that of R. W. Hockney,
 "The communication challenge for MPP", 1994.
 
-The policy of ``auto`` compares algorithms by it, and ``hpccomm simulate --model terms`` prints it.
+The policy of ``auto`` compares algorithms by these estimates, ``hpccomm simulate --model terms`` prints them,
+``hpccomm tune`` orders its candidates by them, and ``hpccomm advise --what-if`` uses them for other networks.
 """
 
 import math
@@ -36,13 +37,13 @@ class CostTerms(NamedTuple):
     Attributes
     ----------
     rounds : float
-        Messages that wait for each other.
+        Number of messages that wait for each other.
     sent : float
         Bytes that pass the busiest port.
     reduced : float
         Bytes that a rank folds into others.
     at_once : float
-        Further messages of a port, without a wait for their latency.
+        Number of further messages of a port, whose latency is not waited for.
     """
 
     rounds: float
@@ -58,7 +59,7 @@ class CallSize:
     Attributes
     ----------
     n : int
-        Ranks, at least 2.
+        Number of ranks, at least 2.
     m : float
         Bytes of the larger array of a rank.
     segment : float
@@ -76,12 +77,12 @@ class CallSize:
 
     @property
     def depth(self) -> int:
-        """The most messages from the root of a binomial tree to a leaf."""
+        """Most messages on a path from the root of a binomial tree to a leaf."""
         return self.n.bit_length() - 1
 
     @property
     def odd(self) -> bool:
-        """Whether some ranks are idle in exchanges: their number is not a power of two."""
+        """Whether some ranks are idle in exchanges, since the number of ranks is not a power of two."""
         return self.n & (self.n - 1) != 0
 
     @property
@@ -94,17 +95,17 @@ class CallSize:
         return max(1, -int(-nbytes // self.segment))
 
     def doubled(self, phases: int, sent: float, reduced: float) -> CostTerms:
-        """Return the terms of exchanges at distances 1, 2, 4, ..., and of ranks that stand aside."""
+        """Return the terms of exchanges at distances 1, 2, 4, ..., with two more rounds for idle ranks."""
         rounds = phases * (self.log - self.odd) + 2 * self.odd
         aside = self.m if self.odd else 0.0
         return CostTerms(rounds, sent + aside, reduced + aside / 2 * bool(reduced))
 
     def tree(self, ways: int, reducing: int) -> CostTerms:
-        """Return the terms of a binomial tree, up or down or both `ways`."""
+        """Return the terms of a binomial tree; `ways` is 1 for up or down, and 2 for both."""
         return CostTerms(ways * self.depth, ways * self.log * self.m, reducing * self.log * self.m)
 
     def everyone(self, sent: float, reduced: float = 0.0) -> CostTerms:
-        """Return the terms of a rank that sends to all others, or hears of all, at once."""
+        """Return the terms of a rank that sends to all others, or receives from all others, at once."""
         return CostTerms(1, sent, reduced, self.n - 2)
 
     def around(self, phases: int, reducing: int) -> CostTerms:
@@ -114,8 +115,7 @@ class CallSize:
     def pipelined(self, hops: int, reducing: int = 0, *, following: int = 0) -> CostTerms:
         """Return the terms of segments that follow each other along `hops` ranks.
 
-        `reducing` of the hops reduce. If ranks wait for their receivers, each of the `following`
-        segments has a latency of its own.
+        `reducing` of the hops reduce. With `following`, the segments go there and back, and each has a latency.
         """
         count = self.pieces(self.m)
         each = self.m / count
@@ -125,7 +125,7 @@ class CallSize:
         return CostTerms(hops + following * (count - 1), (hops + later) * each, reduced)
 
     def two_trees(self, ways: int, reducing: int) -> CostTerms:
-        """Return the terms of a double binary tree, whose ranks hand each segment to two others."""
+        """Return the terms of a double binary tree, in which a rank hands each segment to two other ranks."""
         count = self.pieces(self.m / 2)
         each = self.m / 2 / count
         height = self.log
@@ -137,24 +137,24 @@ class CallSize:
     def shared(self, sent: float, reduced: float = 0.0) -> CostTerms:
         """Return the terms of ranks that reach each other's memory between two barriers.
 
-        Bytes move once, where a message between processes is copied in and out: half as long.
+        Bytes are copied once, while a message between processes is copied in and out: so they take half the time.
         """
         return CostTerms(SHARING + 2 * self.log, sent / 2, reduced)
 
 
 SHARING = 12
-"""Messages that take as long as ranks need to agree where each other's arrays are."""
+"""Number of messages that take as long as the ranks' agreement about the places of their arrays."""
 
 
 class Crossing(NamedTuple):
-    """The part of an algorithm between nodes, for several ranks a node.
+    """The part of an algorithm's terms that falls between nodes, for several ranks on each node.
 
     Attributes
     ----------
     rounds, sent : callable
-        ``part(n, per_node)``: which part of the terms.
+        ``part(n, per_node)`` returns the fraction of that term.
     flows : int
-        Ranks of a node that send to other nodes at once; 0 for all.
+        Number of a node's ranks that send to other nodes at the same time; 0 for all.
     """
 
     rounds: Callable[[int, int], float]
@@ -171,32 +171,32 @@ def _all(_n: int, _per_node: int) -> float:
 
 
 def _doublings(n: int, per_node: int) -> float:
-    """The distances 1, 2, 4, ... that leave a node."""
+    """Return the fraction of the distances 1, 2, 4, ... that lead to another node."""
     across = (-(-n // per_node) - 1).bit_length()
     return across / (across + (per_node - 1).bit_length())
 
 
 def _ranks(n: int, per_node: int) -> float:
-    """The other ranks that are on other nodes."""
+    """Return the fraction of the other ranks that are on other nodes."""
     return (n - per_node) / (n - 1)
 
 
 NEIGHBORS = Crossing(_links, _all, flows=1)
-"""From rank to rank: the slowest link holds all others up."""
+"""Messages from rank to the next rank: the slowest link holds all others up."""
 LEADERS = Crossing(_doublings, _doublings, flows=1)
-"""Along a tree in which one rank of a node communicates with others."""
+"""Messages along a tree in which one rank of a node communicates with other nodes."""
 TREES = Crossing(_doublings, _all, flows=2)
-"""Along two trees at once, segment by segment: the slowest link holds all others up."""
+"""Messages along two trees at once, segment by segment: the slowest link holds all others up."""
 EXCHANGES = Crossing(_doublings, _doublings, flows=0)
-"""By pairs at doubled distances, all that there is each time."""
+"""Exchanges between pairs at doubled distances, of the whole array each time."""
 HALVES = Crossing(_doublings, _ranks, flows=0)
-"""By pairs at doubled distances, the more bytes the longer the distance."""
+"""Exchanges between pairs at doubled distances, with more bytes over longer distances."""
 SUBTREES = Crossing(_doublings, _ranks, flows=1)
-"""Along a tree, the blocks of whole subtrees, from or to one rank."""
+"""Messages along a tree from or to one rank, with the blocks of whole subtrees."""
 PAIRS = Crossing(_ranks, _ranks, flows=0)
-"""From each rank to each."""
+"""Messages from each rank to every other rank."""
 ROOT = Crossing(_ranks, _ranks, flows=1)
-"""From or to one rank."""
+"""Messages from or to one rank."""
 
 TermsLine = tuple[Callable[[CallSize], CostTerms], Crossing]
 
@@ -273,7 +273,8 @@ LINES: Mapping[tuple[str, str], TermsLine] = MappingProxyType(
         ("barrier", "dissemination"): (lambda e: CostTerms(e.log), EXCHANGES),
     }
 )
-"""For a collective and an algorithm its terms where all ranks are alike, and what crosses nodes."""
+"""The line of each collective and algorithm: a function that returns the terms if all links are alike, and the part
+that crosses nodes."""
 
 Composed = tuple[tuple[tuple[str, str], ...], tuple[str, str]]
 
@@ -299,31 +300,31 @@ COMPOSED: Mapping[tuple[str, str], Composed] = MappingProxyType(
         ),
     }
 )
-"""What ``hierarchical`` does: the lines among the ranks of a node with the whole array, and that across
-the nodes, where each of a node's ranks takes its share (A. R. Mamidala and others, "MPI collectives on
+"""The lines of ``hierarchical``: those of the phases within a node, on the whole array, and the line of the phase
+across the nodes, where each of a node's ranks has its share (A. R. Mamidala and others, "MPI collectives on
 modern multicore clusters: performance optimizations and communication characteristics", 2008)."""
 
 
 def has_terms(collective: str, algorithm: str) -> bool:
-    """Tell whether there is an estimate for an algorithm."""
+    """Return whether an algorithm can be estimated."""
     return (collective, algorithm) in LINES or (collective, algorithm) in COMPOSED
 
 
 def estimate(network: Network, collective: str, nbytes: int, algorithm: str, segment: int) -> float:
-    """Return about how many seconds a call takes. Local; takes microseconds.
+    """Return the estimated seconds of a call. Local; takes microseconds.
 
     Parameters
     ----------
     network : Network
-        Its ranks, and what connects them.
+        The network of the ranks.
     collective : str
-        The collective.
+        Name of the collective.
     nbytes : int
         Bytes of the larger array of a rank.
     algorithm : str
-        The name of one of the collective's own algorithms.
+        Name of one of hpccomm's algorithms for the collective.
     segment : int
-        Bytes that it moves at a time.
+        Bytes that the algorithm moves at a time.
 
     Raises
     ------
@@ -335,7 +336,7 @@ def estimate(network: Network, collective: str, nbytes: int, algorithm: str, seg
 
 
 class Estimated(NamedTuple):
-    """An algorithm, and the seconds that it is estimated to take; infinite if it has no terms."""
+    """The name of an algorithm, and its estimated seconds; infinite if it has no terms."""
 
     algorithm: str
     seconds: float
@@ -346,8 +347,8 @@ def ranked(
 ) -> list[Estimated]:
     """Return algorithms by their estimated times, the shortest first.
 
-    Equal ones keep the order of `names`. Algorithms without terms come last. The other parameters
-    are as of `estimate`.
+    Algorithms with equal times keep the order of `names`. Algorithms without terms come last. The other parameters
+    are those of `estimate`.
     """
     estimates = [
         Estimated(name, estimate(network, collective, nbytes, name, segment))
@@ -355,14 +356,14 @@ def ranked(
         if has_terms(collective, name)
     ]
     unknown = [Estimated(name, math.inf) for name in names if not has_terms(collective, name)]
-    # Sums in another order differ in their last digits.
+    # Rounded, since equal times that were summed in another order differ in their last digits.
     return [*sorted(estimates, key=lambda each: float(f"{each.seconds:.6g}")), *unknown]
 
 
 def rounds_of(
     network: Network, collective: str, nbytes: int, algorithm: str, segment: int
 ) -> float:
-    """Return about how many messages follow each other in a call; parameters as of `estimate`."""
+    """Return the estimated number of messages that follow each other in a call. The parameters are `estimate`'s."""
     parts = _parts(network, collective, nbytes, algorithm, segment)
     return sum(build(extent).rounds for _, (build, _), extent in parts)
 
@@ -370,7 +371,7 @@ def rounds_of(
 def _parts(
     network: Network, collective: str, nbytes: int, algorithm: str, segment: int
 ) -> list[tuple[Network, TermsLine, CallSize]]:
-    """Return the phases of an algorithm: a line each, and its place."""
+    """Return the phases of an algorithm: the network of each phase, its line, and its size."""
     n, per_node = network.ranks, min(network.ranks_per_node, network.ranks)
     if n == 1 or (not nbytes and DESCRIPTIONS[collective].sends != "nothing"):
         return []  # messages without data are not sent
@@ -420,7 +421,7 @@ def _seconds(network: Network, line: TermsLine, extent: CallSize) -> float:
 
 
 def _byte(level: Level, flows: int, nodes: int) -> float:
-    """Return each rank's seconds a byte if a number of ranks of every node send at once."""
+    """Return the seconds per byte of a rank, if `flows` ranks of every node send at the same time."""
     times = 2 if level.duplex == "half" else 1
     return max(
         times * -(-flows // level.ports) / level.bandwidth,

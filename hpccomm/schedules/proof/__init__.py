@@ -1,14 +1,14 @@
 """Proves schedules by running them on symbols instead of numbers.
 
-Each element of memory is a symbol: the set of ranks whose contributions are folded in it, and which
-element of their arrays it is. The rounds of all ranks run on these symbols, a whole round in a few
+Each element of memory is a symbol: the set of ranks whose contributions are folded in it, and the index of
+the folded element in their arrays. The rounds of all ranks run on these symbols, a whole round in a few
 operations on arrays. Any fault raises `hpccomm.testing.Unproven`. The proof checks:
 
 - Each element of each result is the fold of the right element of the contributions that the call
   requires, each exactly once; with ``deterministic=True`` from left to right in the order of ranks.
   With more than one rank it passed exactly one fold that is `final`, except in a scan.
 - No element is read before it was written. Every slice lies in its buffer. Inputs are not overwritten,
-  unless the result lies in the same memory; the root's array of a broadcast never is.
+  unless the result lies in the same memory. The root's array of a broadcast is never overwritten.
 - Each message has both ends in the same round of the same channel, with the same count. A
   received slice overlaps no other slice that is sent or received in the round. The rows of a local step
   do not depend on each other.
@@ -16,25 +16,27 @@ operations on arrays. Any fault raises `hpccomm.testing.Unproven`. The proof che
   result, and the proof runs them one after the other.
 - Ranks that reach each other's memory share a node, and reach only the buffers that the form may
   reach. Scratch that peers reach fits the room for it. Between a rank's write of an element and
-  another rank's access, both meet in a barrier; so do a rank and its peer before it first touches
-  the peer's memory, and after it last does.
+  another rank's access, both meet in a barrier. A rank and its peer also meet before the rank first touches
+  the peer's memory, and after it last touches it.
 
 No deadlock
 -----------
-It follows that no rank waits for ever, even where a send completes only once its receive has begun.
+It follows that no rank waits for ever, even if a send completes only once its receive has begun.
 Consider one channel, and assume that all ranks complete its rounds below k. Then each rank begins round k,
-and all of its messages there before it waits for any. Both ends of each message are in round k, so both
+and begins all of its messages of that round before it waits for any. Both ends of each message are in round k, so both
 begin, and the message completes. The local steps wait for nothing, so they complete. All ranks of the
-barrier reach it at the end of round k, so it completes. Hence all ranks complete round k, and there is a
-last round.
+barrier reach it at the end of round k, so it completes. Hence all ranks complete round k. The number of rounds is
+finite, so all ranks complete the channel.
 
 The proof checks the needed properties of a schedule. Both ends of a message are in one round of one
 channel, with one count. All members of a barrier are in one round. The rounds end. Several messages
 of one pair match in the order of their rows, and the messages of each pair match round after round,
 so that matching in the order of sending gives the same pairs. The executor provides the rest: a
 rank begins all messages of a round before it waits, its channels advance independently of each
-other, and messages and barriers of different channels are never confused. `hpccomm.testing.prove`
-is its public form; ``hpccomm.calls.proofs`` proves other packages' algorithms by it.
+other, and messages and barriers of different channels are never confused.
+
+`hpccomm.testing.prove` is the public form of `prove`. ``hpccomm.calls.proofs`` proves other packages' algorithms by
+this module, and ``hpccomm simulate`` checks algorithms by it.
 """
 
 import inspect
@@ -67,7 +69,7 @@ P = ParamSpec("P")
 def _with_parameters_of(
     made: Callable[P, ProofCase],
 ) -> Callable[[Callable[..., None]], Callable[P, None]]:
-    """Declare that a function takes what `made` takes, as it passes everything on."""
+    """Declare that a function has the parameters of `made`, since it passes all arguments on."""
 
     def declare(function: Callable[..., None]) -> Callable[P, None]:
         shown = inspect.signature(made).replace(return_annotation=None)
@@ -91,53 +93,53 @@ def prove(*args: Any, **options: Any) -> None:
     ranks : int
         Number of ranks, at least 1.
     count : int, sequence of int or sequence of sequences of int
-        Elements; by default ``2 * ranks + 1``, and none for a barrier. With 0 the proof only shows
-        that messages match. For all_reduce, broadcast, reduce and scan: elements of the array. For
-        the others: elements of every rank's block, or a sequence with each rank's number. Where
-        ranks have counts of their own, also a sequence for each rank with the elements that it
+        Numbers of elements; by default ``2 * ranks + 1``, and 0 for a barrier. With 0 the proof only shows
+        that messages match. For all_reduce, broadcast, reduce and scan it is the number of elements of the array. For
+        the other collectives it is the number for every rank's block, or a sequence with a number for each rank's
+        block. If ranks give different counts, it can be a sequence for each rank with the numbers that the rank
         sends to each rank (or to each of its peers).
     root : int
-        The root, where the collective has one.
+        The root, if the collective has one.
     segment : int
         `Tuning.segment`: elements to move at a time; by default the array is not cut.
     channels : int
         `Tuning.channels`.
     topology : Topology or None
-        `Tuning.topology`: which ranks share a node. None: all of them, or it does not matter.
+        `Tuning.topology`: the ranks of each node. None means one node, or that it does not matter.
     in_place : bool or sequence of bool
-        Whether `send` and `recv` lie in the same memory: on all ranks, or for each rank. Ignored where a
+        Whether `send` and `recv` lie in the same memory: on all ranks, or on each rank. Ignored if a
         call cannot be in place.
     exclusive : bool
         Whether a scan is exclusive.
     deterministic : bool
-        Prove the build that folds in rank order, and that it does so. For a narrow float it must also
+        Whether to prove the build that folds in rank order, and that it does so. For a narrow float it must also
         round only once.
     dtype : dtype or None
-        By default int64.
+        Type of the elements; by default int64.
     op : ReduceOp, PremulSum or callable
         The reduction.
     peers : sequence of sequences of int or None, optional
         For calls with listed peers: the peers of each rank, None for a block that is not exchanged.
         By default the ranks are a ring.
     solo : bool
-        Build each rank's program alone, as an executor does, instead of all at once. Both must be right,
+        Whether to build each rank's program alone, as the executor does, and not all at once. Both must be right,
         and equal: see ``hpccomm.schedules.proof.check_same_program``.
     form : str
-        Which form of the algorithm to prove: ``"build"``; ``"direct"``, where the ranks of a node
-        reach each other's arrays; or ``"staged"``, where they reach each other's scratch, and fold
+        The form of the algorithm to prove: ``"build"``; ``"direct"``, for ranks of a node that
+        reach each other's arrays; or ``"staged"``, for ranks that reach each other's scratch, and fold
         in rank order.
     room : int
-        `Tuning.room`: elements of scratch that a rank may have where peers reach it.
+        `Tuning.room`: most elements of scratch on a rank, if peers reach scratch.
 
     Raises
     ------
     Unproven
         An AssertionError that names the rank and its fault, the round and the channel.
     UsageError
-        If the collective or algorithm is unknown; if it lacks this form, or a build that folds in
+        If the collective or algorithm is unknown; if the algorithm lacks this form, or a build that folds in
         rank order; if ``ranks``, ``segment``, ``channels`` or ``room`` is not an integer of at least 1,
         `root` is not a rank, or `count`, `topology` or `in_place` does not fit the ranks; if the
-        algorithm does not build a schedule.
+        algorithm does not return a schedule.
 
     Examples
     --------
@@ -177,14 +179,14 @@ def prove_all(cases: Sequence[ProofCase]) -> None:
 
 
 Row = tuple[object, ...]
-"""One row of a table, for one rank."""
+"""One row of a table of a round: a message, a local step or a barrier of one rank."""
 
 
 def check_same_program(case: ProofCase, ranks: Collection[int] | None = None) -> None:
-    """Raise `hpccomm.testing.Unproven` unless both ways to build a rank's program give the same.
+    """Raise `hpccomm.testing.Unproven` unless a rank's program is the same whether it is built alone or among all.
 
-    `hpccomm.testing.prove` proves one build for all ranks with equal calls. An executor runs one build
-    for each rank. Both must agree, except for rounds in which the rank does nothing.
+    `hpccomm.testing.prove` builds the programs of all ranks with equal calls at once. The executor builds each rank's
+    program alone. Both programs must agree, except for rounds in which the rank does nothing.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """The subject of a proof: all ranks' calls, their schedules, and the required results.
 
-The arguments are checked before anything is built. `machine` runs a case, for `prove` and for
-`hpccomm.calls.proofs`; pictures use it too.
+The arguments are checked before anything is built. `prove` and `hpccomm.calls.proofs` make cases, and `machine` runs
+them; ``hpccomm plot`` (`hpccomm.tools.runs.trace`) uses both for its pictures.
 """
 
 import operator
@@ -45,16 +45,16 @@ Counts = int | Sequence[int] | Sequence[Sequence[int]]
 """Elements of the whole array, or of blocks (see `hpccomm.testing.prove`)."""
 
 Peers = Sequence[Sequence[int | None]]
-"""For each rank, the peers with which it exchanges blocks; None for a block without a receiver."""
+"""The peers with which each rank exchanges blocks; None for a block that is not exchanged."""
 
 Form = Literal["build", "direct", "staged"]
-"""Which of an algorithm's schedules."""
+"""The name of one of an algorithm's schedules; see `Algorithm`."""
 
 REACHED: Mapping[str, frozenset[str]] = {
     "direct": frozenset((SEND, RECV)),
     "staged": frozenset((SCRATCH,)),
 }
-"""The buffers of peers that are reached, by the value of `Reach`, or the form; otherwise none."""
+"""The buffers of peers that ranks reach, by the value of `Reach` or by the form; none for other values."""
 
 
 def check(
@@ -123,7 +123,7 @@ def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool
     Raises
     ------
     UsageError
-        If it is unknown.
+        If the form is unknown, or the algorithm does not have it.
     """
     builds = {"build": algorithm.build, "direct": algorithm.direct, "staged": algorithm.staged}
     if form not in builds:
@@ -145,12 +145,12 @@ def reached(algorithm: Algorithm, form: Form) -> frozenset[str]:
 
 
 def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
-    """Return the peers of each rank, or those on a ring where none are given.
+    """Return the peers of each rank; if none are given, the neighbors on a ring.
 
     Raises
     ------
     UsageError
-        If their number does not fit the ranks, or one is not a rank.
+        If there is not one list for each rank, or a peer is not a rank.
     """
     if peers is None:
         return [ring(rank, ranks) for rank in range(ranks)]
@@ -166,12 +166,12 @@ def peers_of(ranks: int, peers: Peers | None) -> list[tuple[int, ...]]:
 
 
 def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | None) -> Counts:
-    """Return `count`; for None, a number with uneven blocks and cuts.
+    """Return `count`; for None, a number of elements that gives uneven blocks and cuts.
 
     Raises
     ------
     UsageError
-        If it holds other values than integers of at least 0, or has the wrong length.
+        If `count` holds other values than integers of at least 0, or has the wrong length.
     """
     what = DESCRIPTIONS[collective]
     if what.sends == "nothing":
@@ -214,11 +214,11 @@ def _is_table(count: object, rows: Sequence[int]) -> bool:
 
 
 class Unproven(AssertionError):
-    """The fault of a schedule, with its place and round."""
+    """The fault of a schedule, with the rank, the channel and the round."""
 
 
 class RankSchedule(NamedTuple):
-    """Ranks of a case that have equal calls, and their schedule."""
+    """Ranks of a case that have equal calls, their call and their schedule."""
 
     ranks: Column
     call: Signature
@@ -232,19 +232,19 @@ class ProofCase:
     Attributes
     ----------
     title : str
-        Its name in errors.
+        Name of the case in errors.
     build : callable
         Makes the schedules.
     calls : tuple of Signature
         The call of each rank.
     tuning : Tuning
-        Passed to `build`.
+        Further parameters, which `build` gets.
     in_rank_order : bool
         Whether each element must be the left fold of the contributions in rank order.
     reaches : frozenset of str
         The buffers of peers that ranks may reach.
     solo : bool
-        Whether each rank's program is built alone, as it is where it runs.
+        Whether each rank's program is built alone, as in a run.
     """
 
     title: str
@@ -272,7 +272,7 @@ class ProofCase:
         Raises
         ------
         Unproven
-            If peers reach its scratch, and it is larger than the room for it.
+            If peers reach scratch, and it is larger than the room for it.
         UsageError
             If `build` returns no schedule.
         """
@@ -322,7 +322,7 @@ def case(
     Raises
     ------
     UsageError
-        As `hpccomm.testing.prove` does, before anything is built.
+        If the arguments do not fit, as in `hpccomm.testing.prove`; before anything is built.
     """
     check(collective, ranks, root, segment, channels, topology, in_place, room, peers)
     known = chosen(collective, algorithm)
@@ -374,10 +374,10 @@ def signatures(
     op: Op = ReduceOp.SUM,
     peers: Peers | None = None,
 ) -> tuple[Signature, ...]:
-    """Return the call of each rank; the parameters are as of `hpccomm.testing.prove`.
+    """Return the call of each rank; the parameters are those of `hpccomm.testing.prove`.
 
-    A call is in place only where that is possible: at the root, where only the root has both arrays;
-    where ranks have counts of their own, if both arrays have one size.
+    A call is in place only if that is possible. If only the root has both arrays, only the root's call can be in
+    place. If ranks give different counts, a call can be in place if both of its arrays have the same size.
     """
     what = DESCRIPTIONS[collective]
     wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
@@ -415,7 +415,7 @@ class CallLists(NamedTuple):
 
 
 def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> Iterator[CallLists]:
-    """Give the lists of each rank."""
+    """Yield the lists of each rank."""
     if what.peers:
         yield from _with_peers(peers_of(ranks, peers), count)
         return
@@ -438,7 +438,7 @@ def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> 
 
 
 def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[CallLists]:
-    """Give the lists of ranks that exchange blocks with listed peers."""
+    """Yield the lists of each rank, for ranks that exchange blocks with listed peers."""
     rows: Sequence[int | Sequence[int]]
     rows = count if isinstance(count, Sequence) else [count] * len(peers)
     sent = [
@@ -457,10 +457,10 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Cal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """The required final contents of some ranks' `recv`, one after the other.
+    """The required final contents of some ranks' `recv` arrays, one after the other.
 
-    Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from
-    `first[j]` on. If `number[j]` is 0, nothing is written there.
+    Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from rank
+    `first[j]` on. If `number[j]` is 0, the element must not be written.
     """
 
     first: NDArray[np.int64]
@@ -513,7 +513,7 @@ def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     for rank in ranks.tolist():
         start = 0
         for block, (peer, count) in enumerate(zip(call.peers, call.recv_counts, strict=True)):
-            if peer == NOBODY:  # recv is left as it was; in place that is the contribution
+            if peer == NOBODY:  # recv is not written; in place it holds the contribution
                 first = rank, int(call.in_place), start
             else:
                 other = counterpart(rank, block, lambda each: case.calls[each].peers)
@@ -524,7 +524,7 @@ def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
 
 
 def within(counts: Column) -> NDArray[np.int64]:
-    """Return 0, 1, ... for each of `counts`, one after the other."""
+    """Return 0, 1, ..., n - 1 for each n in `counts`, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) - np.repeat(ends - counts, counts)

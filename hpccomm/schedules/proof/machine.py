@@ -1,6 +1,7 @@
-"""Runs rounds on the symbolic memory, and raises at the first fault. `prove` calls it.
+"""Runs rounds on the symbolic memory, and raises at the first fault.
 
-`Checks` are the conditions that each row of a round must satisfy, and the error that names a bad row.
+`Checks` has the conditions that each row of a round must satisfy, and makes the error that names a bad row.
+`prove` runs the machine, and `hpccomm.tools.runs.trace` watches it for the pictures of ``hpccomm plot``.
 """
 
 from collections import Counter
@@ -45,18 +46,20 @@ from hpccomm.schedules.schedule import (
 
 
 def _nodes(case: ProofCase) -> Column:
-    """Return the node of each rank; one where no topology is given."""
+    """Return the node of each rank; without a topology, all are on one node."""
     topology = case.tuning.topology
     return np.array(topology.node_of if topology else [0] * case.size)
 
 
 class Checks:
-    """Checks of one channel. Ranks are numbered through, except where `first` and `size` are parameters.
+    """Checks of one channel.
+
+    Ranks are numbered through all cases, except in methods with the parameters `first` and `size`.
 
     Attributes
     ----------
     channel, round : int
-        Where the checked rows are.
+        The channel and the round of the checked rows.
     folding : ndarray of shape (ranks,), bool
         Whether the collective folds.
     once : ndarray of shape (ranks,), bool
@@ -77,7 +80,7 @@ class Checks:
         self._node = np.concatenate([_nodes(case) for case in cases])
 
     def demand(self, good: Mask, ranks: Column, what: str | Callable[[int], str]) -> None:
-        """Raise for the first bad row: `what` names its action, and `ranks` its rank."""
+        """Raise for the first row that is not `good`: `what` gives the fault in words, and `ranks` the row's rank."""
         if not good.all():
             row = int(np.argmin(good))
             raise self.unproven(int(ranks[row]), what if isinstance(what, str) else what(row))
@@ -93,7 +96,7 @@ class Checks:
         return self._memory.local(int(rank))[1]
 
     def ranks(self, rank: Column, first: Column | int, size: Column | int) -> None:
-        """Check that the schedule names ranks of its case, which begins at rank `first`."""
+        """Check that the schedule names ranks of its case, which has `size` ranks from rank `first` on."""
         self.demand(
             (rank >= 0) & (rank < size),
             np.broadcast_to(first, rank.shape),
@@ -101,7 +104,7 @@ class Checks:
         )
 
     def neighbors(self, actor: Column, place: Place, first: Column, size: Column) -> None:
-        """Check that each `actor` may access that buffer of the place's peer."""
+        """Check that each `actor` may access the place's buffer of the place's peer."""
         peer = place.peer
         assert peer is not None
         self.demand(
@@ -123,7 +126,7 @@ class Checks:
     def bounds(
         self, actor: Column, holder: Column, code: Column, start: Column, count: Column, verb: str
     ) -> None:
-        """Check that the slices lie in the buffers, of numbers `code`, of their holders."""
+        """Check that the slices lie in their buffers; `code` has the buffers' numbers, `holder` their ranks."""
         length = self._memory.length[code, holder]
         self.demand(
             (start >= 0) & (count >= 0) & (start + count <= length),
@@ -143,7 +146,7 @@ class Checks:
         )
 
     def apart(self, source: Cells, target: Cells, actor: Column, verb: str) -> None:
-        """Check that a written cell is read only for the element that goes there."""
+        """Check that the step reads a written cell only for the element that it writes there."""
         alone, read = self.overlaps(source, target)
         own = (read == -1) | (read == np.arange(len(target)))
         self.demand(
@@ -156,7 +159,10 @@ class Checks:
         )
 
     def overlaps(self, source: Cells, target: Cells) -> tuple[Mask, Cells]:
-        """Return which of `target` no later one equals, and for each of `source` its place there, or -1."""
+        """Return whether each of `target` is the last equal one there, and the index in `target` of each of `source`.
+
+        The index is -1 if the cell is not in `target`.
+        """
         mark, index = self._memory.mark, np.arange(len(target))
         mark[target] = index
         alone, place = mark[target] == index, mark[source]
@@ -164,7 +170,7 @@ class Checks:
         return alone, place
 
     def matched(self, receives: Column, sends: Column) -> None:
-        """Check that each message has both ends. A message is a number: source times all ranks plus target."""
+        """Check that each message has both ends. A message is a number: source * number of ranks + target."""
         waiting, under_way = Counter(receives.tolist()), Counter(sends.tolist())
         lost = sorted((waiting - under_way) | (under_way - waiting))
         if not lost:
@@ -182,7 +188,7 @@ CaseMessages = list[tuple[int, int, Transfers]]
 CaseSteps = list[tuple[int, int, LocalStep]]
 
 Stream = tuple[int, int, Iterator[Round]]
-"""First rank and number of ranks of a case, and rounds of one channel of some of them."""
+"""First rank of a case, number of its ranks, and the rounds of one channel for some of them."""
 
 
 class _Rows(NamedTuple):
@@ -191,15 +197,15 @@ class _Rows(NamedTuple):
     Attributes
     ----------
     verb : str
-        What the rows do.
+        The action of the rows, for errors.
     lengths : list of int
-        Rows of each table.
+        Number of rows of each table.
     first, size : Column
-        Of each row's case: first rank, ranks.
+        First rank and number of ranks of each row's case.
     rank : Column
-        Numbered through.
+        The rank of each row, numbered through all cases.
     counts : Column
-        Elements.
+        Elements of each row.
     """
 
     verb: str
@@ -219,9 +225,9 @@ class SymbolicMachine:
     Parameters
     ----------
     memory : SymbolicMemory
-        Of all cases.
+        The memory of all cases.
     channel : int
-        Which channel.
+        Number of the channel.
     """
 
     def __init__(self, memory: SymbolicMemory, channel: int) -> None:
@@ -242,7 +248,7 @@ class SymbolicMachine:
         self.end()
 
     def take(self, number: int, each: Sequence[tuple[int, int, Round]]) -> None:
-        """Run round `number`: of each case the first rank, the number of ranks, and the round."""
+        """Run round `number`. `each` has tuples of a case's first rank, its number of ranks, and the round."""
         self._checks.round = number
         self._exchange(
             [(first, size, t) for first, size, it in each for t in it.receives],
@@ -260,23 +266,23 @@ class SymbolicMachine:
         if met:
             self._meet(met)
 
-    # The moved symbols, after the checks and before the write, for observers of a single case.
+    # Hooks for subclasses that observe a single case. They get the cells after the checks and before the write.
 
     def see_messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
-        """See the messages of a round.
+        """Observe the messages of a round.
 
         Parameters
         ----------
         source, target : Column
-            The ranks of each message.
+            The sending and the receiving rank of each message.
         count : Column
-            Its elements.
+            Elements of each message.
         cells : Cells
             The cells that are read, one message after the other.
         """
 
     def see_step(self, table: LocalStep, count: Column, sources: Cells, target: Cells) -> None:
-        """See a local step.
+        """Observe a local step.
 
         Parameters
         ----------
@@ -291,7 +297,7 @@ class SymbolicMachine:
         """
 
     def _rows(self, tables: Sequence[tuple[int, int, AnyTable]], verb: str) -> _Rows:
-        """Join the rows of tables that have some, after a check of their ranks."""
+        """Return the rows of tables, joined, after a check of their ranks."""
         lengths = [len(t.rank) for *_, t in tables]
         first = np.repeat([first for first, *_ in tables], lengths)
         size = np.repeat([size for _, size, _ in tables], lengths)
@@ -363,7 +369,7 @@ class SymbolicMachine:
     # Local steps.
 
     def _carry_out(self, tables: CaseSteps) -> None:
-        """Run one local step of each case; steps of one kind at once."""
+        """Run one local step of each case; steps of the same kind run at once."""
         kinds: dict[tuple[int, bool], CaseSteps] = {}
         for each in tables:
             table = each[2]
@@ -386,7 +392,7 @@ class SymbolicMachine:
             self._checks.written(cells, actor, rows.verb)
         self._checks.apart(source, target, actor, rows.verb)
         moved = source[0] != target
-        if not folded and not moved.all():  # in place, a copy may be nothing to do
+        if not folded and not moved.all():  # in place, a copy may copy elements to themselves
             source, target, actor = source[:, moved], target[moved], actor[moved]
         self._touch(source.ravel(), target, np.tile(actor, len(source)), actor)
         state = self._memory.state
@@ -398,7 +404,7 @@ class SymbolicMachine:
             state[target] = state[source[0]]
 
     def _places(self, rows: "_Rows", places: Sequence[Place]) -> Column:
-        """Return the first cell of each row's place, after checks; `places` has one a table."""
+        """Return the first cell of each row's place, after checks; `places` has one place for each table."""
         starts, holders = [], []
         done = 0
         for length, place in zip(rows.lengths, places, strict=True):
@@ -475,7 +481,7 @@ class SymbolicMachine:
         if self._accesses is not None:
             self._accesses.meet(self._checks.round, label)
 
-    # What has been touched.
+    # Touched cells.
 
     def _touch(self, source: Cells, target: Cells, reader: Column, writer: Column) -> None:
         memory = self._memory
@@ -491,7 +497,7 @@ class SymbolicMachine:
             self._accesses.note(target, writer, self._checks.round, writes=True)
 
     def end(self) -> None:
-        """Compare the cells that this channel and earlier ones touched."""
+        """Compare the cells that this channel touched with those that earlier channels touched."""
         memory = self._memory
         clash = (memory.wrote & (memory.others_wrote | memory.others_read)) | (
             memory.read & memory.others_wrote

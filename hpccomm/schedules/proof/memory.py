@@ -1,10 +1,11 @@
 """The memory of all ranks, which holds symbols instead of numbers.
 
 A cell is one element of memory. The cells of all ranks are numbered through, so that a whole round
-is a few operations on arrays of cell numbers. A cell holds several integers: the contributions
+is a few operations on arrays of cell numbers. A cell holds several integers, which describe the contributions
 folded in it.
 
-`machine` computes on it, and reports accesses to peers' memory, which only a barrier orders.
+`machine` computes on the memory, and notes accesses to peers' memory, which only barriers order. `prove` checks the
+results, and `hpccomm.tools.runs.trace` reads the memory for pictures.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ CODES = {SEND: 0, RECV: 1, SCRATCH: 2}
 NAMES = tuple(CODES)
 
 FIRST, NUMBER, ORIGIN, FLAGS, BITS = range(5)
-"""The integers of a cell: the lowest rank whose contribution it has (in an ordered fold), the number of
-contributions, the element of the contributions, flags, and from `BITS` on a bit for each rank, 64 to an
+"""The integers of a cell: the lowest rank of its contributions (in an ordered fold), the number of
+contributions, the index of the folded element, flags, and from `BITS` on a bit for each rank, 64 to an
 integer."""
 
 WRITTEN = 1
@@ -44,41 +45,41 @@ def spread(first: Column, count: Column) -> Cells:
 
 
 class SymbolicMemory:
-    """The buffers of the ranks of several cases. Ranks are numbered through.
+    """The buffers of the ranks of several cases. Ranks are numbered through all cases.
 
     Parameters
     ----------
     cases : sequence of ProofCase
-        What runs.
+        The cases.
     parts : sequence of sequences of RankSchedule
         The schedules of each case.
 
     Attributes
     ----------
     cases : sequence of ProofCase
-        In the order of their ranks.
+        The cases, in the order of their ranks.
     offset : ndarray of shape (cases + 1,)
         The number of each case's first rank.
     position : ndarray of shape (ranks,)
         The number of each rank in its case.
     base : ndarray of shape (3, ranks)
-        The first cell of each buffer, by `CODES`.
+        The first cell of each buffer; rows are indexed by `CODES`.
     length : ndarray of shape (3, ranks)
-        Its elements.
+        Elements of each buffer.
     state : ndarray of shape (cells, BITS + words), int64
-        What the cells hold.
+        The integers of each cell.
     protected : ndarray of shape (cells,), bool
-        Inputs that are not results, and must not be written.
+        Whether a cell is an input that is not a result, and must not be written.
     owner : ndarray of shape (cells,)
-        Whose cell it is.
+        The rank of each cell.
     read, wrote : ndarray of shape (cells,), bool
-        Cells that the channel under way has touched.
+        Whether the channel under way has read, or written, each cell.
     others_read, others_wrote : ndarray of shape (cells,), bool
-        The cells that earlier channels touched.
+        Whether an earlier channel has read, or written, each cell.
     mark : ndarray of shape (cells,)
-        -1, except while overlaps are searched.
+        Working memory of `Checks.overlaps`; -1 otherwise.
     heard : ndarray of shape (ranks, words), int64
-        A bit for each rank of the same case that this rank knows to have begun.
+        A bit for each rank of the same case that the row's rank knows to have begun the call.
     """
 
     def __init__(self, cases: Sequence[ProofCase], parts: Sequence[Sequence[RankSchedule]]) -> None:
@@ -99,7 +100,7 @@ class SymbolicMemory:
         self._fill()
 
     def _lay_out(self, parts: Sequence[Sequence[RankSchedule]]) -> Column:
-        """Place the buffers; return the cells that each rank has."""
+        """Place the buffers, and return the number of cells of each rank."""
         user = np.zeros_like(self.base[0])
         placed = zip(self.offset.tolist(), parts, strict=False)
         for first, (local, call, schedule) in (
@@ -115,7 +116,7 @@ class SymbolicMemory:
                 self.base[CODES[RECV], rank] = send
             elif call.description.sends == "block":  # send is the own block of recv
                 self.base[CODES[SEND], rank] = before
-            elif call.description.receives == "block":  # and the other way round
+            elif call.description.receives == "block":  # recv is the own block of send
                 self.base[CODES[RECV], rank] = before
         self.base[CODES[SCRATCH]] = user
         taken: Column = user + self.length[CODES[SCRATCH]]
@@ -123,11 +124,11 @@ class SymbolicMemory:
         return taken
 
     def _fill(self) -> None:
-        """Write the ranks' inputs."""
+        """Write the ranks' inputs into the cells."""
         count, first = self.length[CODES[SEND]].copy(), self.base[CODES[SEND]].copy()
         results = self.length[CODES[RECV]].copy()
         for begins, case in zip(self.offset.tolist(), self.cases, strict=False):
-            if case.calls[0].description.in_place == "always":  # read at the root alone
+            if case.calls[0].description.in_place == "always":  # only the root has an input
                 root = begins + case.calls[0].root
                 count[root], results[root] = self.length[CODES[RECV], root], 0
                 first[root] = self.base[CODES[RECV], root]
@@ -142,7 +143,7 @@ class SymbolicMemory:
         self.protected[spread(self.base[CODES[RECV]], results)] = False
 
     def local(self, rank: int) -> tuple[ProofCase, int]:
-        """Return the case of a rank, and its number there."""
+        """Return the case of a rank, and the rank's number in that case."""
         which = int(np.searchsorted(self.offset, rank, side="right")) - 1
         return self.cases[which], rank - int(self.offset[which])
 
@@ -166,14 +167,14 @@ class SymbolicMemory:
 
 
 def one_bit(rank: Column, words: int) -> NDArray[np.int64]:
-    """Return the bit of each rank alone, of shape (len(rank), words)."""
+    """Return rows with only the bit of each rank set, of shape (len(rank), words)."""
     bits = np.zeros((len(rank), words), np.int64)
     bits[np.arange(len(rank)), rank // 64] = np.left_shift(np.int64(1), rank % 64)
     return bits
 
 
 def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]]) -> None:
-    """Raise `Unproven` unless each element of a result is what the calls require."""
+    """Raise `Unproven` unless each element of the results is the fold that the calls require."""
     words = memory.state.shape[1] - BITS
     # Row k has the bits of the ranks below k.
     below = np.zeros((64 * words + 1, words), np.int64)
@@ -221,7 +222,7 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
 
 
 def check_barriers(memory: SymbolicMemory) -> None:
-    """Raise `Unproven` where a rank may leave a barrier before another rank has arrived."""
+    """Raise `Unproven` if a rank may leave a barrier before another rank has arrived."""
     words = memory.state.shape[1] - BITS
     for first, case in zip(memory.offset.tolist(), memory.cases, strict=False):
         if case.calls[0].description.sends != "nothing":
@@ -235,14 +236,15 @@ def check_barriers(memory: SymbolicMemory) -> None:
 
 
 Refuse = Callable[[int, int, int, int, int], Exception]
-"""``refuse(cell, one, at, other, then)``: the error for two ranks that touch a cell, and their rounds."""
+"""``refuse(cell, one, at, other, then)`` returns the error for ranks `one` and `other` that touch `cell` in the rounds
+`at` and `then`."""
 
 NEVER = 1 << 62
-"""A round after all others."""
+"""The number of a round after all others."""
 
 
 def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
-    """Return the groups that meet, and which ranks of the rows arrive at each."""
+    """Return, for each group that meets, its ranks and the ranks of the rows that arrive at it."""
     members, which = group.meetings()
     known, which = np.unique(members[which], axis=0, return_inverse=True)
     return [(ranks, group.rank[which.reshape(-1) == i]) for i, ranks in enumerate(known)]
@@ -260,24 +262,22 @@ class Accesses:
         self._touched.append((cells, actor, at, writes))
 
     def meet(self, at: int, label: Column) -> None:
-        """Note a barrier at the end of round `at` among ranks of one `label`; -1 is in none."""
+        """Note barriers at the end of round `at`: ranks with the same `label` meet; -1 is in no barrier."""
         self._met.append((at, label))
 
     def check(self, owner: Column, refuse: Refuse) -> None:
-        """Raise unless barriers separate what ranks do with one cell.
+        """Raise unless barriers separate conflicting accesses to a cell.
 
-        Between a rank's write of a cell and another rank's access, both meet in a barrier. They
-        also meet before a rank accesses a peer's cell, and afterwards: otherwise the peer may not
-        have begun the call yet, or may have left it. Two accesses in one round have no barrier
-        between.
+        Between a rank's write of a cell and another rank's access, both must meet in a barrier. A rank and its peer
+        must also meet before the rank accesses the peer's cell, and afterwards: otherwise the peer may not
+        have begun the call yet, or may have left it. No barrier lies between two accesses in the same round.
 
         Parameters
         ----------
         owner : ndarray
             The rank of each cell.
         refuse : callable
-            Makes the exception from: a cell, a rank that accesses it and its round, the other rank and
-            its round (-1 is before the first round, `NEVER` after the last).
+            Makes the exception; see `Refuse`. Round -1 is before the first round, `NEVER` after the last.
         """
         if not self._touched:
             return
@@ -295,7 +295,7 @@ class Accesses:
 
         order = np.argsort(cell, kind="stable")
         cell, rank, at, writes = cell[order], rank[order], at[order], writes[order]
-        # Each write with all accesses of its cell.
+        # Pairs of each write with all accesses to its cell.
         write = np.flatnonzero(writes)
         low = np.searchsorted(cell, cell[write], side="left")
         many = np.searchsorted(cell, cell[write], side="right") - low
