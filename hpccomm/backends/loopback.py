@@ -1,8 +1,8 @@
 """Threads of one process as ranks, without MPI: for tests and notebooks.
 
-A `World` holds the messages under way. A send copies its message, so that it completes at once. Messages are matched in
-order by context (the communicator), sender, receiver and tag. Ranks also reach each other's arrays: a `World` lists the
-arrays exposed in a call. `new_comm("loopback")` and `hpccomm.testing.run_ranks` open it.
+A `World` holds the messages under way. A send copies its message, so that it completes at once. Messages with the same
+context (the communicator), sender, receiver and tag match in their order. Ranks also reach each other's arrays: a
+`World` lists the arrays exposed in a call. `new_comm("loopback")` and `hpccomm.testing.run_ranks` open this backend.
 """
 
 import os
@@ -61,12 +61,12 @@ Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
 Buffers = Sequence[NDArray[Any]]
 Exposed = dict[int, Buffers]
-"""Arrays that ranks expose in one call, by rank, of the ranks that have taken part so far."""
+"""The arrays that ranks expose in one call, by rank, for the ranks that have begun the call."""
 
 
 @dataclass(slots=True)
 class Mailbox:
-    """Messages without a receive, or receives without a message; never both."""
+    """Messages that wait for a receive, or receives that wait for a message; never both."""
 
     messages: deque[tuple[int, NDArray[Any]]] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
@@ -87,11 +87,19 @@ class World:
     Attributes
     ----------
     topology : Topology
-        Which ranks appear to share a node.
+        The ranks that count as sharing a node.
     token : str
-        Tells this world from others.
+        A name that no other world has.
+    mailboxes : dict
+        The messages and receives that wait, by context, sender, receiver and tag.
+    exposed : dict
+        The exposed arrays of a call, by context and number of the call, until all ranks have begun the call.
+    windows : dict
+        The memory of windows, by context, until all ranks have made the window.
+    lock : Lock
+        Guards the dictionaries.
     transport : callable
-        Makes a rank's `LoopbackTransport` of a communicator, from its arguments.
+        Takes the arguments of `LoopbackTransport` and returns a rank's transport in a communicator.
     """
 
     topology: Topology
@@ -104,7 +112,7 @@ class World:
 
     @contextmanager
     def box(self, key: _Key) -> Iterator[Mailbox]:
-        """Hold a mailbox, which is there while something is in it: programs may have a tag for each message."""
+        """Hold a mailbox during the block, and delete it if it is empty then: a program may use a tag only once."""
         with self.lock:
             box = self.mailboxes[key]
             yield box
@@ -113,7 +121,7 @@ class World:
 
 
 def make_world(ranks: int, ranks_per_node: int | None = None) -> World:
-    """Return a world of `ranks` ranks, on nodes of `ranks_per_node` (all on one if None)."""
+    """Return a world of `ranks` ranks, on nodes of `ranks_per_node`; None puts all on one node."""
     return World(arrange([rank // (ranks_per_node or ranks) for rank in range(ranks)]))
 
 
@@ -126,7 +134,7 @@ def _sent() -> bool:
 
 
 def _copied(message: NDArray[Any], data: NDArray[Any] | None) -> Steps:
-    """Copy a message that has arrived, at once."""
+    """Copy an arrived message at once, and return empty steps."""
     if data is not None:
         as_bytes(data)[:] = message
     return iter(())
@@ -155,9 +163,9 @@ class _Receive:
 
 
 class LoopbackExposure:
-    """One rank's part in the arrays that the ranks expose in one call.
+    """One rank's view of the arrays that the ranks expose in one call.
 
-    It holds the arrays of all ranks, so that they stay alive while a rank can reach them.
+    It refers to the arrays of all ranks, so that they stay alive while a rank can reach them.
     """
 
     lasting = False
@@ -177,17 +185,17 @@ class LoopbackExposure:
         self.scratch = scratch
 
     def take_records(self, records: Mapping[int, Record]) -> Reach:
-        """Return how threads reach each other's arrays: directly, if plain arrays may be reached."""
+        """Return how threads reach each other's arrays: directly if allowed, else by scratch if all ranks have it."""
         if self._plain:
             return Reach.DIRECT
         return Reach.STAGED if all(record[1] for record in records.values()) else Reach.NONE
 
     def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> NDArray[Any]:
-        """Return the peer's buffer of that number."""
+        """Return buffer number `buffer` of `peer`, as an array of `dtype`."""
         return self._exposed[peer][buffer].view(dtype)
 
     def detached(self) -> None:
-        """Return None: the arrays of each call are listed anew."""
+        """Return None: the arrays of each call are exposed anew."""
 
     def release(self) -> None:
         """Release the arrays."""
@@ -196,7 +204,7 @@ class LoopbackExposure:
 
 @dataclass(slots=True, eq=False)
 class LoopbackMemory:
-    """The memory of the threads of one communicator."""
+    """The shared memory of the threads of one communicator, for one rank."""
 
     world: World
     context: Context
@@ -234,7 +242,7 @@ class LoopbackMemory:
         with self.world.lock:
             exposed = self.world.exposed[key]
             exposed[self.rank] = buffers
-            if len(exposed) == self.size:  # all have it
+            if len(exposed) == self.size:  # all ranks refer to it
                 del self.world.exposed[key]
         return LoopbackExposure(exposed, fingerprint, staging, plain)
 
@@ -248,7 +256,7 @@ class LoopbackTransport:
     def __init__(
         self, world: World, context: Context, members: Sequence[int], rank: int, codes: int = 1
     ) -> None:
-        self._codes = codes  # the last digit of tags, to this base, is a dtype's
+        self._codes = codes  # a tag modulo this is the code of a dtype
         self._world = world
         self.context = context
         self._members = members
@@ -285,11 +293,11 @@ class LoopbackTransport:
         return self.moving(lambda: receive.message and receive.message[1].tobytes())
 
     def moving(self, test: Callable[[], T]) -> Callable[[], T]:
-        """Return the test of a request or a packet: nothing is under way that it has to move on."""
+        """Return the test of a request or a packet unchanged; subclasses may move messages on in it."""
         return test
 
     def leaving(self, leave: Callable[[], object]) -> Request:
-        """Have a message leave, which is at once."""
+        """Let a message leave at once, and return its request; subclasses may delay it."""
         leave()
         return _sent
 
@@ -313,7 +321,7 @@ class LoopbackTransport:
         return receive
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return the function that begins to receive such messages, as steps."""
+        """Return the function that begins to receive a message with this source and tag, and returns the steps."""
         return received(self.irecv, src, tag)
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
@@ -325,11 +333,11 @@ class LoopbackTransport:
         return begun_anew(partial(self.irecv, data, src, tag))
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Return False: a receive raises by itself."""
+        """Return False: a receive finds a message of another size itself."""
         return False
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a message that has arrived, or return None. Never waits."""
+        """Return a wanted message that has arrived, or None. Never waits."""
         yield from ()
         with self._world.lock:
             for key, box in self._world.mailboxes.items():
@@ -391,7 +399,7 @@ class LoopbackOneSided:
         return _sent
 
     def order(self) -> None:
-        """Do nothing: the interpreter orders what its threads do."""
+        """Do nothing: the interpreter orders the accesses of its threads."""
 
     def free(self) -> None:
         """Release the memory."""
@@ -400,7 +408,7 @@ class LoopbackOneSided:
 
 
 class LoopbackSideChannel:
-    """Answers for the other threads: all ranks are of this process."""
+    """Answers in place of the other ranks, which are threads of this process."""
 
     def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
         """Return each rank's answer. Does not block."""
@@ -408,7 +416,7 @@ class LoopbackSideChannel:
 
 
 class LoopbackBackend:
-    """Ranks that are threads. It has no collectives of its own: hpccomm's algorithms run."""
+    """Ranks that are threads. All collectives run by hpccomm's algorithms."""
 
     name = "loopback"
     thread_restriction = ""
@@ -443,7 +451,7 @@ class LoopbackBackend:
     def group(self, ranks: Sequence[int], label: int) -> "LoopbackBackend":
         """Return the backend of the group of `ranks`. Does not block."""
         members = [self.members[rank] for rank in ranks]
-        # Every member makes the same context from common knowledge, so nothing is exchanged.
+        # Every member makes the same context from facts that all know, so nothing is exchanged.
         context = (*self._context, label, tuple(members))
         return LoopbackBackend(self.world, context, members, list(ranks).index(self.rank))
 
@@ -462,7 +470,7 @@ class LoopbackBackend:
         with self.world.lock:
             shared = self.world.windows[context]
             shared.locks[self.rank] = threading.Lock()
-            if len(shared.locks) == self.size:  # all have it
+            if len(shared.locks) == self.size:  # all ranks refer to it
                 del self.world.windows[context]
         return LoopbackOneSided(signals, shared)
 
@@ -483,7 +491,7 @@ class LoopbackBackend:
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> LoopbackBackend:
-    """Return the backend of the current thread's rank; outside any world, that of a single rank.
+    """Return the backend of the current thread's rank; outside a world, the backend of a single rank.
 
     Raises
     ------

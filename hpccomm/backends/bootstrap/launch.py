@@ -1,7 +1,7 @@
 """The launcher's facts about this process, read from the environment.
 
-The modules that must know rank and size before MPI starts use it: the bootstrap, the backends, settings, verbs and
-progress lines.
+The modules that must know rank and size before MPI starts use it: the bootstrap, the MPI backend,
+`hpccomm.communicator`, `hpccomm.torch` and the tools.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 - `backend` joins the parts for one communicator, and continues after lost ranks.
 - `transport` has the messages, `collectives` the library's own collectives, `window` one-sided communication,
-  `side` the side channel. `types` has MPI's datatypes and reductions for hpccomm's.
+  `side` the side channel. `types` has MPI's counterparts of hpccomm's datatypes and reductions.
 """
 
 import sys
@@ -19,29 +19,29 @@ from hpccomm.errors import CommunicationError, peers_lost
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> Backend:
     """Return the backend over a duplicate of `mpi_comm`, by default of ``COMM_WORLD``.
 
-    Collective over `mpi_comm`, and blocks. MPI is started if it is not.
+    Collective over `mpi_comm`; blocks. It starts MPI unless that has been started.
 
     Raises
     ------
     BackendUnavailable
         If MPI cannot be started.
     LaunchError
-        If a job of N processes came up as N jobs of one.
+        If a job of N processes started as N jobs of one process.
     UsageError
         If `mpi_comm` is not an intracommunicator, or a hint is given.
     """
     refuse_hints("mpi", hints)
     mpi = bootstrap.start()
-    # These import MPI, so they come after it was started as it should be.
+    # This module imports mpi4py.MPI, so it is imported after `start` has started MPI with the right thread level.
     from hpccomm.backends.mpi.backend import make
 
     return make(mpi.COMM_WORLD if mpi_comm is None else mpi_comm)
 
 
 def ended_making(error: Exception, mpi_comm: Any) -> CommunicationError | None:
-    """Return MPI's error in the making of a communicator over `mpi_comm`; None without one.
+    """Return hpccomm's error for one that MPI caused in the making of a communicator over `mpi_comm`, or None.
 
-    After a loss anything may have been received instead of an object, and so any error come of it.
+    After a lost rank, garbage may have been received in place of an object, so that any error may follow from it.
     """
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():

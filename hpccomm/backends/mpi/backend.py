@@ -3,9 +3,9 @@
 `hpccomm.backends.mpi` opens it for `new_comm`.
 
 `Ulfm` continues after lost ranks, for `Communicator.shrink`, by User-Level Failure Mitigation: revoke, shrink,
-agreement. W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI
-communication capability: design and rationale", 2013. Open MPI has it since version 5, in jobs
-started with ``mpiexec --with-ft ulfm``. In other jobs it must not be called: there revoking blocks
+agreement. See W. Bland, A. Bouteiller, T. Herault, G. Bosilca, J. Dongarra, "Post-failure recovery of MPI
+communication capability: design and rationale", 2013. Open MPI has had it since version 5, in jobs
+started with ``mpiexec --with-ft ulfm``. In other jobs it must not be called, since revoking would block
 for ever.
 """
 
@@ -56,33 +56,33 @@ from hpccomm.memory.shared import NodeMemory
 from hpccomm.topology import Topology, arrange
 
 LEARNING_SECONDS, SUSPICION_SECONDS = 1.0, 0.1
-"""Seconds to wait for the names of lost ranks: after a reported loss, and after another error."""
+"""Seconds to wait until lost ranks are known: after a reported loss, and after another error."""
 
 Over = Callable[[Any, Sequence[int], object], Backend]
 """``over(comm, ranks, label)`` makes the backend over an MPI communicator of those ranks."""
 
 
 class Ulfm:
-    """Survival of one communicator: `Survival` of the contracts.
+    """The `Survival` of one communicator.
 
     Parameters
     ----------
     comm : MPI communicator
-        Of all its ranks. Backends of groups are made of it.
+        The communicator of all ranks.
     over : callable
-        Makes those.
+        Makes the backends of groups; see `Over`.
     """
 
     def __init__(self, comm: Any, over: Over) -> None:
         self._comm = comm
         self._over = over
-        self.epoch = 0  # `shrunk` makes others
+        self.epoch = 0  # `shrunk` sets other epochs
         self._others: list[Any] = []
         self._released = False
 
     def add(self, comm: Any) -> None:
-        """Have another communicator of the same ranks revoked with this one."""
-        self._others = [each for each in self._others if each != MPI.COMM_NULL]  # not those freed
+        """Revoke another communicator of the same ranks together with this one."""
+        self._others = [each for each in self._others if each != MPI.COMM_NULL]  # drop freed ones
         self._others.append(comm)
         if self._released:
             comm.Revoke()
@@ -92,9 +92,10 @@ class Ulfm:
         return lost(self._comm, seconds)
 
     def loss(self, error: MPI.Exception) -> CommunicationError | None:
-        """Return the loss of ranks that an error reports; None for other errors.
+        """Return the error of lost ranks that MPI's error stands for; None if no rank is lost.
 
-        Some calls, such as those on windows, then fail with other errors.
+        After a loss, some calls, such as those on windows, fail with other errors, so lost ranks are looked for
+        after any error.
         """
         loss = of_loss(error)
         ranks = self.lost(LEARNING_SECONDS if loss else SUSPICION_SECONDS)
@@ -116,9 +117,9 @@ class Ulfm:
                 comm.Revoke()
 
     def made(self, comm: Any, ranks: Sequence[int], label: object) -> Backend:
-        """Make the backend over a new communicator, or release ranks that wait for this one in it.
+        """Return the backend over a new communicator. If that fails, revoke the communicator.
 
-        A further loss may keep this rank from it, and others not, which would wait for ever.
+        A further loss may make it fail on this rank alone; without the revoke, the other ranks would wait for ever.
         """
         try:
             return self._over(comm, ranks, label)
@@ -128,7 +129,7 @@ class Ulfm:
             raise
 
     def shrunk(self, epoch: int, attempt: int) -> tuple[Backend, tuple[int, ...]]:
-        """Make the communicator of the ranks that are left."""
+        """Return the backend of the ranks that are left, and the ranks that were left out."""
         comm = self._comm.Shrink()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         left = ranks_of(comm, self._comm)
@@ -139,20 +140,21 @@ class Ulfm:
         return backend, gone
 
     def agreed(self, flags: int) -> int:
-        """Agree with the ranks that are left."""
+        """Return the bits that are set in the `flags` of all ranks that are left."""
         while True:
             self._comm.Ack_failed()
             try:
                 agreed: int = self._comm.Agree(flags)
             except MPI.Exception as error:
-                if not of_loss(error):  # of a loss that not all have acknowledged, it tells all
+                # Every rank gets the error of a loss that not all have acknowledged.
+                if not of_loss(error):
                     raise
             else:
                 return agreed
 
 
 def of_loss(error: MPI.Exception) -> bool:
-    """Whether an error says that a rank is lost, or that another rank has revoked the communicator."""
+    """Return whether an error says that a rank is lost, or that another rank has revoked the communicator."""
     return error.Get_error_class() in (
         MPI.ERR_PROC_FAILED,
         MPI.ERR_PROC_FAILED_PENDING,
@@ -163,14 +165,14 @@ def of_loss(error: MPI.Exception) -> bool:
 def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
     """Return the ranks of a communicator that this process knows to be lost.
 
-    It waits a time for a name: it may learn of a loss before it knows which rank is lost.
+    It waits at most `seconds`, since a process may learn of a loss before it knows which rank is lost.
     """
     until = time.monotonic() + seconds
     while not (MPI.Is_finalized() or comm == MPI.COMM_NULL):
-        MPI.COMM_SELF.Iprobe()  # lets the library take notice, if no other thread is in it
+        MPI.COMM_SELF.Iprobe()  # lets the library notice losses, if no other thread is in it
         try:
             failed = comm.Get_failed()
-        except MPI.Exception:  # another thread has just freed it
+        except MPI.Exception:  # another thread has just freed the communicator
             return ()
         if failed.size:
             everyone = comm.Get_group()
@@ -187,7 +189,7 @@ def lost(comm: Any, seconds: float = 0.0) -> tuple[int, ...]:
 
 
 def ranks_of(comm: Any, parent: Any) -> list[int]:
-    """Return the parent's ranks of the ranks of a communicator."""
+    """Return, for each rank of a communicator, its rank in `parent`."""
     own, everyone = comm.Get_group(), parent.Get_group()
     try:
         ranks: list[int] = own.Translate_ranks(None, everyone)
@@ -207,7 +209,10 @@ logger = logging.getLogger("hpccomm")
 
 
 class MpiBackend:
-    """The ranks of an MPI communicator; it owns two duplicates of it, and plans' ones."""
+    """The ranks of an MPI communicator.
+
+    The backend owns `comm`, a duplicate of it for messages, and the duplicates for plans.
+    """
 
     name = "mpi"
     shares_process = False
@@ -260,16 +265,16 @@ class MpiBackend:
         return MpiArrivals(self._user, self._messages)
 
     def native(self, signature: Signature, *, apart: bool = False) -> Implementation | None:
-        """Return the library's own call, or None. Those that are apart are on the communicator of messages."""
+        """Return the library's own form of a call, or None. With `apart`, it uses the communicator of messages."""
         own = native(self._user if apart else self._comm, signature, self._reductions)
         if own is not None and self.thread_restriction:
-            # Without a thread that progresses asynchronous calls, every wait must do so, on all ranks:
-            # a blocking call does not match a polled one.
+            # Without a thread that moves asynchronous calls on, every wait must do so, and a blocking call cannot.
+            # A blocking call does not match a polled one, so no rank may use it.
             return own._replace(run=None, arguments=both)
         return own
 
     def group(self, ranks: Sequence[int], label: int) -> "MpiBackend":
-        """Make the communicator of `ranks`. Blocks until all of them have called."""
+        """Return the backend of the group of `ranks`. Blocks until all of them have called."""
         everyone = self._comm.Get_group()
         members = everyone.Incl(list(ranks))
         # MPI guarantees tags up to 32767.
@@ -279,7 +284,7 @@ class MpiBackend:
         return self._over(comm, ranks, label)
 
     def split(self, color: int | None, key: int, label: int) -> Backend | None:
-        """Make the communicator of the ranks that give the same color. Blocks until all have called."""
+        """Return the backend of the ranks that give the same color; None for no color. Blocks until all have called."""
         comm = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         if color is None:
             return None
@@ -302,13 +307,13 @@ class MpiBackend:
         return MpiBackend(comm, topology, comm, members, right, restriction, memory, uid, side)
 
     def _transport(self, comm: Any) -> CheckedTransport:
-        """Return a transport of messages over a communicator of these ranks."""
+        """Return a transport of messages over a communicator of all ranks."""
         if self._memory is None:
             return CheckedTransport(comm, DTYPES)
         return NearbyTransport(comm, self._memory.another(), self._near)
 
     def planned(self) -> "Transport":
-        """Return a transport for the messages of plans, over a duplicate. Blocks until all have called."""
+        """Return a transport for the messages of plans, over a new duplicate. Blocks until all have called."""
         comm = self._comm.Dup()
         if self._ulfm is not None:
             self._ulfm.add(comm)
@@ -321,7 +326,7 @@ class MpiBackend:
         return transport
 
     def window(self) -> "MpiOneSided":
-        """Make one-sided communication over a duplicate. Blocks until all ranks have called."""
+        """Return one-sided communication over a new duplicate. Blocks until all ranks have called."""
         memory = self._memory and self._memory.another()
         onesided = MpiOneSided(self._comm, memory)
         if self._ulfm is not None:
@@ -329,7 +334,7 @@ class MpiBackend:
         return onesided
 
     def translate(self, error: Exception) -> HpccommError | None:
-        """Return MPI's error as one of hpccomm's."""
+        """Return MPI's error as one of hpccomm's; None for errors that are not MPI's."""
         if not isinstance(error, MPI.Exception):
             return None
         if self._ulfm is not None:
@@ -348,11 +353,11 @@ class MpiBackend:
         bootstrap.end_started_job(reason)
 
     def abandon(self) -> None:
-        """Put MPI's finalisation under a deadline: a peer may never come."""
+        """Note that MPI may not be able to finalise, since a peer may never come."""
         bootstrap.note_failure()
 
     def close(self) -> None:
-        """Free the duplicates."""
+        """Free the communicators and the side channel."""
         if not MPI.Is_finalized():
             self._side.close(root=self._root)
             self._own.free()
@@ -369,12 +374,12 @@ def _ranks_of_job(comm: Any) -> Sequence[int]:
     ranks = members.Translate_ranks(None, everyone)
     members.Free()
     everyone.Free()
-    # Processes that were started later have no rank in this world.
+    # Processes that were spawned later have no rank in this COMM_WORLD.
     return range(comm.size) if MPI.UNDEFINED in ranks else tuple(ranks)
 
 
 def make(mpi_comm: object) -> MpiBackend:
-    """Return the backend over a duplicate of `mpi_comm`. Collective over it, and blocks.
+    """Return the backend over a duplicate of `mpi_comm`. Collective over `mpi_comm`; blocks.
 
     Raises
     ------
@@ -416,11 +421,14 @@ def _has_node_peers(topology: Topology) -> bool:
 
 
 def _shared_memory(comm: Any, topology: Topology) -> NodeMemory | None:
-    """Return the memory of the node's ranks if all ranks reach it, else None. Collective."""
+    """Return the memory of the node's ranks if the ranks of every node reach each other's memory, else None.
+
+    Collective; blocks.
+    """
     rank: int = comm.rank
     neighbors = topology.neighbors(rank)
     launch = launched()
-    # The job may have ranks here that are not of this communicator.
+    # The node may have ranks of the job that are not in this communicator.
     here = max(len(neighbors), (launch and launch.local_size) or 1)
     offers = comm.allgather((sharedmemory.offer(), here))
     near = {peer: offers[peer][0] for peer in neighbors}

@@ -1,11 +1,10 @@
 """The MPI library's own collectives.
 
-A call is offered in two forms: `run` blocks in the library, `start` begins a polled request. A
-synchronous call blocks. Measured with Open MPI on two ranks, a blocking call of 8 bytes saves one to
-two microseconds. Blocking all_reduce, reduce, reduce_scatter and
-all_gather are up to five times as fast as polling the non-blocking ones. If ranks share cores or
-nodes, the blocking forms have the better algorithms. `hpccomm.calls.on_host` chooses between these
-and hpccomm's algorithms.
+A call is offered in two forms: `run` blocks in the library, and `start` begins a polled request. Synchronous calls
+use `run`. Measured with Open MPI on two ranks, a blocking call of 8 bytes saves one to
+two microseconds. Blocking all_reduce, reduce, reduce_scatter and all_gather are up to five times as fast as polling
+the non-blocking ones. If ranks share cores or nodes, the blocking forms have the better algorithms. `backend` offers
+these functions, and `hpccomm.calls.on_host` chooses between them and hpccomm's algorithms.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +21,20 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms.partition import offsets
 
 IN_PLACE = MPI.IN_PLACE
-"""Stands for the array that is sent where the result takes its place."""
+"""Stands for the sent array if the result overwrites that array."""
 
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
-"""``arguments(send, recv)`` gives the arguments of mpi4py's method."""
+"""``arguments(send, recv)`` returns the arguments of mpi4py's method."""
 
 Layout = tuple[Any, ...]
-"""The rest of a buffer's description for MPI: counts and offsets, where it lists them, and the datatype."""
+"""The rest of a buffer's description for MPI: counts and offsets, if it lists them, and the datatype."""
 
 
 def native(comm: Any, call: Signature, reductions: Reductions) -> Implementation | None:
-    """Return MPI's own form of `call`, or None. Blocks of one size have their sizes from the arrays."""
+    """Return MPI's own form of `call`, or None if it has none.
+
+    If all blocks have one size, the functions read the sizes from the arrays, and so serve calls of other sizes.
+    """
     if call.op is None:
         own = _movement(comm, call)
     else:
@@ -58,17 +60,17 @@ def _bound(
     Parameters
     ----------
     comm : MPI communicator
-        The one that is called.
+        The communicator that has the method.
     method : str
         Name of the blocking method.
     arguments : callable
-        Gives the arguments.
+        Returns the arguments of the method.
     begun : callable, optional
-        Gives those of the twin where they differ.
+        Returns the arguments of the non-blocking twin, if they differ.
     once : bool
-        Whether they depend only on the addresses of the arrays, so that a plan needs them once.
+        Whether the arguments depend only on the addresses of the arrays, so that a plan needs to make them only once.
     copied : bool
-        Whether the result goes to a buffer of the arguments instead of `recv`, and is copied.
+        Whether the result goes to a buffer among the arguments, and is copied to `recv` afterwards.
     held : bool
         Whether mpi4py's request keeps its memory alive. It does not for reductions and listed
         counts.
@@ -76,7 +78,7 @@ def _bound(
     begin, run = getattr(comm, f"I{method.lower()}"), getattr(comm, method)
     to_begin = begun or arguments
 
-    # Small calls come here: what these return yields False until the request is complete, without Python code.
+    # Small calls use these: the returned iterators yield False until the request is complete, without Python code.
 
     def start_held(send: Any, recv: Any) -> Steps:
         return iter(begin(*to_begin(send, recv)).Test, True)
@@ -85,7 +87,7 @@ def _bound(
         args = to_begin(send, recv)
         request = begin(*args)
 
-        def test() -> bool:  # it keeps the arguments, and so their memory
+        def test() -> bool:  # the closure keeps the arguments, and so their memory
             if not request.Test():
                 return False
             if copied:
@@ -114,7 +116,7 @@ def _bound(
 def _reduction(
     comm: Any, call: Signature, datatype: MPI.Datatype, op: MPI.Op
 ) -> Implementation | None:
-    """Bind a reduction by MPI's names of dtype and operation."""
+    """Bind a reduction, with MPI's datatype and operation; None if MPI has no such collective."""
     in_place, root = call.in_place, call.root
 
     def to_all(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -136,8 +138,8 @@ def _reduction(
     arguments: Arguments = to_all_in_place if in_place else to_all
     match call.collective:
         case "all_reduce":
-            # Of more than 64 KiB on 4 ranks and more, Open MPI's Iallreduce goes by binomial trees on
-            # ranks that are in place and by reduce-scatter on the others: where ranks differ it hangs.
+            # For more than 64 KiB on 4 or more ranks, Open MPI's Iallreduce uses binomial trees on
+            # ranks that are in place and reduce-scatter on the others: so it hangs if ranks differ.
             begun = to_all_from_copy if in_place and comm.size >= 4 else None
             whole = _bound(comm, "Allreduce", arguments, begun=begun)
         case "reduce":
@@ -161,12 +163,12 @@ def _reduce_scatter(
 
     def arguments(send: Any, recv: Any) -> tuple[Any, ...]:
         own = send.size // comm.size if call.uniform else listed[comm.rank]
-        # MPI's own in-place form puts the result elsewhere, so it goes through a separate block. So
-        # does an empty block, which may begin at the address of `send`: MPICH rejects that as aliasing.
+        # MPI's own in-place form puts the result elsewhere, so a separate block receives it. A separate block
+        # also replaces an empty one, which may begin at the address of `send`: MPICH rejects that as aliasing.
         separate = call.in_place or not own
         target = [np.empty(own, call.dtype) if separate else recv, own, datatype]
         if call.uniform:
-            # To mpi4py both counts are that of a block here.
+            # Here mpi4py takes the count of a block for both arrays.
             return [send, own, datatype], target, op
         return [send, send.size, datatype], target, listed, op
 
@@ -175,7 +177,7 @@ def _reduce_scatter(
 
 
 def _cut(call: Signature, whole: Implementation) -> Implementation:
-    """Carry out a call on a large array piece by piece."""
+    """Return functions that carry out a call on a large array piece by piece."""
     total = max(1, -(-call.nbytes // PIECE_BYTES))
     if total == 1:
         return whole
@@ -228,7 +230,7 @@ def _movement(comm: Any, call: Signature) -> Implementation | None:
         return IN_PLACE if in_place else [send, *own], [recv, *every]
 
     def all_to_all(send: Any, recv: Any) -> tuple[Any, ...]:
-        # A copy each time: not every library takes its own in place here.
+        # The array is copied each time, since not every library supports IN_PLACE here.
         return [send.copy() if in_place else send, *every], [recv, *every]
 
     def gather(send: Any, recv: Any) -> tuple[Any, ...]:
@@ -251,9 +253,9 @@ def _movement(comm: Any, call: Signature) -> Implementation | None:
 
 
 def _individual(comm: Any, call: Signature) -> Implementation | None:
-    """Bind an all_to_all with a list of its own on each rank.
+    """Bind an all_to_all in which each rank lists its own counts.
 
-    MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below.
+    MPI's offsets hold 2 GiB, and a rank does not know whether its peers stay below that. So ranks must agree.
     """
     if call.nbytes > INT_MAX:
         return None
@@ -272,7 +274,7 @@ def _individual(comm: Any, call: Signature) -> Implementation | None:
 def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
     """Return the layouts of this rank's own block and of the blocks of all ranks.
 
-    None where MPI's interface cannot hold every offset of an uneven call, in bytes.
+    None if MPI's interface cannot hold every offset of an uneven call, in bytes.
     """
     if call.uniform:
         if call.nbytes <= INT_MAX:  # mpi4py divides the bytes of a buffer by the ranks
@@ -285,6 +287,6 @@ def _layouts(call: Signature, rank: int) -> tuple[Layout, Layout] | None:
 
 
 def _listed(call: Signature, counts: Sequence[int]) -> Layout:
-    """Return the layout of equal blocks."""
+    """Return the layout of blocks with the given counts, one after the other."""
     sizes = [count * call.dtype.itemsize for count in counts]
     return (sizes, list(offsets(sizes))), MPI.BYTE

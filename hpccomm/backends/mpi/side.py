@@ -1,11 +1,11 @@
-"""The side channel over MPI: how ranks ask each other about calls that wait.
+"""The side channel over MPI, by which ranks ask each other about calls that wait.
 
-Ranks that reach each other's socket ask there, without MPI: a thread that is stuck in MPI cannot
-block it. Ranks on other nodes are asked by messages on a communicator of its own, which every
-process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it they are silent. Sockets between
-nodes would need to know the interface, and ports that sites close; MPI's messages go where the job goes.
+Ranks that reach each other's socket ask there, without MPI, so that a thread that is stuck in MPI cannot
+block the question. Ranks on other nodes are asked by messages on a separate communicator, which every
+process's watchdog polls. That takes MPI_THREAD_MULTIPLE; without it ranks on other nodes count as silent. Sockets
+between nodes would need to know the interface, and sites close ports; MPI's messages reach all ranks of the job.
 
-`hpccomm.runtime.inquiry` and the watchdog use it.
+`backend` makes the channel; `hpccomm.runtime.inquiry`, `deadlock` and the exits ask by it.
 """
 
 import json
@@ -32,36 +32,39 @@ _QUESTION, _ANSWER = 1, 2  # tags
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """One question to several ranks, until all have answered or their time is over."""
+    """One question to several ranks, until all have answered or the time is over.
+
+    `missing` has the ranks without an answer, and `states` the states of further ranks that answers tell of.
+    """
 
     missing: set[int]
     answers: dict[int, Answer] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)  # as far as the answers know of others
+    states: dict[int, str] = field(default_factory=dict)
 
     def take(self, rank: int, answered: Answer) -> None:
-        """Take one rank's answer."""
+        """Note one rank's answer."""
         self.missing.discard(rank)
         self.answers[rank] = answered
 
 
 class SideMessages:
-    """Questions and answers as messages between the ranks of a communicator of their own.
+    """Questions and answers as messages between the ranks of a separate communicator.
 
-    The watchdog and the asking thread advance them. Ranks are numbers in this communicator.
+    The watchdog and the asking thread advance them. Ranks are those of this communicator.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Duplicated: making this is collective, and blocks.
+        The communicator that is duplicated. So making this object is collective, and blocks.
     addresses : sequence of Address
-        Of its ranks. A rank's answer includes which ranks on its node are gone or stopped: only
+        The addresses of the ranks. A rank's answer includes which ranks of its node are gone or stopped, since only
         ranks of that node can see it.
     """
 
     def __init__(self, comm: Any, addresses: Sequence[Address]) -> None:
         self._comm = comm.Dup()
         self._near = {rank: each for rank, each in enumerate(addresses) if each.near()}
-        self._lock = threading.Lock()  # held during calls of MPI here
+        self._lock = threading.Lock()  # held during this object's calls of MPI
         self._open = True
         self._rounds: dict[int, _Round] = {}
         self._number = 0
@@ -70,14 +73,14 @@ class SideMessages:
         self._sent = np.zeros(comm.size, np.int64)  # messages, by rank
         self._received = np.zeros(comm.size, np.int64)
         self._users: weakref.WeakSet[MpiSideChannel] = weakref.WeakSet()
-        keep(self)  # MPI may use its buffers as long as the communicator is there
+        keep(self)  # MPI may use the buffers as long as the communicator exists
         _all.add(self)
         service.watch(self.turn)
 
     def turn(self, _now: float = 0.0) -> None:
-        """Answer what was asked, and take answers, as far as they have come. Never blocks."""
+        """Answer the questions and take the answers that have arrived. Never blocks."""
         if not self._lock.acquire(blocking=False):
-            return  # another thread is at it
+            return  # another thread is doing this
         try:
             if self._open and not MPI.Is_finalized():
                 self._move()
@@ -102,7 +105,7 @@ class SideMessages:
         return asked
 
     def end(self, asked: _Round) -> dict[int, Answer]:
-        """Stop waiting for the others; return the outcome of each rank."""
+        """Stop waiting for missing answers, and return each rank's answer or state."""
         with service.holding(self._lock):
             self._rounds = {n: each for n, each in self._rounds.items() if each is not asked}
         for rank in asked.missing:
@@ -127,7 +130,7 @@ class SideMessages:
         number, facts = message["number"], message["facts"]
         if tag == _ANSWER:
             asked = self._rounds.get(number)
-            if asked is not None:  # else it came too late
+            if asked is not None:  # else the answer came too late
                 asked.take(rank, Answer(ANSWERED, facts))
                 asked.states.update((int(near), state) for near, state in message["near"].items())
         elif self._open:
@@ -141,7 +144,7 @@ class SideMessages:
         self._sent[rank] += 1
 
     def _goes_on(self, error: MPI.Exception) -> bool:
-        """Whether the messages to other ranks go on after an error, as they do under ULFM."""
+        """Return whether messages to other ranks go on after an error, as they do after a loss under ULFM."""
         if error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
             self._comm.Ack_failed(self._comm.size)
             return True
@@ -149,14 +152,14 @@ class SideMessages:
         return False
 
     def stop(self) -> None:
-        """Call MPI no more. Idempotent; waits for a thread that is at it."""
+        """Make no more calls of MPI. Idempotent; waits for a thread that is in one."""
         with self._lock:
             self._open = False
 
     def close(self) -> None:
-        """Free the communicator when no group uses it; collective over all ranks; blocks.
+        """Free the communicator if no group uses it. Collective over all ranks; blocks.
 
-        Where a group still does, on any rank, it stays for the life of the process.
+        If a group still uses it on any rank, the communicator stays for the life of the process.
         """
         used = np.array([len(self._users)], np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, [used, MPI.INT64_T])
@@ -164,7 +167,7 @@ class SideMessages:
             return
         with self._lock:
             self._open = False  # no other thread calls MPI here from now on
-        # No message may be left over: the library gives the communicator's number to another one.
+        # No message may be left over, since the library reuses the communicator's number.
         expected = np.zeros_like(self._sent)
         counts = [self._sent, 1, MPI.INT64_T], [expected, 1, MPI.INT64_T]
         exchange = self._comm.Ialltoall(*counts)
@@ -176,15 +179,15 @@ class SideMessages:
         let_go(self)
 
     def use(self, user: "MpiSideChannel") -> None:
-        """Note that a communicator asks here."""
+        """Note that a communicator uses these messages."""
         self._users.add(user)
 
     def leave(self, user: "MpiSideChannel") -> None:
-        """Note that a communicator asks here no more."""
+        """Note that a communicator does not use these messages any more."""
         self._users.discard(user)
 
     def disown(self) -> None:
-        """Do nothing from now on: this process is a fork."""
+        """Do nothing from now on, in a forked process."""
         self._lock, self._open = threading.Lock(), False
 
 
@@ -213,9 +216,9 @@ class MpiSideChannel:
     rank : int
         This rank.
     addresses : sequence of Address
-        Of all ranks.
+        The addresses of all ranks.
     messages : SideMessages or None
-        The way to other nodes.
+        The messages to other nodes; None if there are none.
     numbers : sequence of int
         Each rank's number in the communicator of `messages`.
     """
@@ -236,7 +239,7 @@ class MpiSideChannel:
             messages.use(self)
 
     def group(self, ranks: Sequence[int], rank: int) -> "MpiSideChannel":
-        """Return the side channel of a group in which this process has number `rank`. Local."""
+        """Return the side channel of the group of `ranks`, in which this process is `rank`. Local."""
         addresses = [self._addresses[each] for each in ranks]
         numbers = [self._numbers[each] for each in ranks]
         return MpiSideChannel(rank, addresses, self._messages, numbers)
@@ -263,7 +266,8 @@ class MpiSideChannel:
         answers.update((rank, self._known(rank, Answer(SILENT))) for rank in far)
 
         def turn() -> bool:
-            for each in tuple(_all):  # the watchdog itself may ask here; only it advances them
+            # The watchdog may be the thread that asks; then no other thread advances them.
+            for each in tuple(_all):
                 each.turn()
             return asked is None or not asked.missing
 
@@ -276,12 +280,12 @@ class MpiSideChannel:
         return answers
 
     def _known(self, rank: int, answered: Answer) -> Answer:
-        """Return the answer for a silent rank, with its known facts."""
+        """Return a rank's answer with the host and process id that are known without it."""
         address = self._addresses[rank]
         return Answer(answered.state, {"host": address.host, "pid": address.pid, **answered.facts})
 
     def close(self, *, root: bool) -> None:
-        """Free what this communicator has of its own. Collective if it is the root of groups."""
+        """Free the resources of this channel. Collective if `root`, which is the communicator that groups come from."""
         if self._messages is not None:
             self._messages.leave(self)
             if root:

@@ -1,21 +1,23 @@
 """Messages over an MPI communicator. Only messages of the right size reach an array.
 
-A message that is longer than a posted receive may overwrite memory (Open MPI 5 does). So no receive is
+A message that is longer than a posted receive may overwrite memory (in Open MPI 5 it does). So no receive is
 posted that a message of another size could match. `CheckedTransport` looks at each message first,
 `SizedTransport` puts the size into MPI's tag, and `NearbyTransport` sends large arrays within a node
 without MPI.
 
-`PersistentMessages` binds the messages of plans, by MPI's persistent requests. A receive is posted before its
-message has come: both ends have agreed on the size of each message, and nothing else can match it, since
-the communicator carries only messages of plans, each with its own tag. A request can be freed only by a
-call of MPI, which a destructor must not make: it runs in any thread, at any time. Requests of a deleted
-plan are freed by the next call of `PersistentMessages`.
+`PersistentMessages` binds the messages of plans to their arrays, by MPI's persistent requests. A receive is posted
+before its message has arrived. That is safe: both ends have agreed on the size of each message, and no other message
+can match, since the communicator carries only messages of plans, each with its own tag. A request can be freed only by
+a call of MPI, and a destructor must not make one, since it runs in any thread, at any time. So the next call of
+`PersistentMessages` frees the requests of deleted plans.
 
 `MpiArrivals` finds messages from any sender, of any tag and size. They are matched (``MPI_Improbe``), so that
 exactly the probed message is received, whatever other threads receive. MPI finds the first message that
 fits one tag or all tags. A set of tags, such as arrays of one tag and any dtype, is searched tag by tag. An
-array of any tag behind an object is not found: the object would have to be matched and kept for later
-receives, and with it all that follows its header.
+array of any tag behind an object is not found: the object, and all messages that follow its header, would have to be
+matched and kept for later receives.
+
+`backend` makes these objects; `window` sends its signals by `CheckedTransport`.
 """
 
 import threading
@@ -59,16 +61,16 @@ from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import completed, polled, received
 
 PATIENT_POLLS = 100
-"""So often a receive looks for its message before it looks for one of another dtype."""
+"""Number of times that a receive looks for its message before it looks for a message of another dtype."""
 
 TAGS = CHANNELS * CALLS
-"""`SizedTransport` takes tags below this."""
+"""Number of tags of `SizedTransport`."""
 
 _BYTE = MPI.BYTE
 
 
 class Matched(NamedTuple):
-    """A message that was matched, with the tag and the bytes with which it came."""
+    """A message that was matched, with its tag and its bytes."""
 
     message: Any
     tag: int
@@ -76,24 +78,24 @@ class Matched(NamedTuple):
 
 
 Turns = deque[Any]
-"""The receives of one sender and tag that have begun and have no message yet, the first in front: their
-statuses. It is changed by single calls, which need no lock."""
+"""The MPI statuses of the receives of one sender and tag that have begun and have no message yet, the first in front.
+They are changed by single calls, which need no lock."""
 
 
 class CheckedTransport:
-    """Matches a message first and receives it when its size is known. Takes any tag.
+    """Matches a message first, and receives it once its size is known. Takes any tag.
 
     Parameters
     ----------
     comm : MPI communicator
         Moves the messages.
     codes : int
-        The last digit of tags, to this base, is a dtype's; 1 for none. A receive that waits long looks for
-        messages whose tags differ in that alone: these are of another dtype than its array.
+        A tag modulo this number is the code of a dtype; 1 for none. A receive that waits long looks for
+        messages whose tags differ only in that code: their dtype differs from the array's.
     """
 
     shared: SharedMemory | None = None
-    _apart = -1  # bytes of messages that are never taken as they are
+    _apart = -1  # size of messages that are notes, in a subclass
     persistent: Persistent | None = None
 
     def __init__(self, comm: Any, codes: int = 1) -> None:
@@ -102,10 +104,10 @@ class CheckedTransport:
         self._isend = comm.Isend
         self._irecv = comm.Irecv
         self._improbe = comm.Improbe
-        # As long as somebody receives by them, or may: a program may have a tag of its own for each message.
+        # Entries live as long as something may receive by them: a program may have a new tag for each message.
         self._turns: WeakValueDictionary[tuple[int, int], Turns] = WeakValueDictionary()
         self._lock = threading.Lock()
-        self.waiting = set[int]()  # the statuses of receives whose messages have not come
+        self.waiting = set[int]()  # the statuses of receives whose messages have not arrived
         self.rank: int = comm.rank
         self.size: int = comm.size
         # MPI promises at least 32767.
@@ -131,7 +133,7 @@ class CheckedTransport:
         return test
 
     def irecv_packet(self, src: int, tag: int) -> Packet:
-        """Begin to receive, into room for the largest: that takes half the time of a probe before."""
+        """Begin to receive, into memory for the largest packet: that takes half the time of probing first."""
         room = bytearray(PACKET_BYTES)
         status = MPI.Status()
         test = self._irecv(room, src, tag).Test
@@ -146,7 +148,7 @@ class CheckedTransport:
         return polled(self.receiving(src, tag)(data))
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return the function that begins to receive such messages, as steps."""
+        """Return the function that begins to receive messages of this sender and tag, as steps."""
         with self._lock:
             turns = self._turns.setdefault((src, tag // self._codes), deque())
         wait, begin = self._receive, turns.append
@@ -167,10 +169,10 @@ class CheckedTransport:
         status: Any,
         beside: Request | None,
     ) -> Steps:
-        """Receive the message whose turn it is when the status comes first."""
+        """Receive a message, once `status` is the first of `turns`."""
         improbe, came, idle = self._improbe, tag, 0
         while turns[0] is not status:
-            # Also before its turn: a probe must not take what belongs to it.
+            # It waits also before its turn: a probe must not take its message.
             self.waiting.add(id(status))
             idle = 1
             yield False
@@ -201,9 +203,10 @@ class CheckedTransport:
             yield from iter(beside, True)
 
     def _taken(self, came: Matched, data: NDArray[Any], src: int, tag: int, turns: Turns) -> Steps:
-        """Receive a matched message of a given size, with its actual tag."""
+        """Receive a matched message, and raise if it does not fit `data` or `tag`."""
         fits = came.tag == tag and came.nbytes == data.nbytes
-        into = data if fits else np.empty(came.nbytes, np.uint8)  # takes a lost message
+        # Other memory receives a message that does not fit.
+        into = data if fits else np.empty(came.nbytes, np.uint8)
         request = came.message.Irecv([into, *block(came.nbytes)])
         turns.popleft()
         yield from iter(request.Test, True)
@@ -218,29 +221,29 @@ class CheckedTransport:
         return begun_anew(partial(self.irecv, data, src, tag))
 
     def awaited(self, src: int, tag: int) -> bool:
-        """Return whether a receive has begun that has no message yet."""
+        """Return whether a receive of this sender and tag has begun and has no message yet."""
         return bool(self.waiting and self._turns.get((src, tag // self._codes)))
 
     def _another(self, src: int, tag: int, status: Any) -> Any:
-        """Return the message of another dtype that has come with the same tag, or None."""
+        """Return the matched message of the same user's tag and another dtype, or None."""
         first = tag - tag % self._codes
         for each in range(first, first + self._codes):
             if each != tag and self._comm.Iprobe(src, each):
-                # Both may have come since the last look. What was sent first is then there.
+                # Both messages may have arrived since the last look. Then the one that was sent first counts.
                 message = self._improbe(src, tag, status)
                 return self._improbe(src, each, status) if message is None else message
         return None
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Return False: a receive raises by itself."""
+        """Return False: a receive finds a message of another size itself."""
         return False
 
 
 class SizedTransport:
-    """Puts a message's size into its tag, so that a receive can be posted. For hpccomm's own calls.
+    """Puts a message's size into its tag, so that a receive can be posted. Only hpccomm's collectives use it.
 
-    This saves a third of the time of small messages. A message whose size does not fit into a tag goes
-    through `CheckedTransport`.
+    This saves a third of the time of small messages. `CheckedTransport` moves a message whose size does not fit into
+    a tag.
     """
 
     largest_tag = TAGS - 1
@@ -254,7 +257,7 @@ class SizedTransport:
         self._checked = checked = CheckedTransport(comm)
         self.isend_packet, self.irecv_packet = checked.isend_packet, checked.irecv_packet
         self._persistent: list[Any] = []
-        # The most bytes that a tag can encode, and no more than MPI's plain counts hold.
+        # Most bytes that a tag can encode and MPI's plain counts can hold.
         self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -305,10 +308,10 @@ class SizedTransport:
         self._persistent.clear()
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Return whether the first unmatched message from `src` is not the expected one.
+        """Return whether the first unmatched message from `src` is another one than the receive expects.
 
-        Such a message is of the same channel, but of another size or call, and comes before the
-        expected one of `nbytes` bytes. With `take` it is received elsewhere, and an error is raised.
+        Such a message has the same channel, but another size or call, and arrived before the
+        expected message of `nbytes` bytes. With `take`, it is received into other memory, and an error is raised.
         """
         status = MPI.Status()
         if not self._comm.Iprobe(src, MPI.ANY_TAG, status):
@@ -318,53 +321,54 @@ class SizedTransport:
         another = came % CHANNELS == tag % CHANNELS and (came != tag or arrived != nbytes)
         if not (another and take):
             return another
-        message = self._comm.Mprobe(src, status.Get_tag())  # it is there
+        message = self._comm.Mprobe(src, status.Get_tag())  # does not block: it has arrived
         lost = np.empty(arrived, np.uint8)
         keep(message.Irecv([lost, *block(arrived)]), lost)
         raise mismatch(src, arrived, nbytes)
 
 
 DIRECT_BYTES = 256 << 10
-"""From this size on, the note and the answer cost less than MPI's copy of a registered array."""
+"""Bytes from which a note and its answer cost less than MPI's copy of a registered array."""
 
 COPIED = MPI.get_vendor()[0] in ("Open MPI", "MPICH")
-"""Whether that holds for this library."""
+"""Whether that is so for this MPI library."""
 
 POSTED_BYTES = INT_MAX if COPIED else 1 << 20
-"""From this size on, a note precedes a plain array. Open MPI and MPICH receive a matched message as fast without."""
+"""Bytes from which a note precedes a plain array. Open MPI and MPICH receive a matched message as fast without a
+note."""
 
 NUMBERS = 2 + RECORD
-"""A note has its number, the bytes of the array and the record of where the array lies."""
+"""Number of integers in a note: its number, the bytes of the array, and the record of the array's place."""
 
 NOTE_BYTES = 8 * NUMBERS + 1
-"""Every message of this size is a note. The size is odd, which is rare for arrays."""
+"""Bytes of a note. A note precedes each other message of this size. The size is odd, which is rare for arrays."""
 
 FOLLOWS = -1
-"""Number of a note whose array is the next message."""
+"""The number of a note whose array is the next message."""
 
 _NO_RECORD: Record = np.zeros(RECORD, np.int64)
 
 
 class NearbyTransport(CheckedTransport):
-    """Sends the place of a registered array, and waits until its receiver has copied it.
+    """Sends the place of a registered array, and waits until the receiver has copied the array.
 
     A note precedes a large message between ranks of a node. It travels like any message, so that small
     and large messages stay in order.
 
-    The receiver itself copies an array in registered memory, from the place that the note names. MPI copies
+    The receiver copies an array in registered memory from the place that the note names. MPI copies
     once too, but Open MPI and MPICH copy through the kernel, page by page. Copying from mapped memory takes
-    at most half of the time from 512 KiB to 2 MiB, and again at 64 MiB. Intel MPI is as fast by itself.
+    at most half of the time from 512 KiB to 2 MiB, and again at 64 MiB. Intel MPI is as fast without it.
 
-    MPI moves plain arrays, because ``process_vm_readv`` takes as long. For libraries other than these two,
-    a note has their size, so that a receive can be posted: Intel MPI needs nine times as long (34 ms instead
-    of 3.8 ms for 64 MiB) to receive a message that was matched by a probe.
+    MPI moves plain arrays, because ``process_vm_readv`` takes as long. For libraries other than Open MPI and MPICH,
+    a note has the size of a plain array, so that a receive can be posted: Intel MPI needs nine times as long (34 ms
+    instead of 3.8 ms for 64 MiB) to receive a message that a probe has matched.
 
     Parameters
     ----------
     comm : MPI communicator
         Moves the messages.
     shared : SharedMemory
-        Reaches the memory of the node's ranks. For messages alone, since collectives may be under way.
+        Reaches the memory of the node's ranks. Only messages use it, since collectives may be under way.
     near : set of int
         The other ranks of the node.
     """
@@ -378,10 +382,10 @@ class NearbyTransport(CheckedTransport):
         self._answers = self._largest
         self.largest_tag -= 1
         self._numbers = count()
-        # The receive after a note takes the next message, whichever it is. So no other thread
-        # (asynchronous calls have one) may send between a note and its array.
+        # The receive after a note takes the next message, whatever it is. So no other thread, such as
+        # that of asynchronous calls, may send between a note and its array.
         self._lock = threading.Lock()
-        # By receiver, the numbers of notes whose answers have arrived and are not yet used.
+        # Keyed by receiver: the numbers of notes whose answers have arrived and are not yet used.
         self._copied: dict[int, set[int]] = {rank: set() for rank in near}
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
@@ -405,7 +409,7 @@ class NearbyTransport(CheckedTransport):
             return super().isend(data, dst, tag)
 
     def issend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
-        """Begin to send; complete once the message was matched. A note precedes a large one."""
+        """Begin to send; complete once the message was matched. A note precedes a large message."""
         nbytes = data.nbytes
         with self._lock:
             if dst not in self.near or (nbytes < DIRECT_BYTES and nbytes != NOTE_BYTES):
@@ -414,7 +418,7 @@ class NearbyTransport(CheckedTransport):
             return polled(completed([noted, super().issend(data, dst, tag)]))
 
     def _offered(self, shared: SharedMemory, data: NDArray[Any], dst: int, tag: int) -> Steps:
-        """Send the place of the array, and wait for the answer."""
+        """Send the place of the array, and return the steps that wait for the answer."""
         number = next(self._numbers)
         exposure = shared.expose([data], 0, 0, plain=False, room=0)
         sent = super().isend(_note(number, data.nbytes, exposure.record), dst, tag)
@@ -440,7 +444,7 @@ class NearbyTransport(CheckedTransport):
         self._copied[dst].add(int(number[0]))
 
     def _taken(self, came: Matched, data: NDArray[Any], src: int, tag: int, turns: Turns) -> Steps:
-        """Receive what was matched: an array, or a note and its array."""
+        """Receive the matched message: an array, or a note and then its array."""
         if src not in self.near or came.nbytes != NOTE_BYTES:
             yield from super()._taken(came, data, src, tag, turns)
             return
@@ -450,7 +454,7 @@ class NearbyTransport(CheckedTransport):
         number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
         fits = nbytes == data.nbytes and came.tag == tag
         if number == FOLLOWS:
-            into = data if fits else np.empty(nbytes, np.uint8)  # takes a lost message
+            into = data if fits else np.empty(nbytes, np.uint8)  # other memory receives a misfit
             # The array is the next message and has this size, so the receive can be posted.
             request = self._comm.Irecv([into, *block(nbytes)], source=src, tag=came.tag)
             turns.popleft()
@@ -472,14 +476,14 @@ class NearbyTransport(CheckedTransport):
 
     def _copy(self, src: int, record: Record, into: NDArray[Any]) -> None:
         """Copy the registered array of rank `src` that the record describes."""
-        assert self.shared is not None  # if it is None, no rank offers any
+        assert self.shared is not None  # if it is None, no rank offers an array
         exposure = self.shared.expose((), 0, 0, plain=True, room=0)
         exposure.take_records({src: record})
         source = exposure.peer_buffer(src, 0, np.dtype(np.uint8))
         if isinstance(source, np.ndarray):
             as_bytes(into)[:] = source
-        else:  # it cannot be mapped here, and pages may be read
-            with self._lock:  # by one thread at a time
+        else:  # the array is not mapped here, and its pages are read through the kernel
+            with self._lock:  # one thread at a time may read pages
                 source.read(as_bytes(into))
 
 
@@ -501,26 +505,26 @@ class PersistentMessages:
     Parameters
     ----------
     comm : MPI communicator
-        No other messages on it have tags of bound ones.
+        Moves the messages. No other messages on it have the tags of bound messages.
     near : set of int
-        The other ranks of the node. Their large messages do not only go through MPI.
+        The other ranks of the node. Large messages to them may be copied without MPI, and so are not bound.
     """
 
-    # MPICH 5.0 takes twice the time of NumPy's copies for faces of 256 KiB, or fifty times for single elements.
+    # MPICH 5.0 takes twice the time of NumPy's copies for faces of 256 KiB, and fifty times for single elements.
     strides = MPI.get_vendor()[0] == "Open MPI"
 
     def __init__(self, comm: Any, near: Set[int]) -> None:
         self._comm = comm
         self._near = near
         self._bound: set[tuple[int, ...]] = set()  # handles of the requests of each exchange
-        self._left: deque[tuple[int, ...]] = deque()  # of deleted plans
+        self._left: deque[tuple[int, ...]] = deque()  # handles of deleted plans
 
     def pays(self, peer: int, nbytes: int) -> bool:
-        """Tell whether a message is bound: the larger ones of a node go as `NearbyTransport` sends them."""
+        """Return whether a message is bound: not if it is a large message within the node (see `NearbyTransport`)."""
         return peer not in self._near or nbytes < DIRECT_BYTES
 
     def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> BoundSet:
-        """Make the requests of an exchange; receives first, so that they are posted first."""
+        """Make the requests of an exchange; receives come first, so that they are posted first."""
         self._free_left()
         receive, send = self._comm.Recv_init, self._comm.Send_init
         requests = [receive(_part(data), source=peer, tag=tag) for data, peer, tag in receives]
@@ -528,12 +532,12 @@ class PersistentMessages:
         exchange = BoundSet(partial(_start_all, requests), partial(_test_all, requests))
         handles = tuple(request.handle for request in requests)
         self._bound.add(handles)
-        # Lists and tuples have no weak references.
+        # Lists and tuples allow no weak references, so the finalizer is attached to `start`.
         weakref.finalize(exchange.start, self._left.append, handles).atexit = False
         return exchange
 
     def close(self) -> None:
-        """Free all requests. None is active: this is not called after a failure."""
+        """Free all requests. None may be active, so this is not called after a failure."""
         self._left = deque(self._bound)
         self._free_left()
 
@@ -559,9 +563,9 @@ class MpiArrivals:
     Parameters
     ----------
     comm : MPI communicator
-        That of the transport.
+        The communicator of the transport.
     transport : CheckedTransport
-        Of the users' messages.
+        The transport of the users' messages.
     """
 
     def __init__(self, comm: Any, transport: CheckedTransport) -> None:
@@ -571,7 +575,7 @@ class MpiArrivals:
         self._transport = transport
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a message that has arrived, polled; return None at once without one."""
+        """Match a message that has arrived, as polled steps, and return it; return None at once without one."""
         status, transport = MPI.Status(), self._transport
         src = MPI.ANY_SOURCE if wanted.src is None else wanted.src
         message = None
@@ -587,7 +591,10 @@ class MpiArrivals:
         return Arrival(src, tag, nbytes, partial(_received, message, nbytes))
 
     def _first(self, src: int, wanted: Wanted, status: Any) -> Any:
-        """Return a wanted message that no receive waits for: of a sender, its first one of all, or of a few tags."""
+        """Return a wanted message that no receive waits for, or None.
+
+        Each sender's first message is tried, and its first message of each of a few wanted tags.
+        """
         if not self._iprobe(src, MPI.ANY_TAG, status):
             return None
         first, transport = status.Get_source(), self._transport
@@ -604,7 +611,7 @@ class MpiArrivals:
     def _noted(
         self, transport: NearbyTransport, message: Any, src: int, tag: int
     ) -> Generator[bool, None, Arrival]:
-        """Return what was matched; of a rank of the node, the array's message that it tells of."""
+        """Return a matched message of a note's size; if it is a note, the message of the note's array."""
         if src not in transport.near:
             return Arrival(src, tag, NOTE_BYTES, partial(_received, message, NOTE_BYTES))
         note = np.empty(NOTE_BYTES, np.uint8)

@@ -1,4 +1,7 @@
-"""MPI's datatypes, reductions and counts for hpccomm's. All modules of this package use them."""
+"""MPI's counterparts of hpccomm's datatypes, reductions and counts.
+
+`backend`, `collectives`, `transport` and `window` use them.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,10 +15,10 @@ from hpccomm.memory.folding import Folder
 from hpccomm.reductions import ReduceOp, meaningful
 
 INT_MAX = 2**31 - 1
-"""Some libraries (Open MPI 5) refuse larger counts, although mpi4py passes them on."""
+"""Largest count that MPI gets: some libraries (Open MPI 5) refuse larger counts, although mpi4py passes them on."""
 
 PIECE_BYTES = 1 << 30
-"""Bytes. A larger message is described by a datatype of this size; a larger reduction is cut up."""
+"""Bytes of a piece. A datatype of this size describes larger messages; larger reductions are cut into pieces."""
 
 _TYPES: dict[DType, MPI.Datatype] = {
     np.dtype(np.int8): MPI.INT8_T,
@@ -41,7 +44,7 @@ _OPS: dict[ReduceOp, MPI.Op] = {
     ReduceOp.BOR: MPI.BOR,
     ReduceOp.BXOR: MPI.BXOR,
 }
-# A NumPy bool is a byte of 0 or 1, on which these agree.
+# A NumPy bool is a byte of 0 or 1, for which these bitwise operations give the reductions of booleans.
 _BOOL_OPS: dict[ReduceOp, MPI.Op] = {
     ReduceOp.SUM: MPI.BOR,
     ReduceOp.MAX: MPI.BOR,
@@ -58,14 +61,14 @@ _TRIED = 131
 
 Pair = tuple[ReduceOp, DType]
 Reductions = Mapping[Pair, tuple[MPI.Datatype, MPI.Op]]
-"""The pairs that the library reduces with hpccomm's meaning, and MPI's names for them."""
+"""The pairs that the library reduces with hpccomm's meaning, with MPI's datatype and operation for each."""
 
 
 def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
     """Return the pairs that have names in MPI.
 
-    MIN and MAX of floats are left out, because libraries give ranks different results if there is a
-    NaN. float16 is left out, because it is an extension where a library has it at all.
+    MIN and MAX of floats are left out, because with a NaN libraries give ranks different results.
+    float16 is left out, because it is an extension that few libraries have.
     """
     named: dict[Pair, tuple[MPI.Datatype, MPI.Op]] = {
         (op, dtypes.BOOL): (MPI.UINT8_T, mpi_op) for op, mpi_op in _BOOL_OPS.items()
@@ -80,12 +83,12 @@ def _candidates() -> dict[Pair, tuple[MPI.Datatype, MPI.Op]]:
 
 @cache
 def tried() -> tuple[bool, ...]:
-    """Return for each candidate whether the library's result is right in this process."""
+    """Return, for each candidate, whether the library's result is right in this process. Local; cached."""
     return tuple(_works(*pair, *named) for pair, named in _candidates().items())
 
 
 def agreed(answers: Sequence[Sequence[bool]]) -> Reductions:
-    """Return the reductions that are right on every rank, from every rank's `tried`.
+    """Return the reductions that are right on every rank, from the result of `tried` on every rank.
 
     Ranks may differ, because libraries choose their code by the processor.
     """
@@ -97,12 +100,12 @@ def agreed(answers: Sequence[Sequence[bool]]) -> Reductions:
 
 
 def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -> bool:
-    """Whether the library reduces as NumPy does, tried on this process alone."""
+    """Return whether the library reduces as NumPy does, from a trial on this process alone."""
     if datatype == MPI.DATATYPE_NULL:
         return False
-    # Long enough for vector instructions and a rest, and over the whole range: Open MPI's vector code
-    # saturates sums of 8 and 16 bits where they must wrap, and libraries multiply complex numbers as C
-    # does, which makes infinities where NumPy makes NaN (C99, annex G).
+    # The arrays are long enough for vector instructions and a rest, and have values over the whole range. Open MPI's
+    # vector code saturates sums of 8 and 16 bits that must wrap. Libraries multiply complex numbers as C
+    # does, which gives infinities where NumPy gives NaN (C99, annex G).
     part = np.empty(0, dtype).real.dtype
     if dtype == dtypes.BOOL or dtypes.is_integer(dtype):
         bits = _scattered(2, _TRIED)
@@ -122,35 +125,35 @@ def _works(op: ReduceOp, dtype: DType, datatype: MPI.Datatype, mpi_op: MPI.Op) -
 
 
 def _scattered(rows: int, columns: int) -> np.ndarray:
-    """Return integers that are all over the range, always the same ones. NumPy's generators take ten modules.
+    """Return integers spread over the whole range, always the same ones.
 
-    By multiplicative hashing (D. E. Knuth, The Art of Computer Programming 3, section 6.4).
+    They come from multiplicative hashing (D. E. Knuth, The Art of Computer Programming 3, section 6.4). NumPy's
+    generators would load ten modules.
     """
     bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return (bits ^ (bits >> np.uint64(32))).reshape(rows, columns)
 
 
 def block(nbytes: int) -> tuple[int, MPI.Datatype]:
-    """Return count and datatype that describe `nbytes` contiguous bytes, however many.
+    """Return count and datatype that describe any number `nbytes` of contiguous bytes.
 
-    Beyond what a count holds, the block is one element of a datatype of its own.
+    A block that is larger than `INT_MAX` is one element of a datatype of its size.
     """
     return (nbytes, MPI.BYTE) if nbytes <= INT_MAX else (1, _large(nbytes))
 
 
 def one(nbytes: int) -> tuple[int, MPI.Datatype]:
-    """Return count and datatype of a block, so that n of them stay within MPI's counts."""
+    """Return count and datatype of a block, with the count 1 or 0, so that n blocks stay within MPI's counts."""
     return (1, _large(nbytes)) if nbytes else (0, MPI.BYTE)
 
 
 @cache
 def strided(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> MPI.Datatype:
-    """Return the datatype of an array of that layout, from its first element on."""
-    # Cached for the life of the process, as below.
+    """Return the datatype of an array of that layout, from its first element on. Cached, never freed."""
     datatype = MPI.BYTE.Create_contiguous(itemsize)
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         inner = datatype
-        if stride == -1:  # which Open MPI 5.0.11 takes for the inner extent in a vector
+        if stride == -1:  # in a vector, Open MPI 5.0.11 takes -1 for the inner extent
             datatype = inner.Create_hindexed_block(1, range(0, -length, -1))
         else:
             datatype = inner.Create_hvector(length, 1, stride)
@@ -160,7 +163,7 @@ def strided(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
 
 @cache
 def _large(nbytes: int) -> MPI.Datatype:
-    # Cached for the life of the process: one for each size in use.
+    # Cached and never freed: there is one datatype for each size in use.
     pieces, rest = divmod(nbytes, PIECE_BYTES)
     piece = MPI.BYTE.Create_contiguous(PIECE_BYTES)
     whole = MPI.Datatype.Create_struct([pieces, rest], [0, pieces * PIECE_BYTES], [piece, MPI.BYTE])
