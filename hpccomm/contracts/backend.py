@@ -1,11 +1,11 @@
-"""The interface of a backend: what it gives to a communicator.
+"""The interface of a backend, which serves a communicator.
 
-The packages in `hpccomm.backends`, and other packages, implement it. The communicator and
-`hpccomm.calls` call it.
+The packages in `hpccomm.backends`, and other packages, implement it. The communicator,
+`hpccomm.calls` and `hpccomm.runtime` call it.
 
-By its side channel, ranks ask each other about their calls, while calls wait. It works without a thread that is stuck in a
-call: another thread of the process answers. It moves small facts, never arrays, and only when a call waits long or has
-failed. `hpccomm.runtime.inquiry` asks.
+By a backend's side channel, ranks ask each other about their calls while calls wait. A thread that is stuck in a call
+does not block it, since another thread of the process answers. It moves small facts, never arrays, and only when a
+call waits long or has failed. `hpccomm.runtime.inquiry` asks by it.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 Facts = Mapping[str, Any]
-"""Plain data that JSON can hold: a question, or what a rank answers to one."""
+"""Plain data that JSON can hold: a question, or the answer of a rank."""
 
 ANSWERED, GONE, STOPPED, SILENT = "answered", "gone", "stopped", "silent"
-"""What became of a question. The rank answered; its process is not there any more; its process is
-stopped, by SIGSTOP or a debugger; it is there, or may be, and did not answer in time."""
+"""The outcomes of a question. The rank answered; its process has ended; its process is
+stopped, by SIGSTOP or a debugger; it did not answer in time, and its process runs or its state is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Answer:
     state : str
         `ANSWERED`, `GONE`, `STOPPED` or `SILENT`.
     facts : mapping
-        The answer. For a silent rank only the facts known without it: ``"host"`` and ``"pid"`` of
-        its process.
+        The answer. Without an answer only the facts that are known anyway: ``"host"`` and ``"pid"`` of
+        the rank's process.
     """
 
     state: str
@@ -51,21 +51,21 @@ class Answer:
 
 
 class SideChannel(Protocol):
-    """The way to the other ranks of one communicator that no stuck call can block."""
+    """A channel to the other ranks of one communicator that no stuck call can block."""
 
     def ask(self, ranks: Sequence[int], question: Facts, seconds: float) -> dict[int, Answer]:
-        """Ask ranks of the communicator, all at the same time. Local; blocks at most `seconds`.
+        """Ask ranks of the communicator, all at the same time. Local; blocks at most `seconds`. From any thread.
 
-        From any thread. Each answers with the result of ``hpccomm.runtime.answering.answer`` there.
+        Each asked rank answers with the result of ``hpccomm.runtime.answering.answer``.
 
         Parameters
         ----------
         ranks : sequence of int
-            Whom to ask; this rank itself is allowed.
+            The ranks to ask; this rank is allowed.
         question : mapping
-            ``"comm"`` names the communicator by its ``uid``. The channel adds ``"rank"``: who is asked.
+            The question. Its ``"comm"`` is the communicator's ``uid``. The channel adds ``"rank"``, the asked rank.
         seconds : float
-            How long to wait for all answers together.
+            Seconds to wait for all answers together.
 
         Returns
         -------
@@ -75,9 +75,9 @@ class SideChannel(Protocol):
 
 
 def group_uid(uid: str, ranks: Sequence[int], label: object) -> str:
-    """Return the uid of a group, which each member derives from that of the communicator.
+    """Return the uid of a group, which each member derives from the communicator's `uid`.
 
-    `ranks` are its members there; `label` distinguishes groups of the same ranks.
+    `ranks` are the group's members in the communicator; `label` distinguishes groups of the same ranks.
     """
     name = f"{uid} {label} {','.join(map(str, ranks))}"
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
@@ -86,16 +86,16 @@ def group_uid(uid: str, ranks: Sequence[int], label: object) -> str:
 class OneSided(Protocol):
     """One-sided communication between the ranks of one window.
 
-    Offsets and counts are in bytes. What one rank wrote, another one reads rightly only once the two
+    Offsets and counts are in bytes. A rank reads data that another rank wrote only once the two
     have synchronised: the writer calls `order` (after `flush`, if it wrote by `put`), then sends
-    something; the reader receives that, then calls `order`. Or the writer releases a lock, and the reader
+    a message; the reader receives the message, then calls `order`. Or the writer releases a lock, and the reader
     acquires it.
 
     Attributes
     ----------
     signals : Transport
-        Messages between these ranks that meet no others. Its `shared` is the window's own too: calls
-        of the communicator that go on by themselves use theirs meanwhile.
+        A transport that only the window uses. Its `shared` is not the communicator's either, since asynchronous calls
+        of the communicator may use that meanwhile.
     """
 
     signals: Transport
@@ -106,36 +106,36 @@ class OneSided(Protocol):
         Parameters
         ----------
         memory : ndarray of uint8, 1-D, or None
-            It may be empty. It lives as long as the window. None where the ranks reach each other's memory
-            without it: they are of one node, and lock alone.
+            This rank's memory, which lives as long as the window. It may be empty. None if all ranks are on one node
+            and reach each other's memory without the window: then only locks are made.
         """
 
     def put(self, data: NDArray[Any], dst: int, start: int) -> Request:
         """Begin to write a C-contiguous array to rank `dst`'s memory, from byte `start` on.
 
-        Complete once `data` may be changed. Only after `attach` of memory.
+        The request is complete once `data` may be changed. `attach` must have got memory.
         """
 
     def get(self, into: NDArray[Any], src: int, start: int) -> Request:
         """Begin to read from rank `src`'s memory, from byte `start` on, into a C-contiguous array.
 
-        Only after `attach` of memory.
+        `attach` must have got memory.
         """
 
     def flush(self, dst: int) -> None:
-        """Wait until all that this rank put to `dst` is there. It blocks in the library."""
+        """Wait until all data that this rank put to `dst` have arrived. Blocks in the library."""
 
     def acquire(self, dst: int) -> Request:
-        """Begin to take the one lock of rank `dst`; complete once it is taken."""
+        """Begin to acquire the lock of rank `dst`; complete once it is acquired."""
 
     def release(self, dst: int) -> Request:
-        """Begin to give the lock of rank `dst` back."""
+        """Begin to release the lock of rank `dst`."""
 
     def order(self) -> None:
         """Order this rank's reads and writes of memory before the call and after it. Local."""
 
     def free(self) -> None:
-        """End it. Collective; it blocks in the library. Not called after a failure."""
+        """Free the window. Collective; blocks in the library. Not called after a failure."""
 
 
 class Survival(Protocol):
@@ -144,7 +144,7 @@ class Survival(Protocol):
     Attributes
     ----------
     epoch : int
-        How often ranks were left out to come to this communicator.
+        The number of times that ranks were left out on the way to this communicator.
     """
 
     epoch: int
@@ -152,47 +152,47 @@ class Survival(Protocol):
     def lost(self, seconds: float = 0.0) -> tuple[int, ...]:
         """Return the ranks that this process knows to be lost. Local; from any thread.
 
-        Blocks at most `seconds`, until one is known.
+        Blocks at most `seconds`, until a lost rank is known.
         """
 
     def release(self) -> None:
-        """End every call of the communicator, on all ranks, those blocked in the library too.
+        """End every call of the communicator, on all ranks, including calls that block in the library.
 
-        Local; from any thread; never blocks; idempotent. Nothing but `shrunk` and `agreed` works after it.
+        Local; from any thread; never blocks; idempotent. Only `shrunk` and `agreed` work after it.
         """
 
     def shrunk(self, epoch: int, attempt: int) -> "tuple[Backend, tuple[int, ...]]":
-        """Make a communicator of the ranks that are left, also after a failure.
+        """Return a backend of the ranks that are left, also after a failure.
 
-        Collective over them; blocks until all have called or are lost too.
+        Collective over these ranks; blocks until each has called or is lost too.
 
         Parameters
         ----------
         epoch : int
-            Of the new communicator.
+            The epoch of the new communicator.
         attempt : int
-            Tells apart what is made for the same epoch; the same on all ranks.
+            The number of the attempt for that epoch; the same on all ranks.
 
         Returns
         -------
         Backend
-            Its ranks are in the same order.
+            The new backend. Its ranks are in the same order.
         tuple of int
-            The ranks that were left out, the same on all.
+            The ranks that were left out; the same on all ranks.
         """
 
     def agreed(self, flags: int) -> int:
-        """Return the bits that are set in the `flags` of all ranks that are left: the same on all.
+        """Return the bits that are set in the `flags` of all ranks that are left; the same on all these ranks.
 
-        Collective over them, also after a failure; blocks until all have called or are lost too.
+        Collective over these ranks, also after a failure; blocks until each has called or is lost too.
         """
 
 
 Buffer = NDArray[Any] | None
-"""A flat array of the signature's dtype, or None on a rank without one."""
+"""A flat array of the signature's dtype; None on a rank that has no such array."""
 
 Start = Callable[[Buffer, Buffer], Steps]
-"""``start(send, recv)`` gives the polled steps of a call, which may begin at once."""
+"""``start(send, recv)`` returns the polled steps of a call, and may begin the call at once."""
 
 
 def both(send: Buffer, recv: Buffer) -> tuple[Buffer, Buffer]:
@@ -206,19 +206,19 @@ class Implementation(NamedTuple):
     Attributes
     ----------
     start : callable
-        ``start(send, recv)`` returns the polled steps. Every rank must take this form.
+        ``start(send, recv)`` returns the polled steps. If one rank uses this form, every rank must.
     run : callable or None
         ``run(*arguments(send, recv))`` blocks in the backend's library; None if that is not faster than polling.
     arguments : callable
-        ``arguments(send, recv)`` returns the arguments of ``run``; without one these are the two arrays. They are valid
-        for later calls on the same arrays too: a plan makes them once.
+        ``arguments(send, recv)`` returns the arguments of ``run``; by default the two arrays. The arguments are valid
+        for later calls on the same arrays too, so that a plan makes them once.
     agreed : bool
-        Whether availability may differ between ranks, so that they must agree first.
+        Whether the implementation may exist on some ranks only, so that ranks must agree first.
     any_size : bool
-        Whether it also serves calls that differ in their sizes alone, of half to twice its bytes.
+        Whether it also serves calls that differ only in their sizes, from half to twice its bytes.
     planned : callable or None
-        Returns the choice and the implementation that a plan takes in its place if all ranks have such and have
-        agreed on it, or None.
+        ``planned()`` returns the choice and the implementation that a plan uses in place of this one if all ranks have
+        one and agree on it, or None.
     """
 
     start: Start
@@ -234,35 +234,35 @@ Split = Callable[[int | None, int, int], "Backend | None"]
 
 
 class Backend(Protocol):
-    """The ranks of one communicator and the ways between them.
+    """The ranks of one communicator, and the communication between them.
 
     Attributes
     ----------
     name : str
-        As in ``comm.backends``.
+        Name of the backend, as in ``comm.backends``.
     rank, size : int
-        Of this communicator.
+        This rank in the communicator, and the number of ranks.
     topology : Topology
-        Which ranks share a node.
+        The ranks of each node.
     collectives, messages : Transport
-        Two that do not disturb each other: for hpccomm's own algorithms and control, and for the
+        Two transports that do not disturb each other: for hpccomm's algorithms and control, and for the
         user's point-to-point calls.
     thread_restriction : str
-        Empty if any thread may use it at any time; else why not.
+        Empty if any thread may use the backend at any time; else why not.
     shares_process : bool
         Whether ranks are threads of one process.
     mpi_comm : object
-        The mpi4py communicator that it was made from, or None.
+        The mpi4py communicator that the backend was made from, or None.
     uid : str
-        Names this communicator: equal on all its ranks, and no other one has it.
+        Identifies this communicator: equal on all its ranks, and different from that of any other communicator.
     members : sequence of int
-        Its ranks, as ranks of the job.
+        The communicator's ranks, as ranks of the job.
     side : SideChannel or None
-        How its ranks ask each other about waiting calls; None where they cannot.
+        The channel by which ranks ask each other about waiting calls; None if there is none.
     survival : Survival or None
-        How the ranks that are left go on when others are lost; None where they cannot.
+        The means by which the remaining ranks go on when others are lost; None if they cannot.
     recovery : str
-        What a program can do when a rank is lost, for messages. Empty where none ever is.
+        Advice for a program that has lost a rank, for error messages. Empty if ranks cannot be lost.
     """
 
     name: str
@@ -281,29 +281,29 @@ class Backend(Protocol):
     recovery: str
 
     def native(self, signature: Signature, *, apart: bool = False) -> Implementation | None:
-        """Return the backend's own form of a call, or None if it lacks it or means something else.
+        """Return the backend's own form of a call, or None if it has none with the same meaning. Local.
 
-        `apart` says that it must not meet the calls that are carried out without it, whatever these are: ranks compare
-        their calls by it. Local. If it depends on facts that may differ between ranks, ``Implementation.agreed`` is set.
+        With `apart`, the form must not match any call that is made without `apart`: ranks compare their
+        calls by it. If it depends on facts that may differ between ranks, ``Implementation.agreed`` is set.
         """
 
     def group(self, ranks: Sequence[int], label: int) -> "Backend":
-        """Return the backend of the group of `ranks`, in that order. Called by all of them.
+        """Return the backend of the group of `ranks`, in that order. All of these ranks call it.
 
-        Blocks until they have. No other group of these ranks has that `label`.
+        Blocks until they have called. No other group of these ranks has the same `label`.
         """
 
     @property
     def split(self) -> "Split | None":
-        """``split(color, key, label)``, by the library; None where it makes only groups of known ranks.
+        """The library's ``split(color, key, label)``; None if the library makes only groups of known ranks.
 
         It returns the backend of the ranks that give the same color, ordered by key and then by rank; None
         for the color None. Collective over all ranks; blocks until all have called. Colors are from 0 to
-        2^31 - 1, keys as far from 0. `label` is as of `group`.
+        2^31 - 1, keys from -(2^31 - 1) to 2^31 - 1. `label` is as for `group`.
         """
 
     def planned(self) -> Transport:
-        """Return a new transport, for the messages of plans, which no other messages disturb.
+        """Return a new transport for the messages of plans. No other messages disturb it.
 
         Its tags are as in `messages`. Collective, in the same order on all ranks; blocks until all
         have called. `close` frees it.
@@ -319,7 +319,7 @@ class Backend(Protocol):
         """Return the library's `error` as one of hpccomm's, or None if it is not the library's."""
 
     def end_job(self, reason: str) -> None:
-        """End all processes of the job; does not return where it can be done."""
+        """End all processes of the job. It returns only if that is impossible."""
 
     def abandon(self) -> None:
         """Note that the communicator has failed: nothing may need a peer from now on.

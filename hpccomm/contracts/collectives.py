@@ -1,10 +1,9 @@
 """The collectives, as data.
 
-Each collective has one frozen description. Everything that depends on the collective derives from
-it: the lengths of arrays, the rules for arguments and for overlap, the benchmarks, and the results
-that the proof expects.
+Each collective has one frozen description. It determines everything that depends on the collective: the lengths of
+arrays, the rules for arguments and for overlap, the benchmarks, and the results that the proof expects.
 
-Every package that handles collectives reads these descriptions.
+All packages that handle collectives read these descriptions: calls, communicator, schedules, results, testing, tools.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +14,15 @@ from typing import Literal
 from hpccomm.errors import UsageError
 
 Extent = Literal["nothing", "whole", "block", "blocks"]
-"""How much of an array a rank sends or receives: none of it, all of it, its own block, or a block for
+"""The part of an array that a rank sends or receives: nothing, the whole array, its own block, or a block for
 (or from) each rank."""
 
 InPlace = Literal["never", "always", "by default", "on request", "own block"]
-"""How a call may be in place:
+"""The ways in which a call may be in place:
 
-- ``"never"``: it moves nothing;
-- ``"always"``: it has one array, `x`, which is read at the root and written elsewhere;
-- ``"by default"``: `x` takes the result unless there is an `out`;
+- ``"never"``: the call moves no data;
+- ``"always"``: the call has one array, `x`, which is read at the root and written elsewhere;
+- ``"by default"``: `x` receives the result unless there is an `out`;
 - ``"on request"``: `out` may be `x`;
 - ``"own block"``: one of `x` and `out` may be this rank's block of the other.
 """
@@ -33,7 +32,7 @@ Uneven = Literal["counts", "send_counts and recv_counts"]
 
 
 NOBODY = -1
-"""Stands for no rank among the peers of a call."""
+"""Stands among the peers of a call for a block that is not exchanged."""
 
 
 def _one(_ranks: int) -> float:
@@ -55,26 +54,26 @@ class Collective:
     Attributes
     ----------
     name : str
-        Of the call on blocks of one size.
+        Name of the collective, which is that of the call on blocks of one size.
     sends, receives : Extent
         The extents of a rank's sent and received array.
     bus_factor : callable
         ``bus_factor(ranks)`` times size / time is the bus bandwidth, after nccl-tests
-        (``doc/PERFORMANCE.md`` and each test's ``GetBw``); 1 where nccl-tests has no such test.
+        (``doc/PERFORMANCE.md`` and each test's ``GetBw``); 1 if nccl-tests has no such test.
     in_place : InPlace
-        How a call may be in place.
+        The way in which a call may be in place.
     root_sends, root_receives : bool
-        Whether only the root does.
+        Whether only the root sends, or only the root receives.
     reduces : bool
         Whether contributions are folded.
     prefix : bool
         Whether rank i gets the fold of the contributions of ranks 0 to i only.
     uneven : Uneven or None
-        What the call on blocks of different sizes lists (its name ends in ``_v``); None without
-        such a call.
+        The lists that the call on blocks of different sizes takes (its name ends in ``_v``); None if there is no
+        such call.
     peers : bool
-        Whether the blocks belong to peers that each rank lists, instead of to all ranks. It has one
-        call, on blocks of one size and of different ones.
+        Whether the blocks belong to peers that each rank lists, and not to all ranks. Such a collective has one
+        call, for blocks of equal and of different sizes.
     """
 
     name: str
@@ -106,17 +105,17 @@ class Collective:
 
     @property
     def individual(self) -> bool:
-        """Whether each rank may send and receive its own numbers of elements."""
+        """Whether ranks may give different counts: each its own numbers of sent and received elements."""
         return self.sends == self.receives == "blocks"
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Names of the calls: the one on blocks of one size, and the uneven one if there is any."""
+        """Names of the calls: the call on blocks of one size, and the uneven call if there is one."""
         only = self.uneven is None or self.peers
         return (self.name,) if only else (self.name, f"{self.name}_v")
 
     def uses(self, rank: int, root: int) -> tuple[bool, bool]:
-        """Return whether a rank has an array to send and one to receive into, each of its own."""
+        """Return whether a rank has a separate array to send, and whether it has an array to receive into."""
         sends = self.sends != "nothing" and self.in_place != "always"
         receives = self.receives != "nothing"
         at_root = rank == root
@@ -173,10 +172,10 @@ CALLS: Mapping[str, Collective] = MappingProxyType(
     {name: each for each in DESCRIPTIONS.values() for name in each.calls[:1]}
     | {name: each for each in DESCRIPTIONS.values() for name in each.calls[1:]}
 )
-"""The collective of each call, by the name of the call: ``all_gather`` and ``all_gather_v`` are one."""
+"""The collective of each call, by the name of the call: ``all_gather`` and ``all_gather_v`` have the same."""
 
 COLLECTIVES = tuple(DESCRIPTIONS)
-"""The collectives. The uneven calls (``all_gather_v``, ...) are the same with other counts."""
+"""The names of the collectives. Uneven calls (``all_gather_v``, ...) are the same collectives with other counts."""
 
 REDUCTIONS = frozenset(each.name for each in DESCRIPTIONS.values() if each.reduces)
 """The collectives that fold contributions."""
@@ -185,42 +184,42 @@ OF_NCCL_TESTS = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"),
     *("all_to_all_v", "gather", "scatter", "send_recv", "hypercube"),
 )
-"""What nccl-tests measures, in its order."""
+"""The names of the calls that nccl-tests measures, in its order."""
 
 # A scan cannot be verified: no data are known whose every partial fold is exact.
 _VERIFIED = tuple(name for name, each in DESCRIPTIONS.items() if not each.prefix)
 
 MEASURED = tuple(dict.fromkeys((*OF_NCCL_TESTS, *_VERIFIED)))
-"""The measurable collectives, in the order of ``all``: nccl-tests', then the others."""
+"""The calls that ``hpccomm perf`` measures, in the order of its ``all``: those of nccl-tests first."""
 
 ALIASES = {"alltoall": "all_to_all", "alltoallv": "all_to_all_v", "sendrecv": "send_recv"}
-"""nccl-tests' names of collectives, where they are others."""
+"""hpccomm's names of calls that have another name in nccl-tests."""
 
 ROOTED = frozenset(each.name for each in DESCRIPTIONS.values() if each.rooted)
 """The collectives with a root."""
 
 BLOCKWISE = frozenset(each.name for each in DESCRIPTIONS.values() if each.blockwise)
-"""The collectives that count the block of each rank; others count the array, or nothing."""
+"""The collectives whose counts are those of each rank's block; others count the whole array, or nothing."""
 
 
 def ring(rank: int, size: int) -> tuple[int, int]:
-    """Return the neighbors of a rank on a ring: the one before it and the one after it."""
+    """Return the neighbors of a rank on a ring: the previous and the next rank."""
     return (rank - 1) % size, (rank + 1) % size
 
 
 def counterpart(rank: int, block: int, peers: Callable[[int], Sequence[int]]) -> int:
-    """Return the number of the peer's block that a block is exchanged with.
+    """Return the number of the peer's block that is exchanged with a rank's block.
 
-    The k-th time that a rank lists a peer belongs to the k-th time that the peer lists the rank.
+    The k-th entry by which a rank lists a peer belongs to the k-th entry by which the peer lists the rank.
 
     Parameters
     ----------
     rank : int
         The rank.
     block : int
-        The number of its block; its peer is a rank.
+        The number of the rank's block. Its peer must be a rank.
     peers : callable
-        ``peers(rank)`` gives the peers that a rank lists.
+        ``peers(rank)`` returns the peers that a rank lists.
 
     Raises
     ------

@@ -1,6 +1,7 @@
-"""What carries out calls on device arrays, and who decides on that: the dispatches of `hpccomm.calls`.
+"""The contracts of functions that carry out calls on device arrays, and of the dispatches that choose them.
 
-The communicator's device lane goes by it.
+The dispatches `on_device`, `staged` and `cuda_aware` of `hpccomm.calls` implement `DeviceDispatch`. The device lane
+(`hpccomm.calls.lanes`) calls them.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,17 +13,17 @@ from hpccomm.contracts.transport import Steps
 from hpccomm.dtypes import DType
 
 Launch = Callable[[int, int, int], None]
-"""``launch(send, recv, stream)``: puts a call on a stream. Takes addresses; never blocks."""
+"""``launch(send, recv, stream)`` puts a call on a stream. It takes addresses, and never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The needs of a call in addition to the library's first communicator.
+    """Something that a call needs in addition to the library's first communicator.
 
     Attributes
     ----------
     done : callable
-        Whether it is there. Local; the same on all ranks.
+        Returns whether it is made. Local; the same on all ranks.
     make : callable
         Makes it. Collective, in the order of calls; blocks; idempotent.
     """
@@ -39,17 +40,17 @@ class Span(NamedTuple):
     dtype: DType
 
     def part(self, where: slice) -> "Span":
-        """Return the memory of some of its elements."""
+        """Return the span of some elements."""
         start, stop = where.start, where.stop
         return Span(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Bytes."""
+        """Bytes of the span."""
         return self.elements * self.dtype.itemsize
 
     def overlaps(self, other: "Span") -> bool:
-        """Tell whether the two have memory in common."""
+        """Return whether the two spans have memory in common."""
         return (
             self.pointer < other.pointer + other.nbytes
             and other.pointer < self.pointer + self.nbytes
@@ -75,7 +76,7 @@ def message_name(receives: Pieces, sends: Pieces) -> str:
 
 
 DeviceStart = Callable[[int, int, int], Steps]
-"""``start(send, recv, stream)`` gives polled steps. When they end, the result is ordered on the stream."""
+"""``start(send, recv, stream)`` returns polled steps. Once they end, the result is ordered on the stream."""
 
 
 class Begun(NamedTuple):
@@ -84,9 +85,9 @@ class Begun(NamedTuple):
     Attributes
     ----------
     send, recv : int
-        Addresses of the arrays for what comes next, in place of the call's own.
+        Addresses of the arrays that the next part uses, in place of the call's arrays.
     kept : object
-        To be held until that is on the stream, and what the host does with those arrays is done.
+        Must be kept alive until that part is on the stream, and the host has done its work on those arrays.
     end : callable
         Puts the last part on the stream.
     """
@@ -103,26 +104,26 @@ Begin = Callable[[int, int, int], Begun]
 
 @dataclass(frozen=True, slots=True)
 class DeviceImplementation:
-    """Functions that carry out the calls of one signature on device arrays. One of the first two is there.
+    """Functions that carry out the calls of one signature on device arrays. `launch` or `start` is not None.
 
     Attributes
     ----------
     launch : callable or None
-        Puts it on a stream.
+        Puts the call on a stream; see `Launch`.
     start : callable or None
-        Where the host takes part: gives polled steps.
+        Returns polled steps, for calls in which the host takes part; see `DeviceStart`.
     needs : Preparation or None
-        What must be there before, on all ranks.
+        The preparation that must be done before, on all ranks.
     begin : callable or None
-        What comes on the stream before `launch`, and makes the memory that this is given; None where that is the
-        call's own.
+        Puts a first part on the stream, before `launch`, and makes the arrays for `launch`; None if `launch` uses the
+        call's arrays.
     groups : bool
         Whether `launch` can stand in a group with others. The same on all ranks.
     registered : callable or None
         Returns what puts it on a stream where `hpccomm.backends.nccl.NcclBackend.register` has registered its arrays on all ranks; None
         where that makes no difference.
     how : str
-        How a library is held to the algorithm; empty where it chooses itself.
+        How the library is made to use the algorithm, in words; empty if the library chooses.
     """
 
     launch: Launch | None = None
@@ -134,7 +135,7 @@ class DeviceImplementation:
     how: str = ""
 
     def alone(self) -> Launch:
-        """Return what puts all of it on a stream, in no group."""
+        """Return the function that puts the whole call on a stream, outside a group."""
         launch, begin = self.launch, self.begin
         assert launch is not None
         if begin is None:
@@ -149,7 +150,7 @@ class DeviceImplementation:
 
 
 class DeviceDispatch(Protocol):
-    """One way of device arrays between ranks: decides how each call is carried out."""
+    """One path of device arrays between ranks: decides how each call is carried out."""
 
     name: str
 
@@ -168,7 +169,7 @@ class DeviceDispatch(Protocol):
     def message(
         self, receives: Pieces, sends: Pieces, tag: int
     ) -> tuple[Choice, DeviceImplementation]:
-        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+        """Return the decision and the functions for a user's point-to-point call; its addresses are in the pieces.
 
         Raises
         ------
@@ -177,4 +178,4 @@ class DeviceDispatch(Protocol):
         """
 
     def close(self) -> None:
-        """Free its resources, after the end of all calls. Local; idempotent."""
+        """Free the dispatch's resources, after the end of all calls. Local; idempotent."""

@@ -1,6 +1,7 @@
-"""Whether ranks' own lists fit together, in all_to_all_v and calls with neighbors.
+"""Compares the lists that each rank gives in all_to_all_v and in calls with neighbors.
 
-The check of the first call and the verdict on a waiting call ask it.
+The check of the first call (`hpccomm.calls.lanes.check`), `hpccomm.calls.program`, `hpccomm.gradients.agreement` and
+the verdict on a waiting call (`hpccomm.runtime`) use it.
 """
 
 import struct
@@ -15,10 +16,11 @@ _BALANCE = struct.Struct("<Q")
 _MODULUS = 1 << 64
 
 Marks = tuple[int, ...]
-"""A block given or taken: its giver, its taker, and its size."""
+"""The identity of a block that is sent or expected: number of the call, sender, receiver, number of the block, and
+elements."""
 
 Between = tuple[Sequence[int], Sequence[int]]
-"""The blocks from a rank to another one, and back: elements of each, in order."""
+"""The elements of each block that a rank sends to another rank, and of each block that it expects from it, in order."""
 
 
 class Exchanged(NamedTuple):
@@ -27,9 +29,9 @@ class Exchanged(NamedTuple):
     Attributes
     ----------
     counts, recv_counts : sequence of int
-        Elements of its sent and expected blocks.
+        Elements of the blocks that the rank sends, and of those that it expects.
     peers : sequence of int
-        The peer of each, or ``NOBODY``; empty for one block a rank, by rank.
+        The peer of each block, or ``NOBODY``. Empty if there is one block for each rank, in rank order.
     listed : bool
         Whether ranks list their peers.
     """
@@ -40,7 +42,7 @@ class Exchanged(NamedTuple):
     listed: bool
 
     def between(self, peer: int) -> Between:
-        """Return this rank's exchange with another one."""
+        """Return the blocks that this rank exchanges with `peer`."""
         if not self.listed:
             return [self.counts[peer]], [self.recv_counts[peer]]
         blocks = [block for block, each in enumerate(self.peers) if each == peer]
@@ -55,12 +57,12 @@ def exchanged(call: Signature) -> Exchanged:
 
 
 def between(calls: Sequence[Signature], peer: int) -> list[Between]:
-    """Return a rank's exchange with another one in each of some calls."""
+    """Return the blocks that a rank exchanges with `peer`, in each of `calls`."""
     return [exchanged(call).between(peer) for call in calls]
 
 
 def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
-    """Return the mismatch between two ranks; None without one."""
+    """Return in words how the lists of two ranks differ; None if they fit."""
     (sends, expects), (sent, expected) = mine, theirs
     if len(sends) != len(sent):
         return (
@@ -78,7 +80,10 @@ def unfit(rank: int, mine: Between, peer: int, theirs: Between) -> str | None:
 
 
 def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | None:
-    """Return the mismatch and its ranks; None without one. `everyone` has all ranks' lists."""
+    """Return in words the first mismatch between two ranks, and these ranks; None without a mismatch.
+
+    `everyone` has the lists of all ranks.
+    """
     for rank, own in enumerate(everyone):
         peers = sorted(set(own.peers) - {NOBODY, rank}) if own.listed else range(rank)
         for peer in peers:
@@ -89,7 +94,7 @@ def unpaired(everyone: Sequence[Exchanged]) -> tuple[str, tuple[int, int]] | Non
 
 
 def blocks(calls: Sequence[Signature], rank: int) -> Iterator[tuple[Marks, Marks]]:
-    """Yield the arguments of `balance` for the blocks of some calls: sent and expected ones."""
+    """Yield the arguments of `balance` for the blocks of `calls`: pairs of a sent and an expected block."""
     for number, call in enumerate(calls):
         own = exchanged(call)
         for peer in sorted(set(own.peers) - {NOBODY}) if own.listed else range(len(own.counts)):
@@ -99,19 +104,22 @@ def blocks(calls: Sequence[Signature], rank: int) -> Iterator[tuple[Marks, Marks
 
 
 def balance(given: Iterable[tuple[Marks, Marks]]) -> bytes:
-    """Return a number of 64 bits: `balanced` tells whether all that ranks give is what others take.
+    """Return 64 bits that sum up a rank's blocks. `balanced` compares those of all ranks.
 
     Parameters
     ----------
     given : iterable of pairs of tuple of int
-        A rank's given block, whose hash is added, and its taken block, whose hash is subtracted.
+        Pairs of a sent block, whose hash is added, and an expected block, whose hash is subtracted.
     """
     total = sum(_hash(*gives) - _hash(*takes) for gives, takes in given)
     return _BALANCE.pack(total % _MODULUS)
 
 
 def balanced(everyone: Iterable[bytes]) -> bool:
-    """Return whether all that ranks give is what others take. Where it is not, this is so by chance alone."""
+    """Return whether all sent blocks are expected, from the `balance` of every rank.
+
+    If they are not, the result is True with a probability of 2**-64.
+    """
     return int(sum(_BALANCE.unpack(each)[0] for each in everyone)) % _MODULUS == 0
 
 
@@ -121,7 +129,7 @@ def _hash(*numbers: int) -> int:
 
 
 def odd_ones(brought: Mapping[int, Hashable]) -> tuple[int, ...]:
-    """Return the ranks that differ from the majority; all, without a majority.
+    """Return the ranks that differ from the majority; all ranks if there is no majority; none if all are equal.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""A collective call without its memory: sizes, dtype, reduction, root; and the decision for it.
+"""A collective call without its memory: sizes, dtype, reduction, root; and the decision how it is carried out.
 
-The communicator makes the `Signature` of the arguments; backends, dispatches and algorithms read it. The
-dispatches decide (`Choice`); `Communicator.explain`, records, hooks and messages show it. A
-`CallFingerprint` holds the values of a call that all ranks must ask for alike.
+`hpccomm.calls` makes the `Signature` from the arguments of a call; backends, dispatches and algorithms read it. The
+dispatches make the decision (`Choice`); `Communicator.explain`, records, hooks and messages show it. A
+`CallFingerprint` holds the values of a call that must be equal on all ranks.
 """
 
 import json
@@ -22,7 +22,7 @@ from hpccomm.reductions import Deterministic, Op, PremulSum, ReduceOp, accumulat
 
 
 class Signature(NamedTuple):
-    """A collective call without its memory. What a call is decided by, and nothing else.
+    """A collective call without its memory: the facts by which a call is decided, and no others.
 
     Each call has at most two flat arrays on a rank, `send` and `recv`. Their contents follow from
     the collective's description in ``hpccomm.contracts.collectives``: nothing, the whole array, the
@@ -33,13 +33,13 @@ class Signature(NamedTuple):
     collective : str
         One of ``hpccomm.contracts.collectives.COLLECTIVES``.
     dtype : dtype
-        Of all arrays.
+        Type of the elements of all arrays.
     counts : tuple of int
-        Elements: one number where every rank has the same (all_reduce, broadcast, reduce, scan:
-        the whole array), else the block of each rank. Where ranks have numbers of their own
-        (all_to_all), the blocks that this rank sends.
+        Numbers of elements. For all_reduce, broadcast, reduce and scan it is one number, that of the whole array; for
+        other collectives the numbers of each rank's block. If ranks may give different counts (all_to_all), they are
+        those of the blocks that this rank sends.
     recv_counts : tuple of int
-        Where ranks have numbers of their own, the blocks that this rank receives; else empty.
+        If ranks may give different counts, the elements of the blocks that this rank receives; else empty.
     peers : tuple of int
         For calls with listed peers, the peer of each block, or `NOBODY`; else empty.
     uniform : bool
@@ -49,13 +49,14 @@ class Signature(NamedTuple):
     root : int
         The root, or -1.
     exclusive : bool
-        Of a scan.
+        Whether a scan is exclusive.
     in_place : bool
         Whether `send` and `recv` lie in the same memory on this rank.
     registered : bool
-        The kind of memory: whether the arrays of all ranks are in registered memory.
+        Whether the arrays of all ranks are in registered memory.
     deterministic : bool or "any ranks"
-        Whether contributions are folded in rank order; or summed so that the number of ranks does not matter.
+        Whether contributions are folded in rank order; ``"any ranks"`` sums them so that the result does not depend
+        on the number of ranks.
     """
 
     collective: str
@@ -83,7 +84,7 @@ class Signature(NamedTuple):
 
     @property
     def individual(self) -> bool:
-        """Whether each rank has counts (and peers) of its own, which others do not know."""
+        """Whether each rank gives its own counts (and peers), which other ranks do not know."""
         return self.description.individual and not self.uniform
 
     @property
@@ -128,7 +129,7 @@ class Signature(NamedTuple):
 
     def lengths_of(self, rank: int) -> tuple[int, int]:
         """Return the elements of `send` and `recv` on a rank."""
-        # As `lengths`, which takes four times as long for one rank.
+        # It does the same as `lengths`, which takes four times as long for one rank.
         what = self.description
         own = self.counts[rank % len(self.counts)] if self.counts else 0
         sends, receives = what.uses(rank, self.root)
@@ -147,33 +148,33 @@ class Choice:
     Attributes
     ----------
     collective : str
-        The call.
+        Name of the call.
     path : str
         ``"host"``; for device arrays ``"cuda"``, or ``"staged"`` through host memory.
     backend : str
         Name of the backend that moves the data.
     algorithm : str
-        ``"native"``, or the name of one of hpccomm's own, of another package's, or of the function that
+        ``"native"``, or the name of an algorithm of hpccomm or of another package, or of the function that
         the call gives.
     segment : int or None
-        Bytes that are moved at a time, where the algorithm cuts the array.
+        Bytes that are moved at a time; None if the algorithm does not cut the array.
     registered : bool
-        Whether this rank's arrays lie in memory of ``comm.empty``, which the peers, or the library, know. In a
+        Whether this rank's arrays lie in memory of ``comm.empty``, which the peers or the library know. In a
         plan, whether the arrays of all ranks are registered.
     reason : str
-        Why.
+        The reason for the decision, in words.
     schedule : str
-        What tells the schedule of an algorithm that is not hpccomm's own from others: 8 hexadecimal
+        A fingerprint of the schedule of an algorithm that is not hpccomm's own: 8 hexadecimal
         digits, equal on all ranks; else empty.
     channels : int
-        Pieces under way at the same time, where a table says so; else 0.
+        Number of pieces under way at the same time, if a table says so; else 0.
     other : object
-        What carries the call out, where the name of the algorithm does not say it: an `Algorithm` of another package,
-        or a function of hpccomm's; else None.
+        The `Algorithm` of another package, or a function of hpccomm, that carries the call out, if the algorithm's
+        name is not enough; else None.
     at_deadline : str
-        What the call does when its deadline passes: ``"raises"`` `CollectiveTimeout`; ``"ends the
-        job"``, since it is blocked in a library and cannot be left, or by
-        ``CommOptions.on_timeout``; or ``"waits on"``.
+        What the call does when its deadline passes. ``"raises"``: it raises `CollectiveTimeout`. ``"ends the job"``:
+        it is blocked in a library and cannot be left, or ``CommOptions.on_timeout`` asks for that. ``"waits on"``: it
+        goes on waiting.
     """
 
     collective: str
@@ -200,14 +201,14 @@ class Choice:
 MASK = 0xFFFFFFFF
 
 MEMORY, PLAIN, REGISTERED = "memory", "plain", "registered"
-"""The kind of memory of a call's arrays among its values. A call without one is on plain arrays."""
+"""Key and values of the kind of memory, among the values of a call. A call without the key is on plain arrays."""
 
 Pair = tuple[int | None, int | None]
 """The receiver and the sender of a message; None for a missing one."""
 
 End = tuple[str, int | None, int]
-"""``"dst"`` or ``"src"``, the other rank, and the channel; None for any rank. Or ``"held"``, the rank that holds a mutex, and
-the mutex."""
+"""``"dst"`` or ``"src"``, the other rank (None for any), and the channel of a message. Or ``"held"``, the rank that
+holds a mutex, and the number of the mutex."""
 
 
 class CallFingerprint(NamedTuple):
@@ -220,20 +221,20 @@ class CallFingerprint(NamedTuple):
     nbytes : int
         Bytes of this rank's larger array.
     values : mapping of str to plain data
-        What must be equal on all ranks, such as count, dtype, reduction, root and algorithm, for people and for
-        JSON; of a message, who sends and receives. Empty where nothing is compared.
+        The values that must be equal on all ranks, such as count, dtype, reduction, root and algorithm, for people and
+        for JSON; for a message, its sender and receiver. Empty if nothing is compared.
     fingerprint : int
-        32 bits of the values: equal for different ones with a probability of 2**-32.
+        32 bits of the values. Different values have the same bits with a probability of 2**-32.
     agreed_bytes : int
-        Bytes of the call where all ranks know the same number; else 0.
+        Bytes of the call if all ranks know the same number; else 0.
     peers : tuple of int
-        For a message, the ranks that it waits for; empty if that may be any.
+        For a message, the ranks that it waits for; empty if any rank may end the wait.
     ends : tuple of (str, int, int)
-        What its wait ends by. Senders and receivers count the messages.
+        The messages, or the mutex, that end the call's wait; see `End`. Senders and receivers count the messages.
     ahead : int
-        1 for a receive that is counted only when its message is there, else 0. Any of its ends will do then.
+        1 for a receive that is counted only once its message has arrived, else 0. With 1, any one of `ends` suffices.
     individual : tuple of Signature
-        The calls with lists of this rank's own. They must fit the other ranks' lists.
+        The parts of the call for which this rank gives its own lists. These must fit the other ranks' lists.
     """
 
     name: str
@@ -248,12 +249,12 @@ class CallFingerprint(NamedTuple):
 
 
 def written(values: object) -> str:
-    """Return plain data as text: equal for equal data, also after a passage through JSON."""
+    """Return plain data as text. Equal data give equal texts, also after a conversion to JSON and back."""
     return json.dumps(values, sort_keys=True)
 
 
 def compared(name: str, values: Mapping[str, object], nbytes: int = 0) -> CallFingerprint:
-    """Return the fingerprint of a call by values, as for JSON, that must be equal on all ranks."""
+    """Return the fingerprint of a call from the values, plain data, that must be equal on all ranks."""
     return CallFingerprint(name, nbytes, values, crc32(written(values).encode()))
 
 
@@ -263,9 +264,9 @@ def of_call(call: Signature, algorithm: str, **more: Any) -> CallFingerprint:
     Parameters
     ----------
     call : Signature
-        What it asks for. Counts that only this rank knows are not compared.
+        The call. Counts that only this rank knows are not compared.
     algorithm : str
-        Its algorithm.
+        Name of the algorithm.
     **more
         Further values, such as the path and whether the call is asynchronous.
     """
@@ -273,9 +274,9 @@ def of_call(call: Signature, algorithm: str, **more: Any) -> CallFingerprint:
 
 
 def of_kind(call: Signature, algorithm: str, **more: Any) -> tuple[dict[str, object], int]:
-    """Return the values of calls that differ in their sizes alone, and 32 bits of these. The count among them is None.
+    """Return the common values of calls that differ only in their sizes, and 32 bits of these values.
 
-    Parameters are as of `of_call`.
+    The count among the values is None. The parameters are those of `of_call`.
     """
     what = call.description
     values: dict[str, object] = {"operation": call.name}
@@ -302,7 +303,7 @@ def of_kind(call: Signature, algorithm: str, **more: Any) -> tuple[dict[str, obj
 def of_sizes(
     call: Signature, values: Mapping[str, object], code: int, sizes: dict[str, object]
 ) -> CallFingerprint:
-    """Return the fingerprint of a call from what `of_kind` has returned, and values that go with its sizes."""
+    """Return the fingerprint of a call from the values and bits of `of_kind`, and further values of its sizes."""
     nbytes = call.nbytes
     own: tuple[Signature, ...] = (call,) if call.individual else ()
     if not own and "count" in values:
@@ -325,7 +326,7 @@ def of_message(
 
 
 def recorded(label: CallFingerprint) -> dict[str, Any]:
-    """Return the values of a call as recordings keep them: with the lists of this rank's own, in elements."""
+    """Return the values of a call for recordings, which include the lists that only this rank knows, in elements."""
     individual = iter(label.individual)
 
     def whole(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,13 +346,13 @@ def recorded(label: CallFingerprint) -> dict[str, Any]:
 def with_peers(
     name: str, nbytes: int, peers: tuple[int, ...], ends: tuple[End, ...] = (), ahead: int = 0
 ) -> CallFingerprint:
-    """Return the fingerprint of a call with these ranks that is not a collective."""
+    """Return the fingerprint of a call, not a collective, that waits for the ranks `peers`."""
     what = hash((peers, ends)) & MASK
     return CallFingerprint(name, nbytes, fingerprint=what, peers=peers, ends=ends, ahead=ahead)
 
 
 def joined(nbytes: int, each: Sequence[CallFingerprint], async_op: int) -> CallFingerprint:
-    """Return the fingerprint of calls that are carried out together, in that order. Cheap."""
+    """Return the fingerprint of a batch of calls that are carried out together, in that order. Cheap."""
     prints = array("q", [len(each), async_op, *(one.fingerprint for one in each)])
     every = [one.values for one in each]
     values = {"operation": "batch", "calls": every, "async_op": bool(async_op)}

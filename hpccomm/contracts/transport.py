@@ -1,8 +1,8 @@
-"""Point-to-point transfer of bytes, as every backend gives it.
+"""Point-to-point transfer of bytes, which every backend implements.
 
-Also the memory that ranks of a node share, messages bound for plans, and `Arrivals`: messages whose sender, tag or
-size the receiver does not know before. The runner of schedules, messages and the control plane call them;
-``Communicator.probe`` and receives from any sender call the last.
+The module also has the contracts of memory that ranks of a node share, of messages that plans bind to their arrays,
+and of `Arrivals`: messages whose sender, tag or size the receiver does not know. The runner of schedules, messages and
+the control plane call transports; ``Communicator.probe`` and receives from any sender call `Arrivals`.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ CALLS = 8
 """Number of calls after which the number in a tag begins anew."""
 
 DTYPES = 32
-"""Number of dtypes in the tag of a user's message: the base of its last digit."""
+"""Number of codes of dtypes: the tag of a user's message modulo this is the code of its dtype."""
 
 _CODES = {dtype: code for code, dtype in enumerate(REDUCIBLE, 1)}  # 0: no dtype
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
@@ -36,7 +36,8 @@ _KINDS = {
     "structured": "a structured dtype",
     "other": "a dtype that is not reduced",
 }
-"""Other dtypes by their kind. Each kind has some of the codes that are left: most of its dtypes differ."""
+"""Names of the kinds of all other dtypes. Each kind has several of the remaining codes, so that most of its dtypes get
+different codes."""
 _EACH = (DTYPES - 1 - len(_CODES)) // len(_KINDS)
 _NAMES = [
     "no array",
@@ -44,35 +45,37 @@ _NAMES = [
     *(name for name in _KINDS.values() for _ in range(_EACH)),
 ]
 _OWN: dict[int, str] = {}
-"""Of its own dtypes a process knows more than the kind."""
+"""Names of the other dtypes that this process has used, by code."""
 
 Array = NDArray[Any]
 """An array in host memory."""
 
 Request = Callable[[], bool]
-"""A transfer under way: tells whether it is complete; moves it on, never blocks.
+"""A transfer under way. Calling it moves the transfer on and returns whether it is complete; never blocks.
 
-The request of a receive raises `hpccomm.BufferMismatch` if a message of another size came. A request is
+The request of a receive raises `hpccomm.BufferMismatch` if a message of another size arrived. A request is
 not called again after it has returned True or raised.
 """
 
 
 PACKET_BYTES = 2048
-"""The most bytes of a packet: every library sends so little along with the message's envelope."""
+"""Most bytes of a packet: every library sends so few bytes along with the message's envelope."""
 
 Packet = Callable[[], bytes | None]
-"""A packet under way: its bytes once it is there, else None; never blocks. It is not called again after that."""
+"""A packet under way. Calling it returns the packet's bytes once they have arrived, else None; never blocks. It is not
+called again after it has returned bytes."""
 
 
 class BoundSet(NamedTuple):
-    """Messages that are bound to their arrays, and begun again and again.
+    """Messages that are bound to their arrays, and can be begun repeatedly.
 
     Attributes
     ----------
     start : callable
-        Begins all of them, once those before are complete. Never blocks.
+        Begins all messages, once those of the previous start are complete. Never blocks.
     test : Request
-        Tells whether all of them are complete; moves them on, never blocks. It may be asked again after that.
+        Moves the messages on and returns whether all are complete; never blocks. Unlike other requests, it may be
+        called again after it has returned True.
     """
 
     start: Callable[[], object]
@@ -80,7 +83,7 @@ class BoundSet(NamedTuple):
 
 
 Steps = Iterator[bool]
-"""A polled operation. Each `next` moves it on as far as it can go and tells whether it moved; the
+"""A polled operation. Each `next` moves the operation on as far as it can go and returns whether it moved; the
 iterator ends when the operation is done."""
 
 
@@ -90,48 +93,49 @@ class Receiving(Protocol):
     def __call__(self, data: Array, beside: Request | None = None, /) -> Steps:
         """Begin to receive exactly ``data.nbytes`` bytes.
 
-        The steps end once `beside`, a send, is complete as well. What did not fit is raised then.
+        The steps end once `beside`, a send, is complete as well. The error of a message that does not fit is raised
+        then.
         """
 
 
 RECORD = 13
-"""Integers that a rank publishes in a call on memory that ranks share."""
+"""Number of integers that a rank publishes in a call on memory that ranks share."""
 
 Record = NDArray[np.int64]
-"""What a rank publishes: an array of `RECORD` integers. The first is the call's fingerprint, which
-differs where ranks make different calls; the rest say where its buffers lie, for its peers' eyes."""
+"""The integers that a rank publishes, of shape (RECORD,). The first is the call's fingerprint, which
+differs if ranks make different calls; the others tell peers where the rank's buffers lie."""
 
 
 class Reach(Enum):
-    """The memory that the ranks of a node reach of each other in one call."""
+    """The memory of each other that the ranks of a node reach in one call."""
 
     DIRECT = "direct"
-    """Each other's arrays."""
+    """They reach each other's arrays."""
     STAGED = "staged"
-    """Each other's scratch alone."""
+    """They reach only each other's scratch."""
     NONE = "none"
-    """Nothing."""
+    """They reach nothing."""
 
 
 class Pages(Protocol):
-    """A peer's array that is not mapped here: the kernel copies from it and to it.
+    """A peer's array that is not mapped here, so that the kernel copies from it and to it.
 
     Attributes
     ----------
     size : int
-        Elements.
+        Number of elements.
     """
 
     size: int
 
     def part(self, where: slice) -> "Pages":
-        """Return the memory of some of its elements. Local; touches nothing."""
+        """Return the memory of some elements. Local; reads nothing."""
 
     def __getitem__(self, where: slice) -> Array:
-        """Read those elements, into memory that the next such read overwrites."""
+        """Return a copy of those elements, in memory that the next such read overwrites."""
 
     def read(self, into: Array) -> None:
-        """Read all its elements into a C-contiguous array of the same size.
+        """Read all elements into a C-contiguous array of the same size.
 
         Raises
         ------
@@ -140,7 +144,7 @@ class Pages(Protocol):
         """
 
     def write(self, data: Array) -> None:
-        """Write a C-contiguous array of the same size over it. Errors are as of `read`."""
+        """Overwrite all elements with a C-contiguous array of the same size. Errors are those of `read`."""
 
 
 class Exposure(Protocol):
@@ -149,14 +153,14 @@ class Exposure(Protocol):
     Attributes
     ----------
     record : Record
-        What this rank publishes.
+        The integers that this rank publishes.
     scratch : ndarray of uint8, or None
-        Memory that peers reach in every case, as much as was asked for; None where there was none.
+        Memory that peers reach in every case, of the requested size; None if there was none.
     lasting : bool
         Whether the same records lead to the same memory in a later call.
     registered : sequence of ndarray of uint8, or None
-        This rank's arrays, where all are in registered memory that lasts longer than they do. These keep
-        no array alive, and are the memory of the same record in later calls as well.
+        This rank's arrays, if all are in registered memory, which outlives them. They keep
+        no user's array alive, and the same record leads to the same memory in later calls as well.
     """
 
     scratch: NDArray[np.uint8] | None
@@ -168,31 +172,31 @@ class Exposure(Protocol):
 
     @property
     def registered(self) -> Sequence[Array] | None:
-        """The arrays of this rank, where all are in registered memory."""
+        """The arrays of this rank, if all are in registered memory; else None."""
 
     def take_records(self, records: Mapping[int, Record]) -> Reach:
-        """Take what each rank of the node published, this one too, and return what all reach.
+        """Take the records of all ranks of the node, including this one, and return the memory that all reach.
 
-        The same on all of them. Local.
+        Local; all ranks of the node get the same result.
         """
 
     def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
-        """Return the peer's buffer of that number in the same call, as elements of `dtype`.
+        """Return the peer's buffer number `buffer` in the same call, as elements of `dtype`.
 
-        Only after `take_records`, of what it said, and until the ranks meet for the last time.
+        Call it only after `take_records`, for memory that all reach, and before the ranks meet for the last time.
         """
 
     def detached(self) -> "Exposure | None":
-        """Return a new exposure for all calls on the same registered memory; None without one.
+        """Return a new exposure for all later calls on the same registered memory; None if that is impossible.
 
-        It keeps no array alive, and `release` does nothing to it. Not with scratch, which each
+        It keeps no array alive, and its `release` does nothing. There is none for a call with scratch, which each
         call takes anew.
         """
 
     def release(self) -> None:
-        """Forget the buffers: no peer reaches them any more.
+        """Drop the buffers: no peer reaches them any more.
 
-        After a failure it is not called, and they live on: a late peer may still reach them.
+        It is not called after a failure. The buffers stay alive then, since a late peer may still reach them.
         """
 
 
@@ -203,24 +207,24 @@ class MemoryUse:
     Attributes
     ----------
     registered : bool
-        Whether it has ever asked for some. As long as it has not, no array needs a look.
+        Whether the process has ever asked for registered memory. If not, no array need be checked for it.
     """
 
     registered: bool = False
 
 
 class SharedMemory(Protocol):
-    """Memory that the ranks of a transport reach of each other, where they share a node.
+    """Access of the ranks of a transport to each other's memory, if they share a node.
 
     Attributes
     ----------
     plain : bool
-        Whether ranks of a node reach each other's plain arrays. The same on all ranks, as agreed
+        Whether ranks of a node reach each other's plain arrays. The ranks agreed on it
         when the first communicator was made.
     how : str
-        In words, how plain arrays are reached, or why they are not.
+        How plain arrays are reached, or why they are not, in words.
     use : MemoryUse
-        Of this process.
+        The use that this process makes of registered memory.
     """
 
     plain: bool
@@ -228,7 +232,7 @@ class SharedMemory(Protocol):
     use: MemoryUse
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return registered memory, which peers map. Local. It is given back with the array.
+        """Return registered memory, which peers can map. Local. Dropping the array frees it.
 
         Raises
         ------
@@ -237,10 +241,10 @@ class SharedMemory(Protocol):
         """
 
     def share(self, room: int) -> int:
-        """Return a rank's part of the `room` bytes of a node. Equal on all ranks."""
+        """Return the bytes of a rank if the ranks of a node share `room` bytes. The same on all ranks."""
 
     def holds(self, data: Array) -> bool:
-        """Tell whether an array lies in registered memory of this process."""
+        """Return whether an array lies in registered memory of this process."""
 
     def housekeep(self) -> None:
         """Do the periodic work on this process's registered memory. Local; cheap."""
@@ -255,29 +259,29 @@ class SharedMemory(Protocol):
         Parameters
         ----------
         buffers : sequence of ndarray, 1-D
-            By number.
+            The buffers. Their index is the number by which peers ask for them.
         fingerprint : int
-            Of the call.
+            The fingerprint of the call.
         scratch : int
-            Bytes of memory wanted that peers reach in every case.
+            Requested bytes of scratch, which peers reach in every case.
         plain : bool
-            Whether plain arrays may be reached, where they can be; equal on all ranks.
+            Whether peers may reach plain arrays, if they can; equal on all ranks.
         room : int
-            Bytes of such memory that this process may have in use for all its calls.
+            Most bytes of scratch that this process may have in use for all its calls.
         """
 
 
 class BoundMessage(NamedTuple):
-    """One end of a message that is sent again and again.
+    """One end of a message that is sent repeatedly.
 
     Attributes
     ----------
     data : ndarray
-        Its contents are sent, or it receives. For `Persistent.strides` alone it need not be C-contiguous.
+        The array whose contents are sent, or that receives. It must be C-contiguous unless `Persistent.strides`.
     peer : int
         The rank at the other end.
     tag : int
-        As of `Transport.isend`. No other message between the two ranks may have it.
+        The tag, as in `Transport.isend`. No other message between the two ranks may have it.
     """
 
     data: Array
@@ -291,38 +295,39 @@ class Persistent(Protocol):
     Attributes
     ----------
     strides : bool
-        Whether it packs arrays that are not C-contiguous, and takes less time for that than NumPy's copies.
+        Whether the library packs arrays that are not C-contiguous, in less time than NumPy copies them.
     """
 
     strides: bool
 
     def pays(self, peer: int, nbytes: int) -> bool:
-        """Return whether a message of a size is to be bound. Local; equal at both ends."""
+        """Return whether binding pays for a message of that size. Local; both ends get the same result."""
 
     def bind(self, receives: Sequence[BoundMessage], sends: Sequence[BoundMessage]) -> BoundSet:
         """Bind messages to their arrays, which live as long as the result. Local; never blocks.
 
-        The two ends of each have agreed on its size: a receive does not look at what comes.
+        The two ends of each message must have agreed on its size, since a receive does not check it.
         """
 
 
 class Transport(Protocol):
     """Messages between the ranks of one communicator.
 
-    Messages of one sender, receiver and tag arrive in order: they go to receives in the order in which these
-    are begun, whichever is tested first. Neither call blocks; the memory belongs to the transfer until it
+    Messages of one sender, receiver and tag arrive in order: receives get them in the order in which the receives
+    were begun, whichever is tested first. No call blocks. The memory belongs to the transfer until the transfer
     is complete.
 
     Attributes
     ----------
     rank, size : int
-        Of the communicator.
+        This rank in the communicator, and the number of ranks.
     largest_tag : int
-        Tags go from 0 to this; users' tags are followed by a code of ``DTYPES``.
+        The largest tag; the smallest is 0. A tag of a user's message is the user's tag times ``DTYPES`` plus the code
+        of its dtype.
     shared : SharedMemory or None
-        The access to peers' memory, if they share it.
+        The access to peers' memory, if ranks share memory.
     persistent : Persistent or None
-        How messages are bound to their arrays; None if impossible or useless.
+        Binds messages to their arrays; None if that is impossible or useless.
     """
 
     rank: int
@@ -338,47 +343,47 @@ class Transport(Protocol):
         """Begin to receive exactly ``data.nbytes`` bytes from rank `src`."""
 
     def isend_packet(self, data: bytes, dst: int, tag: int) -> Request:
-        """Begin to send a packet: at most ``PACKET_BYTES`` bytes, whose number the receiver need not know.
+        """Begin to send a packet of at most ``PACKET_BYTES`` bytes. The receiver need not know its size.
 
-        Packets match packets alone, in their order: another message between the two ranks has another tag.
+        Packets match only packets, in their order: no other message between the two ranks may have their tag.
         """
 
     def irecv_packet(self, src: int, tag: int) -> Packet:
         """Begin to receive a packet from rank `src`."""
 
     def receiving(self, src: int, tag: int) -> Receiving:
-        """Return functions that begin it as steps: for a receive, and for a send beside it."""
+        """Return a function that begins a receive as steps, perhaps with a send beside it; see `Receiving`."""
 
     def isend_again(self, data: Array, dst: int, tag: int) -> BoundSet:
-        """Return messages that send this array to rank `dst`, as `isend` does, at each start."""
+        """Return a bound message that, at each start, sends this array to rank `dst` as `isend` does."""
 
     def irecv_again(self, data: Array, src: int, tag: int) -> BoundSet:
-        """Return the messages that receive from rank `src`, as `irecv` does, at each start."""
+        """Return a bound message that, at each start, receives from rank `src` as `irecv` does."""
 
     def look(self, src: int, tag: int, nbytes: int, *, take: bool = False) -> bool:
-        """Tell whether a receive of `nbytes` bytes that has waited long seems to wait in vain.
+        """Return whether a receive of `nbytes` bytes that has waited long seems to wait in vain. Never blocks.
 
-        Asked now and then for the first incomplete receive of `src` and `tag`. It may err once, if
-        the awaited message has come in the meantime. Never blocks.
+        It is called now and then for the first incomplete receive of `src` and `tag`. The result may be wrong once,
+        if the awaited message has arrived in the meantime.
 
         Parameters
         ----------
         src, tag : int
-            As of the receive.
+            The source and the tag of the receive.
         nbytes : int
-            Bytes that it waits for.
+            Bytes that the receive waits for.
         take : bool
-            Take what came instead, so that its sender can go on, and raise.
+            Whether to receive the message that arrived instead, so that its sender can go on, and raise.
 
         Raises
         ------
         BufferMismatch
-            With `take`, if another message came.
+            With `take`, if another message arrived.
         """
 
 
 def begun_anew(begin: Callable[[], Request]) -> BoundSet:
-    """Return a persistent transfer that is a new one each time, for transports that know no others."""
+    """Return a bound message that begins a new transfer at each start, for transports without persistent ones."""
     test: Request | None = None
 
     def start() -> None:
@@ -395,7 +400,7 @@ def begun_anew(begin: Callable[[], Request]) -> BoundSet:
 
 
 def dtype_code(dtype: DType) -> int:
-    """Return a number below ``DTYPES`` for a dtype, the same on all ranks."""
+    """Return the code of a dtype, below ``DTYPES``. It is the same on all ranks."""
     known = _CODES.get(dtype)
     if known is not None:
         return known
@@ -403,18 +408,18 @@ def dtype_code(dtype: DType) -> int:
     kind = dtype.kind if dtype.kind in kinds else "other" if dtype.names is None else "structured"
     which = kinds.index(kind) * _EACH + crc32(repr(dtype).encode()) % _EACH
     code, name = 1 + len(_CODES) + which, f"dtype {dtype}"
-    if _OWN.setdefault(code, name) != name:  # several have this code
+    if _OWN.setdefault(code, name) != name:  # several dtypes have this code
         _OWN[code] = _KINDS[kind]
     return code
 
 
 def dtype_of(tag: int) -> DType | None:
-    """Return the dtype that the tag of a user's message has; None of a structured one, say."""
+    """Return the dtype whose code is in the tag of a user's message; None if the code stands for a kind of dtypes."""
     return _DTYPES.get(tag % DTYPES)
 
 
 def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
-    """Return the error of a message of another dtype: that came with one tag, and not with `tag`."""
+    """Return the error of a message of another dtype, which arrived with the tag `came` and not with `tag`."""
     sent, code = _NAMES[came % DTYPES], tag % DTYPES
     taken = _OWN.get(code, _NAMES[code])
     error = BufferMismatch(
@@ -425,7 +430,7 @@ def other_dtype(src: int, came: int, tag: int) -> BufferMismatch:
 
 
 def check_fit(src: int, came: int, tag: int, arrived: int, expected: int) -> None:
-    """Raise unless a message came with the tag and the size of the receive that took it."""
+    """Raise unless a message has the tag and the size of the receive that took it."""
     if came != tag:
         raise other_dtype(src, came, tag)
     if arrived != expected:
@@ -449,11 +454,11 @@ def mismatch(src: int, arrived: int, expected: int) -> BufferMismatch:
 
 
 class Anything(Enum):
-    """Takes the place of a rank or a tag."""
+    """Stands for any rank or any tag."""
 
     ANY = "any"
 
-    __hash__ = object.__hash__  # as it is a part of what calls are looked up by
+    __hash__ = object.__hash__  # quick, since it is a part of the keys of prepared calls
 
     def __repr__(self) -> str:
         return "hpccomm.ANY"
@@ -464,18 +469,18 @@ ANY = Anything.ANY
 
 
 class Wanted(NamedTuple):
-    """Which messages are wanted.
+    """The messages that are wanted.
 
     Attributes
     ----------
     src : int or None
-        Their sender; None is any.
+        The sender; None is any.
     fits : callable
-        Tells whether the transport's tag of a message is wanted.
+        ``fits(tag)`` returns whether a message with that transport's tag is wanted.
     tags : sequence of int
-        The transport's tags that fit, if these are few; else empty.
+        The transport's tags that fit, if they are few; else empty.
     exact : int or None
-        The tag that is looked for before others, which any sender's message has that fits an array.
+        The tag that is looked for first: the tag of messages that fit the receiver's array.
     """
 
     src: int | None
@@ -484,26 +489,26 @@ class Wanted(NamedTuple):
     exact: int | None = None
 
     def meets(self, other: "Wanted", samples: Sequence[int]) -> bool:
-        """Return whether a message may be wanted by both. `samples` stands for all tags."""
+        """Return whether the same message may be wanted by both. `samples` are tags that stand for all tags."""
         if None not in (self.src, other.src) and self.src != other.src:
             return False
         return any(self.fits(tag) and other.fits(tag) for tag in self.tags or other.tags or samples)
 
 
 class Arrival(NamedTuple):
-    """A message that no other receive gets any more.
+    """A message that has been matched, so that no other receive gets it.
 
     Attributes
     ----------
     src : int
-        Its sender.
+        The sender.
     tag : int
-        The transport's.
+        The transport's tag.
     nbytes : int
-        Its size.
+        Bytes of the message.
     receive : callable
-        ``receive(data)`` returns the steps that receive it into a C-contiguous array of the same
-        size. None as `data` drops it. To be called once; until then a large message keeps its
+        ``receive(data)`` returns the steps that receive the message into a C-contiguous array of the same
+        size; if `data` is None, they drop it. It must be called once. Until then a large message keeps its
         sender waiting.
     """
 
@@ -516,14 +521,14 @@ class Arrival(NamedTuple):
 class Arrivals(Protocol):
     """Looks for messages to this rank on the transport of users' messages.
 
-    A backend has it as its attribute ``arrivals``. A backend without it cannot receive from any
+    It is the attribute ``arrivals`` of a backend. A backend without it does not support receives from any
     sender.
     """
 
     def take(self, wanted: Wanted) -> Generator[bool, None, Arrival | None]:
-        """Take a wanted message that has arrived, polled; return None at once without one.
+        """Match a wanted message that has arrived, as polled steps, and return it; return None at once without one.
 
-        A message for an earlier receive belongs to that receive. Of messages with one sender and
-        tag, the first is taken. Without a list of tags in `wanted`, a message behind an unwanted
-        one of the same sender may have to wait for that one's receive.
+        A message for an earlier receive belongs to that receive. Of messages with the same sender and
+        tag, the first is taken. If `wanted` has no list of tags, a message behind an unwanted
+        message of the same sender may have to wait until that is received.
         """
