@@ -16,7 +16,6 @@ may read but not change the file. The kernel drops the lock with the process. A 
 writer lives (`hpccomm.results.facts`).
 """
 
-import contextlib
 import errno
 import fcntl
 import logging
@@ -94,7 +93,7 @@ def claim(path: Path) -> FileIO | None:
 
 def _lock_same(file: FileIO, path: Path) -> bool:
     """Lock an open file; close it and return False if the path names another one by now."""
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         stack.enter_context(file)
         lock(file, path, fcntl.LOCK_EX)
         if current := same(path, file):
@@ -165,10 +164,10 @@ def replace(
     """
     partial = path.with_name(path.name + ".partial")
     size = path.stat().st_size if path.exists() else 0
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         old = stack.enter_context(files.opened(path))[0] if size else None
         # What others may read of it, `_adopt` says.
-        file, new = _claim_partial(partial, 0o666 if before is None else 0o600)
+        file = _claim_partial(partial, 0o666 if before is None else 0o600)
         try:
             # Only who holds the partial file replaces the path. Another run may have just done so.
             if not same(path, before):
@@ -194,9 +193,8 @@ def replace(
             partial.replace(path)
         except BaseException:
             if not same(path, file):  # else a signal's handler has raised behind the renaming
-                file.truncate(0)  # a killed run's is empty then, which the next one may take
-                if new:
-                    partial.unlink(missing_ok=True)
+                with suppress(OSError):
+                    partial.unlink()
             file.close()
             raise
     _sync_directory(path.parent)
@@ -210,31 +208,20 @@ def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
         done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
 
 
-def _claim_partial(partial: Path, mode: int) -> tuple[FileIO, bool]:
-    """Open and lock the file for the next version; return whether it is new.
-
-    A killed run may have left one.
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+def _claim_partial(partial: Path, mode: int) -> FileIO:
+    """Open and lock the file for the next version. A killed run may have left one."""
     while True:
-        new = True
-        try:
-            descriptor = os.open(partial, flags | os.O_CREAT | os.O_EXCL, mode)
-        except FileExistsError:
-            new = False
-        with contextlib.suppress(FileNotFoundError):
-            if not new:
-                descriptor = os.open(partial, flags)
-            file = FileIO(descriptor, "r+")
-            if not _lock_same(file, partial):
-                continue
-            if _is_ours(file):
-                return file, new
-            file.close()
-            raise ResultsError(
-                f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
-                "choose another path for the results"
-            )
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = FileIO(os.open(partial, flags, mode), "r+")
+        if not _lock_same(file, partial):
+            continue
+        if _is_ours(file):
+            return file
+        file.close()
+        raise ResultsError(
+            f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
+            "choose another path for the results"
+        )
 
 
 def _is_ours(file: FileIO) -> bool:
@@ -291,9 +278,9 @@ def _adopt(before: os.stat_result, descriptor: int) -> None:
     """Give the next version of a file the owner and mode of its predecessor."""
     # Only root may give files away; for others the file becomes theirs, as if copied.
     for owner in (-1, before.st_uid):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.fchown(descriptor, owner, before.st_gid)
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
