@@ -28,7 +28,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -36,7 +36,10 @@ from pathlib import Path
 from typing import Any
 
 from hpccomm.errors import ResultsError, UsageError
+from hpccomm.results import facts, reader
 from hpccomm.results.facts import identity
+from hpccomm.results.files import os_errors_as
+from hpccomm.results.writer import add_runs
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import Flag
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -148,12 +151,8 @@ def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
 def _tables(
     apart: Sequence[Sequence[LogLine]], log: Sequence[LogLine], defaults: LogDefaults
 ) -> list[LogTable]:
-    tables: list[LogTable] = []
-    for lines in apart:
-        for program in (osu, nccl_text):
-            if program.is_one(lines):
-                tables += program.parse(lines, log, defaults)
-    return tables
+    programs = osu.parse, nccl_text.parse
+    return [table for lines in apart for parse in programs for table in parse(lines, log, defaults)]
 
 
 def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
@@ -181,30 +180,9 @@ def known_runs(path: Path | None) -> dict[Hashable, str]:
     """
     known: dict[Hashable, str] = {}
     if path is not None and path.is_file() and path.stat().st_size:
-        from hpccomm.results import reader
-
         for run in reader.read(path):
             known.setdefault(identity(run.info, run.rows), f"{run.name} of {path}")
     return known
-
-
-def store(path: Path, runs: Sequence[ImportedRun]) -> list[str]:
-    """Add runs to a results file, all or none; return their names there.
-
-    Raises
-    ------
-    ResultsError
-        If they cannot be written.
-    """
-    from hpccomm.results.writer import add_runs  # loads h5py
-
-    return add_runs(
-        path,
-        [
-            (run.info, run.rows, run.samples, run.status, run.ended or run.info.started)
-            for run in runs
-        ],
-    )
 
 
 _PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
@@ -311,6 +289,10 @@ def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
         return [*nccl_json.parse_records(rows, notes, defaults), *tables]
 
 
+_MOST_OPEN = 8
+"""Objects that may have ended behind the last whole result."""
+
+
 def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
     """Return the values with the lines in which they begin; a list's values one by one."""
     decoder = json.JSONDecoder(parse_int=_integer)
@@ -329,27 +311,20 @@ def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
                 notes.append(f"line {line}: a record is cut: {text[at:end].strip()[:80]!r}")
                 at = end
                 continue
-            value, end = decoder.decode(_closed(text[at:])), len(text)
+            value, end = _of_cut(text[at:], decoder), len(text)
             notes.append(f"line {line}: the document is cut behind its last whole result")
         values.append((line, value))
         at = end
     return values
 
 
-_WITHIN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]')
-
-
-def _closed(text: str) -> str:
+def _of_cut(text: str, decoder: json.JSONDecoder) -> Any:
     """Return a document that was cut off, up to its last whole result."""
-    open_, last = [], 0
-    for token in _WITHIN.finditer(text):
-        if token[0] in "{[":
-            open_.append(token[0])
-        elif token[0] in "}]" and open_:
-            open_.pop()
-            if open_ == ["{", "["]:  # a result is whole
-                last = token.end()
-    return text[:last] + "]}" if last else text
+    ends = [brace.end() for brace in re.finditer("}", text)]
+    for end in reversed(ends[-_MOST_OPEN:]):
+        with suppress(json.JSONDecodeError):  # something else ends there
+            return decoder.decode(text[:end] + "]}")
+    return decoder.decode(text)
 
 
 def _integer(digits: str) -> int:
@@ -400,7 +375,11 @@ def run(args: argparse.Namespace) -> int:
                 new.setdefault(key, (log, found))
     if not args.dry_run:
         # A run is named only when it is in the file.
-        names = store(args.output, [each for _, each in new.values()])
+        ended = [
+            (each.info, each.rows, each.samples, each.status, each.ended or each.info.started)
+            for _, each in new.values()
+        ]
+        names = add_runs(args.output, ended)
         places = [f"{name} of {args.output}" for name in names]
     else:
         places = [f"that of {log}" for log, _ in new.values()]
@@ -429,9 +408,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
     """Return a log's bytes, and what else is known of it."""
-    from hpccomm.results import facts
-    from hpccomm.results.files import os_errors_as
-
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":
         data, now = sys.stdin.buffer.read(), datetime.now().astimezone()

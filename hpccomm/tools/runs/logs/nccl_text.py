@@ -313,11 +313,6 @@ class PrintedTable:
             self.begun = None
 
 
-def is_one(lines: Iterable[LogLine]) -> bool:
-    """Return whether a log has such a table."""
-    return any(heading(line.text, "") or _modern(line) for line in lines)
-
-
 def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
     """Return the tables of one stream of a log, in their order, and heads without a table."""
     tables: list[PrintedTable] = []
@@ -506,6 +501,8 @@ def parse(
     defaults : LogDefaults
         Facts that the log may lack.
     """
+    if not any(heading(line.text, "") or _modern(line) for line in lines):
+        return  # a head or part of a row may be anything
     tables = read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
     for group in _apart(tables):

@@ -9,6 +9,7 @@ file: for a gather, scatter, all-gather and all-to-all, the size of all ranks' m
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -65,11 +66,6 @@ class _Open:
     failed: str = ""
 
 
-def is_one(lines: Iterable[LogLine]) -> bool:
-    """Return whether a log has a test of OSU."""
-    return any(_TITLE.search(line.text) for line in lines)
-
-
 def parse(
     lines: Sequence[LogLine], log: Sequence[LogLine], defaults: LogDefaults
 ) -> list[LogTable]:
@@ -102,10 +98,9 @@ def parse(
                 table.columns = _columns(comment)
         elif table.columns:
             _read_row(line, table)
-    ends = [*(each.line for each in tables[1:]), None]
     return [
         _finished(each, cause(log, each.last, end, None, warned=False), defaults)
-        for each, end in zip(tables, ends, strict=True)
+        for each, end in zip_longest(tables, [after.line for after in tables[1:]])
     ]
 
 
