@@ -40,7 +40,11 @@ _STAMP = rf"(?:(?:{_DATE})?{_TIME}(?: ?(?:Z|[+-]\d\d:?\d\d)| \d{{4}}(?=[\[\]<]))
 _ROW = re.compile(r"\d+$|[\d.]+\s+[\d.]")
 """How a row begins, which may have a comment behind it."""
 
+_LONGEST = 200
+"""Characters of a prefix."""
+
 _MOST_SHAPES = 100
+"""Prefixes of a log, without times and numbers."""
 
 _TAG = r"\[(?:\d+,)*\d+\](?:<std\w+>)?:?"
 _LAST_TAG = re.compile(rf"{_TAG}\s*$")
@@ -92,7 +96,8 @@ class Prefixes:
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        before = (line[: line.index("#")].strip() for line in lines if "#" in line)
+        heads = (line[:_LONGEST].partition("#") for line in lines)
+        before = (head.strip() for head, hash_, _ in heads if hash_)
         shapes = Counter(_shape(each) for each in before if each and not _ROW.match(each))
         common = [each for each, number in shapes.most_common(_MOST_SHAPES) if number > 1]
         common.sort(key=len, reverse=True)
