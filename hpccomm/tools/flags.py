@@ -9,11 +9,14 @@ import itertools
 import math
 import re
 import shlex
+import tomllib
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hpccomm import units
@@ -64,6 +67,11 @@ class Flag:
         return [word for word in self.usage.split()[:2] if word.startswith("-")]
 
     @property
+    def takes(self) -> str:
+        """What takes the value: `field`, or the name of the flag."""
+        return self.field or self.names[-1].removeprefix("--").replace("-", "_")
+
+    @property
     def metavar(self) -> str:
         """Form of the value, such as ``SIZE``; empty for a switch."""
         return next(iter(self.usage.split()[len(self.names) :]), "")
@@ -91,8 +99,7 @@ class Flag:
         """Add the flag to a parser or a group of one."""
         asked: dict[str, Any] = {"help": self.help.replace("%", "%%")}  # argparse formats it
         if self.names:
-            dest = self.field or self.names[-1].removeprefix("--").replace("-", "_")
-            asked |= {"dest": dest, "required": self.required}
+            asked |= {"dest": self.takes, "required": self.required}
         if not self.metavar:
             group.add_argument(*self.names, action="store_true", **asked)
             return
@@ -474,6 +481,54 @@ def moment(text: str) -> datetime:
         raise ArgumentTypeError(
             f"{text!r} is not a date; give one such as 2026-11-01 or 2026-11-01T08:00, or 7d for a week ago"
         ) from None
+
+
+def table(
+    package: str,
+    readers: Mapping[str, Callable[[str], Any]] = MappingProxyType({}),
+    words: Mapping[str, str] = MappingProxyType({}),
+    file: str = "flags.toml",
+) -> dict[str, tuple[Flag, ...]]:
+    """Return the flags of a file of TOML, by the heading under which the help lists them.
+
+    A row has the fields of `Flag`. Its value is read by one of these:
+
+    - ``read``, the name of a reader;
+    - ``range``, an integer of it;
+    - ``only``, this value alone, and ``why``;
+    - ``kind``, what the names in the braces of ``usage`` are;
+    - nothing, for a switch or for any text.
+
+    Parameters
+    ----------
+    package : str
+        The folder of the file.
+    readers : mapping of str to callable, optional
+        Readers of this verb; all others are of this module.
+    words : mapping of str to str, optional
+        Texts for the names in braces of the meanings.
+    file : str, optional
+        Its name.
+    """
+
+    def reader(row: Mapping[str, Any]) -> Callable[[str], Any]:
+        if "range" in row:
+            return integer(*row["range"])
+        if "only" in row:
+            return only(row["only"], row["why"])
+        if "kind" in row:
+            return one_of(re.findall(r"[^{},]+", row["usage"].split()[1]), row["kind"])
+        if "read" in row:
+            read: Callable[[str], Any] = readers.get(row["read"]) or globals()[row["read"]]
+            return read
+        return str if Flag(row["usage"], str, "").metavar else bool
+
+    def flag(row: Mapping[str, Any]) -> Flag:
+        meaning, more = row["meaning"].format_map(words), row.keys() & {"field", "values"}
+        return Flag(row["usage"], reader(row), meaning, **{name: row[name] for name in more})
+
+    text = resources.files(package).joinpath(file).read_text("utf-8")
+    return {heading: tuple(map(flag, rows)) for heading, rows in tomllib.loads(text).items()}
 
 
 RUN = Flag(

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import hpccomm
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,21 +33,7 @@ if TYPE_CHECKING:
     from hpccomm.tools.doctor.rule import Diagnosis, Rule
 
 
-FLAGS = (
-    Flag("--json", bool, "print JSON for scripts: the facts and the diagnoses"),
-    Flag("--only AREA|ID,...", str, "only these areas, or these rules"),
-    Flag("--list", bool, "list the rules, and look at nothing"),
-    Flag(
-        "--against FILE.json",
-        flags.file,
-        "compare each node with the first one of this file, which --json has written",
-    ),
-    Flag(
-        "--nccl",
-        bool,
-        "also let NCCL (2.31 or later) check the GPUs of the job, by a communicator over all ranks",
-    ),
-)
+FLAGS = flags.table(__package__)["doctor"]
 
 
 def run(args: argparse.Namespace) -> int:

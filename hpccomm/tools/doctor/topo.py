@@ -41,7 +41,7 @@ from hpccomm.tools.doctor.hardware import (
     read_topology,
 )
 from hpccomm.tools.drawing import Canvas, Place
-from hpccomm.tools.flags import JSON, Flag, FlagGroup
+from hpccomm.tools.flags import JSON, FlagGroup
 from hpccomm.units import counted, numbers, ranges
 
 # Where the ranks of a job run, their distance from GPU and adapter, and better bindings.
@@ -519,25 +519,9 @@ Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
 """The facts as JSON, as lines, and the function that draws them."""
 
 
-_SOURCES = (
-    Flag(
-        "--nccl-topo FILE",
-        flags.file,
-        "show the node of this file, which NCCL wrote (NCCL_TOPO_DUMP_FILE), instead of this node",
-    ),
-    Flag(
-        "--nccl-graph FILE",
-        flags.file,
-        "show the rings and trees of this file, which NCCL wrote (NCCL_GRAPH_DUMP_FILE)",
-    ),
-)
+_FLAGS = flags.table(__package__)
 
-FLAGS = (
-    FlagGroup(_SOURCES, exclusive=True),
-    Flag("--output FILE", flags.file, "draw it too, as FILE.svg or FILE.png"),
-    Flag("--cluster FILE", flags.file, "write such nodes for hpccomm simulate"),
-    JSON,
-)
+FLAGS = (FlagGroup(_FLAGS["sources of topo"], exclusive=True), *_FLAGS["topo"], JSON)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,19 +26,16 @@ from hpccomm.tools.flags import ALL, Flag, FlagGroup
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.isolated import ROUND_TIME, SYNCS
 from hpccomm.tools.perf.options import Options, Sizes, name_of_variant, split, variant
-from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, OPS, TYPES
-from hpccomm.units import size
+from hpccomm.tools.perf.patterns import HOST, OPS, TYPES
 
 _MOST_OPERATIONS = 1_000_000
 _BUDGET = 60.0  # seconds
 _PASSES = 10
 
 READERS: Mapping[str, Callable[[str], Any]] = {
-    "size": size,
     "split": split,
     "variant": variant,
     "name_of_variant": name_of_variant,
-    "arrays": flags.one_of((AUTO, HOST, DEVICE), "kind of memory"),
     "syncs": flags.one_of(SYNCS, "way to start repetitions"),
     "algorithms": flags.algorithms(policy.NAMES, "is not an algorithm"),
     "ops": flags.some_of({name: name for name in OPS}, "is not a reduction"),
@@ -61,24 +58,7 @@ WORDS = {
 """Lists that the table's meanings name."""
 
 
-def _flag(row: Mapping[str, Any]) -> Flag:
-    """Return the flag of a row of the table."""
-    if "range" in row:
-        read: Callable[[str], Any] = flags.integer(*row["range"])
-    elif "only" in row:
-        read = flags.only(row["only"], row["why"])
-    else:
-        read = READERS.get(row["read"]) or getattr(flags, row["read"])
-    meaning = row["meaning"].format_map(WORDS)
-    return Flag(row["usage"], read, meaning, row.get("field", ""), values=row.get("values", 1))
-
-
-FLAGS: dict[str, tuple[Flag, ...]] = {
-    heading: tuple(map(_flag, rows))
-    for heading, rows in tomllib.loads(
-        resources.files(__package__).joinpath("flags.toml").read_text("utf-8")
-    ).items()
-}
+FLAGS = flags.table(__package__, READERS, WORDS)
 """The flags, by the heading under which the help lists them."""
 
 EXPECTED = tuple(
@@ -86,7 +66,19 @@ EXPECTED = tuple(
 )
 """Flags of perf and show that name expectations."""
 
-NOTHING_EXPECTED = "--at-least is about what --expect names, which was not given; give both"
+DEFAULTS = {
+    flag.takes: flag.default and flag.value(flag.default)
+    for group in FLAGS.values()
+    for flag in group
+}
+"""Values of the fields without their flags."""
+
+CONTRADICTIONS = tomllib.loads(
+    resources.files(__package__).joinpath("contradictions.toml").read_text("utf-8")
+)["rows"]
+"""Flags that contradict each other."""
+
+NOTHING_EXPECTED = next(row["says"] for row in CONTRADICTIONS if row.get("lacks") == ["expected"])
 
 ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
     Flag(
@@ -170,75 +162,29 @@ def _fields(kind: type[Config | Options], values: dict[str, Any]) -> dict[str, A
 def _contradictions(args: argparse.Namespace) -> Iterator[str]:
     """Yield an error message for each pair of flags that contradict each other."""
     skip, number = args.per_iter_skip, args.iterations
-    if skip and not args.per_iter_timing:
-        yield (
-            f"-K/--per_iter_skip {skip} leaves repetitions out of statistics that were not "
-            "requested; give -I 1 too"
-        )
-    if skip >= number:
-        yield (
-            f"-K/--per_iter_skip {skip} leaves none of {number} repetitions; give 0 to {number - 1}"
-        )
     if number * args.aggregated_iterations > _MOST_OPERATIONS:
         yield (
             f"-n/--iters {number} times -m/--agg_iters {args.aggregated_iterations} is more than "
             f"{_MOST_OPERATIONS} operations; lower one of them"
         )
-    isolated = args.sync or args.interval
-    if args.budget and not isolated:
+
+    def given(fields: str) -> bool:
+        return any(getattr(args, each) != DEFAULTS[each] for each in fields.split("|"))
+
+    for row in CONTRADICTIONS:
+        if all(map(given, row["given"])) and not any(map(given, row.get("lacks", ()))):
+            yield row["says"].format_map(vars(args))
+    if skip >= number:
         yield (
-            f"--budget {args.budget:g}s is the time of isolated repetitions, which were not requested; "
-            "give --sync or --ci too"
-        )
-    if args.launcher and not args.launches:
-        yield "--launcher starts the launches of --launches, which was not given; give both or none"
-    if args.launches and args.output is None:
-        yield (
-            f"--launches {args.launches} needs --output FILE.h5, which gets a run from each launch"
-        )
-    if args.launches and args.series:
-        yield "--launches gives each launch its --series; leave one of them out"
-    if args.near is not None and args.expected is None:
-        yield NOTHING_EXPECTED
-    if args.passes and args.variants is None:
-        yield (
-            f"--passes {args.passes} belongs to --interleave, which was not given; for passes of a "
-            "table give -N"
+            f"-K/--per_iter_skip {skip} leaves none of {number} repetitions; give 0 to {number - 1}"
         )
     if args.variants is not None:
         yield from _unlike_variants(args)
-    for one, other, used, why in _exclusive(args):
-        if used:
-            yield f"{one} and {other}: {why}; leave one of them out"
     files = {"-J/--output_file": args.json, "--csv": args.csv, "--output": args.output}
     seen: dict[str, str] = {}
     for flag, path in files.items():
         if path is not None and (other := seen.setdefault(realpath(path), flag)) != flag:
             yield f"{other} and {flag} {path} name the same file; give two names"
-
-
-def _exclusive(args: argparse.Namespace) -> Iterator[tuple[str, str, bool, str]]:
-    """Yield flags that exclude each other, whether both are used, and why."""
-    together = "groups do not start repetitions together"
-    yield "--split", "--sync or --ci", args.split and (args.sync or args.interval), together
-    for flag, used, why in (
-        ("-J/--output_file", args.json, "nccl-tests' JSON has no place for variants"),
-        ("--expect", args.expected, "it is about tables of one variant"),
-        ("--split", args.split, "the variants are measured on all ranks"),
-        ("--min-bw", args.least_busbw is not None, "it is about a table of one variant"),
-        ("-N/--run_cycles", args.run_cycles != 1, "its passes are set by --passes"),
-        ("-M/--memory 1", args.memory, "the variants share their arrays"),
-        ("--variant", args.variant, "the run has two"),
-    ):
-        yield flag, "--interleave", args.variants and used, why
-    why = "each launch measures one variant"
-    yield "--passes", "--launches", args.passes and args.launches, why
-    for flag, used, why in (
-        ("-z/--blocking", args.blocking_collectives, "a recorded block cannot wait on the host"),
-        ("-I/--per_iter_timing", args.per_iter_timing, "a graph does not time its repetitions"),
-        ("-y/--stream_null", args.stream_null, "the null stream cannot be recorded"),
-    ):
-        yield "-G/--cudagraph", f"{flag} {int(used)}", args.graph and used, why
 
 
 def _unlike_variants(args: argparse.Namespace) -> Iterator[str]:

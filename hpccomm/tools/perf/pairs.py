@@ -36,11 +36,10 @@ from hpccomm.results import facts as origin
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import Flag
 from hpccomm.tools.perf import facts
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import one_by_one
-from hpccomm.tools.perf.patterns import DEVICE, HOST
+from hpccomm.tools.perf.patterns import DEVICE
 from hpccomm.units import grouped
 
 if TYPE_CHECKING:
@@ -314,40 +313,7 @@ def expected(text: str) -> dict[str, float]:
     return fields
 
 
-_COUNT = flags.integer(1, 100_000)
-
-FLAGS = (
-    Flag("-b --bytes SIZE 1M", flags.segment, "message for bandwidth"),
-    Flag("-n --iters N 20", _COUNT, "messages for latency"),
-    Flag("--streams N 5", _COUNT, "messages for bandwidth, in each direction"),
-    Flag(
-        "--budget SECONDS 60s",
-        flags.duration,
-        "time after which no further round begins, except to measure again what seems slow, which may take "
-        "as long once more",
-    ),
-    Flag(
-        "--threshold PERCENT 80%",
-        flags.percentage,
-        "part of the expected bandwidth below which a pair is slow",
-    ),
-    Flag(
-        "--latency-threshold PERCENT 50%",
-        flags.percentage,
-        "likewise of the inverse of latency: 50% is twice the time",
-    ),
-    Flag(
-        "--expect latency=TIME,bandwidth=SIZE",
-        expected,
-        "what pairs of different nodes should have, such as latency=5us,bandwidth=10G (bytes a second, G is "
-        "1e9); by default what the best quarter of the pairs has",
-    ),
-    Flag("--backend NAME auto", str, "as in perf"),
-    flags.choice("--arrays", (HOST, DEVICE), "kind of memory", "memory of the messages", HOST),
-    Flag("-T --timeout SECONDS 60", flags.integer(1), "deadline of each message"),
-    Flag("--output FILE.h5", flags.file, "add the run to this file"),
-    Flag("--json FILE.json", flags.file, "write what was measured and found, for programs"),
-)
+FLAGS = flags.table(__package__, {"expected": expected}, file="pairs.toml")["flags"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -66,14 +66,11 @@ from hpccomm.tools.perf.options import Options
 from hpccomm.tools.perf.report import Report
 from hpccomm.tools.perf.tables import MAXIMUM, MeasuredRow, PerfCase, PerfTable
 from hpccomm.topology import Topology
-from hpccomm.units import figure, rounded_size, seconds
+from hpccomm.units import figure, rounded_size
 
 # A simulation: its request, every table, line by line, and the comparison of its algorithms.
 
-EVENTS = "events"
-COST = "cost"
-TERMS = "terms"
-MODELS = (EVENTS, COST, TERMS)
+EVENTS, COST, TERMS = "events", "cost", "terms"
 """The models that can time a call."""
 
 MOST_UNEVEN_RANKS = 512
@@ -102,7 +99,7 @@ class SimulationRequest:
     network : Network
         Of all simulated ranks.
     model : str
-        One of `MODELS`.
+        `EVENTS`, `COST` or `TERMS`.
     segment : int
         Bytes of a segment.
     channels : int
@@ -479,54 +476,15 @@ def _limit(name: str, point: Cost) -> str:
 MOST_RANKS = 1 << 20
 """Each takes memory and a line of the results file, with any model."""
 
-_SIMULATION = (
-    Flag(
-        "--trace FILE.h5", readers.file, "predict the program of this recording, instead of calls"
-    ),
-    Flag(
-        "--cluster NAME|FILE",
-        str,
-        f"one of {', '.join(ready())}, or a TOML file that describes one",
-    ),
-    Flag(
-        "--like RUNS.h5",
-        readers.file,
-        "fit the network to a run of this results file (--cluster: its ports, and what the run says nothing of)",
-    ),
-    Flag(
-        "--run NAME|INDEX",
-        str,
-        "the run of --like, by name, or by number: 1 is the first, -1 the last (default: the last)",
-    ),
-    Flag(
-        "--ranks N",
-        readers.integer(1),
-        "ranks, on the nodes that they need (default: all of the description, or those of the run or recording)",
-    ),
-    Flag(
-        "--algorithm NAME[,NAME...]",
-        readers.algorithms(
+_SIMULATION = readers.table(
+    __package__,
+    {
+        "simulated": readers.algorithms(
             sorted({name for named in ALGORITHMS.values() for name in named}), "cannot be simulated"
-        ),
-        f"one table for each of these, or {readers.ALL} that the collective has (default: those that "
-        "are estimated to be the fastest at the smallest and the largest size)",
-    ),
-    readers.choice("--model", MODELS, "model", "what to time with", EVENTS),
-    Flag(
-        f"--segment SIZE {DEFAULT_SEGMENT >> 10}K",
-        readers.segment,
-        "bytes of a segment; arrays are moved in segments",
-    ),
-    Flag("--channels N 2", readers.integer(1), "segments that may be under way at the same time"),
-    Flag("--skew SECONDS 0", seconds, "time within which the ranks enter a call, each at random"),
-    Flag("--seed N 0", readers.integer(0), "seed of these random times"),
-    Flag(
-        "--output FILE.h5",
-        readers.file,
-        "add the run to this results file, which hpccomm plot --runs draws",
-    ),
+        )
+    },
+    {"networks": ", ".join(ready()), "segment": f"{DEFAULT_SEGMENT >> 10}K"},
 )
-
 
 FLAGS = (
     Flag(
@@ -536,7 +494,7 @@ FLAGS = (
         "collectives",
         values="?",
     ),
-    FlagGroup(_SIMULATION, "the simulation"),
+    *(FlagGroup(group, heading) for heading, group in _SIMULATION.items()),
     *(FlagGroup(flags.FLAGS[heading], heading) for heading in ("sizes", "operations")),
 )
 
@@ -622,5 +580,11 @@ def _request(args: argparse.Namespace, network: Network) -> SimulationRequest:
         output=args.output,
     )
     return SimulationRequest(
-        options, network, args.model, args.segment, args.channels, args.skew, args.seed
+        options,
+        network,
+        args.model,
+        args.segment or DEFAULT_SEGMENT,
+        args.channels,
+        args.skew,
+        args.seed,
     )

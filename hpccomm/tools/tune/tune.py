@@ -46,7 +46,6 @@ from hpccomm.tools.tune.measuring import (
     spelled,
     verify,
 )
-from hpccomm.units import size
 
 # ``hpccomm tune``: a table of this machine, from the first measurement to the last check.
 #
@@ -238,50 +237,6 @@ TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
 """Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
 
 
-_MEASURING = (
-    Flag(
-        "--output FILE tuning.h5",
-        flags.file,
-        "the results file; an existing one gets one more run",
-    ),
-    Flag("-b --minbytes SIZE 8", size, "smallest size", "minimum_bytes"),
-    Flag("-e --maxbytes SIZE 64M", size, "largest size", "maximum_bytes"),
-    Flag(
-        "-f --stepfactor N 4",
-        flags.integer(2),
-        "factor between sizes; where the fastest choice changes, a size between is measured as well",
-    ),
-    Flag(
-        "--blocks N 11",
-        flags.integer(1),
-        "how often each choice is timed at a size, in turns with the others",
-    ),
-    Flag(
-        "--seconds S 0.004",
-        flags.duration,
-        "about how long each time; a call that takes longer is made once",
-    ),
-    Flag(
-        "--segments SIZE,...",
-        flags.segments,
-        "bytes that algorithms move at a time, each a choice of its own beside that of the built-in "
-        "table (default: none)",
-    ),
-    Flag("--deterministic", bool, "measure reductions with deterministic=True as well"),
-    Flag(
-        "--plain",
-        bool,
-        "leave out calls on registered arrays (comm.empty), which are measured where ranks share memory",
-    ),
-    Flag(
-        "--every",
-        bool,
-        "try every algorithm that applies, not only those with short estimated times",
-    ),
-    Flag("--unverified", bool, "do not measure auto by the new table in the end"),
-)
-
-
 FLAGS = (
     Flag(
         "COLLECTIVE all",
@@ -290,7 +245,7 @@ FLAGS = (
         "collectives",
         values="?",
     ),
-    FlagGroup(_MEASURING, "measuring"),
+    FlagGroup(flags.table(__package__)["measuring"], "measuring"),
 )
 
 
