@@ -50,38 +50,6 @@ PAGE = 4096
 LARGEST_ITEM = 16
 
 
-def slot_bytes(largest: int, unalign: int) -> int:
-    """Return the bytes of one slot: the largest size, what ``-u`` shifts it by, a whole page."""
-    needed = max(largest, LARGEST_ITEM) + LARGEST_ITEM * unalign
-    return -(-needed // PAGE) * PAGE
-
-
-def needed(size: int) -> int:
-    """Return the bytes that a rank will take with slots of `size` bytes."""
-    return (SLOTS + STAGING) * size
-
-
-def arena_bytes(size: int) -> int:
-    """Return the bytes of `SLOTS` slots of `size` bytes, whatever the start's alignment."""
-    return SLOTS * size + PAGE
-
-
-def cut(arena: Any, address: int, size: int) -> tuple[Any, ...]:
-    """Return `SLOTS` parts of an array of bytes, each of `size` bytes and beginning on a page.
-
-    Parameters
-    ----------
-    arena : array of uint8
-        `arena_bytes` of them.
-    address : int
-        Where it begins.
-    size : int
-        A multiple of the page, as `slot_bytes` gives it.
-    """
-    start = -address % PAGE
-    return tuple(arena[start + k * size : start + (k + 1) * size] for k in range(SLOTS))
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """The needed memory of one rank.
@@ -187,29 +155,17 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-class Usage:
-    """The memory that was taken, stage by stage (``-M``).
+def report(usages: Sequence[dict[str, int]], title: str) -> str:
+    """Return the line that ``-M`` asks for.
 
-    Attributes
+    Parameters
     ----------
-    stages : dict of str to int
-        Bytes that each stage added; of a stage that comes again, the most that it did.
+    usages : sequence of dict of str to int
+        Bytes that each stage added, of each rank. For each stage the rank that took most counts.
+    title : str
+        What the line begins with.
     """
-
-    def __init__(self) -> None:
-        self.stages: dict[str, int] = {}
-        self._before = 0
-
-    def note(self, stage: str, amount: int) -> None:
-        """End a stage, after which `amount` bytes are in use."""
-        added = amount - self._before
-        self.stages[stage] = max(added, self.stages.get(stage, added))
-        self._before = amount
-
-
-def report(usages: Sequence[Usage], title: str) -> str:
-    """Return the line that ``-M`` asks for: for each stage, the rank that took most."""
-    most = {stage: max(usage.stages[stage] for usage in usages) for stage in usages[0].stages}
+    most = {stage: max(usage[stage] for usage in usages) for stage in usages[0]}
     parts = [f"{stage} {spelled(amount)}" for stage, amount in most.items()]
     parts.append(f"Total  {spelled(sum(most.values()))}")
     return f"# {title:20s} : {' | '.join(parts)}\n"
@@ -552,14 +508,18 @@ MemoryKind = HostMemory | DeviceMemory
 
 
 def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
-    """Make the slots, where all ranks find the memory for them. Collective."""
-    largest = options.sizes.largest
-    batched = options.config.aggregated_iterations if memory.at_once else 1
+    """Make the slots, each beginning on a page, where all ranks find the memory for them. Collective."""
+    largest, config = options.sizes.largest, options.config
+    batched = config.aggregated_iterations if memory.at_once else 1
     where, available = memory.capacity()
-    size = slot_bytes(batched * largest, options.config.unalign)
-    need = Need(comm.node, where, needed(size), available)
+    # The largest size, what -u shifts it by, and the rest of a page.
+    bytes_of_slot = max(batched * largest, LARGEST_ITEM) + LARGEST_ITEM * config.unalign
+    size = -(-bytes_of_slot // PAGE) * PAGE
+    need = Need(comm.node, where, (SLOTS + STAGING) * size, available)
     require(comm.all_gather_object(need), largest, batched)
-    memory.slots = cut(*memory.arena(arena_bytes(size)), size)
+    arena, address = memory.arena(SLOTS * size + PAGE)
+    start = -address % PAGE
+    memory.slots = tuple(arena[start + k * size :][:size] for k in range(SLOTS))
 
 
 def settings_in_effect(

@@ -518,7 +518,8 @@ class _Sweep:
 
     def __init__(self, options: Options, expected_rows: int) -> None:
         self._options, self._expected_rows = options, expected_rows
-        self._usage = arrays.Usage()
+        self._usage: dict[str, int] = {}  # bytes that each stage added
+        self._in_use = 0
         self._serials = itertools.count(1)
         self._budget = Budget(options.budget, expected_rows)
         self._report: Report | None = None
@@ -545,7 +546,7 @@ class _Sweep:
         """Make the arrays, which variants share where any communicator may use them. Collective."""
         first = sides[0].memory
         registered = first.name == DEVICE and self._options.config.local_register
-        self._usage.note("Initialization", first.in_use())
+        self._note("Initialization", first)
         for side in sides:
             if side.memory.slots:
                 continue
@@ -554,7 +555,7 @@ class _Sweep:
                     allocate(side.world, side.memory, self._options)
                 else:
                     side.memory.slots = first.slots
-        self._usage.note("User-Allocated", first.in_use())
+        self._note("User-Allocated", first)
         self._timers = [None] * len(sides)
         if self._options.sync:
             self._timers = [
@@ -571,27 +572,34 @@ class _Sweep:
         ]
         self._write(world, lambda to: to.begin([table.names for table in tables]))
         passes = options.config.run_cycles
-        for segment in tables[0].segments(options, sides[0].least):
-            for case in segment.warmups():
+        for empty, sizes in tables[0].segments(options, sides[0].least):
+            for size in sizes.warmups(empty.dtype.itemsize):
                 for side, runner in zip(sides, runners, strict=True):
                     with side.memory.entered():
-                        runner.warm_up(case)
+                        runner.warm_up(replace(empty, size=size))
             for number in range(passes) if passes else itertools.count():
-                for case in segment.cases():
+                for size in sizes.measured(empty.dtype.itemsize):
+                    case = replace(empty, size=size)
                     for turn in self._draw.sample(range(len(sides)), len(sides)):
                         with sides[turn].memory.entered():
                             self._measure_line(sides[turn], runners[turn], tables[turn], case)
                 if options.variants:
-                    done = f"# Pass {number + 1} of {passes} done: {segment.empty}\n"
+                    done = f"# Pass {number + 1} of {passes} done: {empty}\n"
                     self._write(world, partial(Report.show, text=done))
         others = facts.others(world, self._rest)
         self._write(world, lambda to: to.finish(others))
 
     def leave(self, sides: Sequence[_Side]) -> None:
         """Release the arrays."""
-        self._usage.note("Collective", sides[0].memory.in_use())
+        self._note("Collective", sides[0].memory)
         for side in sides:
             side.memory.slots = ()
+
+    def _note(self, stage: str, memory: MemoryKind) -> None:
+        """Keep what a stage has added to the memory in use; of a stage that comes again, the most."""
+        before, self._in_use = self._in_use, memory.in_use()
+        added = self._in_use - before
+        self._usage[stage] = max(added, self._usage.get(stage, added))
 
     def conclude(self, side: _Side) -> Status:
         """Close the report; return what its checks say, on every rank. Collective."""

@@ -119,37 +119,6 @@ class PerfCase:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepSegment:
-    """The lines of a table that differ only in size.
-
-    Attributes
-    ----------
-    empty : PerfCase
-        The case of size 0.
-    sizes : Sizes
-        Sizes of the lines.
-    """
-
-    empty: PerfCase
-    sizes: Sizes
-
-    @property
-    def lines(self) -> int:
-        """How many lines there are."""
-        return self.sizes.number(self.empty.dtype.itemsize)
-
-    def cases(self) -> Iterator[PerfCase]:
-        """Yield the case of each line."""
-        for size in self.sizes.measured(self.empty.dtype.itemsize):
-            yield replace(self.empty, size=size)
-
-    def warmups(self) -> Iterator[PerfCase]:
-        """Yield the cases to warm up with."""
-        for size in self.sizes.warmups(self.empty.dtype.itemsize):
-            yield replace(self.empty, size=size)
-
-
-@dataclass(frozen=True, slots=True)
 class PerfTable:
     """One table.
 
@@ -178,19 +147,22 @@ class PerfTable:
         """Collective, backend and algorithm, as they are printed."""
         return self.collective.name, self.backend, self.algorithm
 
-    def segments(self, options: Options, ranks: int) -> Iterator[SweepSegment]:
-        """Yield the lines, type by type, reduction by reduction, root by root."""
+    def segments(self, options: Options, ranks: int) -> Iterator[tuple[PerfCase, Sizes]]:
+        """Yield lines that differ only in size, as the case of size 0 and the sizes.
+
+        They come type by type, reduction by reduction, root by root.
+        """
         if not self.collective.what.moves:
-            empty = PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0)
-            yield SweepSegment(empty, Sizes(0, 0, 2, 0))
+            yield PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0), Sizes(0, 0, 2, 0)
             return
         for pair in self.pairs:
             for root in options.roots(self.collective, ranks):
-                yield SweepSegment(PerfCase(self.collective, *pair, root, 0), options.sizes)
+                yield PerfCase(self.collective, *pair, root, 0), options.sizes
 
     def lines(self, options: Options, ranks: int) -> int:
         """Return the number of lines; of one cycle, if the cycles are endless."""
-        lines = sum(segment.lines for segment in self.segments(options, ranks))
+        segments = self.segments(options, ranks)
+        lines = sum(sizes.number(empty.dtype.itemsize) for empty, sizes in segments)
         return lines * max(1, options.config.run_cycles)
 
 

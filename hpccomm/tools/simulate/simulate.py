@@ -34,7 +34,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TextIO
 
@@ -182,9 +182,9 @@ def call(case: PerfCase, ranks: int) -> SimulatedCall:
 
 def calls(table: PerfTable, request: SimulationRequest) -> Iterator[SimulatedCall]:
     """Yield the calls of a table's lines."""
-    for segment in table.segments(request.options, request.network.ranks):
-        for case in segment.cases():
-            yield call(case, request.network.ranks)
+    for empty, sizes in table.segments(request.options, request.network.ranks):
+        for size in sizes.measured(empty.dtype.itemsize):
+            yield call(replace(empty, size=size), request.network.ranks)
 
 
 def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
