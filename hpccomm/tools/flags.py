@@ -227,8 +227,8 @@ class Parser(argparse.ArgumentParser):
             elif action is None:
                 others.append(word)
             else:
-                takes_next = action.nargs != 0 and not equals
-                own += [word, *itertools.islice(rest, int(takes_next))]
+                values = 1 if action.nargs is None else int(action.nargs)
+                own += [word, *itertools.islice(rest, 0 if equals else values)]
         return own, others
 
     def refuse_words(self, words: Sequence[str]) -> None:

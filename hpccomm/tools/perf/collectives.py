@@ -47,8 +47,6 @@ class Layout:
         What the output array must hold afterwards; None without an output.
     input_at, output_at : int
         In place: the offsets of input and output in the one array.
-    root : int
-        The root, or -1.
     send_counts, recv_counts : tuple of int
         Of all_to_all_v.
     """
@@ -59,7 +57,6 @@ class Layout:
     outputs: Segments | None
     input_at: int = 0
     output_at: int = 0
-    root: int = -1
     send_counts: tuple[int, ...] = ()
     recv_counts: tuple[int, ...] = ()
 
@@ -118,7 +115,6 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
         None if collective.root_receives and rank != root else outputs,
         input_at=n * rank if own_block and collective.sends == "block" else 0,
         output_at=n * rank if own_block and collective.receives == "block" else 0,
-        root=root if collective.rooted else -1,
     )
 
 
@@ -262,7 +258,7 @@ def benchmark(what: Collective) -> Benchmark:
 def _arguments(what: Collective, operands: Operands) -> Arguments:
     if not what.moves:
         return (), {}
-    keywords: dict[str, Any] = {"root": operands.layout.root} if what.rooted else {}
+    keywords: dict[str, Any] = {"root": operands.member.root} if what.rooted else {}
     if what.in_place == "always":  # one array, and no output beside it
         return (operands.out,), keywords
     if what.reduces:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HOW: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     {"AND": operator.and_, "OR": operator.or_, "MOD": operator.mod, "DIV": operator.floordiv}
 )
-_SIGNS = {"&": "AND", "|": "OR", "%": "MOD", "/": "DIV"}
+_SIGNS = dict(zip("&|%/", _HOW, strict=True))
 _FITS_SPLIT = "AND, OR, MOD or DIV and a number, such as MOD 8, or AND 0x7"
 _LARGEST = (1 << 31) - 1
 

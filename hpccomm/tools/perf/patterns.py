@@ -374,19 +374,16 @@ def _turns(span: ElementRange, lower: int, upper: int) -> Array:
 
 def _powers(span: ElementRange, source: int, dtype: DType) -> Array:
     lower, upper = _bounds(span, source)
-    negative = (_turns(span, lower, upper) & np.uint8(1)).astype(bool)
+    turns = _turns(span, lower, upper)
+    if dtypes.is_complex(dtype):
+        parts = np.dtype(f"f{dtype.itemsize // 2}")
+        return _QUARTERS.astype(dtype)[turns] * _magnitude(span, lower, upper, parts)
     magnitude = _magnitude(span, lower, upper, dtype)
-    np.negative(magnitude, out=magnitude, where=negative)
+    np.negative(magnitude, out=magnitude, where=(turns & np.uint8(1)).astype(bool))
     return magnitude.astype(dtype)
 
 
 _QUARTERS = np.array([1, 1j, -1, -1j])
-
-
-def _complex_powers(span: ElementRange, source: int, dtype: DType) -> Array:
-    lower, upper = _bounds(span, source)
-    magnitude = _magnitude(span, lower, upper, np.dtype(f"f{dtype.itemsize // 2}"))
-    return _QUARTERS.astype(dtype)[_turns(span, lower, upper)] * magnitude
 
 
 # --- which scheme ---------------------------------------------------------------------------------
@@ -441,7 +438,7 @@ _FLOAT: dict[ReduceOp | str, Scheme] = {
 }
 _COMPLEX: dict[ReduceOp | str, Scheme] = {
     ReduceOp.SUM: _in_parts(_FLOAT_SUM),
-    ReduceOp.PROD: _complex_powers,
+    ReduceOp.PROD: _powers,
     ReduceOp.AVG: _in_parts(_AVG),
     "premul_sum": _in_parts(_FLOAT_PREMUL),
 }

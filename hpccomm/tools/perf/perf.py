@@ -52,7 +52,7 @@ from hpccomm.results.comparison import require_scipy
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags as readers
 from hpccomm.tools import output
-from hpccomm.tools.flags import Flag
+from hpccomm.tools.flags import Flag, Parser, add_flags
 from hpccomm.tools.perf import flags
 from hpccomm.tools.perf.options import ONLY, Options, Variant
 from hpccomm.units import figure
@@ -105,8 +105,12 @@ def launch_command(given: Sequence[str] | None, environ: Mapping[str, str]) -> t
     )
 
 
-_OWN = {"--launches": 1, "--launcher": 1, "--interleave": 2}
-"""Flags that launches do not get, and how many values each has."""
+_OWN = [
+    flag
+    for flag in flags.FLAGS["sound timing"]
+    if flag.takes in ("launches", "launcher", "variants")
+]
+"""Flags that launches do not get."""
 
 
 def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY) -> list[str]:
@@ -121,15 +125,9 @@ def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY
     variant : Variant, optional
         What the launch measures; its flags come behind all others, since the last ones count.
     """
-    others = []
-    rest = iter(words)
-    for word in rest:
-        name, equals, _ = word.partition("=")
-        if name not in _OWN:
-            others.append(word)
-        elif not equals:
-            for _ in range(_OWN[name]):
-                next(rest, None)
+    parser = Parser(add_help=False)
+    add_flags(parser, _OWN)
+    _, others = parser.separated(words)
     end = others.index("--") if "--" in others else len(others)  # flags end there
     return [*others[:end], "--series", series, *variant.flags(), *others[end:]]
 
@@ -226,28 +224,23 @@ def _started(command: Sequence[str]) -> int:
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL) as process:
-            return _ended(process)
+            try:
+                return process.wait()
+            except (KeyboardInterrupt, SystemExit) as error:
+                # The launch stores its rows. The terminal has sent SIGINT to it as well.
+                if isinstance(error, SystemExit):
+                    process.terminate()
+                try:
+                    process.wait(_GRACE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                raise
     except OSError as error:
         raise LaunchError(
             f"{command[0]!r} cannot be started: {error.strerror}; give what starts the ranks by --launcher"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the end of a launch; return its exit status."""
-    try:
-        return process.wait()
-    except (KeyboardInterrupt, SystemExit) as error:
-        # The launch stores its rows. The terminal has sent SIGINT to it as well.
-        if isinstance(error, SystemExit):
-            process.terminate()
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
 
 
 def _terminated(number: int, *_: object) -> NoReturn:

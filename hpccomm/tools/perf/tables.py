@@ -106,7 +106,7 @@ class PerfCase:
         """
         layout, collective = self.arrange(0, ranks), self.collective
         carried, factor = collective.carried(ranks), collective.what.bus_factor(ranks)
-        size = layout.root, layout.nbytes, layout.count, in_place
+        size = self.root, layout.nbytes, layout.count, in_place
         case = *table, self.type_name, self.op_name, *size
         times = figures(layout.nbytes * carried, seconds, factor, printed)
         return Row(*case, *times, wrong, iterations, time.time())
@@ -471,7 +471,7 @@ class TableLine:
         It names the lowest rank, and counts the others.
         """
         case, layout = self.case, self.case.arrange(0, self.ranks)
-        root = f" root {layout.root}" if layout.root >= 0 else ""
+        root = f" root {case.root}" if case.root >= 0 else ""
         place = "in place" if in_place else "out of place"
         where = f"{case.collective.name} {case.type_name} {case.op_name}{root}, {layout.nbytes} B, {place}"
         operations = grouped(

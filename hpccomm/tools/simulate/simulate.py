@@ -172,7 +172,7 @@ def call(case: PerfCase, ranks: int) -> SimulatedCall:
     if not (layout.send_counts or what.peers):
         counts = (layout.count,) * (ranks if what.blockwise else 1)
         received = counts if what.individual else ()
-        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=layout.root)
+        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=case.root)
         return SimulatedCall(case, layout, (one,))
     count: int | list[list[int]] = layout.count
     if layout.send_counts:  # what a rank sends depends only on the distance
