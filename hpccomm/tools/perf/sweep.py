@@ -46,7 +46,7 @@ from hpccomm.tools.perf.arrays import (
     allocate,
     settings_in_effect,
 )
-from hpccomm.tools.perf.collectives import Call, Layout, Member, Operands, Segments, bind
+from hpccomm.tools.perf.collectives import Call, Member, Operands, Segments, bind
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import Budget, IsolatedTimer, RankTimes, repetitions
 from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
@@ -78,17 +78,8 @@ class _Check:
     repetition: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A case on this rank, with the layout of its arrays and the data that fill them."""
-
-    case: PerfCase
-    layout: Layout
-    data: CheckedData
-
-
 class CaseRunner:
-    """A communicator with the arrays that cases are measured on.
+    """A case on this rank, with the layout of its arrays and the data that fill them.
 
     Parameters
     ----------
@@ -100,8 +91,10 @@ class CaseRunner:
         The options.
     algorithm : str
         Passed to the calls that take one.
-    isolated : IsolatedTimer, optional
-        Times further repetitions, one by one.
+    case : PerfCase
+        What to measure.
+    serial : int, optional
+        Number of this measurement, the same on all ranks. Another number gives other data.
     """
 
     def __init__(
@@ -110,54 +103,59 @@ class CaseRunner:
         memory: MemoryKind,
         options: Options,
         algorithm: str,
-        isolated: IsolatedTimer | None = None,
+        case: PerfCase,
+        serial: int = 0,
     ) -> None:
-        self._comm, self._memory, self._isolated = comm, memory, isolated
-        self._config, self._samples = options.config, options.samples
+        config = options.config
+        self._comm, self._memory, self._case = comm, memory, case
+        self._config, self._samples = config, options.samples
+        self._layout = layout = case.arrange(comm.rank, comm.size)
+        self._data = CheckedData(case.dtype, case.op, comm.size, serial, memory.multiplies)
         # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
-        self._how = {"algorithm": algorithm}
-        self._operations = self._config.iterations * self._config.aggregated_iterations
+        self._how = {"algorithm": algorithm} if case.collective.algorithms else {}
+        self._offset = config.unalign * case.dtype.itemsize
+        self._verifies = config.validation > 0 and case.collective.what.moves
+        self._operations = config.iterations * config.aggregated_iterations
+        # The parts of the arrays that the repetitions walk over.
+        extent = config.maximum_bytes * (config.aggregated_iterations if memory.at_once else 1)
+        parts = extent // layout.nbytes if layout.nbytes else 1
+        self._tiles = max(1, min(parts, self._operations))
 
-    def warm_up(self, case: PerfCase) -> None:
-        """Run a case out of place, ``-w`` times, on zeros."""
-        trial = self._trial(case, 0)
-        self._memory.clear(0, self._offset(case) + trial.layout.nbytes)
-        operation = self._operation(trial, ((0, 0), (1, 0)))
+    def warm_up(self) -> None:
+        """Run the case out of place, ``-w`` times, on zeros."""
+        self._clear(0, 1)
+        operation = self._operation(((0, 0), (1, 0)))
         for _ in range(self._config.warmup_iters):
             operation()
         self._memory.settle()
 
-    def measure(self, case: PerfCase, *, in_place: bool, serial: int) -> RankTimes:
-        """Measure a case and verify it. Collective; blocks.
+    def measure(self, isolated: IsolatedTimer | None, *, in_place: bool) -> RankTimes:
+        """Measure the case and verify it. Collective; blocks.
 
         Out of place, slot 0 is input, slot 1 output, and slot 2 output of the last repetition. In
         place, slot 0 is for the first repetition, slot 1 for a random one, and slot 2 for all others.
 
         Parameters
         ----------
-        case : PerfCase
-            What to measure.
+        isolated : IsolatedTimer or None
+            Times further repetitions, one by one.
         in_place : bool
             Whether input and output are one array.
-        serial : int
-            Number of this measurement, the same on all ranks. Another number gives other data.
         """
-        trial = self._trial(case, serial)
-        tiles = self._tiles(trial.layout)
         if in_place:
             # Zeros stay zeros under every reduction, so that repetitions on the output of the last
             # one do not overflow, and do not differ.
-            self._memory.clear(2, self._offset(case) + tiles * trial.layout.nbytes)
+            self._clear(2, self._tiles)
         else:
-            self._fill_tiles(trial, tiles)
+            self._fill_tiles(self._tiles)
         first, second = (2, 2) if in_place else (0, 1)
-        calls = [self._operation(trial, ((first, tile), (second, tile))) for tile in range(tiles)]
-        operations = [calls[turn % tiles] for turn in range(self._operations)]
-        verified = self._verified(trial, tiles, in_place=in_place)
+        calls = [self._operation(((first, tile), (second, tile))) for tile in range(self._tiles)]
+        operations = [calls[turn % self._tiles] for turn in range(self._operations)]
+        verified = self._verified(in_place=in_place)
         checks: list[_Check] = []
         for turn, places in verified.items():
-            checks += self._prepare(trial, places, turn)
-            operations[turn] = self._operation(trial, places)
+            checks += self._prepare(places, turn)
+            operations[turn] = self._operation(places)
         batched, batch = self._config.aggregated_iterations, self._comm.batch
         block = repetitions(operations, batched, batch, self._memory.after)
         calls[0]()  # before the block, this does the work of a first use
@@ -167,121 +165,103 @@ class CaseRunner:
         if again is not None and in_place and self._config.graph > 1:
             # What was replayed has worked on its own results: it starts from known data once more.
             for turn, places in verified.items():
-                self._prepare(trial, places, turn)
+                self._prepare(places, turn)
             again()
             self._memory.settle()
-        wrong = self._compare(trial, checks)
-        for further in range(1, self._config.validation):
-            if case.collective.what.moves:
-                more = replace(trial.data, seed=trial.data.seed + (further << 32))
-                wrong += self._check_once(replace(trial, data=more), in_place=in_place)
-        isolated = None if self._isolated is None else self._isolated.measure(calls)
-        return replace(times.of_each(batched), wrong=tuple(wrong), isolated=isolated)
+        wrong = self._compare(checks)
+        data = self._data
+        for further in range(1, self._config.validation if self._verifies else 0):
+            self._data = replace(data, seed=data.seed + (further << 32))
+            wrong += self._check_once(in_place=in_place)
+        self._data = data
+        alone = None if isolated is None else isolated.measure(calls)
+        return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
 
-    def _trial(self, case: PerfCase, serial: int) -> _Trial:
-        layout = case.arrange(self._comm.rank, self._comm.size)
-        data = CheckedData(case.dtype, case.op, self._comm.size, serial, self._memory.multiplies)
-        return _Trial(case, layout, data)
-
-    def _verified(self, trial: _Trial, tiles: int, *, in_place: bool) -> dict[int, Places]:
+    def _verified(self, *, in_place: bool) -> dict[int, Places]:
         """Return the timed operations that are verified, by number, and where their arrays lie."""
-        if not self._verifies(trial.case):
+        if not self._verifies:
             return {}
         last = self._operations - 1
         if not in_place:
-            return {last: ((0, last % tiles), (2, 0))}
+            return {last: ((0, last % self._tiles), (2, 0))}
         turns = [0]
         if last > 0:
-            turns.append(random.Random(trial.data.seed).randrange(1, self._operations))
+            turns.append(random.Random(self._data.seed).randrange(1, self._operations))
         return {turn: ((slot, 0), (slot, 0)) for slot, turn in enumerate(turns)}
 
-    def _fill_tiles(self, trial: _Trial, tiles: int) -> None:
+    def _clear(self, slot: int, tiles: int) -> None:
+        """Put zeros into the first tiles of a slot."""
+        self._memory.clear(slot, self._offset + tiles * self._layout.nbytes)
+
+    def _fill_tiles(self, tiles: int) -> None:
         """Fill the inputs of operations out of place."""
-        layout, offset = trial.layout, self._offset(trial.case)
+        layout = self._layout
         if layout.inputs is None:
             return
-        if self._verifies(trial.case):
-            x = self._view(trial, (0, 0), 0, layout.input_size)
-            patterns.fill(x, trial.data, layout.inputs, self._memory.put)
-            self._memory.spread(0, offset, layout.nbytes, tiles)
+        if self._verifies:
+            x = self._view((0, 0), 0, layout.input_size)
+            patterns.fill(x, self._data, layout.inputs, self._memory.put)
+            self._memory.spread(0, self._offset, layout.nbytes, tiles)
         else:
-            self._memory.clear(0, offset + tiles * layout.nbytes)
+            self._clear(0, tiles)
 
-    def _prepare(self, trial: _Trial, places: Places, turn: int | None) -> list[_Check]:
+    def _prepare(self, places: Places, turn: int | None) -> list[_Check]:
         """Poison an operation's output and, in place, fill its input; return what must come out."""
-        x, out = self._arrays(trial, places)
-        inputs = trial.layout.inputs if places[0] == places[1] else None
-        outputs = trial.layout.outputs
+        x, out = self._arrays(places)
+        inputs = self._layout.inputs if places[0] == places[1] else None
+        outputs = self._layout.outputs
         if outputs is not None and out is not x:
-            patterns.poison(out, trial.data, outputs, self._memory.put)
+            patterns.poison(out, self._data, outputs, self._memory.put)
         if inputs is not None:
-            patterns.fill(x, trial.data, inputs, self._memory.put)
+            patterns.fill(x, self._data, inputs, self._memory.put)
         if outputs is not None:
             return [_Check(out, outputs, turn)]
         # In place, a rank that gets no result keeps its input.
         return [] if inputs is None else [_Check(x, inputs, turn)]
 
-    def _check_once(self, trial: _Trial, *, in_place: bool) -> list[Mismatch]:
+    def _check_once(self, *, in_place: bool) -> list[Mismatch]:
         """Run and verify one more operation, untimed."""
         places = ((0, 0), (0, 0) if in_place else (2, 0))
         if not in_place:
-            self._fill_tiles(trial, 1)
-        checks = self._prepare(trial, places, None)
-        self._operation(trial, places)()
+            self._fill_tiles(1)
+        checks = self._prepare(places, None)
+        self._operation(places)()
         self._memory.settle()
-        return self._compare(trial, checks)
+        return self._compare(checks)
 
-    def _compare(self, trial: _Trial, checks: Sequence[_Check]) -> list[Mismatch]:
+    def _compare(self, checks: Sequence[_Check]) -> list[Mismatch]:
         read = self._memory.read
         return [
             replace(mismatch, repetition=check.repetition)
             for check in checks
-            if (mismatch := patterns.compare(check.array, trial.data, check.expected, read))
+            if (mismatch := patterns.compare(check.array, self._data, check.expected, read))
         ]
 
-    def _arrays(self, trial: _Trial, places: Places) -> tuple[Array, Array]:
+    def _arrays(self, places: Places) -> tuple[Array, Array]:
         """Return input and output, or None; in place, as one array if equal."""
-        layout, (x_at, out_at) = trial.layout, places
+        layout, (x_at, out_at) = self._layout, places
         in_place = x_at == out_at
         x = out = None
         if layout.inputs is not None:
-            first = layout.input_at if in_place else 0
-            x = self._view(trial, x_at, first, layout.input_size)
+            x = self._view(x_at, layout.input_at if in_place else 0, layout.input_size)
         if layout.outputs is not None:
-            first = layout.output_at if in_place else 0
-            out = self._view(trial, out_at, first, layout.output_size)
+            out = self._view(out_at, layout.output_at if in_place else 0, layout.output_size)
         same = layout.input_at == layout.output_at and layout.input_size == layout.output_size
         return (x, x) if in_place and x is not None and out is not None and same else (x, out)
 
-    def _operation(self, trial: _Trial, places: Places) -> Call:
-        case = trial.case
-        member = Member(self._comm.rank, self._comm.size, case.root)
-        how = self._how if case.collective.algorithms else {}
-        arrays, in_place = self._arrays(trial, places), places[0] == places[1]
-        operands = Operands(*arrays, case.op, trial.layout, member, in_place)
+    def _operation(self, places: Places) -> Call:
+        case, comm, memory = self._case, self._comm, self._memory
+        member = Member(comm.rank, comm.size, case.root)
+        arrays, in_place = self._arrays(places), places[0] == places[1]
+        operands = Operands(*arrays, case.op, self._layout, member, in_place)
         # Over NCCL it is plans that use registered memory.
-        planned = self._memory.name == DEVICE and self._config.local_register > 0
-        return bind(self._comm, case.collective, operands, how, self._memory.copy, planned=planned)
+        planned = memory.name == DEVICE and self._config.local_register > 0
+        return bind(comm, case.collective, operands, self._how, memory.copy, planned=planned)
 
-    def _verifies(self, case: PerfCase) -> bool:
-        return self._config.validation > 0 and case.collective.what.moves
-
-    def _tiles(self, layout: Layout) -> int:
-        """Return how many parts of the arrays the repetitions walk over."""
-        if layout.nbytes == 0:
-            return 1
-        extent = self._config.maximum_bytes
-        if self._memory.at_once:
-            extent *= self._config.aggregated_iterations
-        return max(1, min(extent // layout.nbytes, self._operations))
-
-    def _offset(self, case: PerfCase) -> int:
-        return self._config.unalign * case.dtype.itemsize
-
-    def _view(self, trial: _Trial, at: Tile, first: int, count: int) -> Array:
+    def _view(self, at: Tile, first: int, count: int) -> Array:
         """Return `count` elements of a tile, from its element `first` on."""
-        (slot, tile), dtype = at, trial.case.dtype
-        start = self._offset(trial.case) + tile * trial.layout.nbytes + first * dtype.itemsize
+        (slot, tile), dtype = at, self._case.dtype
+        start = self._offset + tile * self._layout.nbytes + first * dtype.itemsize
         view: Array = self._memory.slots[slot][start : start + count * dtype.itemsize].view(dtype)
         return view
 
@@ -566,23 +546,20 @@ class _Sweep:
     def measure(self, sides: Sequence[_Side], tables: Sequence[PerfTable]) -> None:
         """Measure one table, or that of each variant in turns. Collective; blocks."""
         options, world = self._options, sides[0].world
-        runners = [
-            CaseRunner(side.comm, side.memory, options, table.algorithm, timer)
-            for side, table, timer in zip(sides, tables, self._timers, strict=True)
-        ]
+        turns = list(zip(sides, tables, self._timers, strict=True))
         self._write(world, lambda to: to.begin([table.names for table in tables]))
         passes = options.config.run_cycles
         for empty, sizes in tables[0].segments(options, sides[0].least):
             for size in sizes.warmups(empty.dtype.itemsize):
-                for side, runner in zip(sides, runners, strict=True):
+                for side, its, _ in turns:
                     with side.memory.entered():
-                        runner.warm_up(replace(empty, size=size))
+                        self._runner(side, its, replace(empty, size=size)).warm_up()
             for number in range(passes) if passes else itertools.count():
                 for size in sizes.measured(empty.dtype.itemsize):
                     case = replace(empty, size=size)
-                    for turn in self._draw.sample(range(len(sides)), len(sides)):
-                        with sides[turn].memory.entered():
-                            self._measure_line(sides[turn], runners[turn], tables[turn], case)
+                    for side, its, timer in self._draw.sample(turns, len(turns)):
+                        with side.memory.entered():
+                            self._measure_line(side, its, timer, case)
                 if options.variants:
                     done = f"# Pass {number + 1} of {passes} done: {empty}\n"
                     self._write(world, partial(Report.show, text=done))
@@ -612,8 +589,12 @@ class _Sweep:
         on_root(comm, self.closing.close)
         return status
 
+    def _runner(self, side: _Side, table: PerfTable, case: PerfCase, serial: int = 0) -> CaseRunner:
+        options, algorithm = self._options, table.algorithm
+        return CaseRunner(side.comm, side.memory, options, algorithm, case, serial)
+
     def _measure_line(
-        self, side: _Side, runner: CaseRunner, table: PerfTable, case: PerfCase
+        self, side: _Side, table: PerfTable, timer: IsolatedTimer | None, case: PerfCase
     ) -> None:
         """Measure one line of a table, and write it down. Collective; blocks."""
         options = self._options
@@ -623,8 +604,8 @@ class _Sweep:
                 place = "in place" if in_place else "out of place"
                 names = f"{case.collective.name} {case.type_name} {case.op_name}"
                 self._report.progress.show(f"{names} {case.size} B {place}")
-            times = runner.measure(case, in_place=in_place, serial=next(self._serials))
-            halves.append(side.world.gather_object(times))
+            runner = self._runner(side, table, case, next(self._serials))
+            halves.append(side.world.gather_object(runner.measure(timer, in_place=in_place)))
         ranks, variant = side.comm.size, side.variant.name
         line = TableLine(table.names, case, options.config, ranks, options.sync, variant)
 
