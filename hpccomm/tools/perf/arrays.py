@@ -7,13 +7,14 @@ The memory that a sweep needs, has and used.
 A sweep refuses sizes that do not fit by it, and reports the used memory at its end.
 """
 
+import math
 import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from hpccomm.results import facts
 from hpccomm.results.schema import Config, DeviceInfo
 from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.tools.doctor.reading import Reading, fields
+from hpccomm.tools.doctor.sources.limits import groups
 from hpccomm.tools.perf import isolated, patterns
 from hpccomm.tools.perf.facts import ON_HOST, DeviceDescription
 from hpccomm.tools.perf.isolated import Call, RankTimes
@@ -104,20 +107,12 @@ def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
 
 def available() -> int:
     """Return the bytes available on this node, within the limits of its control groups."""
-    free = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        if "MemAvailable" in fields:  # counts what the kernel can reclaim
-            free = [int(fields["MemAvailable"].split()[0]) << 10]
-    return max(0, min([*free, *left_by_groups(Path("/"))]))
-
-
-_GROUP_MEMORY = (
-    ("", "sys/fs/cgroup", "memory.max", "memory.current"),
-    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
-"""Of versions 2 and 1 of control groups: controller, mount, limit, and the used part of it."""
+    if meminfo.exists():  # counts what the kernel can reclaim
+        lines = fields(meminfo.read_text())
+        free = int(lines["MemAvailable"].split()[0]) << 10 if "MemAvailable" in lines else free
+    return max(0, min([free, *left_by_groups(Path("/"))]))
 
 
 def left_by_groups(system: Path) -> list[int]:
@@ -129,25 +124,11 @@ def left_by_groups(system: Path) -> list[int]:
         The file system's root.
     """
     try:
-        # Lines such as 0::/slurm/job_7 and 4:memory:/slurm/job_7.
-        text = (system / "proc/self/cgroup").read_text()
-    except OSError:  # a kernel without control groups
+        around = groups(Reading(system), "memory")
+        limited = [group for group in around if group.limit < math.inf]
+        return [int(group.limit - group.number("used")) for group in limited]
+    except (LookupError, OSError, ValueError):  # a kernel without control groups
         return []
-    groups = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups.update(dict.fromkeys(controllers.split(","), path))
-    left = []
-    for controller, mount, limit, used in _GROUP_MEMORY:
-        if controller not in groups:
-            continue
-        innermost = PurePosixPath(groups[controller].lstrip("/"))
-        # In a container the path may be the host's; only visible groups are read.
-        for group in (innermost, *innermost.parents):
-            home = system / mount / group
-            with suppress(OSError, ValueError):  # not there, or without a limit: "max"
-                left.append(int((home / limit).read_text()) - int((home / used).read_text()))
-    return left
 
 
 def peak() -> int:

@@ -204,18 +204,38 @@ def test_memory_that_is_not_there_is_refused_with_what_fits():
         arrays.require([*needs, arrays.Need(1, "b", 3 * gib, 5 * gib)], gib)
 
 
-def test_memory_is_what_the_tightest_control_group_leaves(tmp_path):
-    groups = {
-        "sys/fs/cgroup/job/step": ("memory.max", "max", "memory.current", "5"),
-        "sys/fs/cgroup/job": ("memory.max", "100", "memory.current", "30"),
-        "sys/fs/cgroup/memory/job": ("memory.limit_in_bytes", "50", "memory.usage_in_bytes", "30"),
-        "proc/self": ("cgroup", "4:cpu,memory:/job\n0::/job/step\n"),
-    }
-    for folder, texts in groups.items():
+@pytest.mark.parametrize(
+    ("groups", "left"),
+    [
+        (
+            {
+                "sys/fs/cgroup": {"cgroup.controllers": "memory"},
+                "sys/fs/cgroup/job/step": {"memory.max": "max", "memory.current": "5"},
+                "sys/fs/cgroup/job": {"memory.max": "100", "memory.current": "30"},
+                "proc/self": {"cgroup": "0::/job/step\n"},
+            },
+            [70],
+        ),
+        (
+            {
+                "sys/fs/cgroup/memory/job": {
+                    "memory.limit_in_bytes": "50",
+                    "memory.usage_in_bytes": "30",
+                },
+                "proc/self": {"cgroup": "4:cpu,memory:/job\n0::/job/step\n"},
+            },
+            [20],
+        ),
+        ({"proc/self": {}}, []),
+    ],
+    ids=["version 2", "version 1", "none"],
+)
+def test_memory_is_what_the_tightest_control_group_leaves(tmp_path, groups, left):
+    for folder, files in groups.items():
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        for name, text in zip(texts[::2], texts[1::2], strict=True):
+        for name, text in files.items():
             (tmp_path / folder / name).write_text(text)
-    assert arrays.left_by_groups(tmp_path) == [70, 20]
+    assert arrays.left_by_groups(tmp_path) == left
 
 
 def test_a_name_that_is_given_twice_counts_once():

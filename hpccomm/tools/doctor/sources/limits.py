@@ -77,8 +77,8 @@ _BOTH = {"stat": "memory.stat", "throttled": "cpu.stat", "tasks": "pids.current"
 """The files of version 2, of version 1, and of both."""
 
 
-def narrowest(reading: Reading, controller: str) -> _Group:
-    """Return the group with the lowest limit: this process's, or one around it.
+def groups(reading: Reading, controller: str) -> list[_Group]:
+    """Return this process's group, and those around it.
 
     Raises
     ------
@@ -97,9 +97,13 @@ def narrowest(reading: Reading, controller: str) -> _Group:
         # A container sees its own group as the top, under the path that it has outside.
         inner = inner if inner.is_dir() else base
         around = [inner, *inner.parents[: len(inner.relative_to(base).parts)]]
-        groups = [_Group(each, names, _limit_of(each / names[controller])) for each in around]
-        return min(groups, key=lambda group: group.limit)
+        return [_Group(each, names, _limit_of(each / names[controller])) for each in around]
     raise LookupError(f"no control group for {controller} is to be seen")
+
+
+def narrowest(reading: Reading, controller: str) -> _Group:
+    """Return the group with the lowest limit; see `groups`."""
+    return min(groups(reading, controller), key=lambda group: group.limit)
 
 
 def _limit_of(file: Path) -> float:
