@@ -30,14 +30,7 @@ from hpccomm import settings
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.backends.nccl.facts import version_text
 from hpccomm.contracts import variables
-from hpccomm.contracts.variables import (
-    ENVIRONMENT,
-    RANKS,
-    KnownVariable,
-    VariableSetting,
-    VariableVerdict,
-    known,
-)
+from hpccomm.contracts.variables import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import JSON, Flag
@@ -109,16 +102,16 @@ def _own(setting: VariableSetting) -> VariableVerdict:
     return VariableVerdict(*setting)
 
 
-def _table() -> dict[str, KnownVariable]:
+def _table() -> dict[str, variables.KnownVariable]:
     """Return the facts about all known variables, hpccomm's among them."""
     own = {
-        each.name: KnownVariable(
+        each.name: variables.KnownVariable(
             *("hpccomm", each.name, "text", each.kind.fits, "", each.meaning, str(each.default)),
             ranks="free" if each.name.removeprefix("HPCCOMM_") in _FREE else "equal",
         )
         for each in settings.VARIABLES
     }
-    return {**known(), **own}
+    return {**variables.known(), **own}
 
 
 def _gathered(own: Verdicts) -> list[Verdicts]:

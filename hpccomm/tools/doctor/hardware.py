@@ -283,26 +283,19 @@ def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Co
     ports = tree.get("infiniband", {}).get("ports", ())
     interfaces = tree.get("network", {}).get("devices", ())
     several = Counter(port["device"] for port in ports)
-    adapters = [
-        (
-            f"{port['device']}:{port['port']}" if several[port["device"]] > 1 else port["device"],
-            port.get("pci"),
-            port.get("rate", 0.0) if port.get("state") == "ACTIVE" else 0.0,
-            f"{port.get('link_layer', 'RDMA')} {port.get('generation', '')} {port.get('state', '')}",
-        )
-        for port in ports
-    ]
+    adapters = []
+    for port in ports:
+        name, state = port["device"], port.get("state", "")
+        name += f":{port['port']}" if several[name] > 1 else ""
+        rate = port.get("rate", 0.0) if state == "ACTIVE" else 0.0
+        words = f"{port.get('link_layer', 'RDMA')} {port.get('generation', '')} {state}"
+        adapters.append((name, port.get("pci"), rate, words))
     rdma = {port.get("pci") for port in ports}
-    adapters += [
-        (
-            each["name"],
-            each.get("pci"),
-            each.get("speed", 0) / 1000 if each.get("state") == "up" else 0.0,
-            f"interface {each.get('state', '')}",
-        )
-        for each in interfaces
-        if each.get("pci") not in rdma
-    ]
+    for each in interfaces:
+        rate = each.get("speed", 0) / 1000 if each.get("state") == "up" else 0.0
+        if each.get("pci") not in rdma:
+            words = f"interface {each.get('state', '')}"
+            adapters.append((each["name"], each.get("pci"), rate, words))
     for name, at, rate, words in adapters:
         device = devices.get(at)
         if device is not None and not device.get("virtual"):

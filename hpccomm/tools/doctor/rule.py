@@ -132,7 +132,7 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
         if rule.over_nodes:
             diagnoses.append(_over_nodes(rule, trees))
             continue
-        alike = grouped((_of_node(rule, tree), node) for node, tree in trees.items())
+        alike = grouped((_applied(rule, {node: tree}), node) for node, tree in trees.items())
         diagnoses += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
     return diagnoses
 
@@ -152,32 +152,23 @@ def against(
     return diagnoses
 
 
-def _of_node(rule: Rule, tree: Tree) -> Diagnosis:
-    values = []
-    for path in rule.reads:
-        value = at(tree, path.rstrip("?"))
-        if value is MISSING and not path.endswith("?"):
-            return Diagnosis(rule, "skipped", reason=missing(tree, path))
-        values.append(None if value is MISSING else value)
-    return _result(rule, values)
-
-
 def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
-    nodes = tuple(trees)
     if len(trees) == 1:
-        return Diagnosis(rule, "skipped", reason="the job has one node", nodes=nodes)
+        return Diagnosis(rule, "skipped", reason="the job has one node", nodes=tuple(trees))
+    return replace(_applied(rule, trees), nodes=tuple(trees))
+
+
+def _applied(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
+    """Apply a rule to one tree or, if it compares nodes, to several."""
     values = []
     for path in rule.reads:
         each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
         lacking = [node for node, value in each.items() if value is MISSING]
-        if lacking and not (path.endswith("?") and len(lacking) < len(trees)):
-            reason = missing(trees[lacking[0]], path)
-            return Diagnosis(rule, "skipped", reason=reason, nodes=nodes)
-        values.append({node: None if node in lacking else value for node, value in each.items()})
-    return replace(_result(rule, values), nodes=nodes)
-
-
-def _result(rule: Rule, values: list[Any]) -> Diagnosis:
+        some = path.endswith("?") and not (rule.over_nodes and len(lacking) == len(trees))
+        if lacking and not some:
+            return Diagnosis(rule, "skipped", reason=missing(trees[lacking[0]], path))
+        each |= dict.fromkeys(lacking)
+        values.append(each if rule.over_nodes else next(iter(each.values())))
     evidence = tuple(rule.fails(*values))
     return Diagnosis(rule, rule.severity if evidence else "ok", evidence)
 

@@ -30,16 +30,8 @@ from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import LANE
 from hpccomm.schedules.cost.network import dump, typical
 from hpccomm.tools import drawing, flags, output
-from hpccomm.tools.doctor.hardware import (
-    LETTERS,
-    Component,
-    NcclGraph,
-    NodeHardware,
-    NumaDomain,
-    rank,
-    read_graphs,
-    read_topology,
-)
+from hpccomm.tools.doctor import hardware, job
+from hpccomm.tools.doctor.hardware import Component, NcclGraph, NodeHardware, NumaDomain
 from hpccomm.tools.drawing import Canvas, Place
 from hpccomm.tools.flags import JSON, FlagGroup
 from hpccomm.units import counted, numbers, ranges
@@ -267,9 +259,9 @@ def table(node: NodeHardware) -> Iterator[str]:
     for cells in rows:
         padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
         yield "  " + "  ".join(padded).rstrip()
-    used = {rank(letters) for row in matrix for letters in row}
+    used = {hardware.rank(letters) for row in matrix for letters in row}
     yield ""
-    for at, (key, meaning) in enumerate(LETTERS.items()):
+    for at, (key, meaning) in enumerate(hardware.LETTERS.items()):
         if at in used:
             yield f"  {key:4} = {meaning}"
 
@@ -536,7 +528,7 @@ def run(args: argparse.Namespace) -> int:
     if not output.speaks():
         return 0
     if args.nccl_topo is not None:
-        nodes = {args.nccl_topo.name: read_topology(args.nccl_topo)}
+        nodes = {args.nccl_topo.name: hardware.read_topology(args.nccl_topo)}
     document, lines, draw = _of_nodes(args, nodes, ranks) if nodes else _of_graphs(args.nccl_graph)
     if args.output is not None:
         with output.watched(f"drawing {args.output.name}"):
@@ -548,17 +540,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _gathered() -> tuple[dict[str, NodeHardware], list[BoundRank]]:
     """Return the nodes of the job by host, and its ranks; of a process that no launcher started, this node."""
-    from hpccomm.tools.doctor import job
-    from hpccomm.tools.doctor.hardware import SOURCES, hardware
-
     place = launched()
     if place is None or place.size == 1:
-        trees = {platform.node(): job.of_node(SOURCES)}
+        trees = {platform.node(): job.of_node(hardware.SOURCES)}
     else:
-        trees = job.gather(SOURCES)
+        trees = job.gather(hardware.SOURCES)
         if why := job.problem(trees):
             output.warn(f"hpccomm topo: on {next(iter(trees))}, MPI does not start: {why}\n")
-    return {host: hardware(host, tree) for host, tree in trees.items()}, bound_ranks(trees)
+    return {host: hardware.hardware(host, tree) for host, tree in trees.items()}, bound_ranks(trees)
 
 
 def _of_nodes(
@@ -589,12 +578,12 @@ def document(nodes: dict[str, NodeHardware], ranks: list[BoundRank]) -> dict[str
         gpu, nic = gpu_of(each, node), nic_of(each, node)
         near = {"gpu": gpu and gpu.name, "nic": nic and nic.name}
         bound.append({**each._asdict(), "domains": homes(each, node), **near})
-    job = [dataclasses.asdict(node) | {"matrix": node.matrix()} for node in nodes.values()]
-    return {"nodes": job, "ranks": bound}
+    hosts = [dataclasses.asdict(node) | {"matrix": node.matrix()} for node in nodes.values()]
+    return {"nodes": hosts, "ranks": bound}
 
 
 def _of_graphs(file: Path) -> Shown:
-    graphs = read_graphs(file)
+    graphs = hardware.read_graphs(file)
     lines = list(graph_lines(graphs)) or ["no graph has a channel"]
     graphs_document = {"graphs": [dataclasses.asdict(graph) for graph in graphs]}
     return graphs_document, lines, lambda: draw_graphs(graphs)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hpccomm.backends.bootstrap import launch
 from hpccomm.communicator import Communicator
@@ -30,9 +30,6 @@ from hpccomm.tools.doctor.sources.limits import Span, look, shares
 from hpccomm.tools.doctor.sources.limits import rested as rested
 from hpccomm.units import counted, ranges
 
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
-
 
 class DeviceDescription(NamedTuple):
     """One rank's device in the header: the fields of `RankInfo`, and more."""
@@ -49,7 +46,7 @@ ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
 
 
 def run_info(
-    comm: "Communicator",
+    comm: Communicator,
     config: Config,
     skipped: tuple[str, ...] = (),
     *,
@@ -115,7 +112,7 @@ def local_run_info(
     return RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
 
 
-def others(comm: "Communicator", rest: Span) -> Others:
+def others(comm: Communicator, rest: Span) -> Others:
     """Return what other processes took since the ranks have `rested`, on rank 0; nothing elsewhere. Collective."""
     comm.barrier()
     looks = comm.gather_object((origin.host(), *rest, look())) or []
@@ -134,7 +131,7 @@ def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
     return result
 
 
-def _versions(comm: "Communicator") -> dict[str, str]:
+def _versions(comm: Communicator) -> dict[str, str]:
     result = origin.versions()
     if comm.mpi_comm is not None:
         from mpi4py import MPI
@@ -148,7 +145,7 @@ def _versions(comm: "Communicator") -> dict[str, str]:
 T = TypeVar("T")
 
 
-def on_root(comm: "Communicator", action: Callable[[], T]) -> T | None:
+def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     """Do what only rank 0 does; if it fails there, raise the error on every rank.
 
     Collective; blocks.

@@ -38,14 +38,7 @@ from hpccomm.results.schema import RunInfo
 from hpccomm.runtime.service import Status
 from hpccomm.tools.output import Progress
 from hpccomm.tools.perf import arrays, facts, patterns
-from hpccomm.tools.perf.arrays import (
-    Array,
-    DeviceMemory,
-    HostMemory,
-    MemoryKind,
-    allocate,
-    settings_in_effect,
-)
+from hpccomm.tools.perf.arrays import Array, DeviceMemory, HostMemory, MemoryKind
 from hpccomm.tools.perf.collectives import Call, Member, Operands, Segments, bind
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import Budget, IsolatedTimer, RankTimes, repetitions
@@ -349,7 +342,9 @@ def run(
                     sweep.allocate(sides)
                     if number == 0:
                         first = sides[0]
-                        config, lacking = settings_in_effect(first.comm, first.memory, options)
+                        config, lacking = arrays.settings_in_effect(
+                            first.comm, first.memory, options
+                        )
                         versions = {k: text for plan in plans for k, text in plan.versions.items()}
                         info = facts.run_info(
                             first.world,
@@ -532,7 +527,7 @@ class _Sweep:
                 continue
             with side.memory.entered():
                 if side.memory is first or registered:
-                    allocate(side.world, side.memory, self._options)
+                    arrays.allocate(side.world, side.memory, self._options)
                 else:
                     side.memory.slots = first.slots
         self._note("User-Allocated", first)

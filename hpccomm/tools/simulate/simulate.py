@@ -61,7 +61,7 @@ from hpccomm.tools import output
 from hpccomm.tools.flags import ALL, Flag, FlagGroup
 from hpccomm.tools.output import Progress
 from hpccomm.tools.perf import arrays, facts, flags
-from hpccomm.tools.perf.collectives import COLLECTIVES, Benchmark, Layout, benchmark
+from hpccomm.tools.perf.collectives import COLLECTIVES, Benchmark, benchmark
 from hpccomm.tools.perf.options import Options
 from hpccomm.tools.perf.report import Report
 from hpccomm.tools.perf.tables import MAXIMUM, MeasuredRow, PerfCase, PerfTable
@@ -147,44 +147,30 @@ class SimulationRequest:
         return self.network.topology()
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedCall:
-    """One call on all ranks.
-
-    Attributes
-    ----------
-    case : PerfCase
-        The line of the table.
-    layout : Layout
-        Of rank 0.
-    signatures : tuple of Signature
-        One for all ranks, or one for each where they differ.
-    """
-
-    case: PerfCase
-    layout: Layout
-    signatures: tuple[Signature, ...]
+Signatures = tuple[Signature, ...]
+"""A call on all ranks: one signature for all of them, or one for each where they differ."""
 
 
-def call(case: PerfCase, ranks: int) -> SimulatedCall:
+def signatures_of(case: PerfCase, ranks: int) -> Signatures:
     """Return the call of a case, as perf makes it."""
     layout, what = case.arrange(0, ranks), case.collective.what
     if not (layout.send_counts or what.peers):
         counts = (layout.count,) * (ranks if what.blockwise else 1)
         received = counts if what.individual else ()
-        one = Signature(what.name, case.dtype, counts, received, op=case.op, root=case.root)
-        return SimulatedCall(case, layout, (one,))
+        return (Signature(what.name, case.dtype, counts, received, op=case.op, root=case.root),)
     count: int | list[list[int]] = layout.count
     if layout.send_counts:  # what a rank sends depends only on the distance
         count = [np.roll(layout.send_counts, rank).tolist() for rank in range(ranks)]
-    return SimulatedCall(case, layout, signatures(what.name, ranks, count, dtype=case.dtype))
+    return signatures(what.name, ranks, count, dtype=case.dtype)
 
 
-def calls(table: PerfTable, request: SimulationRequest) -> Iterator[SimulatedCall]:
-    """Yield the calls of a table's lines."""
-    for empty, sizes in table.segments(request.options, request.network.ranks):
+def calls(table: PerfTable, request: SimulationRequest) -> Iterator[tuple[PerfCase, Signatures]]:
+    """Yield the case and the call of each line of a table."""
+    ranks = request.network.ranks
+    for empty, sizes in table.segments(request.options, ranks):
         for size in sizes.measured(empty.dtype.itemsize):
-            yield call(replace(empty, size=size), request.network.ranks)
+            case = replace(empty, size=size)
+            yield case, signatures_of(case, ranks)
 
 
 def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
@@ -242,8 +228,7 @@ def _check_size(table: PerfTable, request: SimulationRequest) -> None:
             f"--algorithm, or --model {TERMS}"
         )
     if request.model == COST and has_terms(table.collective.name, table.algorithm):
-        for each in calls(table, request):
-            call = each.signatures[0]
+        for _, (call, *_) in calls(table, request):
             rounds = rounds_of(
                 request.network, call.collective, call.nbytes, table.algorithm, request.segment
             )
@@ -364,20 +349,20 @@ def simulated_curves(
     ):
         for table in simulated:
             report.begin([table.names])
-            for call in calls(table, request):
-                name = table.collective.name
-                report.progress.show(f"{table.algorithm} {name} {call.layout.nbytes} B")
-                row, samples, point = timed(request, table, call)
+            for case, of_ranks in calls(table, request):
+                name, nbytes = table.collective.name, case.arrange(0, request.network.ranks).nbytes
+                report.progress.show(f"{table.algorithm} {name} {nbytes} B")
+                row, samples, point = timed(request, table, case, of_ranks)
                 none = np.empty((0, len(info.ranks), 2))
                 report.add([MeasuredRow(row, timing(samples, 0, none), samples, none)], ())
-                title = f"{call.case} on {request.network.name}, {request.network.ranks} ranks"
+                title = f"{case} on {request.network.name}, {request.network.ranks} ranks"
                 curves.setdefault(title, {}).setdefault(table.algorithm, []).append(point)
             report.finish()
     return curves
 
 
 def timed(
-    request: SimulationRequest, table: PerfTable, call: SimulatedCall
+    request: SimulationRequest, table: PerfTable, case: PerfCase, of_ranks: Signatures
 ) -> tuple[Row, NDArray[np.float64], Cost]:
     """Simulate one call.
 
@@ -388,12 +373,11 @@ def timed(
         to each rank's end, or (0, ranks) where the model has one time for all; and the same for the
         comparison.
     """
-    network, signature, layout = request.network, call.signatures[0], call.layout
-    algorithm = table.algorithm
+    network, signature, algorithm = request.network, of_ranks[0], table.algorithm
     tuning = request.tuning(signature.dtype)
     first, samples, bottleneck, busy = math.nan, np.empty((0, network.ranks)), "", 0.0
     if request.model == EVENTS:
-        schedule = _schedule(request, algorithm, call)
+        schedule = _schedule(request, algorithm, of_ranks)
         outcome = simulate(schedule, network, signature.dtype.itemsize, request.starts)
         seconds, first, samples = outcome.seconds, outcome.ends.min(), outcome.ends[np.newaxis]
         bottleneck, busy = outcome.bottleneck, outcome.busy
@@ -403,17 +387,17 @@ def timed(
         seconds = estimate(
             network, signature.collective, signature.nbytes, algorithm, request.segment
         )
-    row = call.case.row(table.names, network.ranks, seconds)
-    return row, samples, Cost(layout.nbytes, seconds, float(first), row.busbw, bottleneck, busy)
+    row = case.row(table.names, network.ranks, seconds)
+    return row, samples, Cost(row.bytes, seconds, float(first), row.busbw, bottleneck, busy)
 
 
-def _schedule(request: SimulationRequest, algorithm: str, call: SimulatedCall) -> Schedule:
-    signatures, ranks = call.signatures, request.network.ranks
-    build = KNOWN[signatures[0].collective][algorithm].build
-    tuning = request.tuning(signatures[0].dtype)
-    if len(signatures) == 1:
-        return build(world(ranks), signatures[0], tuning)
-    own = enumerate(signatures)
+def _schedule(request: SimulationRequest, algorithm: str, of_ranks: Signatures) -> Schedule:
+    ranks = request.network.ranks
+    build = KNOWN[of_ranks[0].collective][algorithm].build
+    tuning = request.tuning(of_ranks[0].dtype)
+    if len(of_ranks) == 1:
+        return build(world(ranks), of_ranks[0], tuning)
+    own = enumerate(of_ranks)
     return merged([build(world(ranks, np.array([rank])), each, tuning) for rank, each in own])
 
 

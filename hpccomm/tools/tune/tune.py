@@ -36,16 +36,7 @@ from hpccomm.tools.perf import arrays, facts
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.options import Sizes
 from hpccomm.tools.tune import measuring
-from hpccomm.tools.tune.measuring import (
-    SLOWER,
-    Bench,
-    Confirmation,
-    SizeTimes,
-    TunedCall,
-    TuneRequest,
-    spelled,
-    verify,
-)
+from hpccomm.tools.tune.measuring import Bench, Confirmation, SizeTimes, TunedCall, TuneRequest
 
 # ``hpccomm tune``: a table of this machine, from the first measurement to the last check.
 #
@@ -143,7 +134,7 @@ def tune(
                 progress.remain(sum(map(len, measured.values())))
                 for call, times in measured.items():
                     bench = benches[call.form == REGISTERED_CASE]
-                    confirmations += verify(bench, tuned, call, times, progress)
+                    confirmations += measuring.verify(bench, tuned, call, times, progress)
             say(confirmed(confirmations))
         on_root(comm, files.close)
     return confirmations
@@ -201,9 +192,13 @@ def line(times: SizeTimes) -> str:
     """Return the line of a size, with the fastest candidates."""
     took = times.seconds
     best, *others = sorted(took, key=lambda pick: took[pick])
-    slower = (f"{spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS])
+    slower = (
+        f"{measuring.spelled(pick)} {took[pick] / took[best]:.2f}" for pick in others[:OTHERS]
+    )
     least = took[best] * 1e6
-    return f"{times.nbytes:>12}  {spelled(best):<26}{least:>10.2f}   {', '.join(slower)}\n"
+    return (
+        f"{times.nbytes:>12}  {measuring.spelled(best):<26}{least:>10.2f}   {', '.join(slower)}\n"
+    )
 
 
 def shown(table: Table) -> str:
@@ -217,12 +212,12 @@ def confirmed(confirmations: Sequence[Confirmation]) -> str:
     slow = [each for each in confirmations if each.slower]
     lines = [
         "",
-        f"# auto by this table, measured anew: within {SLOWER - 1:.0%} of the fastest fixed choice at "
+        f"# auto by this table, measured anew: within {measuring.SLOWER - 1:.0%} of the fastest fixed choice at "
         f"{len(confirmations) - len(slow)} of {len(confirmations)} sizes",
     ]
     lines += [
         f"#   slower: {each.call.collective}{each.call.how and f' ({each.call.how})'}, "
-        f"{each.nbytes} bytes: {spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {spelled(each.best)} "
+        f"{each.nbytes} bytes: {measuring.spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {measuring.spelled(each.best)} "
         f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow
     ]
@@ -257,10 +252,6 @@ def run(args: argparse.Namespace) -> int:
             f"-b/--minbytes {sizes.smallest} is above -e/--maxbytes {sizes.largest}; "
             "give sizes that ascend"
         )
-    # Arguments are checked before MPI is started.
-    from hpccomm.communicator.creation import new_comm
-    from hpccomm.settings import CommOptions
-
     request = TuneRequest(
         collectives=args.collectives,
         sizes=sizes,
