@@ -538,7 +538,6 @@ RUN = Flag(
     "the last run; without runs, the last training)",
 )
 JSON = Flag("--json", bool, "print JSON for scripts instead of text")
-ADD_RUN = Flag("--output FILE.h5", file, "add the run to this file")
 ANY_MACHINE = Flag("--any-machine", bool, "compare runs of machines that differ")
 CASE = "--case COLLECTIVE[:SIZE[:TYPE]]"
 

@@ -16,13 +16,8 @@ from statistics import median
 
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import ADD_RUN, Flag
 
-FLAGS = (
-    Flag("-b --bytes SIZE[,SIZE] 256M", flags.segments, "sizes that are copied"),
-    Flag("-n --iters COUNT 16", flags.integer(1, 100_000), "repetitions of each"),
-    ADD_RUN,
-)
+FLAGS = flags.table(__package__, file="links.toml")["copy"]
 
 
 def run(args: argparse.Namespace) -> int:

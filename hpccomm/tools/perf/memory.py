@@ -14,17 +14,8 @@ import argparse
 from functools import partial
 
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import ADD_RUN, Flag
 
-FLAGS = (
-    Flag(
-        "-b --bytes SIZE",
-        flags.segment,
-        "each of three arrays, over all cores of a rank (default: four times their caches)",
-    ),
-    Flag("-n --iters COUNT 10", flags.integer(1, 100_000), "repetitions of each"),
-    ADD_RUN,
-)
+FLAGS = flags.table(__package__, file="links.toml")["memory"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -192,9 +192,8 @@ def measure(
     """
     rest = facts.rested(comm.barrier)
     nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
-    ends = _Ends(comm, options)
-    began = perf_counter()
-    links = _round_by_round(comm, rounds(nodes), ends, began + options.budget, say)
+    pair_rounds, began = _PairRounds(comm, options, say), perf_counter()
+    links = pair_rounds.run(rounds(nodes), began + options.budget)
     pairs = comm.size * (comm.size - 1) // 2
 
     def measured() -> MeasuredPairs | None:
@@ -210,7 +209,7 @@ def measure(
         repeated = again(comm.broadcast_object(slow), nodes)
         if not repeated:
             break
-        more = _round_by_round(comm, repeated, ends, began + 2 * options.budget, say)
+        more = pair_rounds.run(repeated, began + 2 * options.budget)
         if links is not None and more is not None:
             better = {(link.a, link.b): link for link in more}
             links = [link.better(better.get((link.a, link.b), link)) for link in links]
@@ -218,52 +217,50 @@ def measure(
     return found and replace(found, others=others)
 
 
-def _round_by_round(
-    comm: Communicator,
-    planned: Sequence[Round],
-    ends: "_Ends",
-    deadline: float,
-    say: Callable[[str], None],
-) -> list[PairLink] | None:
-    """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
-    own: list[tuple[Pair, float, float]] = []
-    over = np.zeros(1, np.int32)
-    for number, pairs in enumerate(planned):
-        over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
-        comm.all_reduce(over, op=ReduceOp.MAX)  # no rank begins before all have ended the last
-        if over[0]:
-            break
-        say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
-        own += [
-            (pair, *ends.measure(sum(pair) - comm.rank, comm.rank == pair[0]))
-            for pair in pairs
-            if comm.rank in pair
-        ]
-    of_ranks = comm.gather_object(own)
-    if of_ranks is None:
-        return None
-    halves: dict[Pair, dict[int, tuple[float, float]]] = {}
-    for rank, measured in enumerate(of_ranks):
-        for pair, latency, bandwidth in measured:
-            halves.setdefault(pair, {})[rank] = latency, bandwidth
-    return [
-        PairLink(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
-        for pair, half in sorted(halves.items())
-    ]
+class _PairRounds:
+    """Measures rounds of pairs: the arrays of one rank, and its exchanges with partners.
 
+    Every rank makes one, and calls the same on it.
+    """
 
-class _Ends:
-    """The arrays of one rank, and its exchanges with a partner."""
-
-    def __init__(self, comm: Communicator, options: PairOptions) -> None:
-        self._comm, self._options = comm, options
+    def __init__(
+        self, comm: Communicator, options: PairOptions, say: Callable[[str], None]
+    ) -> None:
+        self._comm, self._options, self._say = comm, options, say
         device = comm.device if options.device else None
         self._small: Any = comm.empty((max(1, options.small),), np.uint8, device=device)
         self._large: Any = comm.empty((max(1, options.large),), np.uint8, device=device)
         self._small[:] = 0
         self._large[:] = 0
 
-    def measure(self, partner: int, first: bool) -> tuple[float, float]:
+    def run(self, planned: Sequence[Round], deadline: float) -> list[PairLink] | None:
+        """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
+        comm, over = self._comm, np.zeros(1, np.int32)
+        own: list[tuple[Pair, float, float]] = []
+        for number, pairs in enumerate(planned):
+            over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
+            comm.all_reduce(over, op=ReduceOp.MAX)  # no rank begins before all have ended the last
+            if over[0]:
+                break
+            self._say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
+            own += [
+                (pair, *self._pair(sum(pair) - comm.rank, comm.rank == pair[0]))
+                for pair in pairs
+                if comm.rank in pair
+            ]
+        of_ranks = comm.gather_object(own)
+        if of_ranks is None:
+            return None
+        halves: dict[Pair, dict[int, tuple[float, float]]] = {}
+        for rank, measured in enumerate(of_ranks):
+            for pair, latency, bandwidth in measured:
+                halves.setdefault(pair, {})[rank] = latency, bandwidth
+        return [
+            PairLink(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
+            for pair, half in sorted(halves.items())
+        ]
+
+    def _pair(self, partner: int, first: bool) -> tuple[float, float]:
         """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
         options = self._options
         round_trip = self._exchanges(partner, first, self._small, options.iterations)
