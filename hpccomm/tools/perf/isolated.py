@@ -63,6 +63,10 @@ class Isolated:
     clock_error: float
 
 
+NOT_ISOLATED = Isolated(np.empty((0, 2)), 0, math.nan)
+"""No isolated repetitions."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankTimes:
     """The measurements of one rank.
@@ -77,7 +81,7 @@ class RankTimes:
         Seconds of one operation in each repetition; empty if not taken.
     wrong : tuple of Mismatch
         Wrong results.
-    isolated : Isolated or None
+    isolated : Isolated
         Isolated repetitions, if requested.
     """
 
@@ -85,7 +89,7 @@ class RankTimes:
     issued: float
     samples: NDArray[np.float64]
     wrong: tuple["Mismatch", ...] = ()
-    isolated: Isolated | None = None
+    isolated: Isolated = NOT_ISOLATED
 
     def of_each(self, number: int) -> "RankTimes":
         """Return the times of one operation in each repetition."""

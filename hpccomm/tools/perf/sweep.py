@@ -41,7 +41,7 @@ from hpccomm.tools.perf import arrays, facts, patterns
 from hpccomm.tools.perf.arrays import Array, DeviceMemory, HostMemory, MemoryKind
 from hpccomm.tools.perf.collectives import Call, Member, Operands, Segments, bind
 from hpccomm.tools.perf.facts import on_root
-from hpccomm.tools.perf.isolated import Budget, IsolatedTimer, RankTimes, repetitions
+from hpccomm.tools.perf.isolated import NOT_ISOLATED, Budget, IsolatedTimer, RankTimes, repetitions
 from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, NCCL, CheckedData, Mismatch
 from hpccomm.tools.perf.report import Report
@@ -167,7 +167,7 @@ class CaseRunner:
             self._data = replace(data, seed=data.seed + (further << 32))
             wrong += self._check_once(in_place=in_place)
         self._data = data
-        alone = None if isolated is None else isolated.measure(calls)
+        alone = NOT_ISOLATED if isolated is None else isolated.measure(calls)
         return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
 
     def _verified(self, *, in_place: bool) -> dict[int, Places]:
@@ -602,7 +602,7 @@ class _Sweep:
             runner = self._runner(side, table, case, next(self._serials))
             halves.append(side.world.gather_object(runner.measure(timer, in_place=in_place)))
         ranks, variant = side.comm.size, side.variant.name
-        line = TableLine(table.names, case, options.config, ranks, options.sync, variant)
+        line = TableLine(table.names, case, options, ranks, variant)
 
         def write(to: Report) -> None:
             rows, wrong = [], list[str]()

@@ -7,7 +7,6 @@ From the measurements of all ranks to a line of the table. For rank 0.
 `sweep` makes lines of what was measured; `report` and `hpccomm simulate` print them.
 """
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op
 from hpccomm.results import timings
-from hpccomm.results.schema import UNCHECKED, Config, Row, Timing
+from hpccomm.results.schema import UNCHECKED, Row, Timing
 from hpccomm.tools.flags import ALL
 from hpccomm.tools.perf.arrays import MemoryKind
 from hpccomm.tools.perf.collectives import Benchmark, Layout, Member, Operands
@@ -411,30 +410,25 @@ class TableLine:
         Collective, backend and algorithm.
     case : PerfCase
         The case.
-    config : Config
+    options : Options
         The flags.
     ranks : int
         Number of ranks; in a split run, of rank 0's group, whose bandwidths nccl-tests prints.
-    sync : str
-        How isolated repetitions are started together.
     variant : str
         Name of the interleaved variant; empty without ``--interleave``.
     """
 
     table: TableNames
     case: PerfCase
-    config: Config
+    options: Options
     ranks: int
-    sync: str = ""
     variant: str = ""
 
     def row(self, times: Sequence[RankTimes], *, in_place: bool) -> MeasuredRow:
         """Return the row of one half, from the times of all ranks."""
-        config, case = self.config, self.case
-        seconds, issued = (
-            over_ranks(np.array(each), config.average)
-            for each in zip(*((rank.seconds, rank.issued) for rank in times), strict=True)
-        )
+        config, case = self.options.config, self.case
+        seconds = over_ranks(np.array([rank.seconds for rank in times]), config.average)
+        issued = over_ranks(np.array([rank.issued for rank in times]), config.average)
         wrong = UNCHECKED
         if config.validation > 0 and case.collective.what.moves:
             wrong = sum(each.wrong for rank in times for each in rank.wrong)
@@ -450,17 +444,15 @@ class TableLine:
             iterations=config.iterations * max(1, config.graph),
         )
         samples = np.stack([each.samples for each in times], axis=1)
-        isolated = [each.isolated for each in times if each.isolated is not None]
-        none = np.empty((0, len(times), 2))
-        stamps = np.stack([each.stamps for each in isolated], axis=1) if isolated else none
+        stamps = np.stack([each.isolated.stamps for each in times], axis=1)
         timing = timings.timing(
             samples,
             config.per_iter_skip,
             stamps,
-            sync=self.sync if isolated else "",
-            late=isolated[0].late if isolated else 0,
+            sync=self.options.sync,
+            late=times[0].isolated.late,
             # Two ranks can be wrong in opposite ways.
-            clock_error=sum(sorted(each.clock_error for each in isolated)[-2:] or [math.nan]),
+            clock_error=sum(sorted(each.isolated.clock_error for each in times)[-2:]),
             variant=self.variant,
         )
         return MeasuredRow(row, timing, samples, stamps)
