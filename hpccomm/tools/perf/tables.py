@@ -8,8 +8,9 @@ From the measurements of all ranks to a line of the table. For rank 0.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,6 +166,10 @@ class PerfTable:
         return lines * max(1, options.config.run_cycles)
 
 
+Check = Callable[[PerfCase, str], "Choice"]
+"""``check(case, algorithm)`` is `check_algorithm` with the communicator and the arrays of a backend."""
+
+
 class TablePlan:
     """The tables of a run, collected backend by backend.
 
@@ -213,28 +218,23 @@ class TablePlan:
                     raise UsageError(why)
                 self._skipped[f"{collective.name} {skipped}"] = None
                 continue
-            for algorithm, fit in self._algorithms(comm, memory, collective):
-                pairs = fit
+            check = partial(check_algorithm, comm, memory)
+            for algorithm in self._algorithms(collective, check):
+                pairs = self._fit(collective, algorithm, check)
                 if graph and collective.algorithms:
-                    pairs = self._recorded(comm, memory, collective, algorithm, fit)
-                if not pairs:
-                    continue
-                table = PerfTable(number, memory.backend, collective, algorithm, pairs)
-                self._tables.setdefault(table.names, table)
+                    pairs = self._recorded(collective, algorithm, check, pairs)
+                if pairs:
+                    table = PerfTable(number, memory.backend, collective, algorithm, pairs)
+                    self._tables.setdefault(table.names, table)
 
     def _recorded(
-        self,
-        comm: "Communicator",
-        memory: MemoryKind,
-        collective: Benchmark,
-        algorithm: str,
-        pairs: tuple[Pair, ...],
+        self, collective: Benchmark, algorithm: str, check: Check, pairs: tuple[Pair, ...]
     ) -> tuple[Pair, ...]:
         """Return the pairs whose calls a graph can hold: the host takes no part in them."""
         fit = []
         for pair in pairs:
             case = PerfCase(collective, *pair, -1, 0)
-            if check_algorithm(comm, memory, replace(case, root=0), algorithm).path != "staged":
+            if check(replace(case, root=0), algorithm).path != "staged":
                 fit.append(pair)
                 continue
             why = f"-G/--cudagraph: {case} goes through the host"
@@ -262,45 +262,43 @@ class TablePlan:
         """The tables and the left-out cases, so far."""
         return [*self._tables, *((each,) for each in self._skipped)]
 
-    def _algorithms(
-        self, comm: "Communicator", memory: MemoryKind, collective: Benchmark
-    ) -> Iterator[tuple[str, tuple[Pair, ...]]]:
-        """Yield the algorithms of a collective, and the pairs that each applies to."""
-        requested, pairs = self._options.algorithms, self._options.pairs(collective)
-
-        def failures(algorithm: str) -> dict[Pair, str]:
-            """Return the pairs that an algorithm does not apply to, and why.
-
-            Whether it applies does not depend on size or root: empty arrays and root 0 suffice.
-            """
-            fails: dict[Pair, str] = {}
-            for pair in () if algorithm == AUTO else pairs:
-                try:
-                    check_algorithm(comm, memory, PerfCase(collective, *pair, 0, 0), algorithm)
-                except UsageError as error:
-                    fails[pair] = str(error)
-            return fails
-
+    def _algorithms(self, collective: Benchmark, check: Check) -> Iterator[str]:
+        """Yield the algorithms of a collective; some may not apply."""
+        requested = self._options.algorithms
         if requested is None or not collective.algorithms:
             # A table has one algorithm, so the variable holds for a table only if it does for every line.
             variable = str(settings.read("HPCCOMM_ALGORITHM"))
-            yield variable if collective.algorithms and not failures(variable) else AUTO, pairs
-            return
-        every = ALL in requested
-        for algorithm in policy.names() if every else requested:
-            if every and algorithm == AUTO:
-                continue  # it takes one of the others
-            fails = failures(algorithm)
-            fit = tuple(pair for pair in pairs if pair not in fails)
-            if fit:
-                yield algorithm, fit
-            elif every:
-                continue  # algorithms that never apply are not part of ``all``
-            for pair, why in fails.items():
-                case = PerfCase(collective, *pair, -1, 0)
-                self._refused.setdefault(algorithm, f"{case}: {why}")
-                part = case if fit else collective.name
-                self._skipped[f"{algorithm} on {part}"] = None
+            applies = collective.algorithms and not self._failures(collective, variable, check)
+            yield variable if applies else AUTO
+        elif ALL in requested:
+            yield from (name for name in policy.names() if name != AUTO)  # which takes one of them
+        else:
+            yield from requested
+
+    def _failures(self, collective: Benchmark, algorithm: str, check: Check) -> dict[Pair, str]:
+        """Return the pairs that an algorithm does not apply to, and why.
+
+        Whether it applies does not depend on size or root: empty arrays and root 0 suffice.
+        """
+        fails: dict[Pair, str] = {}
+        for pair in () if algorithm == AUTO else self._options.pairs(collective):
+            try:
+                check(PerfCase(collective, *pair, 0, 0), algorithm)
+            except UsageError as error:
+                fails[pair] = str(error)
+        return fails
+
+    def _fit(self, collective: Benchmark, algorithm: str, check: Check) -> tuple[Pair, ...]:
+        """Return the pairs that an algorithm applies to."""
+        fails = self._failures(collective, algorithm, check)
+        fit = tuple(pair for pair in self._options.pairs(collective) if pair not in fails)
+        if not fit and ALL in (self._options.algorithms or ()):
+            return fit  # algorithms that never apply are not part of ``all``
+        for pair, why in fails.items():
+            case = PerfCase(collective, *pair, -1, 0)
+            self._refused.setdefault(algorithm, f"{case}: {why}")
+            self._skipped[f"{algorithm} on {case if fit else collective.name}"] = None
+        return fit
 
     def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
         """Return the tables, and the skipped cases that do not exist.
