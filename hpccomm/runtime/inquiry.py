@@ -407,7 +407,8 @@ class Inquiry:
         past = entry is not None and entry[LABEL].name == SHRINK
         if entry is None or past or entry[NUMBER] > accusation["collective"]:
             failure.late = late = isinstance(error, CollectiveTimeout)
-            if not late:  # else this rank is late, and the error of its next call says so
+            # A rank that is late says so in its call; what failed before has been raised, or will be.
+            if not late and failure.gate.error is None:
                 failure.unraised = error
             failure.fail(error, tell=not late)
             if entry is not None and not past and not late and entry[MODE] is BLOCKING:
