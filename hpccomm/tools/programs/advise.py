@@ -22,17 +22,16 @@ Examples
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from hpccomm.errors import UsageError
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import JSON, Flag, refuse
+from hpccomm.tools.programs.advice import LEAST, Advice, Analysis, advise, bound
+from hpccomm.tools.programs.elsewhere import gradients, what_if
+from hpccomm.tools.programs.steps import PARTS
 from hpccomm.units import counted, rounded_size, seconds, size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpccomm.tools.programs.advice import Advice, Analysis
 
 FLAGS = (
     Flag("FILE", flags.file, "a results file with a recording", "file", values="?"),
@@ -51,9 +50,6 @@ _OF_MODEL = ("gradients", "compute", "ranks")
 
 def run(args: argparse.Namespace) -> int:
     """Print the advice; return the exit status."""
-    from hpccomm.tools.programs.advice import Analysis, advise
-    from hpccomm.tools.programs.elsewhere import what_if
-
     if args.what_if and args.json:
         raise UsageError("--what-if prints text; leave --json out")
     if args.file is None:
@@ -72,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _without_recording(args: argparse.Namespace) -> int:
-    from hpccomm.tools.programs.elsewhere import gradients, what_if
-
     if not args.what_if or any(getattr(args, name) is None for name in _OF_MODEL):
         raise UsageError(
             "give a results file with a recording, or --what-if with --gradients, --compute and --ranks"
@@ -86,7 +80,7 @@ def _without_recording(args: argparse.Namespace) -> int:
     return 0
 
 
-def _head(analysis: "Analysis") -> str:
+def _head(analysis: Analysis) -> str:
     one, facts = analysis.recording, analysis.recording.facts
     return (
         f"# {one.name} of {one.path.name}: {' '.join(facts.arguments)}; {counted(one.ranks, 'rank')} on "
@@ -94,10 +88,7 @@ def _head(analysis: "Analysis") -> str:
     )
 
 
-def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
-    from hpccomm.tools.programs.advice import LEAST, bound
-    from hpccomm.tools.programs.steps import PARTS
-
+def _lines(analysis: Analysis, advice: Sequence[Advice]) -> list[str]:
     lines = [f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}"]
     total = analysis.shares.mean.sum()
     for name, mean, ranks in zip(
@@ -126,10 +117,7 @@ def _lines(analysis: "Analysis", advice: "Sequence[Advice]") -> list[str]:
     return lines
 
 
-def _document(analysis: "Analysis", advice: "Sequence[Advice]") -> dict[str, Any]:
-    from hpccomm.tools.programs.advice import bound
-    from hpccomm.tools.programs.steps import PARTS
-
+def _document(analysis: Analysis, advice: Sequence[Advice]) -> dict[str, Any]:
     return {
         "file": str(analysis.recording.path),
         "recording": analysis.recording.name,

@@ -8,7 +8,7 @@ from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
 from hpccomm.results.recording import ASYNC, RecordedGroup, Recording, collectives
 from hpccomm.tools.programs.program import BESIDE, BLOCK, START, WAIT
-from hpccomm.tools.programs.replaying import score
+from hpccomm.tools.programs.replay import score
 from hpccomm.tools.programs.steps import steps
 
 OTHER = replace(all_reduce(4096), group=1)
