@@ -206,8 +206,6 @@ class Library:
             settings = config._obj
             if settings.magic != 0xCAFEBEEF or settings.size > 4096:
                 return calls.INVALID_ARGUMENT
-            if settings.minCTAs > settings.maxCTAs:  # what is not set is INT_MIN
-                return calls.INVALID_ARGUMENT
             own = [
                 name
                 for name, _ in settings._fields_
