@@ -22,13 +22,9 @@ class LikeJax:
 
     @property
     def __cuda_array_interface__(self):
-        told = self.values.__cuda_array_interface__
-        return {
-            "shape": told["shape"],
-            "typestr": told["typestr"],
-            "data": (told["data"][0], True),
-            "version": 2,
-        }
+        told = {**self.values.__cuda_array_interface__, "version": 2}
+        del told["stream"]
+        return {**told, "data": (told["data"][0], True)}
 
     def __dlpack_device__(self):
         kind, number = self.values.__dlpack_device__()

@@ -1,6 +1,5 @@
 """The facts of the ranks before NCCL is called: which ranks cannot take part, and what to do."""
 
-import logging
 import os
 import threading
 import time
@@ -114,25 +113,6 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
 
 def test_names_of_versions():
     assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
-
-
-def test_trap_variables_that_nccl_reads_otherwise_are_warned_of(caplog, monkeypatch):
-    wrong = {
-        "NCCL_TIMEOUT": "5",
-        "NCCL_MIN_NRINGS": "4",
-        "NCCL_DEBUG": "DEBUG",
-        "NCCL_BUFFSIZE": "8M",
-    }
-    for name, text in (wrong | {"NCCL_ALGO": "Ring", "NCCL_MAX_CTAS": "4"}).items():
-        monkeypatch.setenv(name, text)
-    with caplog.at_level(logging.WARNING, "hpccomm"):
-        assert set(variables.warn(23203, ())) >= set(wrong)
-        assert "NCCL_MAX_CTAS" not in caplog.text
-        assert "NCCL_MAX_CTAS" in variables.warn(23203, ("maxCTAs",))
-    assert len(caplog.messages) == len(set(caplog.messages)) + len(wrong)
-    assert any("NCCL_BUFFSIZE=8M: NCCL reads 8" in line for line in caplog.messages)
-    assert any("NCCL_MIN_CTAS" in line for line in caplog.messages)
-    assert any("HPCCOMM_TIMEOUT" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize(

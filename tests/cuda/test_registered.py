@@ -9,9 +9,10 @@ transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllga
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import on_devices, ranked
+from nccl_ranks import ranked
 from until import until
 
+from front.device_graphs import capture
 from hpccomm.errors import RankMismatch
 
 pytestmark = pytest.mark.standin
@@ -77,42 +78,40 @@ def test_ranks_may_pass_what_they_like(comm, mixture):
         comm.all_reduce(x)
 
 
-def test_what_all_ranks_have_alike_is_registered_once():
+@ranked(3, timeout=30.0)
+def test_what_all_ranks_have_alike_is_registered_once(comm):
     from standin.nccl import calls
 
-    def main(comm):
-        whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
-        x = comm.empty(COUNT, np.float32, device=comm.device)
-        plans = [
-            comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
-            comm.plan("reduce_scatter", whole, out=x),
-            comm.plan("all_reduce", x, async_op=True),
-            comm.plan("broadcast", x[10:20]),
-            comm.plan("reduce", x, comm.size - 1),
-        ]
-        assert all(plan.choice.registered for plan in plans), plans
-        backend = comm._core.lanes.device.backend
-        made = backend._communicators.made
-        assert len(calls.find(made["registered"].comm).registered) == 2
-        for _ in range(2):
-            whole[comm.rank].fill(comm.rank)
-            plans[0]()
-            assert (whole.get() == np.arange(comm.size)[:, None]).all()
-            plans[1]()
-            assert (x.get() == comm.size * comm.rank).all()
-            plans[2]().wait()
-            assert (x.get() == comm.size * sum(range(comm.size))).all()
-            plans[3]()
-        # The memory of one rank is gone, and made anew: what the others have is no match for it.
-        del plans, whole
-        y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
-        plan = comm.plan("all_reduce", y)
-        assert not plan.choice.registered
-        y.fill(1)
-        plan()
-        assert (y.get() == comm.size).all()
-
-    on_devices(3, main, timeout=30.0)
+    whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
+    x = comm.empty(COUNT, np.float32, device=comm.device)
+    plans = [
+        comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
+        comm.plan("reduce_scatter", whole, out=x),
+        comm.plan("all_reduce", x, async_op=True),
+        comm.plan("broadcast", x[10:20]),
+        comm.plan("reduce", x, comm.size - 1),
+    ]
+    assert all(plan.choice.registered for plan in plans), plans
+    backend = comm._core.lanes.device.backend
+    made = backend._communicators.made
+    assert len(calls.find(made["registered"].comm).registered) == 2
+    for _ in range(2):
+        whole[comm.rank].fill(comm.rank)
+        plans[0]()
+        assert (whole.get() == np.arange(comm.size)[:, None]).all()
+        plans[1]()
+        assert (x.get() == comm.size * comm.rank).all()
+        plans[2]().wait()
+        assert (x.get() == comm.size * sum(range(comm.size))).all()
+        plans[3]()
+    # The memory of one rank is gone, and made anew: what the others have is no match for it.
+    del plans, whole
+    y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
+    plan = comm.plan("all_reduce", y)
+    assert not plan.choice.registered
+    y.fill(1)
+    plan()
+    assert (y.get() == comm.size).all()
 
 
 # Calls that are captured.
@@ -182,11 +181,10 @@ def test_ranks_may_capture_what_they_like(comm, calls, mixture):
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
-        stream.begin_capture()
-        calls(comm, x)
-        graph = stream.end_capture()
+        with capture(stream) as graph:
+            calls(comm, x)
         x.fill(1)
-        graph.launch(stream)
+        graph[0].launch(stream)
         until(lambda: stream.done or control.violations)
         assert not control.violations
         assert (x.get() == (comm.size if calls is call else 1)).all()
