@@ -1,8 +1,8 @@
 """Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV.
 
 - `schema` and `recording` describe the columns; `facts` are about a run.
-- `writer` and `recording_file` write, and `reader` reads: by `files`, `lines` (bytes with checksums), `layout` (in HDF5) and
-  `store` (files and sections that are being written).
+- `writer` and `recording_file` write, and `reader` reads: by `files`, `lines` (bytes with checksums), `blocks` (of recorded
+  calls), `layout` (in HDF5) and `store` (files and sections that are being written).
 - `archive` finds runs in many files. `comparison` compares two sets of them.
 - `table`, `exports`, `pairs` and `recording_text` print. `timings` has the statistics.
 - `expectations` compares rows with what links allow, and with expected rates.

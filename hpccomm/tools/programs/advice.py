@@ -161,7 +161,9 @@ class Analysis:
     def named(self, events: NDArray[np.bool_]) -> str:
         """Return some events in words: how many calls a step, their operation, size and place."""
         chosen = self.model.events[events]
-        number = max(1, round(len(chosen) / self.model.steps))
+        # At the bounds of pieces, some ranks' calls of an event are missing.
+        there = self.model.members()[events] / np.maximum(chosen["ranks"], 1)
+        number = max(1, round(there.sum() / self.model.steps))
         signatures = [self.model.signatures[each] for each in np.unique(chosen["signature"])]
         operations = few(dict.fromkeys(each.operation for each in signatures), 2)
         bounds = {int(chosen["nbytes"].min()), int(chosen["nbytes"].max())}
@@ -229,7 +231,8 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     usual[idle[rank] & first] = 1
     total = np.bincount(rank, usual, len(work))
     more = usual * ((goal - modelled) / total)[rank]
-    if len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part of a step by itself
+    whole = analysis.model.steps >= 1  # in pieces, ranks have other calls
+    if whole and len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part by itself
         parts = _usual(analysis.model).reshape(len(work), -1)
         even_parts = parts[~late].mean(axis=0) if node else parts.mean(axis=0)
         more = np.where(np.reshape(late, (-1, 1)) | (not node), even_parts - parts, 0).ravel()
@@ -326,10 +329,10 @@ def merge(analysis: Analysis) -> Iterator[Change]:
 def _usual(program: ProgramModel) -> Seconds:
     """Return the computation in front of each act: its median over the steps, on ranks whose steps are alike."""
     compute = program.acts["compute"].copy()
-    for start, stop in itertools.pairwise(program.starts.tolist()):
-        kinds = program.acts["kind"][start:stop]
-        number = np.count_nonzero(kinds == END)
+    number = int(program.steps)  # none in pieces of one
+    for start, stop in itertools.pairwise(program.starts.tolist() if number else ()):
         each, rest = divmod(stop - start, number)
+        kinds = program.acts["kind"][start:stop]
         if not rest and np.array_equal(kinds, np.tile(kinds[:each], number)):
             steps = compute[start:stop].reshape(number, each)
             steps[:] = np.median(steps, axis=0)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
@@ -69,6 +70,34 @@ def test_the_cause_comes_first_with_its_gain(
     assert first.cause == cause
     assert analysis.step - first.seconds == pytest.approx(analysis.step - step(after), rel=0.1)
     assert analysis.error < 0.01
+
+
+def test_pieces_of_a_recording_without_steps_have_the_advice_of_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chance = np.random.default_rng(1)
+    signatures = [all_reduce(8 * size, site="step(), train.py line 3") for size in range(1, 50)]
+    calls: list[list[MadeCall]] = [[], []]
+    now = 0
+    for number in range(1, 4001):
+        longer = 1 if number % 10 else 100
+        arrivals = [now + int(longer * chance.integers(*of)) for of in ((2000, 3000), (5000, 6000))]
+        now = max(arrivals) + 20 * MICRO
+        one = signatures[chance.integers(len(signatures))]
+        for mine, arrival in zip(calls, arrivals, strict=True):
+            mine.append(MadeCall(one, number, arrival, now))
+    recording = made(calls)
+    whole = advise(Analysis(recording))
+    assert [each.cause for each in whole] == ["merge", "balance"]
+    monkeypatch.setattr("hpccomm.tools.programs.program.WHOLE", 3000)
+    analysis = Analysis(recording)
+    assert len(analysis.model.acts) < 4000
+    pieces = advise(analysis)
+    assert [each.cause for each in pieces] == [each.cause for each in whole]
+    for one_of, other in zip(pieces, whole, strict=True):
+        assert one_of.seconds == pytest.approx(other.seconds, rel=0.1)
+    merged = int(pieces[0].what.split()[1])  # of all calls, not those of the pieces
+    assert merged == pytest.approx(int(whole[0].what.split()[1]), rel=0.1)
 
 
 def test_large_sums_between_nodes_are_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
