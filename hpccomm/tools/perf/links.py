@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import cycle, islice, product, repeat
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -107,6 +107,7 @@ def run(
     place, rows, samples = launched(), list[Row](), list[NDArray[np.float64]]()
     backend = "loopback" if place is None or place.size == 1 else "mpi"  # one process needs no MPI
     with hpccomm.new_comm(backend, name="perf-links") as comm, ExitStack() as opened:
+        opened.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))  # rates bind the process
         rates, machine = plan(comm)
         sizes = [rate.nbytes for rate in rates]
         config = Config(min(sizes), max(sizes), 0, 0, iterations, 1)
@@ -244,23 +245,33 @@ def _repeat_kernel(
     kernel, expected = KERNELS[what]
 
     def work(number: int, arrays: NDArray[np.float64]) -> None:
-        os.sched_setaffinity(0, {cores[number]})
-        for turn in range(times + 1):
-            gate.wait()
-            begun[number, turn] = perf_counter()
-            for _ in range(passes):
-                kernel(*arrays)
-            ended[number, turn] = perf_counter()
-            gate.wait()
+        try:
+            os.sched_setaffinity(0, {cores[number]})
+            for turn in range(times + 1):
+                gate.wait()
+                begun[number, turn] = perf_counter()
+                for _ in range(passes):
+                    kernel(*arrays)
+                ended[number, turn] = perf_counter()
+                gate.wait()
+        except BaseException:
+            gate.abort()  # else all wait for this core
+            raise
 
     with ThreadPoolExecutor(len(cores)) as pool, no_garbage_collection():
         parts = list(pool.map(_arrays, owners, repeat(nbytes)))
-        for number, arrays in enumerate(parts):
-            pool.submit(work, number, arrays)
+        works = [pool.submit(work, number, arrays) for number, arrays in enumerate(parts)]
         for turn in range(times + 1):
             comm.barrier()
-            gate.wait()
-            gate.wait()
+            try:
+                gate.wait()
+                gate.wait()
+            except BrokenBarrierError as error:
+                raised = (each.exception() for each in works)
+                causes = (
+                    each for each in raised if not isinstance(each, BrokenBarrierError | None)
+                )
+                raise next(causes, error) from None
             if turn == 0:  # which warms up, and shows how long one pass takes
                 took = ended[:, 0].max() - begun[:, 0].min()
                 passes = math.ceil(_LONG / max(comm.all_gather_object(float(took))))

@@ -248,3 +248,13 @@ def test_the_table_of_collectives_is_the_whole_of_perf():
         "all_reduce reduce_scatter all_gather broadcast reduce all_to_all all_to_all_v gather scatter "
         "send_recv hypercube neighbor_all_to_all barrier"
     )
+
+
+def test_contradictions_are_about_flags_and_their_values():
+    for row in flags.CONTRADICTIONS:
+        fields = [
+            name for names in (*row["given"], *row.get("lacks", ())) for name in names.split("|")
+        ]
+        assert set(fields) <= set(flags.DEFAULTS)
+        values = dict.fromkeys(flags.DEFAULTS, 1)
+        assert "{" not in row["says"].format_map(values)

@@ -145,6 +145,29 @@ def test_what_was_not_done_is_wrong(monkeypatch, what):
         assert int(wrong) == (int(size) // 16 if name == what else 0), name
 
 
+def test_what_a_core_raises_is_raised_at_once(monkeypatch):
+    def refused(*_):
+        raise ValueError("a broken kernel")
+
+    monkeypatch.setitem(links.KERNELS, "memory_copy", (refused, None))
+    monkeypatch.setattr(links, "_DEADLINE", 1e9)
+    with pytest.raises(ValueError, match="a broken kernel"):
+        called(*SMALL)
+
+
+@two_cores
+def test_the_process_may_use_the_same_cores_afterwards():
+    before = os.sched_getaffinity(0)
+
+    def repeat(times):
+        os.sched_setaffinity(0, {min(before)})
+        return np.ones(times), 0
+
+    rate = links.Rate("memory_copy", "1 core", 8, repeat)
+    links.run(lambda comm: ([rate], {}), min, 2, None, lambda text: None)
+    assert os.sched_getaffinity(0) == before
+
+
 class Beside:
     """A communicator with another rank on the node, which always begins 1 earlier and ends 2 later."""
 
