@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,23 +141,26 @@ class Analysis:
         ranks = [rank for rank in self.recording.groups[signature.group].ranks if rank >= 0]
         return len(ranks), len({self.recording.facts.hosts[rank] for rank in ranks})
 
-    def moves_far(self, signature: CallSignature, nbytes: int) -> bool:
-        """Return whether a call takes time for its bytes, and another processor than the ranks' moves them."""
-        cost = self.cost(signature)
-        far = signature.mode == DEVICE or self.nodes(signature)[1] > 1
-        return far and cost is not None and nbytes > cost.half_performance_bytes
+    def cost(self, signature: CallSignature) -> FixedCost:
+        """Return what an operation costs; NaN if that is not known."""
+        return self.shares.costs.get((signature.operation, signature.group), _UNKNOWN)
 
-    def cost(self, signature: CallSignature) -> FixedCost | None:
-        """Return what an operation costs, if it was recorded."""
-        return self.shares.costs.get((signature.operation, signature.group))
+    def each(self, of: Callable[[CallSignature], Any]) -> NDArray[Any]:
+        """Return a value of the signature of each event of the model."""
+        values = np.array([of(one) for one in self.model.signatures])
+        chosen: NDArray[Any] = values[self.model.events["signature"]]
+        return chosen
 
-    def events(self, fits: Callable[[CallSignature, int], bool]) -> NDArray[np.bool_]:
-        """Return whether the signature and the bytes of each event of the model fit."""
-        events = self.model.events
-        pairs, which = np.unique(events[["signature", "nbytes"]], return_inverse=True)
-        signatures = self.model.signatures
-        fitting = [fits(signatures[number], nbytes) for number, nbytes in pairs.tolist()]
-        return np.array(fitting, bool)[which]
+    @cached_property
+    def half(self) -> Seconds:
+        """The bytes of each event of the model at which half of its time is fixed. Smaller ones are small."""
+        return self.each(lambda one: self.cost(one).half_performance_bytes)
+
+    @cached_property
+    def far(self) -> NDArray[np.bool_]:
+        """Whether each event of the model takes time for its bytes, and another processor than the ranks' moves them."""
+        far = self.each(lambda one: one.mode == DEVICE or self.nodes(one)[1] > 1)
+        return far & (self.model.events["nbytes"] > self.half)
 
     def named(self, events: NDArray[np.bool_]) -> str:
         """Return some events in words: how many calls a step, their operation, size and place."""
@@ -177,6 +181,8 @@ class Analysis:
         events["seconds"] = seconds
         return replace(self.model, events=events)
 
+
+_UNKNOWN = FixedCost(math.nan, math.nan)
 
 Change = tuple[ProgramModel, str, str, str]
 """A changed program; what was changed, why, and what to try."""
@@ -273,13 +279,9 @@ def merge(analysis: Analysis) -> Iterator[Change]:
         values = tuple(str(each.values.get(name)) for name in ("dtype", "op", "root"))
         return kinds.setdefault((each.operation, each.group, *values), len(kinds))
 
-    def small(each: CallSignature, nbytes: int) -> bool:
-        cost = analysis.cost(each)
-        moves = each.operation in DESCRIPTIONS and nbytes > 0
-        return moves and cost is not None and nbytes <= cost.half_performance_bytes
-
-    alike = np.array([kind(each) for each in program.signatures])[events["signature"]]
-    fits = analysis.events(small)
+    alike, nbytes = analysis.each(kind), events["nbytes"]
+    moves = analysis.each(lambda each: each.operation in DESCRIPTIONS)
+    fits = moves & (nbytes > 0) & (nbytes <= analysis.half)
     event = acts["event"]
     single = (event >= 0) & (acts["kind"] == BLOCK) & fits[event]
     follows = single & (_usual(program) < BETWEEN)
@@ -294,11 +296,9 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     heads = np.maximum.accumulate(np.where(dropped, 0, np.arange(len(acts))))
     head = np.zeros(len(events), np.int64)
     head[event[dropped]] = event[heads[dropped]]
-    costs = map(analysis.cost, program.signatures)
-    beta = np.array([cost.beta if cost else 0 for cost in costs])
-    grown = np.flatnonzero(gone)
-    seconds[grown] = 0
-    np.add.at(seconds, head[grown], (beta[events["signature"]] * events["nbytes"])[grown])
+    moved = analysis.each(lambda each: analysis.cost(each).beta) * nbytes
+    seconds[gone] = 0
+    np.add.at(seconds, head[gone], moved[gone])
     # The least time between two calls is what making a call takes.
     for start, stop in itertools.pairwise(program.starts.tolist()):
         own = start + np.flatnonzero(dropped[start:stop])
@@ -307,12 +307,11 @@ def merge(analysis: Analysis) -> Iterator[Change]:
             acts["compute"][own] -= np.minimum(computed, np.median(computed))
     acts["own"][dropped] = acts["tail"][dropped] = 0
     whole = gone.copy()
-    whole[head[grown]] = True
+    whole[head[gone]] = True
     changed = replace(analysis.priced(seconds), acts=acts)
     fixed = analysis.shares.mean[FIXED] * 1e-9
-    one = program.signatures[events["signature"][grown[0]]]
+    one = program.signatures[events["signature"][np.argmax(gone)]]
     cost = analysis.cost(one)
-    assert cost is not None
     left = max(1, round((whole.sum() - gone.sum()) / program.steps))
     blocked = float((analysis.predicted.end - analysis.predicted.begin)[dropped].sum())
     blocked /= program.ranks * program.steps * max(analysis.predicted.seconds, 1e-9)
@@ -342,7 +341,7 @@ def _usual(program: ProgramModel) -> Seconds:
 def overlap(analysis: Analysis) -> Iterator[Change]:
     """Let large calls that block go on beside the computation in front of them or behind them, between nodes."""
     program = analysis.model
-    fits = analysis.events(lambda each, nbytes: each.blocks and analysis.moves_far(each, nbytes))
+    fits = analysis.far & analysis.each(lambda each: each.blocks)
     acts, seconds = program.acts, program.events["seconds"]
     own = np.flatnonzero((acts["event"] >= 0) & (acts["kind"] == BLOCK))
     own = own[fits[acts["event"][own]]]
@@ -379,18 +378,16 @@ def overlap(analysis: Analysis) -> Iterator[Change]:
 def compress(analysis: Analysis) -> Iterator[Change]:
     """Send floats with half the bytes."""
 
-    def large(each: CallSignature, nbytes: int) -> bool:
+    def floats(each: CallSignature) -> bool:
         sums = each.operation == "all_reduce" and each.values.get("op") in ("sum", "avg")
-        return sums and each.values.get("dtype") == "float32" and analysis.moves_far(each, nbytes)
+        return sums and each.values.get("dtype") == "float32"
 
-    fits = analysis.events(large)
+    fits = analysis.far & analysis.each(floats)
     if not fits.any():
         return
-    events = analysis.model.events
-    rate = converting()
-    costs = map(analysis.cost, analysis.model.signatures)
-    alpha = np.array([cost.alpha if cost else 0 for cost in costs])
-    fixed = np.minimum(alpha[events["signature"]], events["seconds"])
+    events, rate = analysis.model.events, converting()
+    alpha = analysis.each(lambda each: analysis.cost(each).alpha)
+    fixed = np.minimum(alpha, events["seconds"])
     shorter = fixed + (events["seconds"] - fixed) / 2 + rate * events["nbytes"]
     seconds = np.where(fits, shorter, events["seconds"])
     taken = float(events["seconds"][fits].sum()) / analysis.model.steps
