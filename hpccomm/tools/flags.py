@@ -524,7 +524,10 @@ def table(
         return str if Flag(row["usage"], str, "").metavar else bool
 
     def flag(row: Mapping[str, Any]) -> Flag:
-        meaning, more = row["meaning"].format_map(words), row.keys() & {"field", "values"}
+        meaning, more = (
+            row["meaning"].format_map(words),
+            row.keys() & {"field", "values", "required"},
+        )
         return Flag(row["usage"], reader(row), meaning, **{name: row[name] for name in more})
 
     text = resources.files(package).joinpath(file).read_text("utf-8")

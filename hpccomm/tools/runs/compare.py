@@ -22,10 +22,10 @@ import argparse
 
 from hpccomm.errors import UsageError
 from hpccomm.results.comparison import matching, require_scipy, verdict
-from hpccomm.results.comparison.matching import ACROSS, AUTO, MEASURES, METRICS, metric_of
+from hpccomm.results.comparison.matching import ACROSS, METRICS, metric_of
 from hpccomm.results.comparison.verdict import Rules, compare
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import ANY_MACHINE, Flag
+from hpccomm.tools.flags import ANY_MACHINE
 
 
 def across(text: str) -> tuple[str, tuple[str, str]]:
@@ -37,51 +37,14 @@ def across(text: str) -> tuple[str, tuple[str, str]]:
     return flags.one_of(ACROSS, "thing to compare across")(name), (base, new)
 
 
-_OF_SIDES = (
-    ("runs RUN[,RUN...]", flags.listed, "only these runs of the {} side, by name or number"),
-    ("series NAME", str, "only launches of this series, on the {} side"),
-    ("variant NAME", str, "only what was measured of this variant, on the {} side"),
+_OWN = flags.table(
+    __package__,
+    {"across": across, "metric": flags.one_of((*METRICS,), "metric")},
+    {"across": ", ".join(ACROSS)},
+    "compare.toml",
 )
 
-FLAGS = (
-    Flag("BASE", flags.file, "a results file, or a folder of them", "base"),
-    Flag("NEW", flags.file, "the runs to compare with it", "new"),
-    Flag("--minimum PERCENT 2%", flags.percentage, "the least change that counts"),
-    Flag(
-        "--level PERCENT 1%",
-        flags.percentage,
-        "how often equal sides may be found to differ, in all cases together",
-    ),
-    flags.choice(
-        "--measure",
-        MEASURES,
-        "measure",
-        "what a launch took: median of isolated repetitions, median of those back to back, or the printed "
-        "time; auto takes the first that all launches of a case have",
-        AUTO,
-    ),
-    Flag(
-        "--across NAME[=BASE:NEW]",
-        across,
-        f"what differs on purpose, one of {', '.join(ACROSS)}; may be given again. If one side has several "
-        "values, each is compared with that of the other; BASE:NEW takes one value of each side",
-        values="append",
-    ),
-    Flag(
-        "--metric METRIC",
-        flags.one_of((*METRICS,), "metric"),
-        "compared figure: time or busbw (default time; busbw across collectives or ranks)",
-    ),
-    *(
-        Flag(f"--{side}-{usage}", read, meaning.format(side))
-        for side in ("base", "new")
-        for usage, read, meaning in _OF_SIDES
-    ),
-    ANY_MACHINE,
-    Flag("--require-decision", bool, "exit status 1 if there is a case without a verdict"),
-    Flag("--junit FILE.xml", flags.file, "write the verdicts as JUnit's XML"),
-    Flag("--json FILE.json", flags.file, "write them as JSON"),
-)
+FLAGS = (*_OWN["sides"], ANY_MACHINE, *_OWN["verdict"])
 
 
 def run(args: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ from hpccomm.results.recording import (
 )
 from hpccomm.results.timings import typical
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import RUN, Flag
+from hpccomm.tools.flags import RUN
 from hpccomm.tools.programs.steps import steps
 
 # A recording as a timeline: Chrome's trace event format, which Perfetto, Chrome and Speedscope read.
@@ -273,14 +273,9 @@ def _write_timeline(recording: Recording, path: Path | None) -> None:
         write(recording, path)
 
 
-FLAGS = (
-    Flag("FILE", flags.file, "a results file", "file"),
-    flags.choice(
-        "--format", sorted((*_FORMATS, "perfetto")), "format", "what to write", required=True
-    ),
-    RUN,
-    Flag("--output PATH", flags.file, "a new file to write it to (default: standard output)"),
-)
+_OWN = flags.table(__package__, file="export.toml")
+
+FLAGS = (*_OWN["file"], RUN, *_OWN["output"])
 
 
 def run(args: argparse.Namespace) -> int:

@@ -41,7 +41,6 @@ from hpccomm.results.facts import identity
 from hpccomm.results.files import os_errors_as
 from hpccomm.results.writer import add_runs
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import Flag
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import nccl_json, nccl_text, osu
 from hpccomm.tools.runs.logs.imported import (
@@ -338,17 +337,7 @@ def _collective(text: str) -> str:
     return flags.one_of(sorted(COLLECTIVES), "collective")(collective_of(text))
 
 
-FLAGS = (
-    Flag("LOG", flags.file, "a log; - is standard input", "logs", values="+"),
-    Flag("--output FILE.h5", flags.file, "the results file"),
-    Flag("--dry-run", bool, "store nothing, and say what would become of each table"),
-    Flag("--collective NAME", _collective, "what was measured, where the log does not say it"),
-    Flag(
-        "--ranks N",
-        flags.integer(1),
-        "how many ranks there were, where the log does not say it, as OSU's",
-    ),
-)
+FLAGS = flags.table(__package__, {"collective": _collective}, file="import.toml")["import"]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,92 +30,30 @@ from hpccomm.results import archive, pairs
 from hpccomm.results.reader import Run, choose
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.tools import drawing, flags, output
-from hpccomm.tools.flags import CASE, Flag, FlagGroup, case, refuse
+from hpccomm.tools.flags import FlagGroup, refuse
 from hpccomm.tools.runs import charts, curves, schedule
 from hpccomm.tools.runs.trace import Subject, subject
 from hpccomm.units import counted, few
 
-_WHAT = ("size", "skew", "history")
-"""The charts of runs."""
-
-_NUMBER = flags.integer(0)
-
 _NAMES = sorted({name for named in ALGORITHMS.values() for name in named})
 
-_DRAWN = (
-    Flag("--schedule ALGORITHM", str, f"the algorithm to draw: {', '.join(_NAMES)}"),
-    Flag(
-        "--training FILE",
-        flags.file,
-        "a results file, whose last training is drawn, or that of --run",
-    ),
-    Flag(
-        "--pairs FILE",
-        flags.file,
-        "a results file, whose last run of hpccomm perf pairs is drawn, or that of --run",
-    ),
-    Flag(
-        "--runs FILE",
-        flags.file,
-        "results files, or folders of them: the last run of each file, all runs with --all",
-        values="+",
-    ),
-)
-
-_OF_RUNS = (
-    flags.choice(
-        "--what",
-        _WHAT,
-        "chart",
-        "time and bandwidth over size; how late each rank starts and ends a repetition (of runs with --sync); "
-        "or cases over the time of all runs",
-        _WHAT[0],
-    ),
-    Flag(
-        CASE,
-        case,
-        "only rows of this, such as all_reduce:1M:float; --what skew takes the first such row",
-    ),
-    Flag("--all", bool, "all runs of each file, one over another"),
-)
-
-_OF_SCHEDULES = (
-    Flag(
-        "--collective NAME",
-        str,
-        "by default the first that has this algorithm (and a root, with --root), of "
-        f"{', '.join(ALGORITHMS)}",
-    ),
-    Flag("--ranks N 8", _NUMBER, "number of ranks"),
-    Flag("--root RANK", _NUMBER, "root of a rooted collective (default 0)"),
-    Flag(
-        "--count N",
-        _NUMBER,
-        "elements of the array; of gathers and scatters, of all ranks together (default one a rank)",
-    ),
-    Flag("--segment N", _NUMBER, "elements of a segment (default all of them)"),
-    Flag("--channels N 1", _NUMBER, "rounds under way at the same time"),
-    Flag("--nodes N 1", _NUMBER, "nodes that the ranks share as evenly as they can"),
-    Flag("--deterministic", bool, "the form that folds contributions in rank order"),
-)
-
-_SHOWN = (
-    Flag("--output FILE", flags.file, "the picture, FILE.svg or FILE.png"),
-    Flag("--text", bool, "print a line a round instead"),
+_OWN = flags.table(
+    __package__,
+    words={"algorithms": ", ".join(_NAMES), "collectives": ", ".join(ALGORITHMS)},
+    file="plot.toml",
 )
 
 _USUAL = {
-    each.names[0][2:]: each.default and int(each.default) for each in _OF_SCHEDULES if each.metavar
+    each.takes: each.default and int(each.default) for each in _OWN["schedule"] if each.metavar
 }
 """Values of flags that were not given."""
 
-
 FLAGS = (
-    FlagGroup(_DRAWN, exclusive=True, required=True),
-    Flag("--run NAME", str, "the recording or run, such as recording0001"),
-    FlagGroup(_OF_RUNS, "chart of --runs"),
-    *_OF_SCHEDULES,
-    FlagGroup(_SHOWN, exclusive=True),
+    FlagGroup(_OWN["drawn"], exclusive=True, required=True),
+    *_OWN["run"],
+    FlagGroup(_OWN["chart of --runs"], "chart of --runs"),
+    *_OWN["schedule"],
+    FlagGroup(_OWN["shown"], exclusive=True),
 )
 
 
@@ -157,7 +95,7 @@ def _refuse_others(args: argparse.Namespace, kind: str) -> None:
         (*given, "deterministic", "text"),
         f"belongs to --schedule; leave it out with --{kind}",
     )
-    if kind != "runs" and (args.case or args.all or args.what != _WHAT[0]):
+    if kind != "runs" and (args.case or args.all or args.what != "size"):
         raise UsageError(f"--what, --case and --all belong to --runs; leave them out with --{kind}")
 
 

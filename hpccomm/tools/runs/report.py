@@ -30,18 +30,14 @@ from hpccomm.results.recording import Recording
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.spelling import install_command
 from hpccomm.tools import drawing, flags, output
-from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, Flag, query
+from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, query
 from hpccomm.tools.programs.advice import Analysis, advise, bound
 from hpccomm.tools.runs import charts, curves
 from hpccomm.units import counted, counted_all, few
 
-FLAGS = (
-    Flag("FILE", flags.file, "results files, and folders of them", "files", values="+"),
-    Flag("--base FILE", flags.file, "compare with the runs of this file or folder"),
-    ANY_MACHINE,
-    *LOOKED_FOR,
-    Flag("--output FILE.html", flags.file, "the page (default: named as the first file)"),
-)
+_OWN = flags.table(__package__, file="report.toml")
+
+FLAGS = (*_OWN["files"], ANY_MACHINE, *LOOKED_FOR, *_OWN["output"])
 
 
 def _named_as(file: Path) -> Path:

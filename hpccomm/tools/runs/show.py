@@ -32,31 +32,16 @@ from hpccomm.results.table import TIME_FORMAT
 from hpccomm.results.timings import typical
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, Flag, FlagGroup, query, refuse
+from hpccomm.tools.flags import JSON, LOOKED_FOR, RUN, FlagGroup, query, refuse
 from hpccomm.tools.perf.flags import EXPECTED, NOTHING_EXPECTED
 from hpccomm.units import counted, counted_all
 
+_OWN = flags.table(__package__, file="show.toml")
+
 FLAGS = (
-    Flag(
-        "FILE",
-        flags.file,
-        "a results file; with --list several, and folders of them",
-        "files",
-        values="+",
-    ),
+    *_OWN["file"],
     RUN,
-    Flag("--list", bool, "a line for each run and recording of the files, instead"),
-    Flag(
-        "--verify",
-        bool,
-        "check every run, row, sample and recording of the file against its checksum instead",
-    ),
-    Flag(
-        "--statistics",
-        bool,
-        "print minimum, median, percentiles and maximum over the repetitions of each row, or the steps of "
-        "a training, as well, in lines of comment",
-    ),
+    *_OWN["how"],
     FlagGroup((*LOOKED_FOR, JSON), "which runs and recordings --list finds"),
     FlagGroup(EXPECTED, "the expectations"),
 )
