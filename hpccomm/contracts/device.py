@@ -120,8 +120,8 @@ class DeviceImplementation:
     groups : bool
         Whether `launch` can stand in a group with others. The same on all ranks.
     registered : callable or None
-        Returns what puts it on a stream where `hpccomm.backends.nccl.NcclBackend.register` has registered its arrays on all ranks; None
-        where that makes no difference.
+        Returns the `Launch` for arrays that `NcclBackend.register` has registered on all ranks; None if registration
+        makes no difference.
     how : str
         How the library is made to use the algorithm, in words; empty if the library chooses.
     """

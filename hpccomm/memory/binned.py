@@ -1,15 +1,16 @@
-"""Sums of floats that have the same bits in any order, and however the addends lie on ranks.
+"""Sums of floats that have the same bits in any order, and for any distribution of the addends over ranks.
 
-After W. Ahrens, J. Demmel, H. D. Nguyen, "Algorithms for Efficient Reproducible Floating Point
+The method is that of W. Ahrens, J. Demmel, H. D. Nguyen, "Algorithms for Efficient Reproducible Floating Point
 Summation", ACM Transactions on Mathematical Software 46 (3), 2020 (ReproBLAS). The exponents are cut
 into bins of `WIDTH` bits that are the same for all numbers. Each number is split into multiples of
-the bins' units, rounded to the nearest; what it gives to a bin depends on nothing else. A sum keeps
-the `BINS` upper bins, from that of its largest number on. Here a bin is an integer of 64 bits, so
+the bins' units, rounded to the nearest. A number's contribution to a bin depends only on that number. A sum keeps
+the `BINS` upper bins, from the bin of its largest number on. Here a bin is an integer of 64 bits, so
 that it is exact up to 2**40 numbers.
 
 With n numbers of at most m, a sum is rounded once to float64, after an error of at most n m 2**-72.
 
-`hpccomm.memory.folding` adds binned sums, and the host's dispatch makes them of floats.
+`hpccomm.memory.folding` adds binned sums, `hpccomm.calls.on_host` makes them of floats, and `hpccomm` exports
+`binned_sum` and `rounded`.
 """
 
 from typing import Any
@@ -27,15 +28,16 @@ WIDTH = 24
 """Bits of a bin."""
 
 BINS = dtypes.BINNED["sums"].shape[0]
+"""Number of bins that a sum keeps."""
 
 _BIAS = 46
-"""``top`` of the bin of 1; the lowest bin of float64 then has 1, and a sum of zeros 0."""
+"""``top`` of the bin of 1. So the lowest bin of float64 has the ``top`` 1, and a sum of zeros has 0."""
 
 _MIDDLE = WIDTH // 2
-"""Numbers of about 1 lie in the middle of their bin, so that similar numbers tend to have one bin."""
+"""Offset of the bins, by which 1 lies in the middle of its bin: similar numbers tend to have the same bin."""
 
 _SPECIAL = 1 << 20
-"""``top`` of sums with infinities and NaN: the bins count inf, -inf and NaN."""
+"""``top`` of sums with infinities or NaN, whose bins count inf, -inf and NaN."""
 
 _BLOCK = 1 << 15
 """Elements that are split at a time, so that they stay in cache."""
@@ -54,8 +56,8 @@ def binned_sum(x: npt.ArrayLike, axis: int | None = None) -> Array:
     Returns
     -------
     ndarray
-        Structured, of the shape of x without that axis, 40 bytes an element. Every call that reduces
-        takes it with SUM; `rounded` gives the numbers.
+        A structured array of the shape of x without that axis, with 40 bytes per element. Every call that reduces
+        takes it with SUM; `rounded` returns the numbers.
 
     Raises
     ------
@@ -106,15 +108,15 @@ def _split(x: NDArray[np.float64]) -> Array:
     x[special] = largest[special] = 0
     top = (np.frexp(largest)[1] + _MIDDLE) // WIDTH
     sums["top"] = np.where(largest > 0, top + _BIAS, 0)
-    shift = _MIDDLE - WIDTH * (top + 1)  # the largest becomes less than a half
-    x *= np.ldexp(1.0, shift // 2)[:, None]  # by two factors, which are floats
+    shift = _MIDDLE - WIDTH * (top + 1)  # the largest number becomes less than a half
+    x *= np.ldexp(1.0, shift // 2)[:, None]  # by two factors, since one may exceed a float
     x *= np.ldexp(1.0, shift - shift // 2)[:, None]
     units = np.empty_like(x)
     for place in range(BINS):
         x *= 2.0**WIDTH
         np.rint(x, out=units)
         x -= units
-        # Exact: integers of 24 bits.
+        # The sum is exact, since the units are integers of 24 bits.
         sums["sums"][:, place] = units[:, 0] if single else units.sum(axis=1)
     if len(others):
         kinds = (others == np.inf, others == -np.inf, np.isnan(others), others == 0)
@@ -133,7 +135,7 @@ def add(a: Array, b: Array, out: Array) -> None:
 
 
 def _from(sums: Array, top: Array) -> Array:
-    """Return the bins from `top` on, which is not below the sums' own."""
+    """Return the bins of sums from `top` on. `top` is at least that of the sums."""
     place = np.arange(BINS) - (top - sums["top"])[:, None]
     return np.where(place < 0, 0, np.take_along_axis(sums["sums"], np.maximum(place, 0), axis=1))
 
@@ -144,14 +146,14 @@ def rounded(sums: Array, dtype: npt.DTypeLike = np.float64) -> Any:
     Parameters
     ----------
     sums : ndarray
-        As of `binned_sum`.
+        Binned sums, as `binned_sum` returns them.
     dtype : dtype
-        Of the result; other floats are rounded from float64.
+        Type of the result; other floats are rounded from float64.
 
     Returns
     -------
     ndarray or scalar
-        Of the shape of `sums`. Infinite where the sum is too large, and where an addend is.
+        The numbers, of the shape of `sums`. They are infinite where a sum is too large or an addend is infinite.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def rounded(sums: Array, dtype: npt.DTypeLike = np.float64) -> Any:
     pair = 2.0 ** (2 * WIDTH)
     value = carry * pair + middle
     left = middle - (value - carry * pair)  # exact
-    # Rounded once: where `value` was rounded, `low` only says that there is more.
+    # The result is rounded once: if `value` was rounded, `low` only tells that something is left.
     value = np.where(left == 0, value * pair + low, (value + (left + 0.5 * (low > 0))) * pair)
     with np.errstate(over="ignore"):
         value = np.ldexp(value, WIDTH * (top - _BIAS - BINS + 1) - _MIDDLE)

@@ -1,15 +1,16 @@
 """Folds contributions in host memory, with the meaning that `hpccomm.reductions` gives them.
 
-Schedules' folds, windows and MPI's user-defined reductions run a `Folder`.
+`hpccomm.calls`, windows and `hpccomm.gradients` fold by a `Folder`, and the MPI backend compares the library's
+reductions with it.
 
-A user's function is tried before it reduces anything. A function that is not elementwise, commutative
-and associative gives another result on each number of ranks, and with each algorithm. Nothing in the
-result shows it. So it is tried on a few values first, once for each dtype. With ``deterministic=True``
-it is folded in rank order, and must only be elementwise.
+A user's function is tried before it reduces anything. With a function that is not elementwise, commutative
+and associative, the result depends on the number of ranks and on the algorithm, and nothing in the
+result shows it. So the function is tried on a few values first, once for each dtype. With ``deterministic=True``
+contributions are folded in rank order, and the function must only be elementwise.
 
-The values are small, so that sums and products do not overflow in 8 bits. None of them is zero, and
-no two combined ones differ in their sign alone: the element of the larger magnitude is a common
-reduction, which prefers one of two of equal magnitude.
+The values of the trial are small, so that sums and products do not overflow in 8 bits. None of them is zero, and
+no two that are combined differ only in their sign. A common reduction returns the element of the larger magnitude,
+and prefers one of two elements of equal magnitude.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from hpccomm.reductions import LOCATING, Op, PremulSum, ReduceOp, accumulator, n
 
 AnyArray = NDArray[Any]
 Apply = Callable[[AnyArray, AnyArray], AnyArray]
-"""``apply(a, b)`` gives what the function makes of two arrays in host memory, in their dtype."""
+"""``apply(a, b)`` returns the function's result for two arrays in host memory, in their dtype."""
 
 ELEMENTS = 8
 """Elements of each array of the trial."""
@@ -40,7 +41,7 @@ REMEDY = "give a commutative, associative, elementwise function of two arrays, s
 IN_ORDER = "; collectives fold others in the order of the ranks with deterministic=True"
 
 KEPT = 256
-"""Functions that are remembered as fit; a program with more different ones tries them again."""
+"""Most functions that are remembered as fit. A program with more functions tries them again."""
 
 _A = (1, 2, 3, -5, 1, 2, 4, 3)
 _B = (2, 1, 5, 3, 3, 2, -1, 4)
@@ -59,7 +60,7 @@ def samples(dtype: DType) -> AnyArray:
             field = whole[name]
             base = dtype[name].base
             if base.names is not None or dtypes.is_reducible(base):  # others stay zero
-                # Fields have values of their own. Positive ones may be counts and variances.
+                # Each field gets other values. They are positive, since fields may be counts and variances.
                 each = np.roll(samples(base), place, axis=1)
                 each = each if base.names is not None else abs(each)
                 field[...] = each.reshape(each.shape + (1,) * (field.ndim - 2))
@@ -71,7 +72,7 @@ def samples(dtype: DType) -> AnyArray:
     if dtype.kind == "u":
         each = np.abs(each)
     if dtypes.is_complex(dtype):
-        # The signs tell a number from its conjugate.
+        # The signs distinguish a number from its conjugate.
         each = each + 1j * each * np.array([[0.5], [-0.25], [0.5]])
     return each.astype(dtype)
 
@@ -80,24 +81,24 @@ def check_fit(op: Op, dtype: DType, apply: Apply, *, ordered: bool = False) -> N
     """Raise unless a user's function is fit for reductions of `dtype`, as far as the trial shows.
 
     A function that was found fit is not tried again. It must not write to its arguments, which may be
-    peers' own arrays.
+    arrays of other ranks.
 
     Parameters
     ----------
     op : callable
         The user's function.
     dtype : dtype
-        Of the arrays.
+        Type of the elements.
     apply : callable
-        Calls it. It raises `UsageError` if the function fails, or makes an array of another shape or of
+        Calls the function. It raises `UsageError` if the function fails, or returns an array of another shape or of
         a dtype that does not fit.
     ordered : bool
-        Whether it is folded in rank order, so that it need not be commutative and associative.
+        Whether contributions are folded in rank order, so that the function need not be commutative and associative.
 
     Raises
     ------
     UsageError
-        With the values that show the fault.
+        If the function is not fit. The message has the values that show the fault.
     """
     key = (op, dtype, ordered)
     try:
@@ -161,9 +162,9 @@ def _try(op: Op, dtype: DType, apply: Apply, ordered: bool) -> None:
 
 
 def _differing(one: AnyArray, other: AnyArray, inputs: tuple[AnyArray, ...]) -> int | None:
-    """Return the first element in which two results differ by more than rounding, or None.
+    """Return the index of the first element in which two results differ by more than rounding, or None.
 
-    Elements that are not finite are left aside: the values need not lie where the function is defined.
+    Elements that are not finite are ignored, since the function may not be defined for the trial's values.
     """
     dtype = one.dtype
     if dtype.names is not None:
@@ -184,19 +185,19 @@ def _differing(one: AnyArray, other: AnyArray, inputs: tuple[AnyArray, ...]) -> 
 Array = NDArray[Any]
 
 BLOCK_BYTES = 256 * 1024
-"""Sources are folded in blocks of about this size, so that the accumulator stays in cache."""
+"""Bytes of the blocks in which sources are folded: so few that the accumulator stays in cache."""
 
 
 FAR_BLOCK_BYTES = 512 * 1024
-"""Block size for contributions that are read piece by piece: each read costs some microseconds."""
+"""Bytes of a block if contributions are read piece by piece, since each read costs some microseconds."""
 
 
 SMALL_BYTES = 16 * 1024
-"""Below this size a fresh allocation is faster than kept memory."""
+"""Bytes of an accumulator up to which a fresh allocation is faster than kept memory."""
 
 
 _idle: list[NDArray[np.uint8]] = []
-"""Memory of accumulators that no fold uses now. There is as much as for the folds that have run at once."""
+"""Memory of accumulators that no fold uses now. There are as many as folds have run at the same time."""
 
 
 Pair = Callable[..., object]
@@ -227,7 +228,7 @@ _NEARER: dict[ReduceOp, np.ufunc] = {
 
 
 def _locating(nearer: np.ufunc, dtype: DType) -> Pair:
-    """Return the fold of values with indices: of equal values, and of NaN, the smallest index."""
+    """Return the fold of pairs of a value and an index. Of equal values, and of NaN, the smallest index wins."""
     numbers = dtypes.is_float(dtype["value"])
 
     def combine(a: Array, b: Array, out: Array) -> None:
@@ -247,12 +248,12 @@ def _locating(nearer: np.ufunc, dtype: DType) -> Pair:
 class Average:
     """Divides sums by the number of contributions, in place.
 
-    Integers are divided towards zero. It owns the temporary memory. One thread at a time may use it.
+    Integers are divided towards zero. The object owns temporary memory, so one thread at a time may use it.
 
     Parameters
     ----------
     dtype : dtype
-        Of the sums.
+        Type of the sums.
     contributions : int
         The divisor.
     """
@@ -260,10 +261,10 @@ class Average:
     def __init__(self, dtype: DType, contributions: int) -> None:
         self._integers = dtypes.is_integer(dtype)
         if self._integers:
-            # In 64 bits, because the divisor must not wrap: 200 ranks do not fit int8.
+            # The division is in 64 bits, because the divisor must not wrap: 200 ranks do not fit int8.
             wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
         else:
-            # Real and imaginary parts separately: NumPy divides complex numbers by a reciprocal.
+            # Real and imaginary parts are divided separately: NumPy divides complex numbers by a reciprocal.
             wide = np.empty(0, dtype).real.dtype
         self._part = wide
         self._memory: Array | None = None
@@ -289,7 +290,8 @@ class Average:
 
 
 Sources = Sequence[Array | Pages]
-"""The contributions to a fold: arrays, or peers' that are read piece by piece, each before the next read."""
+"""The contributions to a fold: arrays, or arrays of peers that are read piece by piece. A piece must be used before the
+next one is read."""
 
 
 class Folder:
@@ -300,18 +302,18 @@ class Folder:
     Parameters
     ----------
     op : ReduceOp, PremulSum or callable
-        The reduction. AVG sums; it divides only with `average_over`. PremulSum sums: contributions
-        are multiplied beforehand by `premultiply`.
+        The reduction. AVG sums, and divides only with `average_over`. PremulSum sums; `premultiply`
+        multiplies the contributions beforehand.
     dtype : dtype
-        Of contributions and results.
+        Type of contributions and results.
     average_over : int
-        If not 0, the divisor of a final sum, before it is rounded to the dtype.
+        If not 0, the divisor of a final sum, which is divided before it is rounded to the dtype.
 
     Attributes
     ----------
     pair : callable or None
-        ``pair(a, b, out)`` folds two, where that is a single call: without an average, a wide
-        accumulator or the user's function.
+        ``pair(a, b, out)`` folds two arrays by a single NumPy call. None if that is impossible: with an average, a
+        wide accumulator or a user's function.
     """
 
     __slots__ = (
@@ -328,7 +330,7 @@ class Folder:
         self._combine = _combine(op, dtype)
         self._named = isinstance(op, ReduceOp | PremulSum)
         self._wide = accumulator(op, dtype)
-        # Whether nothing is to be rounded in between.
+        # Whether the accumulator has the dtype of the arrays.
         self._exact = self._wide == dtype
         self._average = Average(self._wide, average_over) if average_over else None
         # Floats overflow to infinity or NaN without a warning, as on every backend. Setting this once in
@@ -336,7 +338,7 @@ class Folder:
         self._run = Context().run
         self._run(np.seterr, over="ignore", invalid="ignore")
         single = self._named and self._exact and self._average is None and op not in LOCATING
-        # NumPy deprecates a third positional argument of these two alone.
+        # For minimum and maximum, NumPy deprecates a third positional argument.
         combine = _ORDERED_INTO.get(op, self._combine) if self._named else self._combine
         self.pair: Pair | None = partial(self._run, combine) if single else None
 
@@ -346,9 +348,9 @@ class Folder:
         Parameters
         ----------
         sources : sequence of ndarray or Pages, each 1-D of out's length
-            At least one. Any of them may be `out` itself, element for element.
+            The contributions, at least one. Any of them may be `out` itself, element for element.
         out : ndarray, 1-D
-            Overwritten with the result.
+            The array that gets the result.
         final : bool
             Whether this is the last fold, so that an average divides.
         """
@@ -382,13 +384,13 @@ class Folder:
     def _in_place(
         self, sources: Sources, where: slice, out: Array, average: Average | None, so_far: Array
     ) -> None:
-        """Fold one block; the last contribution goes into `out`, which may be any of them."""
+        """Fold one block. The last fold writes to `out`, which may be any of the sources."""
         last = len(sources) - 1
         left = sources[0][where]
         if not last:
             np.copyto(out, left)
         elif not any(isinstance(source, np.ndarray) for source in sources[:2]):
-            np.copyto(so_far, left)  # the next read overwrites this one
+            np.copyto(so_far, left)  # the next read would overwrite this piece
             left = so_far
         for number in range(1, last + 1):
             target = out if number == last else so_far
@@ -410,9 +412,9 @@ class Folder:
 
 
 def _multiply(a: Array, b: Array | np.generic, out: Array) -> None:
-    """Multiply complex numbers, into one of the factors too.
+    """Multiply complex numbers; `out` may be one of the factors.
 
-    NumPy rounds a product otherwise where a single element is multiplied in place, as in a reduction.
+    NumPy rounds the product of a single element that is multiplied in place in another way, as in a reduction.
     The bits must not depend on how an array was cut.
     """
     if out.size == 1:
@@ -448,9 +450,9 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
 
 
 def try_out(op: Op, dtype: DType, *, ordered: bool = False) -> None:
-    """Try a user's function on a few values in NumPy arrays, so that an unfit one is refused before the call.
+    """Try a user's function on a few values in NumPy arrays, so that an unfit function is refused before the call.
 
-    With `ordered`, it is folded in rank order.
+    With `ordered`, contributions are folded in rank order.
 
     Raises
     ------

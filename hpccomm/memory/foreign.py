@@ -1,7 +1,7 @@
 """NumPy arrays over host memory that is not NumPy's: at an address, or of another library's array.
 
-Objects that NumPy cannot view are refused with the line that makes an array of them.
-`hpccomm.memory.views` and `shared` use it.
+Objects that NumPy cannot view are refused with the line of code that makes an array of them.
+`views`, `shared`, `hpccomm.memory.cuda.arrays` and `hpccomm.gradients.parameters` use it.
 """
 
 import sys
@@ -17,7 +17,7 @@ from hpccomm.errors import BackendUnavailable, HpccommError, UsageError
 Array = NDArray[Any]
 
 _HOST_MEMORY = (1, 3, 11, 13)
-"""Memory that the host can read, in dlpack.h's numbers: plain, pinned by CUDA or ROCm, managed."""
+"""The device types of dlpack.h whose memory the host can read: plain, pinned by CUDA or ROCm, managed."""
 
 TORCH_ONLY: dict[str, DType] = {
     "torch.bfloat16": dtypes.BFLOAT16,
@@ -33,16 +33,16 @@ _OBJECTS = "the calls whose names end in _object, such as send_object"
 class AddressedBytes:
     """Memory from which NumPy makes an array of bytes without reading it.
 
-    It is the base of that array, and stays while views of it exist.
+    This object is the base of that array, and lives while views of it exist.
 
     Parameters
     ----------
     pointer : int
-        Address.
+        Address of the memory.
     nbytes : int
-        Size, at least 1.
+        Bytes of the memory, at least 1.
     owner : object
-        What must live as long.
+        An object that must live as long.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "_owner")
@@ -62,18 +62,18 @@ class AddressedBytes:
 
 
 def host_array(x: object, name: str) -> Array:
-    """Return a NumPy array over the host memory of an object, never a copy but of a scalar, which is never written.
+    """Return a NumPy array over the host memory of an object. Only a scalar is copied, into a read-only array.
 
     Raises
     ------
     UsageError
-        If it is not an array, or cannot be shared. The message has the line that makes one.
+        If `x` is not an array, or cannot be shared. The message has a line of code that makes an array.
     BackendUnavailable
-        If it lies on a device.
+        If `x` lies on a device.
     """
     if isinstance(
         x, np.generic
-    ):  # the buffer of some, such as datetime64, does not say what they are
+    ):  # the buffers of some scalars, such as datetime64, do not tell their dtype
         return np.broadcast_to(x, ())  # read-only
     # Subclasses may have other rules for shapes (numpy.matrix), so the view is a plain array.
     array = x.view(np.ndarray) if isinstance(x, np.ndarray) else _foreign(x, name)
@@ -85,7 +85,7 @@ def host_array(x: object, name: str) -> Array:
 
 
 def _foreign(x: object, name: str) -> Array:
-    if class_name(x) == "mpi4py.MPI.InPlaceType":  # which has a buffer
+    if class_name(x) == "mpi4py.MPI.InPlaceType":  # it has a buffer too
         raise UsageError(
             f"{name} is MPI.IN_PLACE; give the array: without out= a reduction is in place"
         )
@@ -115,7 +115,7 @@ def _foreign(x: object, name: str) -> Array:
 def _from_dlpack(x: Any, name: str) -> Array:
     if is_tensor(x):
         check_tensor(x, name)
-    # DLPack does not carry these into NumPy.
+    # NumPy's DLPack lacks these dtypes.
     lacking = TORCH_ONLY.get(str(getattr(x, "dtype", None)))
     device, _ = x.__dlpack_device__()
     if device not in _HOST_MEMORY:
@@ -131,7 +131,7 @@ def _from_dlpack(x: Any, name: str) -> Array:
 
 
 def _advice(x: object, name: str) -> str:
-    """Return the function that makes a NumPy array of an object, or None."""
+    """Return advice how to make a NumPy array of an object, as a clause; empty if there is none."""
     of = _variable(name)
     if is_tensor(x):
         known = hasattr(np, str(getattr(x, "dtype", "")).removeprefix("torch."))
@@ -154,7 +154,7 @@ def _advice(x: object, name: str) -> str:
 
 
 def _variable(name: str) -> str:
-    """Return the text for an array in a line of code; some names are phrases."""
+    """Return the name of the array for a line of code; ``array`` if the name is a phrase."""
     return "array" if " " in name else name
 
 
@@ -165,12 +165,12 @@ def is_tensor(x: object) -> bool:
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Raise unless the memory of a PyTorch tensor holds its values. DLPack and pointers hide that.
+    """Raise unless the memory of a PyTorch tensor holds the tensor's values, which DLPack and pointers do not tell.
 
     Raises
     ------
     UsageError
-        With a line that gives such a tensor.
+        If it does not. The message has a line of code that makes a suitable tensor.
     """
     of = _variable(name)
     if x.requires_grad:
@@ -185,9 +185,7 @@ def check_tensor(x: Any, name: str) -> None:
         raise UsageError(f"{name} is a view that conjugates its values; give {of}.resolve_conj()")
     if x.is_quantized:
         raise UsageError(f"{name} is quantized; give {of}.dequantize(), or {of}.int_repr()")
-    if (
-        x.numel() and not x.data_ptr()
-    ):  # zeros that are not stored, fakes, storage that was given back
+    if x.numel() and not x.data_ptr():  # zeros that are not stored, fake tensors, freed storage
         stored = x._is_zerotensor()  # noqa: SLF001 (the only way to ask)
         cure = f"{of}.clone()" if stored else "a tensor that has"
         raise UsageError(f"{name} has no memory, and cannot be shared by DLPack; give {cure}")

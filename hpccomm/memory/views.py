@@ -1,6 +1,7 @@
 """Views of arrays of any kind: NumPy arrays over the same memory, or device arrays.
 
-Every call of a communicator begins with them. A `ScratchBuffer` is memory that calls use one after the other.
+Every call of a communicator begins with views. A `ScratchBuffer` is memory that calls use one after the other. All
+packages that handle arrays use this module.
 """
 
 import ctypes
@@ -20,16 +21,16 @@ from hpccomm.memory.cuda.arrays import DeviceArray, on_device
 from hpccomm.memory.foreign import class_name, host_array, is_tensor
 
 KEPT_BYTES = 64 << 20
-"""More is given back after the call."""
+"""Most bytes that a `ScratchBuffer` keeps. More is allocated for a single call."""
 
 
 class ScratchBuffer:
-    """Memory for what a call needs besides its arrays; calls have it one after the other.
+    """Working memory of calls, which use it one after the other.
 
     Parameters
     ----------
     least : int
-        Bytes that are allocated at least, where sizes vary.
+        Least bytes to allocate, for sizes that vary.
     """
 
     __slots__ = ("_bytes", "_least", "_taken")
@@ -40,7 +41,7 @@ class ScratchBuffer:
         self._taken = self._bytes
 
     def take(self, count: int, dtype: DType) -> NDArray[Any]:
-        """Return `count` elements, which the next call has as well."""
+        """Return an array of `count` elements. The next call gets the same memory."""
         taken = self._taken
         if taken.size == count and taken.dtype == dtype:
             return taken
@@ -64,9 +65,9 @@ def view(x: object, name: str) -> View:
     Parameters
     ----------
     x : object
-        An ndarray, or an object with the buffer protocol or DLPack (such as a PyTorch CPU tensor),
-        gives a NumPy array. A CuPy array, a PyTorch CUDA tensor, or an object with
-        ``__cuda_array_interface__`` or CUDA DLPack gives a device array.
+        The array. The view of an ndarray, or of an object with the buffer protocol or DLPack (such as a PyTorch CPU
+        tensor), is a NumPy array. The view of a CuPy array, a PyTorch CUDA tensor, or an object with
+        ``__cuda_array_interface__`` or CUDA DLPack is a device array.
     name : str
         The argument's name, for messages.
 
@@ -75,7 +76,7 @@ def view(x: object, name: str) -> View:
     UsageError
         If `x` is not an array, or cannot be shared.
     BackendUnavailable
-        If it lies on a device of another kind, or the view needs CuPy and CuPy cannot be used.
+        If `x` lies on a device of another kind, or the view needs CuPy and CuPy cannot be used.
     """
     if type(x) is np.ndarray:
         return x
@@ -89,7 +90,7 @@ def host_view(x: object, name: str) -> Array:
     Raises
     ------
     UsageError
-        If it lies on a device.
+        If `x` lies on a device.
     """
     if on_device(x):
         raise UsageError(
@@ -105,12 +106,12 @@ def contiguous(array: View) -> bool:
 
 
 def check_layout(array: View, name: str, *, written: bool) -> None:
-    """Raise unless `array` is C-contiguous, and writable where it is written.
+    """Raise unless `array` is C-contiguous, and writable if it is `written`.
 
     Raises
     ------
     UsageError
-        The message has the argument's name and a remedy.
+        If it is not. The message has the argument's name and a remedy.
     """
     if isinstance(array, DeviceArray):
         if not array.contiguous:
@@ -160,7 +161,7 @@ def _copies(array: Array, name: str) -> tuple[str, str]:
 
 
 def _copied(copy: str, back: str, written: bool) -> str:
-    """Return the remedy for an array of another layout. What a call writes to a copy must be copied back."""
+    """Return the remedy for an array of another layout: a copy, which is copied back if the call writes to it."""
     if not written:
         return f"give {copy}"
     return f"the call writes to it, so give a copy, c = {copy}, and copy the result back by {back}"
@@ -190,18 +191,18 @@ def address(array: View) -> int:
 
 
 def overlap(a: View, b: View) -> bool:
-    """Return whether two C-contiguous arrays share memory. Both are host or both are device arrays."""
+    """Return whether two C-contiguous arrays share memory. Both are host arrays, or both are device arrays."""
     if isinstance(a, DeviceArray):
         before = a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes  # type: ignore[union-attr]  # of one kind
         return before and a.nbytes > 0 and b.nbytes > 0
     assert isinstance(b, np.ndarray)
-    return may_share_memory(a, b)  # False where one of them is empty
+    return may_share_memory(a, b)  # False if one of them is empty
 
 
 def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     """Return a new array of the kind of `x`: a PyTorch tensor, a CuPy array or a NumPy array.
 
-    It lies in the kind of memory of `x`: on CuPy's current device and stream for a device array.
+    It lies in the same kind of memory as `x`; a device array lies on CuPy's current device and stream.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
     shape : sequence of int
         Shape of the new array.
     dtype : dtype
-        Its NumPy dtype, that of `x`.
+        NumPy dtype of the new array, which is that of `x`.
     """
     if on_device(x):
         return devices.empty_like_kind(x, tuple(shape), dtype)
@@ -221,7 +222,7 @@ def empty_like_kind(x: object, shape: Sequence[int], dtype: DType) -> Any:
 
 
 def like_kind(x: object, array: Array) -> Any:
-    """Return an array on the host as one of the kind of `x`, of its dtype; see `empty_like_kind`."""
+    """Return a host array as an array of the kind and dtype of `x`; see `empty_like_kind`."""
     if is_tensor(x):
         bits = sys.modules["torch"].from_numpy(array.reshape(-1).view(np.uint8))
         return bits.view(x.dtype).view(array.shape)  # type: ignore[attr-defined]  # of a tensor
@@ -234,9 +235,9 @@ def check_dtype(name: str, dtype: DType) -> None:
     Raises
     ------
     UnsupportedDtype
-        If they refer to Python objects.
+        If elements refer to Python objects.
     UsageError
-        If they are not in the machine's byte order.
+        If elements are not in the machine's byte order.
     """
     if not dtypes.is_movable(dtype):
         raise UnsupportedDtype(

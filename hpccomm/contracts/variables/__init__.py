@@ -1,12 +1,12 @@
 """Environment variables of NCCL and the libraries below it: their meaning, and wrong values.
 
-- Tables: the files beside this module, one for each library, have a line for each variable. ``recipes.toml`` has
-  settings for kinds of machines and jobs. `hpccomm.settings` checks ``nccl_config`` by them.
+- Tables: the files beside this module, one for each library, have a line for each variable. ``presets.toml`` has
+  settings for kinds of machines and jobs. `hpccomm.settings` checks ``nccl_config`` by the tables.
 - Verdicts: pure functions read a value as its library does, and find its fault.
-- Machine: the variables that are set here, and the facts that verdicts need.
+- Machine: the variables that are set in this process, and the facts that verdicts need.
 
-All verdicts of this process are ``judge_all(settings(), here())``. `hpccomm env` prints them; the NCCL backend
-logs the bad ones.
+All verdicts of this process are ``judge_all(settings(), here())``. `hpccomm env` prints them, the NCCL backend
+logs the bad ones, and `hpccomm.results.exports` checks values by the tables.
 """
 
 import math
@@ -38,7 +38,7 @@ PREFIXES = {
     "UCX_": ("UCX", "ucx_info -f"),
     "FI_": ("libfabric", ""),
 }
-"""How variables begin, whose those are, and what lists them; empty if nothing does by name."""
+"""Prefixes of variables, with the library that reads them and the command that lists them; empty without a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +48,35 @@ class KnownVariable:
     Attributes
     ----------
     library : str
-        Whose it is.
+        The library that reads the variable.
     name : str
-        Its name.
+        Name of the variable.
     kind : str
         How its text is read: ``int`` and ``switch`` (C's strtoll, base 0), ``truth`` (1, true, 0, false), ``decimal``,
-        ``word`` (case does not count), ``exact`` (it does), ``words`` (a list), ``functions`` (as NCCL_ALGO),
+        ``word`` (case does not count), ``exact`` (case counts), ``words`` (a list), ``functions`` (like NCCL_ALGO),
         ``devices`` (names or their beginnings), ``interfaces``, ``path``, ``yesno``, ``size``, ``text``.
     fits : str
-        What fits, such as ``0 to 31, -1 auto``.
+        The permitted values, such as ``0 to 31, -1 auto``.
     since : str
-        The first version that has it.
+        The first version that reads the variable.
     meaning : str
-        Its effect.
+        The effect of the variable.
     default : str
-        In words.
+        The default, in words.
     status : str
         ``live``, ``plug-in`` (a plug-in reads it), ``deprecated``, ``removed``, ``never`` (no version ever read it),
-        ``foreign`` (another program's).
+        ``foreign`` (another program reads it).
     until, instead : str
-        The version that ended it (``after 2.4.8`` is the last one that had it), and its
+        The version that removed the variable (``after 2.4.8`` is the last version that had it), and its
         replacement.
     ranks : str
-        ``equal`` where it must be the same on all ranks, ``free`` where it may differ.
+        ``equal`` if the value must be the same on all ranks, ``free`` if it may differ.
     option : str
-        The field of ncclConfig_t that it overrides.
+        The field of ncclConfig_t that the variable overrides.
     caution : str
         ``VALUE,...: why not in production``; ``set`` stands for any value.
     source : str
-        Where the line is from: NCCL's ``guide`` or ``source``, ``ompi_info``, ...
+        The source of the line: NCCL's ``guide`` or ``source``, ``ompi_info``, ...
     """
 
     library: str
@@ -110,12 +110,12 @@ def known() -> Mapping[str, KnownVariable]:
 
 @cache
 def config_fields() -> Mapping[str, KnownVariable]:
-    """Return the fields of ncclConfig_t that a program sets, by their names, in their order."""
+    """Return the fields of ncclConfig_t that a program can set, by name, in the order of the structure."""
     return _table("config", "NCCL")
 
 
 def version_code(text: str) -> int:
-    """Return a version of NCCL as its code: 2.30.5 is 23005. Other texts are 0."""
+    """Return the code of a version of NCCL: 23005 for 2.30.5; 0 for other texts."""
     version = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     if not version or "before" in text:
         return 0
@@ -138,19 +138,19 @@ def fitting(fits: str, number: float) -> bool:
 
 
 def checked(name: str, value: object) -> Mapping[str, int | str]:
-    """Return fields and values, for an option.
+    """Return the fields of ncclConfig_t and their values, from the value of an option.
 
     Parameters
     ----------
     name : str
-        Of the option, for errors.
+        Name of the option, for errors.
     value : object
-        What was given.
+        Value of the option.
 
     Raises
     ------
     UsageError
-        If it is not a mapping, or a field is not known, or its value does not fit.
+        If `value` is not a mapping, a field is not known, or the value of a field does not fit.
     """
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} is {value!r}; give a mapping, such as {{'maxCTAs': 8}}")
@@ -171,28 +171,28 @@ def checked(name: str, value: object) -> Mapping[str, int | str]:
         field: given if isinstance(given, str) else int(given) for field, given in value.items()
     }
     fewest, most = (int(fields.get(each, 0)) for each in ("minCTAs", "maxCTAs"))
-    # NCCL refuses it, also where there is no maxCTAs (2.30 init.cc, parseCommConfig).
+    # NCCL refuses a minCTAs above maxCTAs, also if maxCTAs is not set (2.30 init.cc, parseCommConfig).
     if fewest > most:
         raise UsageError(f"{name}['minCTAs'] is {fewest}; give maxCTAs, of at least {fewest}")
     return fields
 
 
 def newer(fields: Iterable[str], nccl: int) -> str:
-    """Return which fields a version of NCCL does not have, and since when NCCL has them; empty if it has all."""
+    """Return in words the fields that a version of NCCL lacks, and the versions that have them; empty if none."""
     known = config_fields()
     missing = [each for each in fields if version_code(known[each].since) > nccl]
     return ", ".join(f"{each} came with NCCL {known[each].since}" for each in missing)
 
 
 def members(nccl: int) -> int:
-    """Return how many fields ncclConfig_t has in a version of NCCL."""
+    """Return the number of fields that ncclConfig_t has in a version of NCCL."""
     return sum(version_code(each.since) <= nccl for each in config_fields().values())
 
 
 PRESETS = ("infiniband", "roce", "ethernet", "nvlink", "pcie", "debug")
 
 PATIENCE = 100.0, 60.0
-"""Deadline as a multiple of the shortest time of a call, and its least value in seconds."""
+"""The recommended deadline as a multiple of the shortest time of a call, and the least deadline in seconds."""
 
 
 @cache
@@ -201,7 +201,7 @@ def _presets() -> Mapping[str, Any]:
 
 
 def preset(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a preset: each variable after its reason and the fact that it rests on.
+    """Yield the lines of a preset: for each variable its reason, the fact of the machine behind it, and its value.
 
     Parameters
     ----------
@@ -226,9 +226,10 @@ def preset(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def for_model(nbytes: int, ranks: int, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines for all-reduces of `nbytes` over `ranks`: the network's, and a deadline.
+    """Yield the lines for all-reduces of `nbytes` over `ranks`: those of the network, and a deadline.
 
-    The shortest time is that of the bytes that each rank must send, 2 (ranks - 1) / ranks of the array, over one link.
+    The shortest time of a call is the time of the bytes that each rank must send, 2 (ranks - 1) / ranks of the array,
+    over one link.
     """
     moved = 2 * (ranks - 1) / ranks * nbytes
     more = dict(facts) | {"bytes": nbytes, "gigabytes": moved / 1e9}
@@ -244,7 +245,7 @@ def for_model(nbytes: int, ranks: int, facts: Mapping[str, Any]) -> Iterator[str
 
 
 Fault = tuple[str, str, str]
-"""A verdict, its reason, and what to do."""
+"""A verdict, its reason, and the remedy, in words."""
 
 _NUMBER = re.compile(r"[ \t-\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -260,11 +261,11 @@ _PATTERNS = {
     "words": r"\^?WORD([,|] *WORD)*",
     "functions": rf"({_FUNCTION}:)?\^?WORD(,WORD)*(;{_FUNCTION}:\^?WORD(,WORD)*)*",
 }
-"""Form of the texts of a kind; WORD stands for one of the permitted words."""
+"""Regular expressions of the texts of each kind; WORD stands for one of the permitted words."""
 
 
 def number(text: str) -> tuple[int, str]:
-    """Return the number that C's ``strtoll`` with base 0 reads, and the ignored rest."""
+    """Return the number that C's ``strtoll`` with base 0 reads, and the rest of the text, which it ignores."""
     match = _NUMBER.match(text)
     if not match:
         return 0, text
@@ -301,7 +302,8 @@ def _integer(variable: KnownVariable, text: str) -> Fault | None:
     rest, plain = rest.strip(), text.strip().lower()
     false = re.fullmatch(_FALSE, plain)
     reads = f"{variable.library} reads {value}"
-    if rest and not (false and variable.kind == "switch"):  # that is 0, as it looks
+    # A word for off reads as 0, which is off too.
+    if rest and not (false and variable.kind == "switch"):
         unit = re.fullmatch(r"([kmg])(i?b)?", rest.lower())
         if false or re.fullmatch(_TRUE, plain):
             right = "0" if false else "1"
@@ -327,20 +329,20 @@ def _advice(variable: KnownVariable, right: str) -> str:
 
 
 ENVIRONMENT, RANKS = "environment", "ranks"
-"""Places of a value, beside files. A verdict on all ranks has the second."""
+"""Places of a value, beside files. `RANKS` is the place of a verdict that compares ranks."""
 
 OK = "ok"
 FAULTS = (
     *("unknown", "removed", "deprecated", "newer", "misread", "misfit", "prefix", "differs"),
     "overrides",
 )
-"""Verdicts on variables that should be changed. The others are ``ok``, ``foreign`` (another program's), ``caution`` (not for
-production), ``shadowed`` (another place sets a value that counts), ``uneven`` (differs between
+"""Verdicts on variables that should be changed. The others are ``ok``, ``foreign`` (another program reads it),
+``caution`` (not for production), ``shadowed`` (the value of another place takes effect), ``uneven`` (differs between
 ranks, and may)."""
 
 
 class VariableSetting(NamedTuple):
-    """A variable that is set, its value, and where: ``environment``, or a file."""
+    """A variable that is set, its value, and the place where it is set: ``environment``, or a file."""
 
     name: str
     value: str
@@ -349,20 +351,20 @@ class VariableSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Facts that verdicts use beside the tables.
+    """Facts of the machine that verdicts use beside the tables.
 
     Attributes
     ----------
     nccl : int
-        NCCL's version as its code; 0 if it is not known.
+        The code of NCCL's version; 0 if it is not known.
     devices : mapping
-        Names of the devices that a variable of kind ``devices`` chooses from, by the variable.
+        For each variable of kind ``devices``, the names of the devices that it chooses from.
     options : collection of str
-        Fields of ncclConfig_t that the program sets.
+        The fields of ncclConfig_t that the program sets.
     exists : callable
-        Whether there is a file of a name.
+        ``exists(path)`` returns whether a file exists.
     names : callable
-        All variables with a prefix of the library that is installed; none if that cannot be asked.
+        ``names(prefix)`` returns all variables with a prefix that the installed library has; none if it cannot tell.
     """
 
     nccl: int = 0
@@ -379,11 +381,11 @@ class VariableVerdict:
     Attributes
     ----------
     name, value, place : str
-        The setting. The value of an unknown variable is left out: it might be a secret.
+        The setting. The value of an unknown variable is left out, since it might be a secret.
     verdict : str
-        One of `FAULTS`, or a milder one.
+        One of `FAULTS`, or a milder verdict.
     words, remedy : str
-        The fault, and what to do; may be empty.
+        The fault, and the remedy, in words; may be empty.
     """
 
     name: str
@@ -395,7 +397,7 @@ class VariableVerdict:
 
     @property
     def fault(self) -> bool:
-        """Whether it should be changed."""
+        """Whether the variable should be changed."""
         return self.verdict in FAULTS
 
 
@@ -415,13 +417,13 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
 
 
 def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | None:
-    """Return the verdict on a name that an installed library does not list, or that is nearly one of the tables; else None."""
+    """Return the verdict on a name that the installed library does not list, or that resembles a known one; else None."""
     name = re.sub("^MPICH_", "MPIR_CVAR_", setting.name)  # MPICH reads both
     prefix = next((each for each in PREFIXES if name.startswith(each)), None)
     if prefix is None:
         return None
     there = machine.names(prefix)
-    # Open MPI passes what begins with the name of a part of PRRTE on.
+    # Open MPI passes variables on that begin with the name of a part of PRRTE.
     if name.split("_")[:3] in [each.split("_")[:3] for each in there]:
         return None if name in there else unknown(setting, PREFIXES[prefix][0], there)
     for each in known():
@@ -431,9 +433,9 @@ def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdic
 
 
 def _slip(given: str, name: str) -> bool:
-    """Whether a name is another one with a slip: letters or words changed places, or one letter lacks or is too many.
+    """Return whether `given` is `name` with a slip: letters or words changed places, or one letter is missing or extra.
 
-    Beginnings of words are no slips: there are MPIR_CVAR_ALLREDUCE_... and MPIR_CVAR_IALLREDUCE_....
+    Other first letters of words are no slip: there are MPIR_CVAR_ALLREDUCE_... and MPIR_CVAR_IALLREDUCE_....
     """
     short, long = sorted((given.lower(), name.lower()), key=len)
     if sorted(short.replace("_", "")) == sorted(long.replace("_", "")):
@@ -445,7 +447,7 @@ def _slip(given: str, name: str) -> bool:
 
 
 def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> VariableVerdict:
-    """Return the verdict on a variable unknown to its program; it names the nearest known one."""
+    """Return the verdict on a variable that its program does not know; the verdict names the nearest known variable."""
     near = nearest(setting.name, names)
     remedy = f"did you mean {near}?" if near else "remove it"
     words = f"{program} has no such variable"
@@ -453,7 +455,7 @@ def unknown(setting: VariableSetting, program: str, names: Iterable[str]) -> Var
 
 
 def judge_all(settings: Iterable[VariableSetting], machine: Surroundings) -> list[VariableVerdict]:
-    """Return the verdicts on settings; of several with one name, the first counts."""
+    """Return the verdicts on settings. Of several settings with the same name, the first takes effect."""
     verdicts: dict[str, VariableVerdict] = {}
     shadowed = []
     for setting in settings:
@@ -470,14 +472,15 @@ def judge_all(settings: Iterable[VariableSetting], machine: Surroundings) -> lis
 def differing(
     ranks: Sequence[Mapping[str, str]], table: Mapping[str, KnownVariable]
 ) -> Iterator[VariableVerdict]:
-    """Yield a verdict on each variable whose values differ between ranks, unless they may.
+    """Yield a verdict on each variable whose values differ between ranks, except on those that may differ freely.
 
     Parameters
     ----------
     ranks : sequence of mapping
         The settings that take effect on each rank, by name.
     table : mapping
-        The known variables: ``equal`` ones must not differ, others are ``uneven``.
+        The known variables, by name. The verdict is ``differs`` on variables that must be equal on all ranks, and
+        ``uneven`` on the others.
     """
     for name in sorted({name for rank in ranks for name in rank}):
         # The value of an unknown name is not kept.
@@ -570,10 +573,10 @@ _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 def settings(
     environ: Mapping[str, str] | None = None, site: Path = SITE_FILE
 ) -> list[VariableSetting]:
-    """Return all settings, the ones that take effect first: the environment, then NCCL's files in their order.
+    """Return all settings in the order of their effect: the environment first, then NCCL's files in their order.
 
-    As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and lines
-    without ``=`` are ignored.
+    As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and
+    lines without ``=`` are ignored.
     """
     present = os.environ if environ is None else environ
     set_here = [VariableSetting(name, value) for name, value in sorted(present.items())]
@@ -582,7 +585,7 @@ def settings(
         with suppress(OSError):
             for line in os.fsdecode(file.read_bytes()).split("\n"):
                 name, equals, value = line.removesuffix("\r").partition("=")
-                if equals:  # the name in a comment begins with #, as no variable's does
+                if equals:  # a "name" in a comment begins with #, and matches no variable
                     set_here.append(VariableSetting(name, value, str(file)))
     return set_here
 
@@ -595,11 +598,11 @@ def here(
     Parameters
     ----------
     nccl : int, optional
-        Version of NCCL; by default that of the wheel, if one is installed.
+        Code of NCCL's version; by default that of the installed wheel, if there is one.
     options : collection of str
         Fields of ncclConfig_t that the program sets.
     root : Path
-        Of the file system.
+        Root of the file system.
     """
     devices = {
         variable: tuple(sorted(each.name for each in (root / folder).glob("*") if each.is_dir()))
@@ -613,14 +616,17 @@ def here(
 
 
 def installed(prefix: str) -> frozenset[str]:
-    """Return the variables with a prefix that the library's own program lists; none if it is not here. Starts it."""
+    """Return the variables with a prefix that the library's own program lists; none if the program is missing.
+
+    It runs that program, and blocks for at most 10 s.
+    """
     if not PREFIXES[prefix][1]:
         return frozenset()
     program, *words = PREFIXES[prefix][1].split()
-    # An MPI library out of a wheel lies beside Python.
+    # The programs of an MPI library from a wheel lie beside Python.
     places = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     program = shutil.which(program, path=os.pathsep.join(places)) or program
-    # It leaves out what its own variables exclude.
+    # With its own variables set, the program might leave variables out.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefix)}
     try:
         done = subprocess.run(

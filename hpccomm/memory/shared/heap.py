@@ -1,12 +1,13 @@
-"""Segments of this process, the arrays in them, and the locks; all that its communicators share.
+"""Segments of registered memory, the arrays in them, and locks, which all communicators of a process share.
 
 A segment is an unnamed file in memory (memfd). Peers open it through this process's entry in
-``/proc``. It stays until the process ends, because peers may have it mapped. Free memory in it is
-reused. After a while without use, its pages return to the system. `Communicator.empty` allocates
-here.
+``/proc``. It stays until the process ends, because peers may have it mapped. Free memory in a segment is
+reused. After a while without use, its pages return to the system. `node` allocates here for
+`Communicator.empty`.
 
 A `NodeMutex` lies in a segment and locks among the processes of the node. It is a robust mutex of POSIX
-threads: if the process that holds it ends, the next one learns of it. Windows within a node lock by it.
+threads: if the process that holds it ends, the next process that tries to lock learns of it.
+`hpccomm.backends.mpi.window` locks by it within a node.
 """
 
 import ctypes
@@ -33,7 +34,7 @@ from hpccomm.memory.shared.pages import ended
 from hpccomm.memory.views import address
 
 MUTEX_BYTES = 128
-"""Bytes for a mutex, of any C library, and for the rank that holds it."""
+"""Bytes of a mutex of any C library, and of the rank that holds it."""
 
 _HOLDER = 64
 _SHARED, _ROBUST = 1, 1  # in glibc and in musl
@@ -41,7 +42,7 @@ _SHARED, _ROBUST = 1, 1  # in glibc and in musl
 
 @cache
 def _library() -> Any:
-    """Return the C library, whose functions keep the interpreter's lock: none of these waits."""
+    """Return the C library, with the interpreter's lock held in its functions, since none that is used waits."""
     return ctypes.PyDLL(None)
 
 
@@ -51,9 +52,9 @@ class NodeMutex:
     Parameters
     ----------
     memory : ndarray of uint8, 1-D
-        `MUTEX_BYTES` of it, which stay mapped.
+        `MUTEX_BYTES` of shared memory that stays mapped.
     rank : int
-        This process's rank, for the others.
+        This process's rank, which other processes see while this one holds the mutex.
     """
 
     __slots__ = ("_at", "_holder", "_rank", "_try", "_unlock")
@@ -84,7 +85,7 @@ class NodeMutex:
             raise OSError(failure, "no mutex can be made in shared memory")
 
     def taken(self) -> bool:
-        """Take the mutex, if it is free; return whether it was. It orders memory, as `released` does.
+        """Lock the mutex if it is free, and return whether it was. This orders memory accesses, as `released` does.
 
         Raises
         ------
@@ -97,20 +98,21 @@ class NodeMutex:
             return True
         if code == errno.EBUSY:
             return False
-        if code == errno.EOWNERDEAD:  # what it guards may be half written, so it is given up
+        # The data that a dead owner guarded may be half written, so this makes the mutex unusable.
+        if code == errno.EOWNERDEAD:
             self._unlock(self._at)
         raise ended(int(self._holder[0]))
 
     def released(self) -> bool:
-        """Give the mutex back, from the thread that has taken it; return True."""
+        """Unlock the mutex, in the thread that has locked it; return True."""
         self._unlock(self._at)
         return True
 
 
 class FreeRanges:
-    """The free parts of the bytes from 0 to `size`: best fit, with neighbors merged.
+    """The free parts of the bytes from 0 to `size`: an allocator by best fit that merges free neighbors.
 
-    D. E. Knuth, "The Art of Computer Programming", volume 1, section 2.5.
+    See D. E. Knuth, "The Art of Computer Programming", volume 1, section 2.5.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ class FreeRanges:
     def __init__(self, size: int) -> None:
         self._by_size = [(size, 0)]  # ascending
         self._size_at = {0: size}
-        self._start_before = {size: 0}  # the start of the range that ends there
+        self._start_before = {size: 0}  # end of a free range: its start
 
     def take(self, size: int, alignment: int) -> int | None:
         """Take `size` bytes and return their start; None if no range is large enough.
@@ -131,7 +133,7 @@ class FreeRanges:
         size : int
             Bytes, at least 1.
         alignment : int
-            The start is a multiple of it.
+            The start is a multiple of this.
         """
         for index in range(bisect_left(self._by_size, (size, 0)), len(self._by_size)):
             length, start = self._by_size[index]
@@ -148,7 +150,7 @@ class FreeRanges:
         return None
 
     def give(self, start: int, size: int) -> None:
-        """Make `size` bytes from `start` on free, which were not."""
+        """Free `size` bytes from `start` on, which were in use."""
         end = start + size
         if end in self._size_at:
             size += self._remove(end)
@@ -164,7 +166,7 @@ class FreeRanges:
         self._start_before[start + size] = start
 
     def _remove(self, start: int) -> int:
-        """Forget a range; return its size."""
+        """Remove a range, and return its size."""
         size = self._size_at.pop(start)
         del self._by_size[bisect_left(self._by_size, (size, start))]
         del self._start_before[start + size]
@@ -172,17 +174,17 @@ class FreeRanges:
 
 
 class IdlePages:
-    """Parts that are free, but were written and hold memory, and since when (seconds)."""
+    """Parts of a segment that are free, but still hold pages, with the time in seconds since which they are free."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[float, int, int]] = []  # since, start, end; disjoint
 
     def add(self, start: int, end: int, now: float) -> None:
-        """Note a part that became free at time `now`."""
+        """Add a part that became free at time `now`."""
         self._parts.append((now, start, end))
 
     def take(self, start: int, end: int) -> None:
-        """Forget what lies between the two: it is in use again."""
+        """Remove the range from `start` to `end`, which is in use again."""
         left = []
         for since, first, last in self._parts:
             if last <= start or end <= first:
@@ -192,31 +194,31 @@ class IdlePages:
         self._parts = left
 
     def expired(self, before: float) -> list[tuple[int, int]]:
-        """Return start and end of the parts that have been idle since before, and forget them."""
+        """Return start and end of the parts that became free before the time `before`, and remove them."""
         idle = [(start, end) for since, start, end in self._parts if since < before]
         self._parts = [part for part in self._parts if part[0] >= before]
         return idle
 
     def oldest(self) -> float:
-        """Return since when the first has been idle; infinity without one."""
+        """Return the time since which the oldest part has been free; infinity without one."""
         return min((since for since, _, _ in self._parts), default=inf)
 
 
 SEGMENT: Final = 64 << 20
-"""Usual bytes of a segment. It takes memory only where it is written."""
+"""Usual bytes of a segment. Only written pages take memory."""
 
 LINE: Final = 64
 """Bytes of a cache line. Arrays begin at cache lines."""
 
 PATIENCE: Final = 10.0
 """Seconds after which free pages return to the system. A program that frees an array and soon makes
-another one of that size does not pay for new pages, which take ten times as long to write."""
+another array of that size does not need new pages, whose first write takes ten times as long."""
 
 WORTHWHILE: Final = 1 << 20
-"""Bytes. The pages of a smaller array are kept."""
+"""Bytes of an array from which its pages return to the system; those of a smaller array are kept."""
 
 NAME: Final = "hpccomm-{}"
-"""Name of a segment, with its number, in the system's list of a process's files."""
+"""Name of a segment, with its serial number, in the system's list of a process's files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,15 +228,15 @@ class HeapSegment:
     Attributes
     ----------
     key : int
-        Its number in the process and, in the lower 32 bits, its descriptor. Peers find it by this key.
+        The segment's serial number and, in the lower 32 bits, its descriptor. Peers find the segment by this key.
     at : int
-        Address.
+        Address of the segment.
     size : int
-        Bytes.
+        Bytes of the segment.
     free : FreeRanges
         The parts that no array uses.
     idle : IdlePages
-        The free parts that large arrays used before.
+        The free parts that large arrays have used and that still hold pages.
     """
 
     key: int
@@ -258,15 +260,15 @@ class Heap:
     Parameters
     ----------
     commit : bool
-        Whether to take memory from the system when an array is made, not at the first write. Needed
-        where the system does not overcommit memory: a write would kill the process.
+        Whether to take memory from the system when an array is made, not at the first write. That is needed
+        if the system does not overcommit memory: else the write would kill the process.
     """
 
     def __init__(self, commit: bool = False) -> None:
         self._commit = commit
         self._lock = threading.Lock()
         self._segments: list[HeapSegment] = []
-        # By address, ascending; replaced as a whole, so that readers need no lock.
+        # Ascending by address; replaced as a whole, so that readers need no lock.
         self._map: tuple[tuple[int, ...], tuple[HeapSegment, ...]] = ((), ())
         self._serial = 0
         # Freed memory waits here for the owner of the lock. The garbage collector frees at any moment,
@@ -281,7 +283,7 @@ class Heap:
         Raises
         ------
         MemoryError
-            If the system has no more.
+            If the system has no more memory.
         """
         if nbytes == 0:
             return np.empty(0, np.uint8)
@@ -298,7 +300,7 @@ class Heap:
                 self._give(segment, start, size)
                 raise _none_left(nbytes, error) from None
         block = RegisteredBytes(segment.at + start, nbytes)
-        # At exit it need not be returned.
+        # At exit the memory need not be freed.
         weakref.finalize(block, self._give, segment, start, size).atexit = False
         return block.array()
 
@@ -317,7 +319,7 @@ class Heap:
         return len(self._segments)
 
     def housekeep(self) -> None:
-        """Return pages to the system that have been free for long. Cheap without such pages."""
+        """Return pages that have been free for long to the system. Cheap if there are none."""
         if time.monotonic() > self._next_look:
             self._try_to_take_back()
 
@@ -328,7 +330,7 @@ class Heap:
         self._try_to_take_back()
 
     def _try_to_take_back(self) -> None:
-        """Take freed memory back. If another thread holds the lock, that thread does it."""
+        """Take freed memory back, unless another thread holds the lock. Then a later call does it."""
         if self._lock.acquire(blocking=False):
             try:
                 self._take_back()
@@ -336,7 +338,7 @@ class Heap:
                 self._lock.release()
 
     def _take_back(self) -> None:
-        """Note freed memory; return pages to the system that have been free for long."""
+        """Make freed memory usable again, and return pages that have been free for long to the system."""
         now = time.monotonic()
         while self._given:
             segment, start, size = self._given.popleft()
@@ -410,7 +412,7 @@ _ANOTHER = "descriptor {} of process {} is no longer a segment of hpccomm: it wa
 
 
 class PeerSegments:
-    """Peers' segments in this process. Each is mapped once and stays.
+    """Peers' segments, mapped in this process. Each is mapped once and stays mapped.
 
     Any thread may use it.
     """
@@ -425,14 +427,14 @@ class PeerSegments:
         Parameters
         ----------
         pid : int
-            Its process.
+            The process that owns the segment.
         key : int
-            Its `HeapSegment.key`.
+            The segment's `HeapSegment.key`.
 
         Raises
         ------
         OSError
-            If it cannot be mapped.
+            If the segment cannot be mapped.
         """
         with self._lock:
             segment = self._mapped.get((pid, key))
@@ -446,7 +448,7 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
     path = f"/proc/{pid}/fd/{number}"
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # A program may close descriptors that are not its own, and reuse the number for another file.
+        # The program may have closed the descriptor and reused its number for another file.
         name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         if not name.startswith(f"/memfd:{NAME.format(serial)} "):
             raise OSError(0, _ANOTHER.format(number, pid))
@@ -458,14 +460,14 @@ def _map(pid: int, key: int) -> NDArray[np.uint8]:
 
 
 class Leases:
-    """Memory that calls use for a while. Returned memory is kept for later calls.
+    """Registered memory that calls lease for staging. Returned memory is kept for later calls.
 
     Any thread may use it.
 
     Parameters
     ----------
     heap : Heap
-        Source of the memory.
+        The source of the memory.
 
     Attributes
     ----------
@@ -480,12 +482,12 @@ class Leases:
         self.total = 0
 
     def take(self, nbytes: int, limit: int) -> NDArray[np.uint8] | None:
-        """Return leased memory; None if the process would exceed `limit`.
+        """Return leased memory; None if the process would exceed `limit` bytes in use or kept.
 
         Raises
         ------
         MemoryError
-            If the system has no more.
+            If the system has no more memory.
         """
         with self._lock:
             same = self._kept.get(nbytes)
@@ -502,7 +504,7 @@ class Leases:
             return lease
 
     def give(self, lease: NDArray[np.uint8]) -> None:
-        """Take back what `take` returned."""
+        """Return memory that `take` leased."""
         with self._lock:
             self._kept.setdefault(lease.nbytes, []).append(lease)
 
@@ -517,16 +519,16 @@ class ProcessMemory(NamedTuple):
 
 
 _of_process: dict[int, ProcessMemory] = {}
-"""By process: a forked child must not hand out its parent's memory, nor wait for its locks."""
+"""Keyed by process id: a forked child must not hand out its parent's memory, nor wait for its parent's locks."""
 
 
 def process_memory() -> ProcessMemory:
-    """Return that of this process; the first call makes it. No system call is made before."""
+    """Return the `ProcessMemory` of this process. The first call makes it; no system call is made before that."""
     process = os.getpid()
     memory = _of_process.get(process)
     if memory is None:
         heap = Heap(commit=_strict())
-        # Where two threads make one, both get the first.
+        # If two threads make one, both get the first.
         made = ProcessMemory(heap, Leases(heap), PeerSegments(), MemoryUse())
         memory = _of_process.setdefault(process, made)
     return memory

@@ -1,14 +1,15 @@
 """Arrays that the ranks of a node expose to each other in a call.
 
-It implements `SharedMemory` of `hpccomm.contracts.transport`, which the runner of schedules uses.
+`NodeMemory` implements `SharedMemory` of `hpccomm.contracts.transport`. The MPI backend makes it, and the runner of
+schedules uses it.
 
-Whether the processes reach each other's memory is tested when a communicator is made; the doctor tests it too. Processes
-in containers of their own may see different processes under the same number. So each offers a random token, and a process
-is written to only after its token was read there.
+When a communicator is made, its processes test whether they reach each other's memory; the doctor tests it too.
+Processes in different containers may see different processes under the same process id. So each process offers a random
+token, and a peer writes to the process only after it has read the token there.
 
-If Yama's ``ptrace_scope`` is 1, a process can read the pages of another only if that one has declared it
-(``PR_SET_PTRACER``). Ranks do not declare it, like Open MPI and MPICH (UCX does): they would be permanently open to every
-process of the user, without being faster than registered memory, which does not need this permission.
+If Yama's ``ptrace_scope`` is 1, a process can read the pages of another process only if that process has permitted it
+(``PR_SET_PTRACER``). Like Open MPI and MPICH, and unlike UCX, ranks do not permit it. They would be open to every
+process of the user for good, and not be faster than with registered memory, which does not need this permission.
 """
 
 import errno
@@ -37,17 +38,17 @@ logger = logging.getLogger("hpccomm")
 Array = NDArray[Any]
 
 BUFFERS = 3
-"""Buffers of each rank: the sent array, the received array, and scratch."""
+"""Number of buffers of each rank: the sent array, the received array, and scratch."""
 
 SCRATCH = 2
-"""Number of the scratch buffer."""
+"""Index of the scratch buffer."""
 
 PLACE = 4
-"""Numbers per buffer in a record, after the fingerprint: address, key of the segment (-1 for plain
+"""Number of integers for each buffer in a record, after the fingerprint: address, key of the segment (-1 for plain
 memory), offset in the segment, bytes."""
 
 KEPT = 256
-"""Number of decoded records that are kept, per rank and direction."""
+"""Most decoded records that are kept for each peer, and most own records."""
 
 _NOWHERE = (0, -1, 0, 0)
 
@@ -72,12 +73,12 @@ class _Peer:
 
     def __init__(self, rank: int, pid: int) -> None:
         self.remote = RemoteMemory(pid, rank)
-        # Loops send the same records again.
+        # Programs repeat calls, so that the same records come again.
         self.see = lru_cache(KEPT)(_PeerRecord)
 
 
 class _Peers(dict[int, _Peer]):
-    """The ranks of the node that were looked at, of all whose processes are given."""
+    """The ranks of the node, by rank; a rank's `_Peer` is made at its first use."""
 
     def __init__(self, pids: Mapping[int, int]) -> None:
         self.pids = pids
@@ -97,13 +98,13 @@ class NodeMemory:
     rank : int
         This rank.
     pids : mapping of int to int
-        Process of each rank of the node, including this one.
+        Process id of each rank of the node, including this one.
     fullest : int
         The largest number of ranks on a node of the job.
     plain : bool
-        Whether plain arrays may be reached, on all nodes.
+        Whether ranks reach plain arrays, on all nodes.
     how : str
-        How plain arrays are reached, or why not.
+        How plain arrays are reached, or why they are not, in words.
 
     Attributes
     ----------
@@ -129,11 +130,11 @@ class NodeMemory:
         return lru_cache(KEPT)(partial(_own, self._heap))
 
     def another(self) -> "NodeMemory":
-        """Return the memory of the same ranks for calls that go on at the same time."""
+        """Return another `NodeMemory` of the same ranks, for calls at the same time."""
         return self._of(self._peers.pids, self.rank)
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
-        """Return the memory for a group of the communicator's ranks, in which this one is `rank`."""
+        """Return the `NodeMemory` of a group of the communicator's ranks, in which this process is `rank`."""
         pids = self._peers.pids
         return self._of({new: pids[old] for new, old in enumerate(ranks) if old in pids}, rank)
 
@@ -146,7 +147,7 @@ class NodeMemory:
         return self._heap.empty(nbytes)
 
     def share(self, room: int) -> int:
-        """Return a rank's share of the `room` bytes of a node."""
+        """Return the bytes of a rank if the ranks of the fullest node share `room` bytes."""
         return room // self._fullest
 
     def holds(self, data: Array) -> bool:
@@ -191,9 +192,9 @@ class NodeMemory:
         Raises
         ------
         PeerLost
-            If its process has ended.
+            If the peer's process has ended.
         CommunicationError
-            If it is in registered memory that this process cannot map.
+            If the buffer is in registered memory that this process cannot map.
         """
         at, key, offset, nbytes = place
         if not nbytes:
@@ -224,7 +225,7 @@ class NodeMemory:
         return PeerPages(remote, self._bounce, at, nbytes // dtype.itemsize, dtype)
 
     def end(self, lease: NDArray[np.uint8]) -> None:
-        """Take back the scratch of a call."""
+        """Return the scratch of a call."""
         self._leases.give(lease)
 
 
@@ -233,7 +234,7 @@ def _own(
 ) -> tuple[Record, tuple[Array, ...] | None]:
     """Return `record` and `registered` of an exposure, from the address and the bytes of each buffer.
 
-    Where they lie may change with the number of segments.
+    The number of segments is a part of the cache's key: with a new segment, an address may be registered.
     """
     numbers = [fingerprint]
     registered: list[Array] = []
@@ -252,27 +253,27 @@ def _own(
 
 @dataclass(slots=True, eq=False)
 class NodeExposure:
-    """One rank's part in one call.
+    """The buffers that one rank exposes in one call; it implements `Exposure` of the contracts.
 
     Attributes
     ----------
     memory : NodeMemory
-        Of its communicator.
+        The memory of the communicator's ranks.
     buffers : sequence of ndarray
-        Its own.
+        This rank's buffers.
     record : Record
-        Their places.
+        The places of this rank's buffers.
     registered : sequence of ndarray of uint8, or None
-        The sent and the received array, where both are in registered memory; they keep none alive,
+        The sent and the received array, if both are in registered memory. They keep no user's array alive,
         since segments stay mapped.
     scratch : ndarray of uint8, or None
-        Its own, for peers to reach.
+        This rank's scratch, which peers reach.
     plain : bool
-        Whether plain arrays may be reached.
+        Whether peers may reach plain arrays.
     sights : dict of int to _PeerRecord
-        The content of each rank's record, once it is known.
+        The content of each rank's record, once `take_records` was called.
     lasting : bool
-        Records lead to the same memory in a later call.
+        True: the same records lead to the same memory in a later call.
     """
 
     memory: NodeMemory
@@ -285,14 +286,14 @@ class NodeExposure:
     lasting = True
 
     def detached(self) -> "NodeExposure | None":
-        """Return the exposure for every call on the same registered memory."""
+        """Return an exposure for every later call on the same registered memory; None without one."""
         known = self.registered
         if known is None or self.scratch is not None:
             return None
         return _Detached(self.memory, known, self.record, known, None, self.plain)
 
     def take_records(self, records: Mapping[int, Record]) -> Reach:
-        """Take the records of all ranks of the node, and return how they reach each other."""
+        """Take the records of all ranks of the node, and return the memory that they reach of each other."""
         see = self.memory.see
         self.sights = sights = {peer: see(peer, record) for peer, record in records.items()}
         if self.plain or all(sight.mapped for sight in sights.values()):
@@ -301,7 +302,7 @@ class NodeExposure:
         return Reach.STAGED if staged else Reach.NONE
 
     def peer_buffer(self, peer: int, buffer: int, dtype: DType) -> Array | Pages:
-        """Return the peer's buffer of that number in the same call, as elements of `dtype`."""
+        """Return buffer number `buffer` of `peer` in the same call, as elements of `dtype`."""
         if peer == self.memory.rank:
             own = (*self.buffers, self.scratch)[buffer]
             assert own is not None
@@ -314,7 +315,7 @@ class NodeExposure:
         return view
 
     def release(self) -> None:
-        """Forget the buffers."""
+        """Drop the buffers, and return the scratch."""
         self.buffers = ()
         if self.scratch is not None:
             self.memory.end(self.scratch)
@@ -327,7 +328,7 @@ class _Detached(NodeExposure):
     __slots__ = ()
 
     def release(self) -> None:
-        """Do nothing: a later call has it too."""
+        """Do nothing: later calls use this exposure too."""
 
 
 TOKEN = 16
@@ -342,15 +343,15 @@ class Offer(NamedTuple):
     Attributes
     ----------
     pid : int
-        The process.
+        Id of the process.
     token : bytes
-        The bytes to be found.
+        The bytes that neighbors must find.
     key, offset : int
-        Place of the token in its registered memory.
+        The segment and the offset of the token in the process's registered memory.
     at : int
         Address of the token in plain memory.
     problem : str
-        Why it has no registered memory; empty if it has.
+        Why the process has no registered memory; empty if it has.
     """
 
     pid: int
@@ -362,14 +363,14 @@ class Offer(NamedTuple):
 
 
 class ProbeResult(NamedTuple):
-    """Why a process could not reach the memory of its neighbors; empty strings if it could.
+    """The reasons why a process could not reach the memory of its neighbors; empty if it could.
 
     Attributes
     ----------
     mapped : str
-        For their registered memory.
+        Why it could not map their registered memory.
     plain : str
-        For plain memory.
+        Why it could not copy from and to their plain memory.
     """
 
     mapped: str
@@ -401,14 +402,14 @@ def offer() -> Offer:
 
 
 def tried(offers: Mapping[int, Offer], rank: int) -> ProbeResult:
-    """Try to reach the memory of this process's node. Local.
+    """Try to reach the memory of the other ranks of this node, and return the result. Local.
 
     Parameters
     ----------
     offers : mapping of int to Offer
-        By rank; of all ranks of the node.
+        The offers of all ranks of the node, by rank.
     rank : int
-        This one.
+        This rank.
     """
     mapped, plain = "", ""
     for peer, offered in offers.items():
@@ -439,26 +440,26 @@ def _read(peer: int, offered: Offer) -> str:
         remote.read(offered.at, address(token), TOKEN)
         if token.tobytes() != offered.token:
             return f"rank {peer} is not there: {_ANOTHER}"
-        remote.write(offered.at, address(token), TOKEN)  # the same
+        remote.write(offered.at, address(token), TOKEN)  # writes the same bytes
     except CommunicationError as error:
         return f"{error}"
     return ""
 
 
 def agreed(findings: Sequence[ProbeResult]) -> tuple[str, str, str]:
-    """Return why registered memory is not reached, why plain is not, and how plain arrays go.
+    """Return why registered memory and plain memory are not reached, and how plain arrays are.
 
     Parameters
     ----------
     findings : sequence of ProbeResult
-        Of each rank of the communicator.
+        The result of each rank of the communicator.
 
     Returns
     -------
     mapped, plain : str
-        Empty where they are.
+        Why registered memory, and plain memory, are not reached; empty if they are.
     how : str
-        In words.
+        How plain arrays are reached, or why they are not, in words.
     """
     mapped = _first([each.mapped for each in findings])
     plain = _first([each.plain for each in findings])

@@ -1,7 +1,8 @@
-"""System calls on memory that Python's standard library lacks; and peers' plain arrays, which the kernel reads and writes.
+"""System calls on memory that Python's standard library lacks, and peers' plain arrays, which the kernel copies.
 
-Python's own `mmap` ends its mapping with the object and keeps a descriptor for each. Mappings made here stay until the
-process ends. `node` accesses unregistered arrays by ``process_vm_readv`` and ``process_vm_writev``.
+Python's `mmap` ends its mapping with the object and keeps a descriptor for each mapping. Mappings made here stay until
+the process ends. `heap` maps segments by it. `node` accesses unregistered arrays by ``process_vm_readv`` and
+``process_vm_writev``. `hpccomm.torch.tensors` joins pages.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class Vector(ctypes.Structure):
-    """A stretch of memory: ``struct iovec``."""
+    """A range of memory: ``struct iovec``."""
 
     _fields_ = (("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
 
@@ -54,7 +55,7 @@ def libc() -> Any:
 
 
 def failure() -> OSError:
-    """Return the error of the last call in this thread."""
+    """Return the error of the last system call in this thread."""
     code = ctypes.get_errno()
     return OSError(code, os.strerror(code))
 
@@ -62,13 +63,12 @@ def failure() -> OSError:
 def memory_file(name: str) -> int:
     """Return the descriptor of a new unnamed file in memory.
 
-    Python's `os.memfd_create` is missing where Python was built for C libraries older than this one,
-    as conda's and uv's are.
+    `os.memfd_create` is missing if Python was built for an older C library, as conda's and uv's Python are.
 
     Raises
     ------
     OSError
-        If it cannot be made.
+        If the file cannot be made.
     """
     create = getattr(libc(), "memfd_create", None)  # glibc has it since 2.27
     if create is None:
@@ -82,13 +82,13 @@ def memory_file(name: str) -> int:
 def map_file(descriptor: int, nbytes: int) -> int:
     """Map the first `nbytes` bytes of a file, in huge pages if possible, and return their address.
 
-    With huge pages the first write is eight times as fast, and a peer's as fast as a memcpy. There are
-    some where ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or ``always``.
+    With huge pages the first write is eight times as fast, and a peer's first write as fast as a memcpy. The system
+    has huge pages if ``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says ``advise`` or ``always``.
 
     Raises
     ------
     OSError
-        If they cannot be.
+        If the file cannot be mapped.
     """
     at: int | None = libc().mmap(None, nbytes, _PROT_READ_WRITE, _MAP_SHARED, descriptor, 0)
     if at is None or at == _FAILED:
@@ -98,9 +98,10 @@ def map_file(descriptor: int, nbytes: int) -> int:
 
 
 def join_pages(at: int, nbytes: int) -> None:
-    """Make huge pages of the pages of private memory, which peers then read seven times as fast.
+    """Join the pages of private memory to huge pages, which peers read seven times as fast.
 
-    The first time takes a few copies of it, and later ones some microseconds. Before Linux 6.1 nothing changes.
+    The first call takes the time of a few copies of the memory, later calls some microseconds. Before Linux 6.1 it
+    does nothing.
     """
     first, end = -(-at // _HUGE) * _HUGE, (at + nbytes) // _HUGE * _HUGE
     if end > first:
@@ -110,7 +111,7 @@ def join_pages(at: int, nbytes: int) -> None:
 def give_back(at: int, nbytes: int) -> None:
     """Return whole pages of a shared mapping to the system; they read as zeros from then on.
 
-    If the system cannot take them, they stay.
+    If the system cannot take the pages, they stay.
     """
     libc().madvise(at, nbytes, _MADV_REMOVE)
 
@@ -121,9 +122,9 @@ class RemoteMemory:
     Parameters
     ----------
     pid : int
-        The process.
+        Id of the process.
     rank : int
-        Its rank, for messages.
+        Rank of the process, for messages.
     """
 
     __slots__ = ("_far", "_far_at", "_from", "_near", "_near_at", "_pid", "_rank", "_to")
@@ -131,7 +132,7 @@ class RemoteMemory:
     def __init__(self, pid: int, rank: int) -> None:
         self._pid = pid
         self._rank = rank
-        # Made once, because making them takes longer than the call.
+        # These objects are made once, because making them takes longer than the call.
         self._near, self._far = Vector(), Vector()
         self._near_at = ctypes.addressof(self._near)
         self._far_at = ctypes.addressof(self._far)
@@ -140,7 +141,7 @@ class RemoteMemory:
         self._to = getattr(functions, "process_vm_writev", None)
 
     def read(self, far: int, near: int, nbytes: int) -> None:
-        """Copy bytes from the process's address `far` to this one's `near`. Blocks until then.
+        """Copy bytes from address `far` of that process to address `near` of this process. Blocks.
 
         Raises
         ------
@@ -152,7 +153,7 @@ class RemoteMemory:
         self._move(self._from, far, near, nbytes)
 
     def write(self, far: int, near: int, nbytes: int) -> None:
-        """Copy bytes from this process's address `near` to the other's `far`. As `read`."""
+        """Copy bytes from address `near` of this process to address `far` of that process; otherwise as `read`."""
         self._move(self._to, far, near, nbytes)
 
     def _move(self, move: Callable[..., int] | None, far: int, near: int, nbytes: int) -> None:
@@ -162,7 +163,7 @@ class RemoteMemory:
         while nbytes:
             local.base, theirs.base = near, far
             local.nbytes = theirs.nbytes = nbytes
-            # One range at a time. The kernel copies only a part of more than 2 GiB.
+            # One range at a time. Of a range above 2 GiB, the kernel copies only a part.
             done = move(self._pid, self._near_at, 1, self._far_at, 1, 0)
             if done == nbytes:
                 return
@@ -191,20 +192,20 @@ def ended(rank: int) -> PeerLost:
 
 @dataclass(slots=True, eq=False)
 class PeerPages:
-    """A peer's array: `Pages` of the contracts.
+    """A peer's array that the kernel copies; it implements `Pages` of the contracts.
 
     Attributes
     ----------
-    door : RemoteMemory
+    remote : RemoteMemory
         Memory of the peer.
     bounce : ScratchBuffer
-        Memory for single blocks.
+        Local memory for a block that is read.
     at : int
         The array's address in the peer's process.
     size : int
-        Elements.
+        Number of elements.
     dtype : dtype
-        Of the elements.
+        Type of the elements.
     """
 
     remote: RemoteMemory
@@ -214,13 +215,13 @@ class PeerPages:
     dtype: DType
 
     def part(self, where: slice) -> "PeerPages":
-        """Return a part of its elements."""
+        """Return the memory of some elements."""
         start, stop, _ = where.indices(self.size)
         at = self.at + start * self.dtype.itemsize
         return PeerPages(self.remote, self.bounce, at, stop - start, self.dtype)
 
     def __getitem__(self, where: slice) -> NDArray[Any]:
-        """Read some elements into memory that the next such read overwrites."""
+        """Return a copy of some elements, in memory that the next such read overwrites."""
         start, stop, _ = where.indices(self.size)
         block = self.bounce.take(stop - start, self.dtype)
         far = self.at + start * self.dtype.itemsize
@@ -228,9 +229,9 @@ class PeerPages:
         return block
 
     def read(self, into: NDArray[Any]) -> None:
-        """Read all its elements."""
+        """Read all elements into a C-contiguous array of the same size."""
         self.remote.read(self.at, address(into), into.nbytes)
 
     def write(self, data: NDArray[Any]) -> None:
-        """Write over all its elements."""
+        """Overwrite all elements with a C-contiguous array of the same size."""
         self.remote.write(self.at, address(data), data.nbytes)
