@@ -1,4 +1,7 @@
-"""Runs hpccomm's own algorithms on host arrays, for `hpccomm.calls.on_host`."""
+"""Runs hpccomm's own algorithms on host arrays, for `on_host`.
+
+`hpccomm.communicator.creation` and windows use `sharing`, which says how ranks of a node share memory.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -30,16 +33,16 @@ from hpccomm.settings import DEFAULT_SEGMENT, Settings
 
 
 class Sharing(NamedTuple):
-    """How the ranks of a node reach each other's memory.
+    """The access of the ranks of a node to each other's memory.
 
     Attributes
     ----------
     plain : bool
-        Whether plain arrays are reached.
+        Whether ranks reach plain arrays.
     room : int
-        Bytes that a rank may have for staging.
+        Most bytes of a rank for staging.
     how : str
-        The same in words.
+        The access in words.
     """
 
     plain: bool
@@ -84,10 +87,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hpccomm")
 
 DEFAULT_CHANNELS = 2
-"""Pieces of an array under way at the same time, where the policy does not say."""
+"""Pieces of an array under way at the same time, if the policy does not say."""
 
 MOST_SEGMENTS = 1 << 14
-"""The most segments of an array. With a room too small for that, nothing is staged."""
+"""Most segments of an array. If the staging memory is so small that an array needs more, nothing is staged."""
 
 
 class AlgorithmRunner:
@@ -98,11 +101,11 @@ class AlgorithmRunner:
     backend : Backend
         The backend of the messages.
     sharing : Sharing or None
-        How the ranks of a node share memory.
+        The access of the ranks of a node to each other's memory; None if they share none.
     segment : int or None
-        Bytes to move at a time, if given.
+        Bytes to move at a time, if the settings give them.
     network : callable
-        Returns the links between the ranks, on which algorithms are compared.
+        Returns the network of the ranks, on which algorithms are compared.
     """
 
     def __init__(
@@ -122,18 +125,18 @@ class AlgorithmRunner:
     def implement(
         self, asked: Signature, call: Signature, choice: Choice
     ) -> tuple[Choice, Implementation]:
-        """Return the functions that run an algorithm, and the choice with the facts of it.
+        """Return the functions that run an algorithm, and the choice, completed with facts of the schedule.
 
-        These are the bytes to move at a time, and how the ranks of a node reach each other's arrays.
+        These facts are the bytes to move at a time, and how the ranks of a node reach each other's arrays.
 
         Parameters
         ----------
         asked : Signature
-            The user's call: the key of prepared programs.
+            The user's call, whose fingerprint ranks compare when they reach each other's memory.
         call : Signature
-            Its part for the algorithm.
+            The call that the algorithm carries out for it.
         choice : Choice
-            The algorithm.
+            The choice of the algorithm.
         """
         tuning, algorithm = self._tuning(call, choice), policy.algorithm_of(call, choice)
         fold = None if call.op is None else self._folder(call.op, call.dtype)
@@ -142,7 +145,7 @@ class AlgorithmRunner:
             foreign = {
                 reach: build
                 for reach, build in builds.items()
-                if not (algorithm.shared and reach is Reach.NONE)  # which is one of hpccomm's own
+                if not (algorithm.shared and reach is Reach.NONE)  # that build is hpccomm's own
             }
             from hpccomm.calls.proofs import proven
 
@@ -181,7 +184,7 @@ class AlgorithmRunner:
         )
 
     def _builds(self, call: Signature, found: Algorithm) -> dict[Reach, Build]:
-        """Return the builds of an algorithm's forms."""
+        """Return the builds of an algorithm's forms, by the memory that ranks reach of each other."""
         deterministic = bool(call.deterministic)
         if self._sharing is None or not found.shared:
             builds = {Reach.NONE: found.by_messages(deterministic)}
@@ -195,7 +198,7 @@ class AlgorithmRunner:
             build = ALGORITHMS[call.collective][other].by_messages(deterministic)
             return build(group, call, tuning)
 
-        # What the ranks find out in the call may leave messages alone.
+        # In a call, ranks may find that only messages are possible.
         builds = {Reach.NONE: by_messages, Reach.DIRECT: found.build}
         if found.staged is not None:
             builds[Reach.STAGED] = found.staged
@@ -204,7 +207,7 @@ class AlgorithmRunner:
     def _likely(
         self, builds: Mapping[Reach, Build], call: Signature, tuning: Tuning, sharing: Sharing
     ) -> tuple[Schedule, int, str]:
-        """Return a call's usual schedule, the bytes staged for it, and how plain arrays are reached."""
+        """Return the schedule that a call usually runs, its bytes of scratch, and how plain arrays are reached."""
         if call.registered:
             return self._schedule(builds[Reach.DIRECT], call, tuning), 0, ""
         if sharing.plain or Reach.STAGED not in builds:
@@ -244,7 +247,7 @@ class AlgorithmRunner:
         )
 
     def _folder(self, op: Op, dtype: DType) -> Folder:
-        """Return the folder; calls of one named reduction and dtype share it, and its memory."""
+        """Return the folder of a reduction. Calls with the same named reduction and dtype share one."""
         if not isinstance(op, ReduceOp):
             return Folder(op, dtype)
         averaged = self._backend.size if op is ReduceOp.AVG else 0

@@ -1,14 +1,16 @@
 """Checks the arguments of each collective call, and makes its signature for the backend.
 
-`CallKind` is what the arguments mean without their sizes: a program that has another size in each call has few kinds.
-These are pure functions of dtypes, shapes and numbers, which read the description of the collective. The
-memory itself is checked elsewhere: its layout by the lanes, overlap when a decision is looked up.
+A `CallKind` is the meaning of the arguments without their sizes, so that a program with another size in each call has
+few kinds. The functions here are pure functions of dtypes, shapes and numbers, which read the description of the
+collective. Memory is checked elsewhere: the lanes check its layout, and `prepared_calls` checks overlap.
 
-A call may also be on a number (`call_on_number`). Its result is a number of the given class, or an array of all
-ranks' numbers. Integers travel as int64 and floats as float64, whatever their width, beside a one. Ranks
-easily differ here: one that has no data gives 0 where the others give 0.5. The fold of the ones shows that
-in each call, at no cost. Python's numbers keep Python's meaning: integers are exact or refused, SUM and
-PROD of bool count, and AVG divides. NumPy's keep that of their arrays.
+A call may also be on a number (`call_on_number`). Its result is a number of the same class, or an array of all
+ranks' numbers. Integers are sent as int64 and floats as float64, whatever their width, and next to the number
+a one is sent. Ranks easily differ here: a rank that has no data gives 0 where the others give 0.5. The fold of the ones
+shows that in each call, at no cost. Python's numbers keep Python's meaning: integers are exact or refused, SUM and
+PROD of bool count, and AVG divides. NumPy's numbers keep the meaning of NumPy's arrays.
+
+`core` and `prepared_calls` use it, and so do `hpccomm.communicator` and the tools.
 """
 
 import math
@@ -39,15 +41,15 @@ class Lists(NamedTuple):
     Attributes
     ----------
     counts : tuple of int
-        Rows of each rank's block; with lists of each rank's own, the sent rows.
+        Rows of each rank's block. If ranks give different lists, the rows of each block that this rank sends.
     recv_counts : tuple of int
-        With lists of each rank's own, the received rows.
+        If ranks give different lists, the rows of each block that this rank receives.
     peers : tuple of int
         For calls with listed peers, the peer of each block, or `NOBODY`.
     returned : bool
         Whether the call also returns the received rows.
     axis : tuple of int
-        Where blocks are not along axis 0: the axis along which x is split, and the one of the result.
+        If blocks are not along axis 0: the axis along which x is split, and the axis of the result's blocks.
     """
 
     counts: Shape = ()
@@ -58,7 +60,7 @@ class Lists(NamedTuple):
 
     @property
     def sizeless(self) -> "Lists | None":
-        """The lists without the numbers of rows, which all calls of a kind share. None without lists."""
+        """The lists without the numbers of rows: the part that all calls of a kind share. None without lists."""
         if self is NO_LISTS:
             return None
         return Lists((-1,) if self.counts else (), (), self.peers, False, self.axis)
@@ -75,30 +77,31 @@ NO_LISTS = Lists()
 
 @dataclass(slots=True, eq=False)
 class CallKind:
-    """The meaning of a call's arguments but their sizes.
+    """The meaning of a call's arguments without their sizes.
 
     Attributes
     ----------
     algorithm : str, Algorithm, callable or None
-        As the caller gave it.
+        The caller's argument.
     rank, ranks : int
-        This rank, and how many there are.
+        This rank, and the number of ranks.
     call : Signature
-        What the backend is asked for, without counts.
+        The request to the backend, without counts.
     shaped_by : {"x", "out"}
-        The array whose shape tells the sizes.
+        The array whose shape determines the sizes.
     sends : bool
-        Whether that is what is sent from this rank, or would be if it were the root.
+        Whether that array is the sent one, on this rank or on the root.
     send, recv : {"x", "out", "new"} or None
-        Which array is sent from and which one is received into.
+        The array that is sent from, and the array that is received into.
     axis : tuple of int
-        As `Lists` has it.
+        As in `Lists`.
     written : bool
-        Whether x is written.
+        Whether the call writes to x.
     choices : dict
-        The lane's choice, by class of size and memory, and its implementation if that serves all sizes of the class.
+        The lane's choice, by class of size and kind of memory, and its implementation if that serves all sizes of the
+        class.
     labels : dict
-        What fingerprints have in common, by algorithm, memory and whether the call is asynchronous.
+        The common part of fingerprints, by algorithm, kind of memory and whether the call is asynchronous.
     """
 
     algorithm: AnyAlgorithm | None
@@ -124,12 +127,12 @@ class CallKind:
     def with_sizes(
         self, x: Shape | None, out: Shape | None, lists: Lists
     ) -> tuple[Signature, Shape]:
-        """Return a call with its sizes, and the shape of its result, from the shapes of the arrays.
+        """Return the signature with its sizes, and the shape of the result, from the shapes of the arrays.
 
         Raises
         ------
         UsageError
-            If they do not fit.
+            If the shapes do not fit.
         """
         call = self.call
         if call.description.sends == "nothing":
@@ -140,22 +143,22 @@ class CallKind:
         if self.recv == "out":
             assert out is not None
             _check_elements(out, result)
-        # Where a rank may have no elements, all ranks take the call as one on plain arrays.
+        # If any block may be empty, all ranks treat the arrays as plain ones.
         registered = call.registered and 0 not in counts
         if call.description.in_place == "always":
             result = shape
         return call._replace(counts=counts, recv_counts=recv_counts, registered=registered), result
 
     def shape_in_common(self, call: Signature, shape: Shape) -> dict[str, object]:
-        """Return what shapes of results must have in common on all ranks, as a term; empty where ranks do not know it.
+        """Return the part of the result's shape that must be equal on all ranks; empty if ranks do not know it.
 
-        Elements meet in the order of memory. Extents of 1 do not change that, so they do not count.
+        Elements correspond by their order in memory. Extents of 1 do not change that order, so they do not count.
         """
         what = call.description
         known = what.in_place == "always" or not what.root_sends
         if what.sends == "nothing" or what.peers or not known:
             return {}
-        # Ranks have rows of their own; a result of blocks begins with their number.
+        # Ranks may have different numbers of rows, and the first extent of a result of blocks is their number.
         extents = shape if call.uniform and what.sends != "block" else shape[1:]
         return {"shape": str(tuple([each for each in extents if each != 1]))}
 
@@ -184,15 +187,15 @@ def kind_of_call(
     fresh: bool,
     registered: tuple[str, ...],
 ) -> CallKind:
-    """Return the meaning of a call's arguments but their sizes.
+    """Return the meaning of a call's arguments without their sizes.
 
-    `x` and `out` are dtypes, or None where the array was not given. If `fresh`, the result goes to a new array.
-    `registered` names those of the two that are in registered memory.
+    `x` and `out` are the dtypes of the arrays, or None if an array was not given. With `fresh`, the result goes to a
+    new array. `registered` has the names of the arrays that are in registered memory.
 
     Raises
     ------
     UsageError
-        If they do not fit.
+        If the arguments do not fit.
     """
     what = CALLS[name]
     if deterministic != reductions.ANY_RANKS:
@@ -204,7 +207,7 @@ def kind_of_call(
     sends = rank == root or not what.root_sends
     receives = rank == root or not what.root_receives
     one_array = what.in_place == "always"
-    # An x that is not sent stands for the root's, where no out says what arrives.
+    # Without out, an x that is not sent has the shape of the root's x.
     like_root = not sends and out is None and x is not None
     shaped_by: Role = "x" if sends or one_array or like_root else "out"
     dtype = _required(name, rank, x, out, lists, shaped_by)
@@ -218,7 +221,7 @@ def kind_of_call(
         raise BufferMismatch(f"out has dtype {out}; give dtype {dtype}")
     send: Role | None = "x" if sends and not one_array else None
     in_place = not one_array and receives and (recv == "x" or in_place)
-    # A new array lies where x does.
+    # A new array is in the same kind of memory as x.
     used = {"x" if each == "new" else each for each in (send, recv) if each is not None}
     call = Signature(
         what.name,
@@ -235,7 +238,7 @@ def kind_of_call(
     )
     if registered and not call.individual:
         call = call._replace(registered=used.issubset(registered))
-    # In place by the user's `out`, the written memory is seen from there.
+    # If the call is in place by the user's `out`, the check of `out` covers the written memory.
     through_out = what.in_place == "by default" or what.sends == "block"
     written = not sends if one_array else recv == "x" or (in_place and not through_out)
     shaped = shaped_by, sends or like_root, send, recv
@@ -302,7 +305,7 @@ def _extents(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
 
 
 def _listed(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
-    """Return the same for blocks whose rows are listed."""
+    """Return the blocks of a call, and the shape of its result, for blocks whose rows are listed."""
     what, rank, name = kind.call.description, kind.rank, kind.shaped_by
     counts, recv_counts, peers, *_ = lists
     rest = row_shape(name, shape)
@@ -322,12 +325,12 @@ def _listed(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
 
 
 def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> Shape:
-    """Return `counts` as one number of rows for each of `size` blocks.
+    """Return `counts` as a tuple of numbers of rows, one for each of `size` blocks.
 
     Raises
     ------
     UsageError
-        If it is not that.
+        If it is not a sequence of so many numbers of at least 0.
     """
     try:
         numbers = tuple([check_int(name, each) for each in counts])  # type: ignore[attr-defined]
@@ -343,7 +346,7 @@ def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> S
 
 
 def check_peers(peers: object, size: int) -> Shape:
-    """Return `peers` as ranks, with `NOBODY` for None.
+    """Return `peers` as a tuple of ranks, with `NOBODY` in place of None.
 
     Raises
     ------
@@ -360,7 +363,7 @@ def check_peers(peers: object, size: int) -> Shape:
     for block, each in enumerate(listed):
         if (
             each.__class__ is not int or not 0 <= each < size
-        ):  # else a function would only take time
+        ):  # checked in place, since a function call per peer takes time
             listed[block] = NOBODY if each is None else check_rank(f"peers[{block}]", each, size)
     return tuple(listed)
 
@@ -444,10 +447,10 @@ def _check_elements(out: Shape, shape: Shape) -> None:
 
 _PYTHON: tuple[Any, ...] = (bool, int, float, complex)
 NUMBERS = frozenset((*_PYTHON, *(each.type for each in REDUCIBLE), np.longlong, np.ulonglong))
-"""Classes of numbers. Two C types may have one dtype."""
+"""Classes of numbers. Two C types, such as long and long long, may have the same dtype."""
 
 SCALARS = (int, float, complex, np.generic)
-"""Python's classes of numbers, and what all scalars of NumPy's derive from."""
+"""Python's classes of numbers, and the base class of NumPy's scalars."""
 
 OF_NUMBERS = frozenset(("all_reduce", "reduce", "broadcast", "scan", "all_gather", "gather"))
 """The calls that take a number in place of an array."""
@@ -456,18 +459,18 @@ LARGEST = np.iinfo(np.int64).max
 
 _INTEGER, _FLOAT, _COMPLEX = map(np.dtype, (np.int64, np.float64, np.complex128))
 _WIDE = {"i": _INTEGER, "f": _FLOAT, "V": _FLOAT, "c": _COMPLEX}
-"""The dtype in which NumPy's numbers travel, by kind; ml_dtypes has kind V."""
+"""The dtype in which NumPy's numbers are sent, by kind; ml_dtypes has kind V."""
 
 
 class NumberCall:
-    """A collective call on any number of one class. It can be carried out again and again.
+    """A collective call on numbers of one class, which can be carried out repeatedly.
 
-    Parameters are as of `Core.collective`.
+    The parameters are those of `Core.collective`.
 
     Attributes
     ----------
     call : Call
-        The call on the array in which the number travels, with a one.
+        The call on the array with the number and a one.
     """
 
     def __init__(
@@ -483,7 +486,7 @@ class NumberCall:
         self.call = call = prepared.lane.bind(prepared, arrays, None)
         self._prepared = prepared
         self._arguments = prepared.arguments(call.send, call.recv)
-        # What the ones of the ranks give; None where that is not known.
+        # The result of the ones of all ranks; None if it is not known.
         ones = backend.rank + (not exclusive) if name == "scan" else backend.size
         if op is ReduceOp.BXOR:
             ones %= 2
@@ -493,18 +496,18 @@ class NumberCall:
         self._ones = ones if known else None
 
     def __call__(self, x: Any, limit: float) -> Any:
-        """Carry it out on a number, within a time, and return what comes."""
+        """Carry the call out on a number, with a deadline of `limit` seconds, and return its result."""
         self.fill(x)
         self._prepared.issue(self._arguments, self.call.keep, limit)
         return self.came(self.call.result)
 
     def fill(self, x: Any) -> None:
-        """Make it one on that number.
+        """Put the number into the array of the call.
 
         Raises
         ------
         UsageError
-            If it is an integer of Python's, and what comes may not fit.
+            If the number is one of Python's integers, and the result may not fit int64.
         """
         most, box = self._most, self._box
         if most is not None and not -most <= x <= most:
@@ -515,7 +518,7 @@ class NumberCall:
         box[0], box[1] = x, 1
 
     def came(self, result: Any) -> Any:
-        """Return what has come, as a number like the given one, or as an array of such."""
+        """Return the result of the call as a number of the given class, or as an array of such numbers."""
         if result is None:
             return None
         number, ones = result.T.tolist()
@@ -538,9 +541,9 @@ class NumberCall:
 
 
 def plain(x: Any) -> Any:
-    """Return a number of a class of the user's as Python's, and another scalar of NumPy's as a 0-d array.
+    """Return a number of a user's subclass as Python's number, and any other scalar of NumPy as a 0-d array.
 
-    All else is returned as it is. The array is new: scalars are never written.
+    Other objects are returned unchanged. The array is new, since scalars are never written.
     """
     if x.__class__ in NUMBERS or not isinstance(x, SCALARS):
         return x
@@ -552,9 +555,9 @@ def plain(x: Any) -> Any:
 def call_on_number(
     core: Any, name: str, x: Any, out: Any, async_op: bool, limit: float, key: object, *given: Any
 ) -> Any:
-    """Carry out a collective call on a number, and keep it for others of one `key`. Within a call.
+    """Carry out a collective call on a number, and keep it for later calls with the same `key`.
 
-    Ranks may differ in whether they give an array for the result, `out`: what travels is the same.
+    The caller holds the turn. Ranks may differ in whether they give an array for the result, `out`, since the messages are the same.
     """
     if core.sink.batch is not None:
         raise UsageError(
@@ -585,7 +588,7 @@ def call_on_number(
 
 
 def _travelling(x: Any, op: Any, size: int) -> tuple[DType, int | None]:
-    """Return the dtype in which numbers of one class travel, and the largest that is taken."""
+    """Return the dtype in which numbers of a class are sent, and the largest permitted number, or None."""
     if not isinstance(x, int):
         dtype = np.dtype(x.__class__)
         narrow = dtype.kind == "u" and dtype.itemsize < 8

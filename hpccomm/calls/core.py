@@ -1,7 +1,7 @@
 """The core of one communicator: its state, and the path of a collective call.
 
-The methods of `Communicator`, and the functions that they call, are over it. It hands each call to the sink that is
-open, if any: a batch, a plan or an explanation, which takes calls instead of their being issued.
+The methods of `Communicator`, and the functions that they call, use it. If a batch, a plan or an explanation is open,
+the core hands calls to that (`CallSink`) in place of issuing them.
 """
 
 from collections import Counter
@@ -32,14 +32,14 @@ from hpccomm.settings import Settings, check_bool, check_int, check_seconds
 
 
 class Capture:
-    """Takes the one call of a thread, for a plan or an explanation.
+    """Takes the single call of a thread, for a plan or an explanation.
 
     Attributes
     ----------
     thread : int
-        Whose call; another thread's are issued, or refused.
+        The thread whose call is taken. Calls of other threads are issued, or refused.
     call : Call or None
-        The call, once it is there.
+        The call, once the thread has made it.
     """
 
     __slots__ = ("call", "thread")
@@ -50,21 +50,21 @@ class Capture:
 
 
 class CallSink:
-    """Where the calls of one communicator go.
+    """The destination of the calls of one communicator: usually they are issued, but a batch or a plan may take them.
 
     Parameters
     ----------
     calls : CallEngine
-        The communicator's.
+        The communicator's engine.
 
     Attributes
     ----------
     batch : list of Call or None
-        What the batch that is open has taken.
+        The calls that the open batch has taken; None if no batch is open.
     capture : Capture or None
-        What takes the next call.
+        Takes the next call, for a plan or an explanation.
     diverted : bool
-        Whether one of them is there, which every call asks.
+        Whether a batch or a capture is open. Every call reads it.
     """
 
     __slots__ = ("_calls", "batch", "capture", "diverted")
@@ -76,12 +76,12 @@ class CallSink:
         self.diverted = False
 
     def open_batch(self) -> None:
-        """Have a batch take calls from now on.
+        """Open a batch, which takes calls from now on.
 
         Raises
         ------
         UsageError
-            If one is open.
+            If a batch is open already.
         """
         if self.batch is not None:
             raise UsageError("batch() within a batch; end the outer one first")
@@ -96,12 +96,12 @@ class CallSink:
 
     @contextmanager
     def capturing(self) -> Iterator[Capture]:
-        """Have the block's call taken instead of issued.
+        """Take the call of the block, in place of issuing it.
 
         Raises
         ------
         UsageError
-            If another thread is at it.
+            If another thread captures a call.
         """
         if self.capture is not None:
             raise UsageError(f"communicator {self._calls.name!r} is in use by another thread")
@@ -114,12 +114,12 @@ class CallSink:
             self.diverted = self.batch is not None
 
     def takes(self, call: Call, async_op: bool) -> bool:
-        """Have a call taken, if something takes calls of this thread; return whether that is so.
+        """Take a call, if a capture or a batch takes calls of this thread; return whether it was taken.
 
         Raises
         ------
         UsageError
-            If the call cannot be taken.
+            If the call does not fit into the batch.
         """
         if self.capture is not None and self.capture.thread == get_ident():
             self.capture.call = call
@@ -137,39 +137,39 @@ class CallSink:
         return True
 
     def refuse_capture(self, what: str, remedy: str) -> None:
-        """Raise if a plan or an explanation of this thread waits for a call, which `what` cannot be.
+        """Raise if a plan or an explanation of this thread waits for a call, since `what` cannot be planned.
 
         Raises
         ------
         UsageError
-            With the remedy.
+            If so. The message has the remedy.
         """
         if self.capture is not None and self.capture.thread == get_ident():
             raise UsageError(f"{what} cannot be planned or explained; {remedy}")
 
     def refuse_batch(self, name: str, remedy: str) -> None:
-        """Raise if a batch is open, which the call of that name does not go into.
+        """Raise if a batch is open, since the named call cannot be part of a batch.
 
         Raises
         ------
         UsageError
-            With the remedy.
+            If so. The message has the remedy.
         """
         if self.batch is not None:
             raise UsageError(f"{name} does not go into a batch{remedy}")
 
 
 class PlanTags:
-    """The tags of one communicator's plans, and the transports on which they are.
+    """The tags of one communicator's plans, and the transports that carry them.
 
-    The first plan with messages makes a transport, and so does each that finds too few tags left.
+    The first plan with messages makes a transport. A plan that finds too few tags left makes another.
 
     Parameters
     ----------
     backend : Backend
         Makes the transports.
     calls : CallEngine
-        The communicator's.
+        The communicator's engine.
     """
 
     def __init__(self, backend: Backend, calls: CallEngine) -> None:
@@ -200,7 +200,7 @@ class PlanTags:
         return transport, first
 
     def _made(self) -> Transport:
-        """Make a transport, for the plans to come also where this one is refused."""
+        """Make a transport, which later plans use too, even if this plan is refused."""
         with self._calls.beside_watchdog("planning messages", ordered=True):
             transport = self._backend.planned()
         self._transport, self._next = transport, 0
@@ -215,8 +215,9 @@ class Closable(Protocol):
 
 
 _dropped: "list[Core]" = []
-"""Communicators over MPI that this process has dropped and not finalized. They are ended when ranks meet."""
-keep(_dropped)  # as long as what answers for them
+"""Communicators over MPI that this process has dropped and not finalized. They are ended when the ranks meet to make
+another communicator."""
+keep(_dropped)  # until the exit, since they answer other ranks
 
 
 @dataclass(eq=False)
@@ -226,44 +227,44 @@ class Core:
     Attributes
     ----------
     backend : Backend
-        Its ranks.
+        The ranks and their messages.
     calls : CallEngine
-        What every call goes through.
+        The engine that every call passes through.
     control : Control
-        Its control plane.
+        The control plane.
     check : Check
-        What its ranks have agreed on.
+        The agreements of the ranks.
     settings : Settings
-        Its settings.
+        The settings.
     lanes : Lanes
         Carry out calls, by kind of memory.
     device : int or None
         CUDA device of this rank.
     windows : list of Window
-        The open ones, in the order in which all ranks made them.
+        The open windows, in the order in which all ranks made them.
     groups : int
-        How many groups were made of it, by all its ranks.
+        The number of groups that all ranks have made of this communicator.
     shrunk : Counter
         Number of groups made without some ranks, by the tuple of excluded ranks; the empty tuple
         counts shrinks.
     prepared_calls : PreparedCalls
-        What was decided.
+        The decisions.
     known : Kept
-        Prepared calls for checked synchronous host calls, by their arguments; or calls on numbers and objects.
+        Prepared calls of checked calls on host arrays, by their arguments; also calls on numbers and objects.
     use : MemoryUse
-        What this process has of registered memory.
+        The use that this process makes of registered memory.
     sink : CallSink
-        What takes calls instead of their being issued.
+        The batch or plan that takes calls, if any.
     plan_tags : PlanTags
         Tags for the messages of plans.
     count_exchanges : dict
-        What calls without counts exchange, by their names.
+        The exchanges of counts for calls without counts, by name of the call.
     recorder : ProgramRecorder or None
-        Ends with the communicator.
+        A recording that ends with the communicator.
     made : bool
-        Whether the communicator is made, and somebody has it.
+        Whether the communicator is made and was handed out.
     site : tuple or None
-        Where in the program it was made; None for a node's communicator.
+        Place in the program where it was made; None for a node's communicator.
     """
 
     backend: Backend
@@ -299,7 +300,7 @@ class Core:
             dropped_communicator(calls.name, self.site)
 
     def depart(self) -> None:
-        """Take no more calls. The ranks end the communicator when they make another one. Local."""
+        """Take no more calls. The ranks end the communicator when they make another communicator. Local."""
         if self.recorder is not None:
             self.recorder.close()
         self.calls.closed = FINALIZED
@@ -307,7 +308,7 @@ class Core:
             _dropped.append(self)
 
     def close(self) -> None:
-        """End the communicator, but not its node's. Collective; blocks. All ranks have agreed to it."""
+        """End the communicator, but not that of its node. Collective; blocks. All ranks have agreed to end it."""
         calls = self.calls
         for window in tuple(self.windows):
             window.close()
@@ -337,8 +338,7 @@ class Core:
         Parameters are those of the call of that name; `lists` are checked.
         """
         limit = self.calls.timeout if timeout is None else self.limit(timeout)
-        # The shortest path, where each statement counts: a call on plain host arrays, or on a number, like an
-        # earlier one.
+        # The shortest path, where each statement counts: a call like an earlier one, on plain host arrays or a number.
         begun = async_op is True
         short = (begun or async_op is False) and stream is None and not lists.returned
         key: object = None
@@ -406,7 +406,7 @@ class Core:
     """`within`, for callers that do not hold the turn yet."""
 
     def issue(self, call: Call, async_op: bool, limit: float) -> Any:
-        """Carry a call out, start it, or have it taken elsewhere. Within a call."""
+        """Carry a call out, start it, or give it to an open batch or plan. The caller holds the turn."""
         if async_op is not False:
             check_bool("async_op", async_op)
         if self.sink.diverted and self.sink.takes(call, async_op):
@@ -421,7 +421,7 @@ class Core:
         Raises
         ------
         UsageError
-            If `timeout` is not a number of seconds, or a batch is open, which has its own.
+            If `timeout` is not a number of seconds, or a batch is open, which has its own timeout.
         """
         if timeout is None:
             return self.calls.timeout
@@ -445,23 +445,23 @@ class Core:
 
     @contextmanager
     def outside_batch(self, name: str) -> Iterator[None]:
-        """Hold the communicator for one call that does not go into a batch."""
+        """Hold the communicator for one call that cannot be part of a batch."""
         with self.calls.one_call():
             self.sink.refuse_batch(name, "; call it before or after")
             yield
 
     def agree(self, what: str, mine: dict[str, object], error: HpccommError | None) -> None:
-        """Raise on every rank unless all bring the same; a rank with an error raises that."""
+        """Raise on every rank unless all give equal values. A rank with an `error` raises that. Collective; blocks."""
         self.check.agree(compared(what, {"operation": what, **mine}), error)
 
     def agree_on_pairs(self, what: str, call: Signature) -> None:
-        """Raise on every rank unless what each rank sends is what its peer expects."""
+        """Raise on every rank unless each peer expects the blocks that a rank sends it. Collective; blocks."""
         wrong: list[RankMismatch] = []
 
         def steps() -> Steps:
             try:
                 yield from self.check.paired((call,))
-            except RankMismatch as error:  # nothing has failed: all ranks know of it
+            except RankMismatch as error:  # the communicator has not failed: all ranks raise
                 wrong.append(RankMismatch(f"{what}: {error}", ranks=error.ranks))
 
         with self.calls.part_of(what):
@@ -471,13 +471,13 @@ class Core:
 
 
 def plain_arrays(x: Any, out: Any) -> tuple[tuple[Any, ...], Any, Any] | None:
-    """Return what is alike of a call's arrays, and these in one dimension: the sent one and the received one.
+    """Return the facts of a call's arrays that select its prepared call, and the sent and the received array as 1-D.
 
-    None for those that need all checks: others than NumPy's, or not contiguous and writable. ``"new"`` is no array.
+    None for arrays that need all checks: other than NumPy's, or not contiguous and writable. ``out="new"`` is allowed.
     """
     if x is None and out is None:
         return (), None, None  # a barrier
-    if x is None:  # as on a rank that only receives
+    if x is None:  # for example on a rank that only receives
         if out.__class__ is not ndarray or not out.flags.carray:
             return None
         return (out.dtype, out.shape), None, out if out.ndim == 1 else out.reshape(-1)
@@ -502,7 +502,7 @@ def plain_arrays(x: Any, out: Any) -> tuple[tuple[Any, ...], Any, Any] | None:
 
 @contextmanager
 def counting() -> Iterator[None]:
-    """Have the library's error in a block that makes communicators say how many there are."""
+    """Add the number of open communicators to a library's error in the block, which makes communicators."""
     try:
         yield
     except CommunicationError as error:
@@ -519,7 +519,7 @@ def counting() -> Iterator[None]:
 
 
 def dropped(backend: Backend) -> "dict[str, Core]":
-    """Return the communicators of some of these ranks that this process has dropped, by uid. Local."""
+    """Return, by uid, the communicators that this process has dropped and whose ranks are all in `backend`. Local."""
     if not _dropped:
         return {}
     among = set(backend.members)
@@ -531,22 +531,22 @@ def dropped(backend: Backend) -> "dict[str, Core]":
 
 
 def end_dropped(mine: "dict[str, Core]", everyone: Iterable[Sequence[str]]) -> None:
-    """End those that each of their ranks has dropped. Collective; blocks.
+    """End the communicators that all of their ranks have dropped. Collective; blocks.
 
-    No destructor is collective, so this is done where the ranks meet to make another communicator:
-    MPI libraries limit their number at a time.
+    A destructor cannot be collective, so this is done when the ranks meet to make another communicator:
+    MPI libraries limit the number of communicators.
 
     Parameters
     ----------
     mine : dict
-        What `dropped` gave.
+        The result of `dropped`.
     everyone : iterable of sequence of str
-        Its keys on all ranks.
+        The keys of that result, of every rank.
     """
     votes = Counter(uid for each in everyone for uid in each)
     ended = [core for uid, core in mine.items() if votes[uid] == core.backend.size]
-    # In one order on all ranks: nodes' communicators before the whole ones, by which they ask each
-    # other.
+    # In the same order on all ranks. Communicators of nodes come first, since they ask by the channel
+    # of the whole one.
     for core in sorted(ended, key=lambda core: (core.backend.size, core.backend.uid)):
         _dropped.remove(core)
         if core.calls.gate.error is None:

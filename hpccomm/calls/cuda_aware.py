@@ -2,10 +2,10 @@
 
 Such a library supports messages on device memory and, of the collectives, only blocking ones.
 hpccomm never waits without a deadline, so its own algorithms run, over messages. An MPI call does
-not wait for the stream that makes an array, nor a stream for MPI: the host orders the two.
+not wait for the stream that fills an array, and a stream does not wait for MPI: so the host orders the two.
 
-`hpccomm.communicator.creation` chooses this dispatch where `open_aware` has tried, once a communicator and before its
-first use, that MPI really takes device memory.
+`hpccomm.communicator.creation` chooses this dispatch if `open_aware` finds that MPI really takes device memory. It
+tries that once for a communicator, before the first use.
 """
 
 from contextlib import nullcontext
@@ -42,23 +42,23 @@ def _memory(piece: Piece) -> Any:
 
 
 class CudaAwareDispatch(OnDevice):
-    """The way of device arrays over a CUDA-aware MPI.
+    """The dispatch of device arrays over a CUDA-aware MPI.
 
     The host takes part, so that calls cannot be captured in a graph. MPI's own collectives are not called: with
-    device memory a library may support only those that block, which no deadline ends.
+    device memory a library may support only blocking collectives, which no deadline can end.
 
     Parameters
     ----------
     backend : Backend
-        The ranks, over MPI.
+        The backend over MPI.
     device : int
         CUDA device of this rank.
     settings : Settings
-        Of the communicator.
+        The settings of the communicator.
     reason : str
         Why MPI is given device memory, for `Choice`.
     staged : StagedDispatch
-        The way of what is not folded on the device.
+        The dispatch of calls that cannot be folded on the device.
     """
 
     name = "mpi"
@@ -74,16 +74,16 @@ class CudaAwareDispatch(OnDevice):
         super().__init__(backend.rank, backend.topology, device, settings, staged)
         self.over = f"MPI is given device memory, since {reason}"
         self._transport = backend.collectives
-        # Ranks come to the same number of a call, since they run the same calls.
+        # Ranks count alike, since they run the same calls.
         self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
         self._claimed = True
 
     def running(self, program: DeviceProgram) -> DeviceImplementation:
-        """Return the steps of a program. When they end, the result is ordered on the stream."""
+        """Return the implementation of a program by steps. Once they end, the result is ordered on the stream."""
         return DeviceImplementation(start=partial(self._steps, program))
 
     def _steps(self, program: DeviceProgram, send: int, recv: int, stream: int) -> Steps:
-        """Run a program, polled: messages once the stream has come to them, local steps on the stream.
+        """Run a program, polled: messages begin once the stream has reached them, and local steps run on the stream.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class CudaAwareDispatch(OnDevice):
             for receives, sends, local in program.turns:
                 coming, going = program.pieces(receives, at), program.pieces(sends, at)
                 if coming or going:
-                    # Also of the received memory: the device may still read its old contents.
+                    # Receives wait too: the device may still read the old contents of that memory.
                     ready = passed(stream, device)
                     while not ready():
                         yield False
@@ -117,7 +117,7 @@ class CudaAwareDispatch(OnDevice):
     def message(
         self, receives: Pieces, sends: Pieces, tag: int
     ) -> tuple[Choice, DeviceImplementation]:
-        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+        """Return the choice and the implementation of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
@@ -131,7 +131,7 @@ class CudaAwareDispatch(OnDevice):
         )
 
     def close(self) -> None:
-        """Let the device be used by NCCL again. Local; idempotent."""
+        """Let NCCL use the device again. Local; idempotent."""
         super().close()
         if self._claimed:
             self._claimed = False
@@ -145,16 +145,16 @@ class CudaAwareDispatch(OnDevice):
 
 
 SIZES = (64, 1 << 20)
-"""Bytes of the messages that are tried: libraries send small ones and large ones by different ways."""
+"""Bytes of the messages of the trial: libraries send small and large messages by different protocols."""
 
 SECONDS = 60.0
-"""How long they may take."""
+"""Most seconds for the trial."""
 
 TAG = 0
-"""The tag of its messages; no others are sent at this time."""
+"""The tag of the trial's messages; no others are sent at this time."""
 
 _explained = False
-"""Whether this process has lived through a trial: the next one needs no explanation."""
+"""Whether this process has survived a trial, so that the next one needs no shell that explains a crash."""
 
 
 def open_aware(
@@ -165,25 +165,25 @@ def open_aware(
     settings: Settings,
     staged: StagedDispatch,
 ) -> tuple[CudaAwareDispatch | None, str]:
-    """Return the way over a CUDA-aware MPI, or None, and why. Collective; blocks.
+    """Return the dispatch over a CUDA-aware MPI, or None, and the reason. Collective; blocks.
 
-    The same on all ranks: it is there if every rank's MPI says that it is CUDA-aware, or the user
-    does, NCCL uses no rank's device, and messages between device memory arrive as they were sent.
+    The result is the same on all ranks. There is a dispatch if three conditions hold: every rank's MPI, or the user,
+    says that MPI is CUDA-aware; NCCL uses no rank's device; messages between device memory arrive unchanged.
 
     Parameters
     ----------
     backend : Backend
-        The ranks.
+        The backend of the messages.
     control : Control
-        Their control plane.
+        The control plane of the ranks.
     calls : CallEngine
-        Of the communicator that is being made.
+        The engine of the communicator that is being made.
     device : int
         CUDA device of this rank.
     settings : Settings
-        Of that communicator; ``HPCCOMM_CUDA_AWARE`` is among them.
+        The settings of that communicator, which include ``HPCCOMM_CUDA_AWARE``.
     staged : StagedDispatch
-        The way of what is not folded on the device.
+        The dispatch of calls that cannot be folded on the device.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def open_aware(
 
 
 def _tried(backend: Backend, order: SendOrder, calls: CallEngine, device: int, reason: str) -> str:
-    """Exchange messages from device memory; return what went wrong, or ''."""
+    """Exchange messages from device memory, and return the fault in words; empty without one."""
     global _explained
     timeout = min(calls.timeout, SECONDS)
 
@@ -245,7 +245,7 @@ def _tried(backend: Backend, order: SendOrder, calls: CallEngine, device: int, r
 def trial(order: SendOrder, rank: int, size: int, device: int, wrong: list[str]) -> Steps:
     """Send messages round the ranks from device memory to device memory, polled.
 
-    What arrived otherwise than it was sent is noted in `wrong`.
+    A message that arrived changed is noted in `wrong`.
     """
     right, left = (rank + 1) % size, (rank - 1) % size
 

@@ -1,6 +1,6 @@
 """The dispatch of arrays in host memory: chooses the algorithm of a call, and makes the functions that carry it out.
 
-The host lane asks it, and so does `staged`, for device arrays through pinned memory.
+The host lane uses it, and `staged`, which moves device arrays through pinned memory, does so too.
 """
 
 from collections.abc import Callable
@@ -27,23 +27,23 @@ After = Callable[[Buffer], None]
 
 
 class HostDispatch:
-    """The way of arrays in host memory.
+    """Decides how calls on arrays in host memory are carried out.
 
     Parameters
     ----------
     backend : Backend
         Moves the data.
     settings : Settings
-        Of the communicator.
+        The settings of the communicator.
     tables : policy.Tables
-        What `auto` goes by.
+        The tables from which ``auto`` chooses.
 
     Attributes
     ----------
     policy : policy.Policy
         Chooses the algorithms.
     memory : SharedMemory or None
-        Has the registered memory; None where the ranks of a node share none.
+        Has the registered memory; None if the ranks of a node share no memory.
     """
 
     def __init__(self, backend: Backend, settings: Settings, tables: policy.Tables) -> None:
@@ -63,7 +63,10 @@ class HostDispatch:
         return policy.applicable(call, native, self.policy.shared)
 
     def size_class(self, call: Signature) -> int:
-        """Return the number of a call's class of size. Calls that differ in their sizes alone, and not in the class, have one choice."""
+        """Return the number of a call's class of size.
+
+        Calls that differ only in their sizes, and have the same class, share a choice.
+        """
         if call.individual:
             return 0
         nbytes = _in_bins(call).nbytes if _binned(call) else call.nbytes
@@ -120,7 +123,7 @@ class HostDispatch:
     def implement(
         self, call: Signature, choice: Choice, algorithm: Asked
     ) -> tuple[Choice, Implementation]:
-        """Return the functions for calls like `call`, and the choice with what they tell of it. Local."""
+        """Return the functions for calls like `call`, and the choice, completed with their facts. Local."""
         if _binned(call):
             return self._in_bins(call, choice, algorithm)
         if isinstance(call.deterministic, str):
@@ -167,12 +170,15 @@ class HostDispatch:
         return choice, with_pre_and_post(Implementation(start), self._before(call), after)
 
     def _native(self, call: Signature) -> Implementation | None:
-        """Return the backend's own way, where all ranks have it without agreeing on it."""
+        """Return the backend's own form of a call, if all ranks have it without an agreement."""
         native = self._backend.native(call)
         return None if native is None or native.agreed else native
 
     def _planned(self, call: Signature) -> tuple[Choice, Implementation] | None:
-        """Return the backend's own way, where it takes calls with blocks of one size as large as this rank's."""
+        """Return the backend's own form of an uneven call for plans, or None.
+
+        It is used if the policy would choose it for equal blocks of this rank's average size.
+        """
         native = self._backend.native(call)
         if native is None:
             return None
@@ -187,14 +193,14 @@ class HostDispatch:
         return replace(choice, collective=call.name, reason=reason), native
 
     def _before(self, call: Signature) -> Before | None:
-        """Return the function for the contribution of `send`, or None if it is unchanged."""
+        """Return the function that makes the contribution from `send`; None if that is `send` itself."""
         op = call.op
         if not isinstance(op, PremulSum):
             return None
 
         def scaled(send: Buffer) -> Buffer:
             assert send is not None
-            # A copy: the user's array stays unchanged.
+            # The product goes to other memory, so that the user's array stays unchanged.
             product = self._products.take(send.size, send.dtype)
             premultiply(op, send, product)
             return product
@@ -221,13 +227,13 @@ class HostDispatch:
 def with_pre_and_post(
     found: Implementation, before: Before | None, after: After | None
 ) -> Implementation:
-    """Return an implementation with `before` on the sent and `after` on the received array."""
+    """Return an implementation that applies `before` to the sent array and `after` to the received array."""
     if before is None and after is None:
         return found
     begin, run, arguments = found.start, found.run, found.arguments
 
     def start_all(send: Buffer, recv: Buffer) -> Steps:
-        given = before(send) if before else send  # kept alive here
+        given = before(send) if before else send  # this variable keeps it alive
         yield from begin(given, recv)
         if after:
             after(recv)
@@ -244,16 +250,16 @@ def with_pre_and_post(
 
 
 def _binned(call: Signature) -> bool:
-    """Tell whether a call sums in bins: the order makes a difference to it, and the number of ranks must not."""
+    """Return whether a call sums in bins: order matters for its dtype, and the number of ranks must not matter."""
     floating = dtypes.is_float(call.dtype) or dtypes.is_complex(call.dtype)
     return floating and isinstance(call.deterministic, str)
 
 
 def _in_bins(call: Signature) -> Signature:
-    """Return the call that is left once contributions are summed in bins; where the order makes no difference, the usual one."""
+    """Return the call on binned sums that replaces a call; if order does not matter, the usual call."""
     if not _binned(call):
         return call._replace(deterministic=False)
-    parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary ones
+    parts = 2 if dtypes.is_complex(call.dtype) else 1  # real and imaginary parts
     return call._replace(
         dtype=dtypes.BINNED,
         counts=tuple([count * parts for count in call.counts]),
@@ -265,7 +271,7 @@ def _in_bins(call: Signature) -> Signature:
 
 
 def _widened(found: Implementation) -> Implementation:
-    """Scan narrow floats in float32, so that they are rounded once and not at each hop."""
+    """Return an implementation that scans narrow floats in float32: they are rounded once and not at each hop."""
 
     def start(send: Buffer, recv: Buffer) -> Steps:
         assert send is not None
@@ -279,28 +285,28 @@ def _widened(found: Implementation) -> Implementation:
 
 
 GATHERED_BYTES = 32 << 10
-"""The most bytes that a rank collects. Beyond, algorithms that fold on the way move less."""
+"""Most bytes that a rank collects in `gathered`. For more, algorithms that fold on the way move fewer bytes."""
 
 GATHERED_RANKS = 16
-"""The most ranks: each contribution takes a call of NumPy."""
+"""Most ranks of `gathered`, since each contribution takes a call of NumPy."""
 
 
 def _way(call: Signature) -> str:
-    """Return the collective that moves the contributions of a reduction to those who fold them."""
+    """Return the collective that moves the contributions of a reduction to the ranks that fold them."""
     if call.description.blockwise:
         return "all_to_all"
     return "gather" if call.description.root_receives else "all_gather"
 
 
 def _moved(backend: Backend, call: Signature) -> Implementation | None:
-    """Return the library's call of that collective; None if it lacks it."""
+    """Return the library's implementation of that collective; None if the library lacks it."""
     way, counts = _way(call), (call.counts[0],) * backend.size
     coming = counts if way == "all_to_all" else ()
     return backend.native(Signature(way, call.dtype, counts, coming, root=call.root))
 
 
 def _gathers(backend: Backend, call: Signature) -> bool:
-    """Tell whether a reduction is so small that `gathered` carries it out; the same for all sizes of a class."""
+    """Return whether a reduction is so small that `gathered` carries it out; the same for all sizes of a class."""
     if not isinstance(call.op, ReduceOp) or not call.uniform or backend.size > GATHERED_RANKS:
         return False
     many = 1 if call.description.blockwise else backend.size
@@ -311,8 +317,8 @@ def _gathers(backend: Backend, call: Signature) -> bool:
 def gathered(backend: Backend, call: Signature) -> Implementation:
     """Return a small reduction by one call of the library, which moves the contributions.
 
-    Each rank collects the contributions to its result and folds them in rank order. So the meaning is hpccomm's
-    where the library has another one, and ``deterministic=True`` has its bits.
+    Each rank collects the contributions to its result and folds them in rank order. So the result has hpccomm's
+    meaning even if the library's reduction has another, and the bits of ``deterministic=True``.
     """
     size, rank, op, dtype = backend.size, backend.rank, call.op, call.dtype
     moved = _moved(backend, call)
@@ -320,15 +326,15 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
     assert isinstance(op, ReduceOp)
     begin, move, arguments = moved.start, moved.run, moved.arguments
     fold = Folder(op, dtype, size if op is ReduceOp.AVG else 0)
-    # A scan folds the contributions up to this rank, and an exclusive one those before it.
+    # A scan folds the contributions up to this rank, an exclusive scan those of the ranks before.
     last = rank + (not call.exclusive) if call.description.prefix else size
     if call.description.root_receives and rank != call.root:
         last = 0
-    # How many times the table is as large as what is sent.
+    # The table is as many times as large as the sent array.
     copies = 1 if call.description.blockwise else size
 
     def new_table(elements: int) -> tuple[Any, list[Any]]:
-        """Return room for the contributions, and its rows that are folded."""
+        """Return memory for the contributions, and the rows of it that are folded."""
         table = np.empty(elements, dtype)
         return table, [*table.reshape(size, -1)[:last]]
 
@@ -340,7 +346,7 @@ def gathered(backend: Backend, call: Signature) -> Implementation:
 
     if move is None:
         return Implementation(start, any_size=moved.any_size)
-    table, rows = new_table(sum(call.counts) * copies)  # of the one call at a time that blocks
+    table, rows = new_table(sum(call.counts) * copies)  # only one call at a time blocks
     pair = fold.pair if last == 2 else None
 
     def blocking(send: Any, recv: Any) -> None:

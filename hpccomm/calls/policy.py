@@ -1,13 +1,14 @@
 """The choice of ``auto``: by collective, bytes, dtype and reduction, ranks and nodes.
 
-A `Policy` chooses for the calls of one communicator, by a `Table` of the fastest algorithm from
-each size on, as measured. `Tables` finds the table of a communicator: the one of the tuning file
-whose `Shape` is the communicator's, else the nearest of the built-in ones, ``measured.json``. If no
+A `Policy` chooses for the calls of one communicator, by a `Table` that has the fastest measured algorithm from
+each size on. `Tables` finds the table of a communicator: the table of the tuning file with the communicator's
+`Shape`, else the nearest of the built-in tables, ``measured.json``. If no
 table fits, hpccomm's own algorithms are compared by their estimated times on a described network.
 
-Each choice follows from facts that are equal on all ranks: the required arguments of the call, the
-settings that are agreed when the first communicator is made, and facts that are agreed then.
-`hpccomm.calls.on_host` asks it. ``hpccomm tune`` makes tables, and `read` reads them from its results file.
+Each choice follows from facts that are equal on all ranks: the required arguments of the call, and the
+settings and facts on which the ranks agree when the first communicator is made.
+The dispatches of `hpccomm.calls` ask the policy. ``hpccomm tune`` makes tables, and `read` reads them from its results
+file.
 """
 
 import json
@@ -46,14 +47,14 @@ NATIVE = "native"
 AUTO = "auto"
 
 UNEVEN_BYTES = 1 << 20
-"""The bytes for estimates if each rank has its own number: all must choose alike."""
+"""The bytes for estimates of uneven calls, in which each rank has another number: all ranks must choose alike."""
 
 NAMES = (AUTO, NATIVE, *sorted({name for each in ALGORITHMS.values() for name in each}))
-"""Every name that ``algorithm=`` may have in some call, of hpccomm's own algorithms."""
+"""Every name of hpccomm's own that ``algorithm=`` takes in some call."""
 
 
 def names() -> tuple[str, ...]:
-    """Return every name that ``algorithm=`` may have in some call, also of other packages."""
+    """Return every name that ``algorithm=`` takes in some call, including those of other packages."""
     return (AUTO, NATIVE, *algorithm_names())
 
 
@@ -63,7 +64,7 @@ IN_ORDER = (
 
 
 def algorithm_of(call: Signature, choice: Choice) -> Algorithm:
-    """Return the algorithm that was chosen for a call, which is not native."""
+    """Return the algorithm that was chosen for a call; the choice is not native."""
     found: Algorithm = choice.other or ALGORITHMS[call.collective][choice.algorithm]
     return found
 
@@ -76,8 +77,8 @@ def applicable(call: Signature, native: bool = False, shared: bool = False) -> t
     call : Signature
         The call.
     native : bool
-        Whether the backend has its own form of it. Then ``"native"`` is the first name, unless contributions must be
-        folded in rank order.
+        Whether the backend has its own form of the call. Then ``"native"`` is the first name, unless contributions must
+        be folded in rank order.
     shared : bool
         Whether the ranks reach each other's memory.
     """
@@ -105,29 +106,31 @@ def asked_for(
     over: str,
     shared: bool = False,
 ) -> tuple[str, Algorithm | None]:
-    """Return the algorithm that a call asks for: one of `names`, `AUTO`, or another package's, with its description.
+    """Return the algorithm that a call asks for: its name, and the `Algorithm` if it is not hpccomm's own.
+
+    The name is one of `names`, `AUTO`, or the name of an algorithm of another package or of a function.
 
     Parameters
     ----------
     algorithm : str, Algorithm, callable or None
-        The user's argument. None is the communicator's setting, for calls that have such an algorithm.
+        The user's argument. None means the communicator's setting, for calls that have such an algorithm.
     setting : str
-        The communicator's.
+        The communicator's setting.
     names : tuple of str
-        The names that apply, of hpccomm's own algorithms.
+        The names of hpccomm's own algorithms that apply.
     call : Signature
         The call.
     over : str
-        What carries it, for the error.
+        The backend in words, for the error.
     shared : bool
         Whether the ranks reach each other's memory.
 
     Raises
     ------
     UsageError
-        If `algorithm` does not apply; the message lists the ones that do.
+        If `algorithm` does not apply; the message lists the algorithms that do.
     ConfigurationError
-        If it is another package's, which cannot be imported.
+        If the algorithm is another package's and cannot be imported.
     """
     asked = setting if algorithm is None else algorithm
     if asked == AUTO:
@@ -164,7 +167,7 @@ def asked_for(
 
 
 def _qualified(build: object) -> str:
-    """Return the name of a function that makes schedules: equal on all ranks."""
+    """Return the name of a function that makes schedules, which is equal on all ranks."""
     inner = getattr(build, "func", build)  # of a functools.partial
     name = getattr(inner, "__qualname__", type(inner).__name__)
     return f"{getattr(inner, '__module__', '')}.{name}".lstrip(".")
@@ -176,14 +179,14 @@ class Policy(NamedTuple):
     Attributes
     ----------
     shape : Shape
-        Of the communicator.
+        The shape of the communicator.
     table : Table
-        What ``"auto"`` goes by.
+        The table from which ``"auto"`` chooses.
     source : str
-        Where the table is from, in words.
+        The source of the table, in words.
     network : callable
-        Returns what algorithms are compared on where the table does not fit: the links between the
-        ranks. Always the same.
+        Returns the network of the ranks, on which algorithms are compared if the table does not fit. It is always
+        the same.
     """
 
     shape: Shape
@@ -199,21 +202,21 @@ class Policy(NamedTuple):
     def decide(
         self, call: Signature, algorithm: Asked, native: bool = False, setting: str = AUTO
     ) -> Choice:
-        """Choose the algorithm of a call on host arrays. It has the parameters that a table names for it.
+        """Choose the algorithm of a call on host arrays, with the parameters that the table has for it.
 
         Parameters
         ----------
         call : Signature
             The call.
         algorithm, setting
-            As for `asked_for`.
+            As in `asked_for`.
         native : bool
             Whether the backend has its own form of the call.
 
         Raises
         ------
         UsageError
-            If `algorithm` does not apply; the message lists the ones that do.
+            If `algorithm` does not apply; the message lists the algorithms that do.
         """
         names = applicable(call, native, self.shared)
         over = f"{self.shape.backend}{self._apart(call, algorithm)}"
@@ -251,7 +254,7 @@ class Policy(NamedTuple):
         )
 
     def _on_registered(self, call: Signature, names: tuple[str, ...]) -> Choice | None:
-        """Choose for registered arrays; None where they make no difference, or none is known."""
+        """Return the choice for registered arrays; None if registration makes no difference, or the table lacks it."""
         if not (call.registered and self.shared and NATIVE in names):
             return None
         row = self.table.find(call.collective, REGISTERED_CASE, call.nbytes)
@@ -259,12 +262,12 @@ class Policy(NamedTuple):
             return None
         known = ALGORITHMS[call.collective].get(row.pick.algorithm)
         if known is None or not (known.shared or known.direct):
-            return None  # the arrays make no difference to its steps
+            return None  # registration makes no difference to its steps
         why = f"the fastest on registered arrays from {row.start} bytes on by {self.source}"
         return self._choice(call, row.pick, why, registered=True)
 
     def _apart(self, call: Signature, algorithm: Asked) -> str:
-        """Return why an algorithm does not apply that needs shared memory, or ''."""
+        """Return, as words for an error, why an algorithm that needs shared memory does not apply; else empty."""
         known = None
         if isinstance(algorithm, str):
             known = ALGORITHMS[call.collective].get(algorithm)
@@ -277,7 +280,7 @@ class Policy(NamedTuple):
     def named(
         self, collective: str, algorithm: str, nbytes: int, *, deterministic: bool = False
     ) -> Pick:
-        """Return how an algorithm that a call names is run: as the table has it near that size."""
+        """Return an algorithm that a call names, with the parameters that the table has for it near that size."""
         cases = (ORDERED_CASE,) if deterministic else (NATIVE_CASE, OWN_CASE)
         return self.table.tuned(collective, cases, algorithm, nbytes)
 
@@ -304,7 +307,7 @@ class Policy(NamedTuple):
         fits = native or self.table.near(self.shape)
         if row is not None and fits:
             chosen, other = row.pick.algorithm, None
-            if chosen not in names and chosen not in NAMES:  # another package's, as a table has it
+            if chosen not in names and chosen not in NAMES:  # an algorithm of another package
                 _, other = asked_for(None, chosen, names, call, "", self.shared)
             if chosen in names or other is not None:
                 reason = f"{why}the fastest from {row.start} bytes on by {self.source}"
@@ -322,23 +325,25 @@ class Policy(NamedTuple):
 
 
 def rounded_up(nbytes: int) -> int:
-    """Return the next power of two, for what all sizes of a class have in common."""
+    """Return the next power of two, which all sizes of a class have in common."""
     return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
 def fastest(call: Signature, names: Sequence[str], network: "Network") -> "Estimated":
-    """Return the algorithm that is estimated to be the fastest at the next power of two bytes. Local; the same on every rank.
+    """Return the algorithm that is estimated to be the fastest at the next power of two bytes.
+
+    Local; the same on every rank.
 
     Parameters
     ----------
     call : Signature
         The call.
     names : sequence of str
-        The algorithms that are compared, as of `ranked`.
+        The algorithms to compare.
     network : Network
-        The links between the ranks.
+        The network of the ranks.
     """
-    from hpccomm.schedules.cost.terms import ranked  # where a table says, no price is needed
+    from hpccomm.schedules.cost.terms import ranked  # imported late: few calls need it
 
     nbytes = UNEVEN_BYTES if call.individual else rounded_up(call.nbytes)
     return ranked(network, call.collective, nbytes, names, DEFAULT_SEGMENT)[0]
@@ -366,9 +371,9 @@ def documents() -> list[dict[str, Any]]:
 def nearest(shape: Shape) -> Table:
     """Return the built-in table whose shape is nearest. The same for equal shapes.
 
-    What matters most comes first: how many nodes there are, what moves the data, how memory is
-    shared, the library, then the number of ranks. A processor is not looked at: a table tells where
-    one way overtakes another, and that differs less between processors than their speeds.
+    These facts count, in this order: one node or several, the backend, the way in which memory is
+    shared, the library, and the number of ranks. The processor does not count: a table tells at which size
+    one algorithm overtakes another, and that differs less between processors than their speeds do.
     """
 
     def distance(document: Mapping[str, Any]) -> tuple[float, ...]:
@@ -391,16 +396,16 @@ def _vendor(library: str) -> str:
 
 
 class Machine(NamedTuple):
-    """The machine of a job: rank 0's, and so equal on all ranks.
+    """The machine of a job. It is that of rank 0, and so equal on all ranks.
 
     Attributes
     ----------
     library : str
         The MPI library and its version; empty without one.
     processor : str
-        Its model.
+        Model of the processor.
     cores : int
-        Of a node.
+        Number of cores of a node.
     """
 
     library: str
@@ -416,12 +421,12 @@ class Tables(NamedTuple):
     machine : Machine
         This machine.
     tuned : tuple of Table
-        The tables of the tuning file; the last of a shape counts. Empty without one.
+        The tables of the tuning file; the last of a shape counts. Empty without a tuning file.
     file : str
-        The tuning file's name.
+        Name of the tuning file.
     links : tuple of str
-        The name and the TOML text of the network on which algorithms are compared where no table
-        fits; empty for a typical one. Few calls need it, so that it is read when one does.
+        The name and the TOML text of the network on which algorithms are compared if no table
+        fits; empty for a typical network. It is parsed only when a call needs it.
     """
 
     machine: Machine
@@ -435,11 +440,11 @@ class Tables(NamedTuple):
         Parameters
         ----------
         backend : str
-            Its name.
+            Name of the backend.
         topology : Topology
-            Its ranks.
+            The ranks of each node.
         memory : str
-            As `Shape` has it.
+            The way in which plain arrays are reached; see `Shape`.
         """
         return Shape(
             **self.machine._asdict(),
@@ -451,7 +456,7 @@ class Tables(NamedTuple):
         )
 
     def misfit(self, shape: Shape) -> str:
-        """Say why the tuning file has no table for a shape, and what to do; empty if it has one."""
+        """Return why the tuning file has no table for a shape, and what to do, in words; empty if it has one."""
         if not self.tuned or self._fitting(shape):
             return ""
         differences = min((table.shape.differences(shape) for table in self.tuned), key=len)
@@ -476,7 +481,7 @@ class Tables(NamedTuple):
         return Policy(shape, table, source, network)
 
     def _network(self, shape: Shape) -> "Network":
-        """Return the links between the ranks of a shape."""
+        """Return the network of the ranks of a shape."""
         from hpccomm.schedules.cost.network import parse, typical
 
         described = typical()
@@ -500,12 +505,12 @@ ENTRY = "policy"
 
 
 def read(path: str) -> tuple[Table, ...]:
-    """Return the tables of a results file, oldest first. For one rank; blocks for the file alone.
+    """Return the tables of a results file, oldest first. Local; blocks while it reads the file.
 
     Raises
     ------
     ConfigurationError
-        If it cannot be read, is not a results file, or has no readable table.
+        If the file cannot be read, is not a results file, or has no readable table.
     """
     from hpccomm.results import files  # few jobs have a tuning file
 
@@ -533,7 +538,7 @@ def _refused(path: str, why: str) -> ConfigurationError:
 
 
 def _checked(entry: Mapping[str, Any]) -> Table:
-    """Return the table of an entry, which names what this hpccomm has."""
+    """Return the table of an entry, after a check that its collectives and algorithms exist here."""
     table = Table.of(entry)
     for (collective, _), rows in table.rows.items():
         if collective not in KNOWN:

@@ -1,7 +1,7 @@
-"""Prepared calls: arguments are checked, and how a call is carried out is decided, once for all equal calls.
+"""Prepared calls: the arguments are checked and the execution is decided once for all equal calls.
 
-A call that differs from earlier ones in its sizes alone takes over what was decided for the class of its size. `core`
-looks up here each call that is not among its own `known` ones.
+A call that differs from earlier ones only in its sizes takes over the decision for the class of its size. `core`
+looks up each call that is not among its `known` calls; `hpccomm.communicator.packing` does so too.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, registered
 from hpccomm.schedules.algorithms.partition import offsets
 
 NEW = "new"
-"""An `out` that asks for a new array where x would take the result."""
+"""The value of `out` that asks for a new array, for calls whose result would overwrite x."""
 
 Arrays = tuple[Any, Any, View | None, View | None]
-"""The user's x and `out`, and these as communication sees them."""
+"""The user's `x` and `out`, and the views of both."""
 
 
 class PreparedCalls:
@@ -31,7 +31,7 @@ class PreparedCalls:
     rank, size : int
         This rank, and the number of ranks.
     lanes : Lanes
-        What decides, by kind of memory.
+        Decide how calls are carried out, by kind of memory.
     """
 
     def __init__(self, rank: int, size: int, lanes: Lanes) -> None:
@@ -52,7 +52,7 @@ class PreparedCalls:
         algorithm: AnyAlgorithm | None = None,
         deterministic: Deterministic = False,
     ) -> tuple[PreparedCall, Arrays]:
-        """Return how a call is carried out, and its arrays.
+        """Return the prepared call for the arguments of a call, and the call's arrays.
 
         Raises
         ------
@@ -106,11 +106,11 @@ def _check(algorithm: object, **given: Any) -> None:
             "build(group, call, tuning) that makes the schedule"
         )
     if named and algorithm is not None:
-        registered()  # which warns of other packages' algorithms that have the name of one of hpccomm's
+        registered()  # warns of other packages' algorithms with a name of hpccomm's
 
 
 def is_in_place(name: str, x: Any, out: Any, rank: int, root: object, counts: Shape = ()) -> bool:
-    """Return whether `out` is `x`, or one of them is the own block of the other.
+    """Return whether `out` is `x`, or one of them is this rank's block of the other.
 
     Parameters
     ----------
@@ -121,20 +121,20 @@ def is_in_place(name: str, x: Any, out: Any, rank: int, root: object, counts: Sh
     rank : int
         This rank.
     root : object
-        The argument, not checked yet.
+        The argument `root`, not checked yet.
     counts : tuple of int
-        Rows of each rank's block where the call lists them, else empty.
+        Rows of each rank's block if the call lists them, else empty.
 
     Raises
     ------
     UsageError
-        If they overlap in another way.
+        If the arrays overlap in another way.
     """
     collective = CALLS[name]
     check_layout(out, "out", written=True)  # first: x may be the same array
     check_layout(x, "x", written=False)
     if collective.rooted and root != rank:
-        return False  # only one of them is used
+        return False  # only one of the arrays is used
     if collective.in_place == "own block":
         whole, block = (x, out) if collective.sends == "blocks" else (out, x)
         before = block.nbytes * rank

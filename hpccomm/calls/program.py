@@ -1,15 +1,15 @@
 """Compiles one rank's schedule into a program that can be run repeatedly, also on the memory of peers.
 
-Peers' memory is mapped here, or reached through the kernel.
+Peers' memory is mapped here, or the kernel copies from and to it.
 
-A call on memory that the ranks of a node share has several forms (`Variants`). Which one runs depends on
-what the ranks reach of each other's arrays, and the call itself finds that out: the ranks of the node
-exchange records of their arrays, by messages. So they have met, which replaces the barrier at the
+A call on memory that the ranks of a node share has several forms (`Variants`). The memory of each other that
+the ranks reach determines the form. The call itself finds that out: the ranks of the node
+exchange records of their arrays, by messages. By that they have met, which replaces the barrier at the
 beginning of such schedules, and all have the same facts. The chosen form is kept for later calls in
-which all publish the same records. It depends on nothing else, and holds no array: a peer's registered
-memory stays mapped, and the array at that place is the one that the peer publishes in that call.
+which all ranks publish the same records. It depends on nothing else, and holds no array: a peer's registered
+memory stays mapped, and the array at that place is the array that the peer publishes in the later call.
 
-`hpccomm.calls.algorithms` and `hpccomm.calls.on_device` compile; `hpccomm.calls.runner` runs.
+`algorithms` and `on_device` compile programs; `runner` runs them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,13 +42,14 @@ from hpccomm.schedules.schedule import (
 from hpccomm.units import ranks_named
 
 OWN = (SEND, RECV, SCRATCH)
-"""This rank's buffers, by number. Rank p's buffers begin at ``len(OWN) * (p + 1)``."""
+"""This rank's buffers, in the order of their numbers. The numbers of rank p's buffers begin at
+``len(OWN) * (p + 1)``."""
 
 _NUMBER = {name: number for number, name in enumerate(OWN)}
 
 
 class Slice(NamedTuple):
-    """Elements of the buffer of that number; None for all of them, which spares a view."""
+    """Elements of the buffer with that number. `where` is None for all of them, which saves a view."""
 
     buffer: int
     where: slice | None
@@ -75,9 +76,9 @@ class LocalRound(NamedTuple):
     Attributes
     ----------
     receives, sends : tuple of Transit
-        Under way at once.
+        The messages, which are under way at the same time.
     local : tuple of Step
-        In their order, once those are complete.
+        The local steps, which follow in their order once the messages are complete.
     """
 
     receives: tuple[Transit, ...]
@@ -86,22 +87,22 @@ class LocalRound(NamedTuple):
 
 
 ChannelRounds = tuple[LocalRound, ...]
-"""What a rank does in a channel."""
+"""The rounds of a rank in a channel."""
 
 
 class Program(NamedTuple):
     """One rank's actions in a collective.
 
+    Ranks that reach each other's memory must have met before a program begins: barriers at the beginning
+    of a channel are left out.
+
     Attributes
     ----------
-    channels : tuple
-        The turns of each, without this rank's empty ones. An empty channel stays: a channel's place
-        is its number on every rank.
+    channels : tuple of ChannelRounds
+        The rounds of each channel, without this rank's empty ones. An empty channel stays, since all ranks number
+        channels alike.
     scratch : int
-        Elements of its scratch.
-
-    Ranks that reach each other's memory must have met before it begins: barriers at the beginning
-    of a channel are left out.
+        Elements of scratch.
     """
 
     channels: tuple[ChannelRounds, ...]
@@ -109,14 +110,14 @@ class Program(NamedTuple):
 
 
 class MemoryRound(NamedTuple):
-    """The actions of this rank in one round without messages except barriers.
+    """The actions of this rank in one round whose only messages are those of a barrier.
 
     Attributes
     ----------
     local : tuple of Step
-        In their order.
+        The local steps, in their order.
     barrier : tuple of (int, int)
-        The steps of the barrier that follows: the rank to hear, and the rank to signal.
+        The steps of the barrier that follows: the rank to wait for, and the rank to signal.
     """
 
     local: tuple[Step, ...]
@@ -129,9 +130,9 @@ class MemoryProgram(NamedTuple):
     Attributes
     ----------
     rounds : tuple of MemoryRound
-        In order, without the barrier at the beginning of the schedule.
+        The rounds in order, without the barrier at the beginning of the schedule.
     scratch : int
-        Elements of its scratch.
+        Elements of scratch.
     """
 
     rounds: tuple[MemoryRound, ...]
@@ -139,7 +140,7 @@ class MemoryProgram(NamedTuple):
 
 
 Placed = Callable[[int, int, int], Slice]
-"""``placed(buffer, start, count)`` names elements of the buffer of that number."""
+"""``placed(buffer, start, count)`` returns the slice of the buffer with that number."""
 
 
 def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
@@ -148,7 +149,7 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
     Parameters
     ----------
     schedule : Schedule
-        Built for one rank.
+        The schedule of one rank.
     lengths : tuple of int
         Elements of this rank's `SEND` and `RECV`.
     """
@@ -174,9 +175,9 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
 
 
 def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryProgram | None:
-    """Return the program of a schedule that sends nothing but barriers; None for any other.
+    """Return the program of a schedule whose only messages are barriers; None for other schedules.
 
-    Parameters are as of `compiled`.
+    The parameters are those of `compiled`.
     """
     if len(schedule.channels) != 1:
         return None
@@ -230,16 +231,16 @@ def _at(place: Place, row: int, rank: int, count: int, placed: Placed) -> Slice:
 
 
 def _met(group: Group, placed: Placed) -> Iterator[LocalRound]:
-    """Return the turns of a barrier."""
+    """Yield the rounds of a barrier."""
     nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
     for hears, tells in _meetings(group):
         yield LocalRound((Transit(hears, nothing),), (Transit(tells, nothing),))
 
 
 def _meetings(group: Group) -> Iterator[tuple[int, int]]:
-    """Return whom the one rank hears, and whom it tells, in each step of a dissemination barrier.
+    """Yield the rank to wait for and the rank to signal, in each step of a dissemination barrier.
 
-    After ⌈log2 n⌉ steps all know of all. D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier
+    After ⌈log2 n⌉ steps all ranks know of all. See D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier
     synchronization", 1988.
     """
     distance = 1
@@ -251,18 +252,18 @@ def _meetings(group: Group) -> Iterator[tuple[int, int]]:
 
 Array = NDArray[Any]
 Action = Callable[[], object]
-"""Does one step on its bound memory."""
+"""Carries out one step on the memory that it is bound to."""
 
 
 class Peers(dict[int, Array | Pages]):
-    """The buffers of peers, by a program's numbers, as they lay when the ranks met.
+    """The buffers of peers, keyed by a program's numbers, at their places when the ranks met.
 
     Parameters
     ----------
     exposure : Exposure
-        Leads to them.
+        The access to the buffers.
     dtype : dtype
-        Of the elements.
+        Type of the elements.
     """
 
     def __init__(self, exposure: Exposure, dtype: DType) -> None:
@@ -271,7 +272,7 @@ class Peers(dict[int, Array | Pages]):
         self._dtype = dtype
 
     def __missing__(self, number: int, /) -> Array | Pages:
-        """Reach the buffer of that number, when it is first needed."""
+        """Look up the buffer with that number when it is first needed."""
         peer, buffer = divmod(number - len(OWN), len(OWN))
         reached = self[number] = self._exposure.peer_buffer(peer, buffer, self._dtype)
         return reached
@@ -279,16 +280,16 @@ class Peers(dict[int, Array | Pages]):
 
 @dataclass(slots=True, eq=False)
 class Reached:
-    """The buffers of a rank and of its peers, by a program's numbers.
+    """The buffers of a rank and of its peers, keyed by a program's numbers.
 
     Attributes
     ----------
     own : sequence of ndarray
-        This rank's.
+        This rank's buffers.
     peers : Peers
-        The others'.
+        The buffers of the peers.
     results : ScratchBuffer
-        Where a result is made that a peer gets through the kernel.
+        Memory for a result that the kernel copies to a peer.
     """
 
     own: Sequence[Array]
@@ -296,7 +297,7 @@ class Reached:
     results: ScratchBuffer
 
     def __getitem__(self, number: int, /) -> Array:
-        """Return this rank's buffer of that number: transfers have no other."""
+        """Return this rank's buffer with that number; messages use no others."""
         return self.own[number]
 
     def _part(self, where: Slice) -> Array | Pages:
@@ -316,7 +317,7 @@ class Reached:
         if step.final is None:
             source = sources[0]
             if not isinstance(source, np.ndarray):
-                assert isinstance(target, np.ndarray)  # of the two, one is this rank's
+                assert isinstance(target, np.ndarray)  # one of the two is this rank's memory
                 return partial(source.read, target)
             if not isinstance(target, np.ndarray):
                 return partial(target.write, source)
@@ -333,13 +334,13 @@ class Reached:
     def _folded_far(
         self, fold: Folder, sources: Sequence[Array | Pages], target: Pages, final: bool
     ) -> None:
-        """Fold into memory of this rank, and write that to the peer's through the kernel."""
+        """Fold into memory of this rank, and write the result to the peer's memory through the kernel."""
         result = self.results.take(target.size, self.own[-1].dtype)
         fold(sources, result, final)
         target.write(result)
 
     def actions(self, steps: Iterable[Step], fold: Folder | None) -> Iterator[Action]:
-        """Return the function for local steps in order, each bound at its turn."""
+        """Yield the functions for local steps in order; each is bound when it is requested."""
         for step in steps:
             action = self._action(step, fold)
             if action is not None:
@@ -347,7 +348,7 @@ class Reached:
 
 
 def copy(source: Array, target: Array) -> None:
-    """Copy elements, unless the two are the same memory: to copy that would take as long as any."""
+    """Copy elements, unless the two arrays are the same memory, since such a copy would take as long."""
     if not same(source, target):
         target[:] = source
 
@@ -358,29 +359,30 @@ def same(source: Array, target: Array) -> bool:
 
 
 KEPT = 64
-"""Number of different sets of arrays whose results are kept."""
+"""Most sets of arrays whose exposures and forms are kept."""
 
 BOUND_STEPS = 1024
-"""Programs of more steps are bound anew in each call, since bound steps take memory."""
+"""Most steps of a program that stays bound to its memory. Programs of more steps are bound anew in each call, since
+bound steps take memory."""
 
 _NOTHING = np.empty(0, np.uint8)
 
 _Places = tuple[int, int, int, int]
-"""Address and bytes of the sent array, and of the received one."""
+"""Address and bytes of the sent array, and address and bytes of the received array."""
 
 Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
-"""The rounds of a program on memory: the steps, and the steps of the barrier that follows."""
+"""The rounds of a program on memory: the bound steps, and the steps of the barrier that follows."""
 
 
 class ReachedForm(NamedTuple):
-    """The facts of ranks that have met, and have published these records.
+    """The form that runs after the ranks have published certain records.
 
     Attributes
     ----------
     reach : Reach
-        The reach of each other's memory.
+        The memory that the ranks reach of each other.
     program : Program or MemoryProgram
-        Of the matching form.
+        The program of the matching form.
     peers : Peers
         The buffers of the peers.
     turns : Turns or None
@@ -394,7 +396,7 @@ class ReachedForm(NamedTuple):
 
 
 class _Recent(NamedTuple):
-    """References to the arrays of the last call, and how they are exposed in every call."""
+    """Weak references to the arrays of the last call, and their exposure for every call."""
 
     send: Callable[[], object]
     recv: Callable[[], object]
@@ -408,21 +410,21 @@ class Variants:
     Attributes
     ----------
     members : tuple of int
-        The ranks of its node in an order that is the same on all, but beginning with this rank.
+        The ranks of the node. They have the same cyclic order on all ranks, and begin with this rank.
     fingerprint : int
-        Of the call: different where calls differ.
+        The fingerprint of the call, which differs between different calls.
     programs : mapping of Reach to callable
-        Returns the program of each form, made when it is first needed.
+        Functions that return the program of each form, and make it when it is first needed.
     dtype : dtype
-        Of the elements.
+        Type of the elements.
     fold : Folder or None
         The reduction, if there is one.
     scratch : int
-        Bytes of scratch that peers reach, as the staged form needs; 0 for none.
+        Bytes of scratch that peers reach, for the staged form; 0 for none.
     plain : bool
-        Whether plain arrays may be reached, where they can be.
+        Whether peers may reach plain arrays, if they can.
     room : int
-        Bytes of such scratch that this process may have in use for all its calls.
+        Most bytes of such scratch that this process may have in use for all its calls.
     """
 
     members: tuple[int, ...]
@@ -445,7 +447,7 @@ class Variants:
             return recent.exposure
         exposure = None
         if self._registered:
-            # Other views of the same registered memory come again, and other arrays in turn.
+            # Programs make new views of the same registered memory, and use several arrays in turn.
             exposure = self._registered.get(_places(send, recv))
         if exposure is not None:
             shared.housekeep()
@@ -465,27 +467,27 @@ class Variants:
         return exposure
 
     def learned(self, table: Record, exposure: Exposure, results: ScratchBuffer) -> ReachedForm:
-        """Return the result for a table of the members' published records, in order.
+        """Return the form for a table of the members' published records, in order.
 
         Parameters
         ----------
         table : ndarray of int64, shape (ranks of the node, RECORD)
-            Their records.
+            The records.
         exposure : Exposure
-            Of this call.
+            The exposure of this rank's arrays in this call.
         results : ScratchBuffer
             As in `Reached`.
 
         Raises
         ------
         RankMismatch
-            On all members alike, if they do not make the same call.
+            If the members do not make the same call; the same on all members.
         """
         published = table.tobytes()
         form = self._found.get(published)
         if form is None:
             self._check(table)
-            # What later calls have as well may learn other records.
+            # An exposure that later calls use may learn other records, so a new one is taken.
             exposure = exposure.detached() or exposure
             reach = exposure.take_records(dict(zip(self.members, table, strict=True)))
             program, peers = self.programs[reach](), Peers(exposure, self.dtype)
@@ -506,11 +508,11 @@ class Variants:
         peers: Peers,
         results: ScratchBuffer,
     ) -> Turns | None:
-        """Return a program bound to memory that is the same where all publish the same; else None."""
+        """Return the program bound to its memory; None if the same records may mean other memory in later calls."""
         registered = exposure.registered
         if reach is not Reach.DIRECT or registered is None or not exposure.lasting:
             return None
-        # Scratch is the next call's as well, which may need more of it.
+        # Later calls use the same scratch, and may need more of it.
         if not isinstance(program, MemoryProgram) or program.scratch:
             return None
         if sum(len(each.local) for each in program.rounds) > BOUND_STEPS:

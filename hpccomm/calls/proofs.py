@@ -3,8 +3,8 @@
 The author of a function or package need not have proved it. A wrong schedule would give wrong
 results, or never end. So its schedule for such a call is run on symbols first: on the same number
 of ranks, and on arrays that are short but cut like the call's. A path that a schedule takes only
-above some size is not proved by this. The outcome is kept, so that it costs milliseconds once for
-each kind of call. It is local, and equal on all ranks. `algorithms` and `on_device` ask it.
+above some size is not proved. The outcome is kept, so that a proof costs milliseconds once for
+each kind of call. A proof is local, and its outcome equal on all ranks. `algorithms` and `on_device` use it.
 """
 
 import logging
@@ -33,23 +33,24 @@ from hpccomm.schedules.schedule import Build, Channel, Group, Rounds, Schedule, 
 logger = logging.getLogger("hpccomm")
 
 MOST_RANKS = 512
-"""On more ranks a proof takes too long for a call; what runs there should be proved beforehand."""
+"""Most ranks for a proof. On more it takes too long for a call, and the algorithm should be proved beforehand."""
 
 SOLO_RANKS = 16
-"""The most ranks for which each rank's program is built alone, as for its execution."""
+"""Most ranks for which each rank's program is built alone, as for its execution."""
 
 MOST_WORK = 100_000_000
-"""A longer proof is abandoned, and the algorithm refused.
+"""Most work of a proof. A longer proof is abandoned, and the algorithm refused.
 
-Counted are elements that are moved or lie in scratch, rows of tables, and `TABLE_WORK` for each table: some
-10 s in all. Seconds themselves would not do: of two ranks a slow one would refuse what the other one runs.
+The work is the number of elements that are moved or lie in scratch, plus rows of tables, plus `TABLE_WORK` for each
+table. The limit is about 10 s. A limit in seconds would not do: a slow rank might refuse an algorithm that another rank
+runs.
 """
 
 TABLE_WORK = 500
-"""Elements that take as long as the fixed cost of a table or a round."""
+"""Number of elements that take as long as the fixed cost of a table or a round."""
 
 PIECES = 3
-"""The most pieces of an array in a proof."""
+"""Most pieces of an array in a proof."""
 
 
 def proven(
@@ -59,18 +60,18 @@ def proven(
     tuning: Tuning,
     ranks: int,
 ) -> str:
-    """Prove the forms of an algorithm for calls like `call`; return what tells their schedules from others.
+    """Prove the forms of an algorithm for calls like `call`, and return a fingerprint of their schedules.
 
     Parameters
     ----------
     name : str
-        The algorithm's.
+        Name of the algorithm.
     builds : mapping of Reach to callable
-        Its forms.
+        The forms of the algorithm.
     call : Signature
         The call.
     tuning : Tuning
-        Its parameters.
+        Parameters of the schedules.
     ranks : int
         Number of ranks.
 
@@ -82,7 +83,7 @@ def proven(
     Raises
     ------
     UsageError
-        If the proof fails. The error says which rank does what wrong.
+        If the proof fails. The error names the rank and its fault.
     """
     short, cut = _shortened(call, tuning, ranks)
     checksum = 0
@@ -91,7 +92,7 @@ def proven(
         given = name, build, reach, ordered, short, cut, ranks
         try:
             outcome = _outcome(*given)
-        except TypeError:  # something that cannot be hashed
+        except TypeError:  # an argument cannot be hashed
             outcome = _outcome.__wrapped__(*given)
         if isinstance(outcome, str):
             raise UsageError(f"algorithm {name} is refused: {outcome}")
@@ -114,17 +115,17 @@ def _outcome(
     Parameters
     ----------
     name : str
-        The algorithm's.
+        Name of the algorithm.
     build : callable
-        Makes its schedule.
+        Makes the schedule.
     reach : Reach
-        The memory that ranks reach.
+        The memory that ranks reach of each other.
     ordered : bool
-        Whether it must fold contributions in rank order.
+        Whether the algorithm must fold contributions in rank order.
     call : Signature
-        A short call of the kind; this rank's, if ranks have counts of their own.
+        A short call of the kind.
     tuning : Tuning
-        Its parameters, cut down like the call.
+        Parameters of the schedules, shortened like the call.
     ranks : int
         Number of ranks.
     """
@@ -168,12 +169,12 @@ def _outcome(
 
 
 def _shortened(call: Signature, tuning: Tuning, ranks: int) -> tuple[Signature, Tuning]:
-    """Return a short call that is like one, and what its schedule is built with.
+    """Return a short call that resembles `call`, and the parameters for its schedule.
 
-    The same remainders are left at the cuts; empty arrays stay empty.
+    The cuts leave the same remainders; empty arrays stay empty.
     """
     counts, what = call.counts, call.description
-    if call.individual:  # which other ranks do not know
+    if call.individual:  # other ranks do not know these counts
         short = call.counts[:0]
     elif not what.blockwise:
         short = tuple(each if each < 3 * ranks else 2 * ranks + each % ranks for each in counts)
@@ -216,7 +217,7 @@ def _calls(call: Signature, size: int, in_place: bool) -> tuple[Signature, ...]:
 
 
 def _bounded(build: Build, ranks: int) -> Build:
-    """Return a function whose schedules end: too many rounds, or too much in all of them, is a fault."""
+    """Return a build whose schedules end: too many rounds, or too much work in all of them, raise `Unproven`."""
     done = 0
     most = ranks * ranks + 16 * ranks + 1024
 
@@ -243,7 +244,7 @@ def _bounded(build: Build, ranks: int) -> Build:
     def bounded(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         built = build(group, call, tuning)
         if not isinstance(built, Schedule):
-            return built  # which the proof refuses
+            return built  # the proof refuses it
         count(built.scratch * len(group.rank))
         return replace(built, channels=tuple(partial(limited, each) for each in built.channels))
 

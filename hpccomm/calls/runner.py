@@ -1,8 +1,8 @@
 """Runs programs over a transport, or on shared memory, as steps that the engine polls.
 
-`Exchanges` lets the ranks of a node meet and exchange the records of their arrays: small messages that are
-equal in every call, bound once and begun repeatedly. `hpccomm.calls.algorithms` makes one `Runner` for
-each form of a call.
+`Exchanges` lets the ranks of a node meet and exchange the records of their arrays. Its messages are the same in every
+call, so they are bound once and begun repeatedly. `algorithms` makes one `Runner` for a communicator; `cuda_aware` uses
+its first tag.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from hpccomm.runtime.service import keep
 from hpccomm.runtime.waiting import at_once
 
 PATIENT_POLLS = 1000
-"""So often a receive is polled before a look at what came instead."""
+"""Number of polls of a receive before a look at the messages that arrived instead."""
 
 Suspects = frozenset[int]
 """Identities of requests."""
@@ -57,10 +57,10 @@ def suspected(
     left: Sequence[Request],
     tag: int,
 ) -> Suspects:
-    """Return which receives seem to wait in vain; raise if one of them did so before.
+    """Return the receives that seem to wait in vain; raise if one of them seemed to do so at the last look.
 
-    What is seen may be the next round's message, come with the one that is awaited: then that
-    receive is complete at its next poll.
+    A single look does not prove it: the message that is seen may be the next round's, and the awaited message may have
+    arrived with it. Then the receive is complete at its next poll.
 
     Parameters
     ----------
@@ -73,14 +73,14 @@ def suspected(
     requests : sequence of Request
         The receives first, in that order.
     left : sequence of Request
-        The incomplete ones.
+        The incomplete requests.
     tag : int
-        The call's.
+        The tag of the call.
 
     Raises
     ------
     BufferMismatch
-        If what came does not fit.
+        If the message that arrived does not fit.
     """
     waiting = {id(request) for request in left}
     seen: dict[int, int] = {}
@@ -92,7 +92,8 @@ def suspected(
 
 
 MEETING_POLLS = 64
-"""Polls before deadlines are checked: some microseconds, enough for a simultaneous call."""
+"""Number of polls before deadlines are checked. They take some microseconds, enough if the other rank calls at the same
+time."""
 
 
 class Token(NamedTuple):
@@ -101,15 +102,15 @@ class Token(NamedTuple):
     Attributes
     ----------
     begun : callable
-        Begins both, and tells whether they are complete. Never blocks for longer than some microseconds.
+        Begins both messages, and returns whether both are complete. Blocks for some microseconds at most.
     received, sent : Request
-        Tell whether each is complete, also after that.
+        Return whether the message is complete; they may be called again after that.
     peer : int
-        Whose message is received.
+        The sender of the received message.
     nbytes : int
-        Its size.
+        Bytes of each message.
     tag : int
-        Its tag.
+        Tag of the messages.
     """
 
     begun: Callable[[], bool]
@@ -121,7 +122,7 @@ class Token(NamedTuple):
 
 
 def exchange(receive: BoundSet, send: BoundSet, peer: int, nbytes: int, tag: int) -> Token:
-    """Return the exchange of two messages."""
+    """Return the `Token` of two bound messages."""
     begin_receive, received = receive
     begin_send, sent = send
 
@@ -137,14 +138,14 @@ def exchange(receive: BoundSet, send: BoundSet, peer: int, nbytes: int, tag: int
 
 
 class Tokens(dict[tuple[int, int], Token]):
-    """The exchanges of messages without data: by whose is received, and who gets one.
+    """The exchanges of messages without data, keyed by the sender of the received one and the receiver of the sent one.
 
     Parameters
     ----------
     transport : Transport
-        Moves them.
+        Moves the messages.
     tag : int
-        Their tag.
+        Tag of the messages.
     """
 
     def __init__(self, transport: Transport, tag: int) -> None:
@@ -153,7 +154,7 @@ class Tokens(dict[tuple[int, int], Token]):
         self._tag = tag
 
     def __missing__(self, pair: tuple[int, int], /) -> Token:
-        """Make the exchange, when it is first needed."""
+        """Make an exchange when it is first needed."""
         hears, tells = pair
         receive = self._transport.irecv_again(_NOTHING, hears, self._tag)
         send = self._transport.isend_again(_NOTHING, tells, self._tag)
@@ -162,19 +163,19 @@ class Tokens(dict[tuple[int, int], Token]):
 
 
 class Exchanges:
-    """The exchanges of the ranks of a node over one transport. One call at a time has them.
+    """The exchanges of the ranks of a node over one transport. One call at a time uses them.
 
     Parameters
     ----------
     transport : Transport
         Moves the messages.
     members : sequence of int
-        The ranks of the node in an order that is the same on all, but beginning with this rank.
+        The ranks of the node. They have the same cyclic order on all ranks, and begin with this rank.
 
     Attributes
     ----------
     table : ndarray of int64, shape (ranks of the node, RECORD)
-        What the members published last, in that order.
+        The records that the members published last, in the order of `members`.
     """
 
     def __init__(self, transport: Transport, members: Sequence[int]) -> None:
@@ -190,9 +191,9 @@ class Exchanges:
         Returns
         -------
         tuple of Token
-            Fill the table with the records of all, one after the other.
+            The exchanges that fill the table with the records of all members, one after the other.
         Tokens
-            The tokens of barriers.
+            The exchanges of barriers.
         """
         if record is not self._published:
             self.table[0] = self._published = record
@@ -208,7 +209,7 @@ class Exchanges:
         Raises
         ------
         BufferMismatch
-            If another message comes instead.
+            If another message arrives instead.
         """
         received, sent = exchange.received, exchange.sent
         idle = 0
@@ -227,10 +228,10 @@ class Exchanges:
                 )
 
     def _meeting(self, tag: int) -> list[Token]:
-        """Return the exchanges that fill a table with all rows; each rank has its first row.
+        """Return the exchanges that fill the table; before them, each rank has only the first row of its table.
 
-        J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
-        communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as a barrier's.
+        They are those of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all
+        communications in multiport message-passing systems", 1997: ⌈log2 n⌉ messages, as many as a barrier has.
         """
         transport, members, table = self._transport, self._members, self.table
         tokens = []
@@ -246,25 +247,25 @@ class Exchanges:
 
 
 FIRST_TAG = 2
-"""Tag of the first channel of a communicator's first schedule. The control plane has those below."""
+"""Tag of the first channel of a communicator's first schedule. The control plane has the tags below."""
 
 EAGER_POLLS = 8
-"""So often a channel that is alone polls before it lets others look at deadlines: a small message from
+"""Number of polls of a single channel before it lets others check deadlines: a small message from
 a rank that calls at the same time takes a microsecond."""
 
 _NOTHING = np.empty(0, np.uint8)
 
 Buffers = Sequence[NDArray[Any]] | Reached
-"""The buffers that a program numbers."""
+"""The buffers of a call, indexed by a program's numbers."""
 
 
 class Runner:
-    """Runs programs over one transport, one at a time: they share their scratch.
+    """Runs programs over one transport, one at a time, since programs share scratch.
 
     Parameters
     ----------
     transport : Transport
-        Moves the slices.
+        Moves the messages.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -272,7 +273,7 @@ class Runner:
         self._room = ScratchBuffer()
         self._results = ScratchBuffer()
         self._exchanges: Exchanges | None = None
-        # Ranks come to the same number of a call, since they run the same calls.
+        # Ranks count alike, since they run the same calls.
         self._tags = cycle(range(FIRST_TAG, CHANNELS * CALLS, CHANNELS))
 
     def steps(
@@ -283,34 +284,36 @@ class Runner:
         Parameters
         ----------
         program : Program
-            What this rank does.
+            The actions of this rank.
         dtype : dtype
-            Of its elements.
+            Type of the elements.
         fold : Folder or None
             The reduction, if there is one.
         send, recv : ndarray or None, 1-D of `dtype`
             This rank's arrays.
         """
         tag = next(self._tags)
-        # Where a rank has no array its program names none: any will do.
+        # If a rank has no array, its program does not refer to one: any buffer will do.
         scratch = self._room.take(program.scratch, dtype) if program.scratch else _NOTHING
         buffers = (scratch if send is None else send, scratch if recv is None else recv, scratch)
         return self._program(program, tag, fold, buffers)
 
     def formed(self, forms: Variants, send: Buffer, recv: Buffer) -> Steps:
-        """Run the form that fits what the ranks of the node reach of each other, polled.
+        """Run, polled, the form for the memory that the ranks of the node reach of each other.
 
         Parameters
         ----------
         forms : Variants
-            The forms, with the same members for one runner.
-        send, recv : ndarray or None, 1-D of its dtype
+            The forms. All forms of one runner have the same members.
+        send, recv : ndarray or None, 1-D of the forms' dtype
             This rank's arrays.
 
         Raises
         ------
+        RankMismatch
+            If the ranks do not make the same call; on all of them, before memory is touched.
         BufferMismatch
-            If they do not make the same call. On all of them, before memory is touched.
+            If another message arrives in place of a record.
         PeerLost
             If a peer's process has ended.
         """
@@ -355,7 +358,7 @@ class Runner:
     def _reached(
         self, found: ReachedForm, exposure: Exposure, forms: Variants, send: Buffer, recv: Buffer
     ) -> Reached:
-        """Return the buffers of this call and of its peers."""
+        """Return the buffers of this rank and of its peers in this call."""
         elements, dtype = found.program.scratch, forms.dtype
         if found.reach is Reach.STAGED:
             assert exposure.scratch is not None
@@ -382,7 +385,7 @@ class Runner:
         buffers: Buffers,
         eager: int = 0,
     ) -> Steps:
-        # The latency of small arrays is made here: one function more is a tenth of it.
+        # This code determines the latency of small arrays: one more function call is a tenth of it.
         isend, irecv = self._transport.isend, self._transport.irecv
         near = buffers if isinstance(buffers, Reached) else None
         pair = None if fold is None else fold.pair

@@ -1,8 +1,9 @@
 """The dispatch of device arrays through pinned host memory, over the host's dispatch.
 
-A collective on a large array is cut into calls on its parts. While the host communicates one part, the next is
-copied to the host, and the last one back to the device. Messages keep the order in which they were begun,
-whichever is ready first (`SendOrder`). The device lane uses it if `hpccomm.communicator.creation` chose it.
+A collective on a large array is cut into calls on parts. While the host communicates one part, the next part is
+copied to the host, and the previous part back to the device. Messages keep the order in which they were begun,
+whichever is ready first (`SendOrder`). The device lane uses it if `hpccomm.communicator.creation` has chosen it, and
+`on_device` and `cuda_aware` use it for calls that they do not support.
 """
 
 import threading
@@ -30,43 +31,43 @@ from hpccomm.runtime.waiting import completed
 from hpccomm.schedules.algorithms import Asked
 
 Messages = Sequence[tuple[Piece, Any]]
-"""Messages, each with the memory that the transport is given: an ndarray of uint8."""
+"""Messages, each with its host memory, an ndarray of uint8, for the transport."""
 
 
 class SendOrder:
-    """The order of the messages of one communicator. They are begun by one thread at a time.
+    """The order of the messages of one communicator. One thread at a time begins messages.
 
     Parameters
     ----------
     transport : Transport
-        Moves them.
+        Moves the messages.
     wire : callable
-        ``wire(tag, dtype)`` gives the transport's tag for a user's.
+        ``wire(tag, dtype)`` returns the transport's tag for a user's tag.
     """
 
     def __init__(self, transport: Transport, wire: Callable[[int, DType], int]) -> None:
         self._transport = transport
         self._wire = wire
-        # How many have left, and how many were begun; where all have left, there is nothing to remember.
+        # Numbers of sends that have left and that have begun, by receiver and tag. If all have left, there is no entry.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._lock = threading.Lock()
 
     def exchange(
         self, receives: Messages, sends: Messages, tag: int, begin: Callable[[], Callable[[], bool]]
     ) -> Steps:
-        """Begin receives, and take places among the messages of each end, now; return the steps of the rest.
+        """Begin the receives and reserve the places of the sends now; return the steps that do the rest.
 
         Parameters
         ----------
         receives, sends : sequence of tuple of Piece and ndarray
-            The messages. Their memory is not touched before `begin` says so.
+            The messages. The memory of sends is not read before it is ready.
         tag : int
-            The user's.
+            The user's tag.
         begin : callable
-            Begins what makes the memory ready, and returns a test whether it is.
+            Begins to fill the memory of the sends, and returns a test whether it is ready.
         """
         isend, wire = self._transport.isend, self._wire
-        # These only take their turn: what comes is taken when they are polled.
+        # The receives only take their turn now. Polling them receives the messages.
         requests = [
             self._transport.irecv(memory, piece.peer, wire(tag, piece.data.dtype))
             for piece, memory in receives
@@ -95,7 +96,7 @@ class SendOrder:
         return steps()
 
     def _take(self, dst: int, tag: int) -> int:
-        """Return the place of a message that begins now, among those to one rank with one tag."""
+        """Return the place of a message that begins now, among the messages to that rank with that tag."""
         with self._lock:
             counts = self._counts[dst, tag]
             counts[1] += 1
@@ -103,10 +104,10 @@ class SendOrder:
 
 
 PART_BYTES = 4 << 20
-"""Bytes of a part: large enough that starting a copy or a call costs little of its time."""
+"""Bytes of a part: so many that starting a copy or a call takes little of its time."""
 
 ROW_BYTES = 32 << 10
-"""Bytes of a rank's block in a part, at least: smaller messages cost more than they carry."""
+"""Least bytes of a rank's block in a part: smaller messages cost more than their data."""
 
 
 class Rows(NamedTuple):
@@ -129,9 +130,9 @@ class CallPart(NamedTuple):
     Attributes
     ----------
     call : Signature
-        A call like the whole one on these elements alone.
+        The same call on the elements of this part alone.
     send, recv : Rows or None
-        Their places in this rank's arrays; None without an array.
+        The places of these elements in this rank's arrays; None without an array.
     """
 
     call: Signature
@@ -140,19 +141,19 @@ class CallPart(NamedTuple):
 
 
 def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[CallPart, ...]:
-    """Return the parts of a call, at least one, in their order. The same number on all ranks.
+    """Return the parts of a call, at least one, in their order. All ranks have the same number of parts.
 
     Blocks of one size are cut across: a part has some elements of each rank's block. Uneven calls
-    stay whole, since each rank would have its own number of parts.
+    stay whole, since ranks would have different numbers of parts.
 
     Parameters
     ----------
     call : Signature
-        The whole.
+        The whole call.
     rank, size : int
-        This rank, and how many there are.
+        This rank, and the number of ranks.
     nbytes : int
-        Bytes of the larger array in a part, about.
+        Approximate bytes of the larger array in a part.
     """
     what = call.description
     send, recv = what.uses(rank, call.root)
@@ -178,26 +179,29 @@ def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tu
 
 
 SLOTS = 3
-"""Parts that have memory at once: one on its way to the host, one communicated, one on its way back."""
+"""Number of parts that have memory at the same time: one is copied to the host, one is communicated, one is copied
+back."""
 
 THROUGH_HOST = "through pinned host memory"
 
 
 class Stage(NamedTuple):
-    """A part of a call on this rank, ready to go. Arrays and blocks are sent (0) and received ones (1).
+    """A part of a call on this rank, ready to be carried out.
+
+    A part has two device arrays and two blocks of pinned memory: index 0 is the sent one, 1 the received one.
 
     Attributes
     ----------
     host : Implementation
-        The host's.
+        The implementation of the call on the host.
     sent : tuple of int and Rows, or None
-        The block with what the host's call sends, and its bytes; the received one if that call is in place.
+        The index of the block that the host's call sends from, and its bytes. The index is 1 if that call is in place.
     received : Rows or None
-        What it receives.
+        The bytes of the block that the host's call receives into.
     fetches : tuple of (int, Rows, int)
-        What is copied to the host first: from an array, these bytes, to a block.
+        The copies to the host that come first: index of the array, bytes, index of the block.
     returns : Rows or None
-        What of the received block is copied back.
+        The bytes of the received block that are copied back to the device.
     """
 
     host: Implementation
@@ -213,7 +217,10 @@ def _at_once() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The memory of a part under way, and whether it has been fetched, and its last result has left for good."""
+    """The pinned memory of a part under way.
+
+    `fetched` tests whether the part was copied to the host, `returned` whether the previous result was copied back.
+    """
 
     blocks: tuple[PinnedBlock | None, PinnedBlock | None]
     fetched: Callable[[], bool] = _at_once
@@ -221,32 +228,32 @@ class Slot:
 
 
 class StagedDispatch:
-    """The way of device arrays through pinned host memory.
+    """The dispatch of device arrays through pinned host memory.
 
-    The host takes part, so that calls cannot be captured in a graph. Results have the host path's
-    bits where the array is one part, or with ``deterministic=True``. Messages of one sender, receiver
-    and tag arrive in their order; but one from a host array may overtake one from a device array
+    The host takes part, so that calls cannot be captured in a graph. Results have the same bits as on host arrays
+    if the array is one part, or with ``deterministic=True``. Messages of one sender, receiver
+    and tag arrive in their order. But a message from a host array may overtake a message from a device array
     that was sent before it asynchronously and is not done.
 
     Parameters
     ----------
     host : HostDispatch
-        The way of host arrays, between the same ranks.
+        The dispatch of host arrays, between the same ranks.
     messages : Transport
-        For the user's point-to-point calls, as those on host arrays.
+        The transport of the user's point-to-point calls, which calls on host arrays use too.
     device : int
         CUDA device of this rank.
     wire : callable
-        ``wire(tag, dtype)`` gives the transport's tag for a user's, as for host arrays.
+        ``wire(tag, dtype)`` returns the transport's tag for a user's tag, as for host arrays.
     reason : str
-        Why device arrays go this way, for `Choice`; empty where each call has its own reason.
+        Why device arrays are staged, for `Choice`; empty if each call has its own reason.
     part_bytes : int
         Bytes of a part. Equal on all ranks.
 
     Attributes
     ----------
     order : SendOrder
-        Of the messages.
+        The order of the messages.
     """
 
     name = "staged"
@@ -277,7 +284,7 @@ class StagedDispatch:
     ) -> tuple[Choice, DeviceImplementation]:
         """Decide how calls like `call` are carried out. Local; the same on every rank.
 
-        `reason` is why this call goes this way; without one it is that of all calls.
+        `reason` is why this call is staged; by default it is the reason for all calls.
 
         Raises
         ------
@@ -285,7 +292,7 @@ class StagedDispatch:
             If `algorithm` does not apply.
         """
         what, cut = call.description, self._parts(call)
-        # Whether the host's call has one block for contribution and result.
+        # Whether the host's call uses one block for contribution and result.
         single = what.sends == what.receives == "whole" and cut[0].recv is not None
         decide = cache(lambda inner: self._host.decide(inner, algorithm))
         made = [
@@ -308,7 +315,7 @@ class StagedDispatch:
     def message(
         self, receives: Pieces, sends: Pieces, tag: int, reason: str = ""
     ) -> tuple[Choice, DeviceImplementation]:
-        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+        """Return the choice and the implementation of a user's point-to-point call; its addresses are in the pieces.
 
         A message of another size than its array raises `BufferMismatch`, as on the host.
         """
@@ -319,7 +326,7 @@ class StagedDispatch:
         )
 
     def close(self) -> None:
-        """Release its streams. Local; idempotent."""
+        """Release the streams. Local; idempotent."""
         self._streams = None
 
     def _parts(self, call: Signature) -> tuple[CallPart, ...]:
@@ -339,7 +346,7 @@ class StagedDispatch:
             assert recv is not None
             return Stage(host, (1, recv), recv, ((0, recv, 1),), recv)
         fetches = [] if send is None else [(0, send, 0)]
-        if NOBODY in call.peers and recv is not None:  # some of the result is not written
+        if NOBODY in call.peers and recv is not None:  # the call does not write all of the result
             fetches.append((1, recv, 1))
         return Stage(host, None if send is None else (0, send), recv, tuple(fetches), recv)
 
@@ -348,7 +355,7 @@ class StagedDispatch:
     def _steps(
         self, stages: Sequence[Stage], dtype: DType, send: int, recv: int, stream: int
     ) -> Steps:
-        """Fetch a part, communicate it, return it; the next and the last one at the same time."""
+        """Fetch each part, communicate it and return it. Meanwhile the next part is fetched and the last returned."""
         arrays = send, recv
         down, up = (stream, stream) if len(stages) == 1 else self._beside(stream)
         slots = [self._slot(stages[0]) for _ in range(min(SLOTS, len(stages)))]
@@ -380,7 +387,7 @@ class StagedDispatch:
                     POOL.give_back(each, slot.returned)
 
     def _beside(self, stream: int) -> tuple[int, int]:
-        """Return streams for both directions, which begin once all on `stream` so far is done."""
+        """Return a stream for each direction. Both go on once all work on `stream` so far is done."""
         if self._streams is None:
             self._streams = (
                 make_stream(self._device, high_priority=False),
@@ -392,7 +399,7 @@ class StagedDispatch:
         return down, up
 
     def _slot(self, first: Stage) -> Slot:
-        """Return memory for parts; none is larger than the first."""
+        """Return memory for any part, as large as the first part needs, which is the largest."""
         sizes = [0, 0 if first.received is None else first.received.nbytes]
         for _, rows, block in first.fetches:
             sizes[block] = max(sizes[block], rows.nbytes)
@@ -409,13 +416,13 @@ class StagedDispatch:
     ) -> None:
         if rows.nbytes:
             assert block is not None
-            with on_device(self._device):  # whose default stream is meant, if it is that
+            with on_device(self._device):  # `stream` may be this device's default stream
                 copied(array, rows, block.pointer, stream, to_host=to_host)
 
     # Point to point.
 
     def _message(self, receives: Pieces, sends: Pieces, tag: int, stream: int) -> Steps:
-        """Begin the receives at once, and the sends in their turn: order is kept from here on."""
+        """Begin the receives at once, reserve the places of the sends, and return the steps that do the rest."""
         device = self._device
         landings = [(piece, POOL.take(piece.data.nbytes, device)) for piece in receives]
         leaving = [(piece, POOL.take(piece.data.nbytes, device)) for piece in sends]
@@ -433,7 +440,7 @@ class StagedDispatch:
         def steps() -> Steps:
             try:
                 yield from exchange
-            except BufferMismatch:  # all are complete, and the mismatched one is lost
+            except BufferMismatch:  # all messages are complete, and the misfit is lost
                 for _, block in (*landings, *leaving):
                     POOL.give_back(block)
                 raise
@@ -445,7 +452,7 @@ class StagedDispatch:
 
 
 def _array(block: PinnedBlock | None, rows: Rows | None, dtype: DType) -> NDArray[Any] | None:
-    """Return an array of the host's call; None where it has none."""
+    """Return an array for the host's call; None if the call has no such array."""
     if rows is None:
         return None
     return np.empty(0, dtype) if block is None else block.bytes[: rows.nbytes].view(dtype)

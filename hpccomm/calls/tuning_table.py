@@ -1,6 +1,6 @@
 """A tuning table: for each collective, the algorithm from each size on.
 
-`hpccomm.calls.policy` looks up the row of a call; ``hpccomm tune`` makes tables.
+`policy` looks up the row of a call, and `hpccomm.communicator.creation` compares shapes. ``hpccomm tune`` makes tables.
 """
 
 import json
@@ -24,7 +24,7 @@ CASES: Mapping[str, str] = {
     ORDERED_CASE: "reductions with deterministic=True",
     REGISTERED_CASE: "calls that the backend can carry out by itself, on arrays of comm.empty on all ranks",
 }
-"""The cases of a row, in addition to the collective."""
+"""The kinds of calls of a collective that have their own rows, with their meaning in words."""
 
 
 class Shape(NamedTuple):
@@ -33,20 +33,20 @@ class Shape(NamedTuple):
     Attributes
     ----------
     backend : str
-        Its name.
+        Name of the backend.
     library : str
         The MPI library and its version; empty without one.
     ranks, nodes : int
-        Their numbers.
+        Numbers of ranks and of nodes.
     ranks_per_node : int
-        The most on a node.
+        Most ranks on a node.
     memory : str
-        How the ranks of a node reach each other's plain arrays: ``"pages"``, ``"staging"``, or
+        The way in which the ranks of a node reach each other's plain arrays: ``"pages"``, ``"staging"``, or
         ``"off"`` if they do not.
     processor : str
-        Its model.
+        Model of the processor.
     cores : int
-        Of a node.
+        Number of cores of a node.
     """
 
     backend: str
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
     cores: int
 
     def differences(self, other: "Shape") -> tuple[str, ...]:
-        """Return in words what `other` has otherwise."""
+        """Return, in words, each field in which `other`, the shape here, differs from this shape of a table."""
         return tuple(
             f"{name} is {current!r} here and {measured!r} in the table"
             for name, measured, current in zip(self._fields, self, other, strict=True)
@@ -79,7 +79,7 @@ class Pick(NamedTuple):
     Attributes
     ----------
     algorithm : str
-        Its name, or ``"native"``.
+        Name of the algorithm, or ``"native"``.
     segment : int
         Bytes that it moves at a time; 0 for the default.
     channels : int
@@ -92,7 +92,7 @@ class Pick(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """From `start` bytes of the larger array of a rank on, up to the next row, this pick is taken."""
+    """The pick from `start` bytes of a rank's larger array on, up to the next row."""
 
     start: int
     pick: Pick
@@ -110,9 +110,9 @@ class Table:
     shape : Shape
         The measured ranks and machine.
     measured : str
-        When, as an ISO 8601 date.
-    rows : mapping of (str, str) to tuple of Row
-        For a collective and one of ``CASES``, rows that ascend from 0 bytes. It need not have all.
+        The day of the measurement, as an ISO 8601 date.
+    rows : mapping of (str, str) to tuple of TableRow
+        For a collective and one of ``CASES``, the rows, which ascend from 0 bytes. Some may be missing.
 
     Raises
     ------
@@ -137,12 +137,12 @@ class Table:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Return the table of what `document` has made of one.
+        """Return the table from its `document`.
 
         Raises
         ------
         TypeError, ValueError, LookupError
-            If it is of none. `UsageError` is a ValueError.
+            If it is not the document of a table. `UsageError` is a ValueError.
         """
         shape, measured = Shape(**document["shape"]), document["measured"]
         rows = {
@@ -154,11 +154,11 @@ class Table:
         return cls(shape, measured, rows)
 
     def document(self) -> dict[str, Any]:
-        """Return the table as JSON and TOML can hold it.
+        """Return the table as plain data for JSON and TOML.
 
-        Beside ``"measured"`` and ``"shape"``, with a key for each attribute of `Shape`, each
-        collective has its cases, and these have rows: bytes, algorithm, segment, channels. What is
-        left to the default at the end of a row is left out.
+        Its keys are ``"measured"``, ``"shape"`` (with a key for each attribute of `Shape`), and the
+        collectives. A collective has its cases, and a case has rows: bytes, algorithm, segment, channels. Defaults
+        at the end of a row are left out.
         """
         content: dict[str, Any] = {"measured": self.measured, "shape": self.shape._asdict()}
         for (collective, case), rows in self.rows.items():
@@ -190,14 +190,14 @@ class Table:
         return {collective: sorted(each) for collective, each in starts.items()}
 
     def size_class(self, collective: str, nbytes: int) -> int:
-        """Return the class of a size. In one, all sizes have the same rows, and lie between the same powers of two."""
+        """Return the class of a size. The sizes of a class have the same rows and lie between the same powers of two."""
         return bisect_right(self._edges[collective], nbytes)
 
     def near(self, shape: Shape) -> bool:
-        """Tell whether what was measured here says something of another shape.
+        """Return whether the table's measurements apply to another shape.
 
-        Tables of one node serve one node, and tables of several nodes serve half to twice their
-        number.
+        Tables of one node apply to one node, and tables of several nodes to half to twice their number of nodes. In
+        both cases, they apply to half to twice the ranks per node.
         """
         own, other = self.shape, shape
         factors = (own.nodes / other.nodes, own.ranks_per_node / other.ranks_per_node)
@@ -206,9 +206,9 @@ class Table:
         )
 
     def tuned(self, collective: str, cases: tuple[str, ...], algorithm: str, nbytes: int) -> Pick:
-        """Return how an algorithm that a call names is best run at a size, as far as is known.
+        """Return an algorithm that a call names with its best known parameters at a size.
 
-        Of the first of `cases` that knows: by the nearest row below, else above.
+        They are from the first of `cases` that has the algorithm: from the nearest row below the size, else above.
         """
         for case in cases:
             rows = self.rows.get((collective, case), ())
@@ -220,6 +220,6 @@ class Table:
 
 def _row(row: TableRow) -> list[Any]:
     pick = list(row.pick)
-    while not pick[-1]:  # what is left to the default
+    while not pick[-1]:  # a default
         pick.pop()
     return [row.start, *pick]

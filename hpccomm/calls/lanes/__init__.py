@@ -1,11 +1,12 @@
-"""Lanes: one object a kind of memory, which carries out calls on its arrays.
+"""Lanes: one object for each kind of memory, which carries out calls on arrays in that memory.
 
-A communicator has two. A call selects its lane once, here; from then on the prepared call holds it.
-`hpccomm.calls.core` calls the lanes, and the lanes call the dispatches of `hpccomm.calls` and `hpccomm.runtime`.
+A communicator has two lanes. A call selects its lane once, here; from then on the prepared call holds the lane.
+`hpccomm.calls.core` and `hpccomm.communicator` call the lanes, and the lanes call the dispatches of `hpccomm.calls` and
+`hpccomm.runtime`.
 
 - `lane`: the common part, with a call and its memory (`Call`), and the arguments of a message.
-- `host`, `device`: the lanes. A `RefusingLane` replaces the device lane if it cannot be used.
-- `check`: whether all ranks make the same call.
+- `host`, `device`: the lanes. A `RefusingLane` replaces the device lane if device arrays cannot be used.
+- `check`: the comparison that all ranks make the same call.
 - `streams`: puts calls on streams, one by one or several together.
 """
 
@@ -39,7 +40,7 @@ class RefusingLane:
     communicator : str
         Name of the communicator.
     reason : str
-        Why it takes none.
+        Why the communicator takes no device arrays.
     """
 
     name = None
@@ -81,7 +82,7 @@ class RefusingLane:
     def tried(
         self, _given: NDArray[Any], _control: Control
     ) -> Iterator[tuple[Choice, NDArray[Any]]]:
-        """Yield nothing: without a path to try."""
+        """Yield nothing, since there is no path to try."""
         return iter(())
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class RefusingLane:
 
 
 AnyDeviceLane: TypeAlias = "DeviceLane | RefusingLane"
-"""A lane of device arrays. A host without devices does not load the first."""
+"""A lane of device arrays. A host without devices does not load `DeviceLane`."""
 
 
 class Lanes:
@@ -99,7 +100,7 @@ class Lanes:
         self.host, self.device = host, device
 
     def views(self, x: Any, out: Any) -> tuple[Lane, View | None, View | None]:
-        """Return the lane that the arrays of a call take, and the arrays as communication sees them.
+        """Return the lane for the arrays of a call, and views of the arrays.
 
         Parameters
         ----------
@@ -109,9 +110,9 @@ class Lanes:
         Raises
         ------
         UsageError
-            If one of them is not an array, or they are not in one kind of memory.
+            If an argument is not an array, or the two are in different kinds of memory.
         BackendUnavailable
-            If they are in device memory, and device arrays cannot be used here.
+            If the arrays are in device memory, and device arrays cannot be used here.
         """
         a: View | None
         b: View | None

@@ -1,9 +1,11 @@
-"""The check that all ranks make the same call, agreed before data moves. The lanes ask it.
+"""The check that all ranks make the same call. The ranks agree on a call before data moves.
 
-The first call of each kind and size is agreed, and so is each call so large that the agreement takes a
+They agree on the first call of each kind and size, and on each call so large that the agreement takes a
 negligible part of its time. Every agreement also compares the digests of all calls so far. So calls
 that are known one by one, but made in another order, are found at the next agreement. One of 1,024
-calls is agreed for that alone.
+calls is agreed on for that reason alone.
+
+The lanes, `hpccomm.calls.core` and plans (`hpccomm.communicator.planning`) use it.
 """
 
 import json
@@ -43,13 +45,14 @@ from hpccomm.settings import CHECK_ALL, CHECK_OFF
 logger = logging.getLogger("hpccomm")
 
 LARGE_BYTES = 16 << 20
-"""From this size on every call is agreed."""
+"""Bytes from which the ranks agree on every call."""
 
 KNOWN = 1 << 16
-"""Fingerprints that are remembered. The next one takes the place of all: ranks have to forget alike."""
+"""Most fingerprints that are remembered. One more clears all of them, since all ranks must forget alike."""
 
 LARGEST = Signature("all_reduce", np.dtype(np.int64), (7,), op=ReduceOp.MAX)
-"""Finds the largest and the smallest of three numbers of all ranks, and whether one has more to tell."""
+"""The call that finds the largest and the smallest of three numbers of all ranks, and whether a rank has more to
+tell."""
 
 ENDING = compared(FINALIZE, {"operation": FINALIZE})
 
@@ -60,11 +63,11 @@ class Check:
     Parameters
     ----------
     engine : CallEngine
-        The communicator's.
+        The communicator's engine.
     control : Control
-        Its control plane.
+        The communicator's control plane.
     setting : str
-        When calls are agreed: one of `hpccomm.settings.CHECKS`.
+        When ranks agree on calls: one of `hpccomm.settings.CHECKS`.
     """
 
     def __init__(self, engine: CallEngine, control: Control, setting: str) -> None:
@@ -79,26 +82,26 @@ class Check:
             engine.agree_on, engine.compare = self.agree_on, self.compare
 
     def always(self, label: CallFingerprint) -> bool:
-        """Tell whether each call of that label is agreed. The same on all ranks."""
+        """Return whether the ranks agree on each call with that label. The same on all ranks."""
         if self._setting == CHECK_ALL:
             return True
         return self._setting != CHECK_OFF and label.agreed_bytes >= LARGE_BYTES
 
     def due(self, label: CallFingerprint) -> bool:
-        """Tell whether a call that is issued next is to be agreed. The same on all ranks."""
+        """Return whether the ranks must agree on a call that is issued next. The same on all ranks."""
         if self._setting == CHECK_OFF or not label.values:
             return False
         compared = (self._engine.number + 1) & COMPARED == COMPARED
         return compared or not self.known(label) or self.always(label)
 
     def known(self, label: CallFingerprint) -> bool:
-        """Tell whether calls of that label need not be agreed any more."""
+        """Return whether the ranks need not agree on calls with that label any more."""
         return self._setting == CHECK_OFF or label.fingerprint in self._known
 
     def learn(self, prepared: PreparedCall | None, label: CallFingerprint) -> None:
-        """Remember that calls of that label are agreed; all ranks do so at the same call.
+        """Remember that the ranks have agreed on calls with that label. All ranks do so at the same call.
 
-        Where there are too many, all of them forget them all.
+        If there are more than `KNOWN` labels, all ranks forget all labels.
         """
         if self._setting == CHECK_OFF:
             return
@@ -113,13 +116,13 @@ class Check:
     # Ways to agree.
 
     def operation(self, operation: Operation) -> Operation:
-        """Return an operation that agrees first, if that is due. It must be issued next."""
+        """Return an operation that begins with the agreement, if that is due. It must be issued next."""
         label = operation.label
         if not operation.ordered or not self.due(label):
             return operation
         engine = self._engine
         digest = digested(engine.digest, label.fingerprint)
-        # Learned now, and not when its turn comes: all ranks must know at the same call.
+        # Learned now, and not when the operation begins: all ranks must learn at the same call.
         self.learn(None, label)
         agreement = self._agreement(label, engine.number + 1, digest, engine.site)
 
@@ -130,14 +133,14 @@ class Check:
         return replace(operation, start=agreed)
 
     def steps(self, label: CallFingerprint) -> Steps:
-        """Return the steps by which the ranks agree on the call that has begun last."""
+        """Return the steps by which the ranks agree on the call that was begun last."""
         self.learn(None, label)
         return self._on_current(label)
 
     def agree_on(
         self, prepared: PreparedCall, entry: recorder.CallRecord, arguments: tuple[Any, ...]
     ) -> None:
-        """Agree on the call that has just begun, under its deadline, unless that is done."""
+        """Agree on the call that has just begun, under its deadline, unless the ranks have done so."""
         engine, label = self._engine, prepared.label
         new = not self.known(label) or self.always(label)
         if new or engine.number & COMPARED == COMPARED:
@@ -149,11 +152,11 @@ class Check:
     def compare(self, label: CallFingerprint, entry: recorder.CallRecord) -> None:
         """Agree on the call that has just begun, under its deadline."""
         engine = self._engine
-        if engine.queue:  # what was started before agrees before
+        if engine.queue:  # calls that were started before agree before
             with engine.seen_as(entry, recorder.POLLED):
                 engine.drain(entry[recorder.TIMEOUT], engine.queue)
         engine.run_part(entry, self._on_current(label))
-        if engine.gate.error is not None:  # the library's call, which may follow, would not see it
+        if engine.gate.error is not None:  # a library's call, which may follow, does not check
             raise engine.gate.error
 
     def agree(
@@ -163,9 +166,9 @@ class Check:
         tell: Callable[[], bytes] = bytes,
         more: bool = False,
     ) -> list[bytes] | None:
-        """Raise on every rank unless all bring the same values; a rank with an error raises that.
+        """Raise on every rank unless all have the same values; a rank with an `error` raises that.
 
-        Return what every rank's `tell` gives if one of them has `more` to tell, else None.
+        If a rank has `more` to tell, return the results of every rank's `tell`, else None. Collective; blocks.
         """
         engine = self._engine
         if engine.backend.size == 1:
@@ -180,20 +183,20 @@ class Check:
             def steps() -> Steps:
                 try:
                     told.append((yield from agreement))
-                except HpccommError as wrong:  # nothing has failed: all ranks know of it
+                except HpccommError as wrong:  # the communicator has not failed: all ranks raise
                     refused.append(wrong)
 
             engine.run_steps(label.name, steps())
             if refused:
-                engine.digest = 0  # the difference was raised: it does not concern later calls
+                engine.digest = 0  # the difference was raised, and must not appear in later calls
                 raise refused.pop()
         return told[0]
 
     def end(self) -> CommunicationError | None:
-        """Return the faults in the calls of all ranks, at the end of the communicator.
+        """Return the mismatch in the calls of all ranks, at the end of the communicator; None without one.
 
-        Or that a rank has not come to the end before the deadline. If a rank has failed, or is gone, the
-        communicator has failed afterwards.
+        The error may also be that a rank has not reached the end before the deadline. If a rank has failed, or is
+        gone, the communicator has failed afterwards. Collective; blocks.
         """
         if self._setting == CHECK_OFF:
             return None
@@ -220,7 +223,7 @@ class Check:
         return None
 
     def _unreceived(self) -> dict[int, list[Any]]:
-        """Return, by peer, how many messages of each channel this rank has sent and received."""
+        """Return, by peer, the numbers of messages of each channel that this rank has begun to send and to receive."""
         every = self._engine.traffic.everything().items()
         return {peer: [each for each in counts if each[0] >= OTHERS] for peer, counts in every}
 
@@ -237,7 +240,7 @@ class Check:
             )
 
     def _raised_at_end(self, error: CommunicationError) -> bool:
-        """Whether the failure of `end` concerns this rank, and not a call that others have left."""
+        """Return whether the failure of `end` concerns this rank, and not only a call that others have left."""
         failure = self._engine.gate.error
         if isinstance(error, CommunicatorAborted) and failure is not None:
             cause = failure.__cause__
@@ -250,7 +253,7 @@ class Check:
     # The agreement.
 
     def _on_current(self, label: CallFingerprint, *how: Any) -> Result[list[bytes] | None]:
-        """Return the steps of `agree` on the call that has begun last."""
+        """Return the steps of `agree` for the call that was begun last."""
         engine = self._engine
         return self._agreement(label, engine.number, engine.digest, engine.site, *how)
 
@@ -264,7 +267,7 @@ class Check:
         tell: Callable[[], bytes] = bytes,
         more: bool = False,
     ) -> Result[list[bytes] | None]:
-        """Return the steps of `agree` on the call that the program makes at `site`."""
+        """Return the steps of `agree` for the call that the program makes at `site`."""
         self._engine.compared.append(number)
         compared = 0 if self._setting == CHECK_OFF else digest
         alike, told = yield from self._alike((label.fingerprint, compared, error is not None), more)
@@ -283,9 +286,9 @@ class Check:
         return self._engine.backend.native(LARGEST, apart=True)
 
     def _alike(self, numbers: tuple[int, int, bool], more: bool) -> Result[tuple[bool, bool]]:
-        """Return steps that tell on every rank whether all bring the same, and whether one has more to tell.
+        """Return steps whose result tells whether all ranks have the same numbers, and whether a rank has more to tell.
 
-        By the library where it finds the largest.
+        The library finds the largest numbers, if it can; else the control plane does.
         """
         a, b, c = numbers
         mine = np.array([a, b, c, -a, -b, -c, more], np.int64)
@@ -314,9 +317,10 @@ class Check:
                 raise RankMismatch(problem[0], ranks=problem[1])
 
     def _apart(self, label: CallFingerprint, send: View | None, recv: View | None) -> Steps:
-        """Return steps that raise on every rank if threads of one process write where others read or write.
+        """Return steps that raise on every rank if a rank writes to memory that another rank uses in the same call.
 
-        A broadcast may have one array: all write the same.
+        That is possible if ranks are threads of one process. In a broadcast all ranks may share an array, since all
+        write the same data.
         """
         if label.name == "broadcast":
             return
@@ -346,10 +350,10 @@ class Check:
         site: str,
         error: HpccommError | None,
     ) -> Iterator[bool]:
-        """Raise on every rank, with the call of each.
+        """Return steps that raise on every rank an error with the call of each rank.
 
-        No call was made, unless those before it differed, too, as their digests `before` tell: what came of
-        those is undefined, and the communicator has failed.
+        The call was not made. If the digests `before` differ, earlier calls differed too: then their results are
+        undefined, and the communicator fails.
         """
         mine: dict[str, object] = {"record": _record(label), "site": site, "before": before}
         mine["refused"] = self._engine.lately()
@@ -378,7 +382,7 @@ class Check:
             raise mismatch
 
     def _look_back(self, number: int) -> Result[RankMismatch]:
-        """Return the error of calls that are alike now, but were not before."""
+        """Return the error of ranks whose calls are the same now, but differed before."""
         mine = {
             entry[recorder.NUMBER]: {
                 "record": _record(entry[recorder.LABEL]),
@@ -389,7 +393,7 @@ class Check:
         }
         histories = yield from self._exchanged(list(mine.items()))
         known = {rank: dict(each) for rank, each in histories.items()}
-        first = max((min(each) for each in known.values() if each), default=0)  # that all keep
+        first = max((min(each) for each in known.values() if each), default=0)  # all ranks keep it
         since = (
             f"since call {self._agreed}, which they agreed on" if self._agreed else "at some time"
         )
@@ -406,16 +410,16 @@ class Check:
         )
 
     def _exchanged(self, mine: object) -> Result[dict[int, Any]]:
-        """Return every rank's contribution, by rank."""
+        """Return the steps that exchange plain data, with every rank's contribution, by rank, as the result."""
         payloads = yield from self._control.all_gather_steps(json.dumps(mine).encode())
         try:
             return {rank: json.loads(each) for rank, each in enumerate(payloads)}
         except (
             ValueError
-        ):  # such as an object: a call on objects was left out here, or on other ranks
+        ):  # for example an object, if this rank or another one left out a call on objects
             engine, why = self._engine, "a message of another call has arrived"
             entry, mismatch = engine.current, RankMismatch(why)
-            if entry is not None and entry[recorder.NUMBER] == engine.number:  # it is this call
+            if entry is not None and entry[recorder.NUMBER] == engine.number:  # this call
                 mismatch = engine.failure.unfit(entry, why, ())
             engine.fail(mismatch)
             raise mismatch from None

@@ -49,11 +49,10 @@ from hpccomm.schedules.algorithms.partition import offsets
 def exchange_of(
     calls: Sequence[Call], transport: Transport | None, parts: Parts
 ) -> tuple[Sequence[BoundSet], Counter[tuple[int, int]]]:
-    """Return the messages of one plan, bound to their arrays where that pays, and how many there are of an end.
+    """Return the messages of one plan, bound to their arrays if that pays, and the number of messages of each end.
 
-    An end is a rank, with 0 for what is sent to it and 1 for what comes from it.
-
-    They are one `BoundSet` after the other.
+    The messages are a sequence of `BoundSet`, which run one after the other. An end is a rank, with 0 for messages to
+    it and 1 for messages from it.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ def exchange_of(
     transport : Transport or None
         The plans' transport; None without one.
     parts : sequence of HaloPart, optional
-        One after the other. None is one.
+        The parts of the messages, which run one after the other. None is a single part.
     """
     persistent = None if transport is None else transport.persistent
     strides = persistent is not None and persistent.strides
@@ -91,7 +90,7 @@ def exchange_of(
             if outward is not None and to is not None:
                 strided = not (strides or send.flags.c_contiguous)
                 of = call.prepared.call
-                # What is received may also replace what is sent, which is sent from a copy.
+                # If the received message replaces the sent one, that is sent from a copy.
                 replaced = inward is not None and views.overlap(send, recv)
                 if strided or replaced or (of is not None and of.in_place):
                     send = np.empty_like(send, order="C")
@@ -114,7 +113,7 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
     """Return messages that are exchanged together, with the copies before and after them."""
     if len(exchanges) == 1 and not (before or after):
         return exchanges[0]
-    # A face has an axis of length 1, with which a copy takes four times as long.
+    # A face has an axis of length 1, which makes a copy take four times as long: so it is removed.
     first, last = ([(a.squeeze(), b.squeeze()) for a, b in pairs] for pairs in (before, after))
     under_way: list[BoundSet] = []
 
@@ -137,13 +136,13 @@ def _phase(before: Pairs, exchanges: Sequence[BoundSet], after: Pairs) -> BoundS
 
 
 def blocks(call: Call) -> Iterator[Call]:
-    """Yield what an exchange with neighbors sends to each of them and receives, as messages."""
+    """Yield the blocks that an exchange with neighbors sends to each of them and receives, as messages."""
     what, send, recv = call.prepared.call, cast("Any", call.send), cast("Any", call.recv)
     assert what is not None
     sends, receives = what.counts, what.recv_counts
     each = zip(what.peers, offsets(sends), sends, offsets(receives), receives, strict=True)
     for peer, start, sent, into, taken in each:
-        if peer >= 0:  # and a rank
+        if peer >= 0:  # else the block is not exchanged
             label = of_message(what.name, what.nbytes, (peer, peer), BLOCKS, None)
             one = replace(call, prepared=replace(call.prepared, label=label))
             yield replace(one, send=send[start : start + sent], recv=recv[into : into + taken])
@@ -172,11 +171,11 @@ class HostLane(Lane):
     Parameters
     ----------
     calls : CallEngine
-        The communicator's.
+        The communicator's engine.
     check : Check
-        The communicator's.
+        The agreements of the communicator's ranks.
     dispatch : HostDispatch
-        Decides how.
+        Decides how calls are carried out.
     backend : Backend
         Moves messages, and has the memory that the ranks of a node share.
     """
@@ -192,12 +191,12 @@ class HostLane(Lane):
         self.dispatch = dispatch
         self._backend = backend
         self._messages = Kept()
-        self.open_receives: dict[object, Any] = {}  # see `message.OpenReceives`
-        self.rests: dict[tuple[int, int], list[Steps]] = {}  # see `message.Rests`
+        self.open_receives: dict[object, Any] = {}  # see `lane.OpenReceives`
+        self.rests: dict[tuple[int, int], list[Steps]] = {}  # see `lane.Rests`
         self.use = MemoryUse() if dispatch.memory is None else dispatch.memory.use
 
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, Implementation]:
-        """Return which algorithm carries a call out, chosen once for a class of sizes, and its implementation."""
+        """Return the choice of the algorithm, made once for a class of sizes, and its implementation."""
         dispatch, size = self.dispatch, (self.dispatch.size_class(call), call.registered)
         choice, found = kind.choices.get(size) or (dispatch.choose(call, kind.algorithm), None)
         if found is not None:
@@ -251,7 +250,7 @@ class HostLane(Lane):
 
     def checked_array(self, array: views.Array, name: str, written: bool) -> views.Array:
         """Return an array as 1-D, over the same memory."""
-        if not array.flags.carray:  # contiguous and writable, which fits any use
+        if not array.flags.carray:  # contiguous and writable arrays fit any use
             views.check_layout(array, name, written=written)
         return array if array.ndim == 1 else array.reshape(-1)
 
@@ -284,7 +283,7 @@ class HostLane(Lane):
         return prepared.begin((call.send, call.recv), call.keep, limit, call.result)
 
     def willing(self, call: Call) -> bool:
-        """Tell whether the call has another implementation for plans."""
+        """Return whether the call has another implementation for plans."""
         planned = call.prepared.more.planned
         return planned is not None and planned() is not None
 
@@ -311,7 +310,7 @@ class HostLane(Lane):
     def planned(
         self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
-        """Return a call to be carried out by its messages, where it has such."""
+        """Return a call that is carried out by its messages, if it has any."""
         of = call.prepared.call
         if of is not None and not of.peers:
             return call
@@ -325,7 +324,7 @@ class HostLane(Lane):
         operations = tuple(_operation(one, one.prepared.label) for one in messages)
         whole = operations[0] if parts is None else as_one(operations)
         name = whole.label.name if parts is None else HALO
-        # The messages have tags of their own.
+        # The messages of plans have separate tags.
         ends = tuple([(way, peer, PLANNED) for way, peer, _ in whole.label.ends])
         label = whole.label._replace(ends=ends, name=name)
         prepared = self._prepared(label, choice, found, ordered=False)
@@ -346,7 +345,7 @@ class HostLane(Lane):
         return None
 
     def registered(self, call: Call) -> bool:
-        """Tell whether a call's arrays on this rank are in memory that its peers map. Local."""
+        """Return whether a call's arrays on this rank are in memory that its peers map. Local."""
         arrays: tuple[Any, Any] = (call.send, call.recv)
         there = [each for each in arrays if each is not None and each.size]
         return bool(there) and all(map(self._holds, there))
@@ -372,7 +371,7 @@ class HostLane(Lane):
         return np.empty(shape, dtype)
 
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
-        """Try the library's way, messages, and memory that is shared: of a node, or within several."""
+        """Carry `SELF_CHECK` out by the library, by messages, and by memory that ranks of a node share."""
         shared = "shm" if self._backend.topology.num_nodes == 1 else "hierarchical"
         there = {AUTO, *self.dispatch.applicable(SELF_CHECK)}
         for algorithm in sorted({AUTO, "recursive_doubling", shared} & there):
@@ -387,7 +386,7 @@ class HostLane(Lane):
 
 
 def _operation(call: Call, label: CallFingerprint) -> Operation:
-    """Return a call as something polled."""
+    """Return a call as a polled operation."""
     prepared, send, recv = call.prepared, call.send, call.recv
     start = prepared.start
     return Operation(label, lambda: start(send, recv), call.keep, prepared.ordered)

@@ -1,6 +1,7 @@
-"""The common part of both lanes: calls, and how they are prepared.
+"""The common part of both lanes: calls, and their preparation.
 
-Here are also the messages between two ranks: their arguments, their tags and the order of receives.
+The module also has the messages between two ranks: their arguments, their tags and the order of receives. The lanes,
+`hpccomm.calls.core` and `hpccomm.communicator` use it.
 """
 
 import logging
@@ -35,28 +36,29 @@ from hpccomm.runtime.work import Work
 ARRAYS, OBJECTS = 0, 1
 
 REST = 1
-"""An object has no dtype. The tag of what follows its packet has this one, so that no receive takes it for another's packet."""
+"""Takes the place of the dtype's code in the tags of the messages that follow an object's packet. So no receive takes
+them for the packet of another object."""
 
 BLOCKS = -1
-"""The tag of blocks for neighbors in a plan. The ranks compare them as lists of their own."""
+"""The tag of blocks for neighbors in a plan. The ranks compare these blocks by their lists, and not by tags."""
 
 
 HALO = "halo"
 """Name of the exchange of a halo."""
 
 Pairs = Sequence[tuple[Any, Any]]
-"""What is copied: arrays, the target first."""
+"""Pairs of arrays that are copied: target, source."""
 
 
 class HaloPart(NamedTuple):
-    """A part of the messages of a halo, which begins when the part before it is complete.
+    """A part of the messages of a halo, which begins when the previous part is complete.
 
     Attributes
     ----------
     messages : int
-        How many it has.
+        Number of messages.
     before, after : sequence of (array, array)
-        What is copied before it begins, and when it is complete.
+        The copies before the part begins, and after it is complete.
     """
 
     messages: int
@@ -68,7 +70,7 @@ Parts = Sequence[HaloPart] | None
 
 
 def wire_tag(tag: int, kind: int, dtype: DType | None = None) -> int:
-    """Return the transport's tag for the user's `tag`, a kind of message and its dtype, if it has one."""
+    """Return the transport's tag for the user's `tag`, the kind of message, and the dtype, if there is one."""
     return (2 * tag + kind) * DTYPES + (0 if dtype is None else dtype_code(dtype))
 
 
@@ -84,7 +86,7 @@ class MessageRequest(NamedTuple):
     to, origin : int or None
         The receiver and the sender; None for an end without a message.
     tag : int
-        The user's.
+        The user's tag.
     replaced : bool
         Whether the received message replaces the sent one.
     result : object
@@ -94,7 +96,7 @@ class MessageRequest(NamedTuple):
     queue : tuple of int and object, or None
         As in `Call`.
     synchronous : bool
-        Whether it is sent only once its receive has begun.
+        Whether the send is complete only once its receive has begun.
     """
 
     name: str
@@ -119,24 +121,24 @@ def beginning(
     replaced: bool,
     isend: Any,
 ) -> Start:
-    """Return the function that begins a message to a rank and one from a rank, on arrays in host memory.
+    """Return the function that begins a message to a rank, from a rank, or both, on arrays in host memory.
 
     Parameters
     ----------
     traffic : Traffic
-        Counts them.
+        Counts the messages.
     transport : Transport
-        Moves them.
+        Moves the messages.
     receives : dict
-        The open ones, as `OpenReceives` has them.
+        The open receives; see `OpenReceives`.
     ends : tuple of int or None
         The receiver and the sender; None for an end without a message.
     wires : tuple of int
-        The transport's tags.
+        The transport's tags of the sent and of the received message.
     replaced : bool
         Whether the received message replaces the sent one.
     isend : callable
-        The transport's way to send it.
+        The transport's function that sends.
     """
     (to, origin), (outward, inward) = ends, wires
     out: Any = None if to is None else traffic.cell(to, outward // DTYPES)
@@ -144,7 +146,7 @@ def beginning(
     begin: Any = None if origin is None else transport.receiving(origin, inward)
 
     def send(data: Any, _: Buffer) -> Steps:
-        out[0] += 1  # before a peer may ask for it, since the library may take its time
+        out[0] += 1  # before the library's call, which may take long: a peer may ask meanwhile
         return iter(isend(data, to, outward), True)
 
     def receive(_: Buffer, data: Any, beside: Request | None = None) -> Steps:
@@ -163,14 +165,14 @@ def beginning(
     return send if origin is None else both
 
 
-# The order of receives where one has no message yet and takes any: of any sender, of any tag or of any size. The
-# host lane begins others behind it, and `Communicator.recv` the next of its kind.
+# The order of receives while a receive of any sender, any tag or any size has no message yet: later receives that
+# could take its message wait behind it.
 
 Rests = dict[tuple[int, int], list[Steps]]
-"""Objects whose packets are awaited or there, in their order, by sender and tag."""
+"""The receives of objects whose packets are awaited or have arrived, in their order, by sender and tag."""
 
 OpenReceives = dict[object, Wanted]
-"""In the order in which they were begun. Each stays here until no later one can take its message."""
+"""The open receives, in the order in which they were begun. Each stays until no later receive can take its message."""
 
 _SAMPLES = 0, DTYPES  # an array's and an object's tag
 
@@ -181,7 +183,7 @@ def ahead_of(wanted: Wanted, receives: OpenReceives) -> list[object]:
 
 
 def behind(receives: OpenReceives, src: int, tag: int, begin: Callable[[], Steps]) -> Steps:
-    """Begin a receive of known messages, behind the open ones that may take them."""
+    """Begin a receive from a known sender with a known tag, behind the open receives that may take its message."""
     channel = tag // DTYPES
     wanted = Wanted(src, lambda wire: wire // DTYPES == channel, (tag,))
     ahead, place = ahead_of(wanted, receives), object()
@@ -202,7 +204,7 @@ def behind(receives: OpenReceives, src: int, tag: int, begin: Callable[[], Steps
 
 
 def in_order(rests: Rests, src: int, tag: int, steps: Steps) -> Steps:
-    """Receive an object after the earlier ones of its sender and tag: what follows their packets has the same tag."""
+    """Receive an object after the earlier objects of its sender and tag, since all their messages have the same tag."""
     queue = rests.setdefault((src, tag), [])
     queue.append(steps)
     try:
@@ -216,30 +218,30 @@ def in_order(rests: Rests, src: int, tag: int, steps: Steps) -> Steps:
 logger = logging.getLogger("hpccomm")
 
 SELF_CHECK = Signature("all_reduce", np.dtype(np.float64), (4,), op=ReduceOp.SUM, in_place=True)
-"""The operations of the self-check, on each path of a new communicator."""
+"""The call of the self-check, which runs on each path of a new communicator."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A call that is ready to go: checked, decided, with its memory.
+    """A call that is ready to be carried out: checked, decided, with its memory.
 
     Attributes
     ----------
     prepared : PreparedCall
-        Its decision.
+        The decision how it is carried out.
     send, recv : View or None
-        Arrays: flat on the host; on a device as they are. None without an array.
+        The arrays, flat on the host, unchanged on a device. None without an array.
     result : object
         The call's result: an array, None, or a pair of that and the counts.
     keep : tuple
-        Objects that must live until it is done. The first is an array.
+        Objects that must live until the call is done. The first is an array.
     queue : tuple of int and object, or None
-        For arrays in device memory, the stream on which they are ready and the result will be, where
-        the user gave one; else it is the current one of the arrays' framework when the call is issued.
+        For device arrays, the stream that the user gave, on which the arrays are ready and the result will be. None
+        for the current stream of the arrays' framework at the time of the issue.
     tags : tuple of int or None
-        Of a planned message on host arrays, the transport's tags of the sent and the received one.
+        For a planned message on host arrays, the transport's tags of the sent and the received message.
     packing : Packing or None
-        The copies before and after it.
+        The copies before and after the call.
     """
 
     prepared: PreparedCall
@@ -266,7 +268,7 @@ class Lane(ABC):
     Attributes
     ----------
     name : str
-        The way that data takes, as in ``comm.backends``.
+        Name of the path of the data, as in ``comm.backends``.
     memory : str
         The kind of memory, for messages.
     dispatch : HostDispatch or DeviceDispatch
@@ -282,7 +284,7 @@ class Lane(ABC):
         self._check = check
         self._logged_ordinary = False
 
-    # What a call is made of.
+    # The parts of a call.
 
     def prepared(self, kind: CallKind, call: Signature, shape: tuple[int, ...]) -> PreparedCall:
         """Decide how a call is carried out. Local; the same on all ranks.
@@ -298,7 +300,7 @@ class Lane(ABC):
 
     @abstractmethod
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, Any]:
-        """Return which algorithm carries a call out, and its implementation. Local; the same on all ranks."""
+        """Return the choice of the algorithm of a call, and its implementation. Local; the same on all ranks."""
 
     @abstractmethod
     def _prepared(
@@ -314,7 +316,7 @@ class Lane(ABC):
         shape: tuple[int, ...],
         async_op: bool = False,
     ) -> CallFingerprint:
-        """Return the identity of a call. Asynchronous ones do not fit others."""
+        """Return the identity of a call. The asynchronous form of a call has another identity."""
         which = choice.algorithm, call.registered, async_op
         alike = kind.labels.get(which)
         if alike is None:
@@ -338,27 +340,27 @@ class Lane(ABC):
         return named
 
     def named(self, of: PreparedCall, label: CallFingerprint) -> PreparedCall:
-        """Return a prepared call of another identity."""
+        """Return a copy of a prepared call with another identity."""
         return replace(of, label=label, apart=label, agreed=0)
 
     def carried_by(self, of: PreparedCall, choice: Choice, found: Any) -> PreparedCall:
-        """Return a prepared call that is carried out by another implementation."""
+        """Return a copy of a prepared call with another implementation."""
         more = {"ordered": of.ordered, "kind": of.kind, "call": of.call, "shape": of.shape}
         own = self._prepared(of.label, choice, found, **more)
         own.agreed, own.apart = of.agreed, of.apart
         return own
 
     def willing(self, call: Call) -> object:
-        """Return whether this rank can use the route that only plans have, if all ranks can. Local.
+        """Return a true value if this rank can use an implementation that only plans have, when all ranks can. Local.
 
-        A true value is equal on all ranks, and fits JSON. A false value is not compared.
+        A true value must be equal on all ranks, and plain data for JSON. A false value is not compared.
         """
         return False
 
     def agreed(self, call: Call, async_op: bool, *, willing: object) -> Call:
         """Return an agreed call of a plan, and note the agreement.
 
-        `willing` is what all of them are, or false. Collective; it may block.
+        `willing` is the value that all ranks gave, or False if one gave a false value. Collective; it may block.
         """
         prepared = call.prepared
         self._check.learn(prepared, self.async_label(prepared) if async_op else prepared.label)
@@ -370,7 +372,7 @@ class Lane(ABC):
         Raises
         ------
         UsageError
-            If the memory does not fit.
+            If an array's layout or stream does not fit.
         """
         queue = None if stream is None else self.queue_of(stream)
         send, recv, result = self._memory(prepared, arrays, queue)
@@ -415,7 +417,7 @@ class Lane(ABC):
 
     @abstractmethod
     def checked_array(self, array: Any, name: str, written: bool) -> Any:
-        """Return an array as calls take it.
+        """Return an array in the form that calls take.
 
         Raises
         ------
@@ -425,12 +427,12 @@ class Lane(ABC):
 
     @abstractmethod
     def queue_of(self, stream: object) -> Queue:
-        """Return the user's `stream`.
+        """Return the user's `stream` as a queue.
 
         Raises
         ------
         UsageError
-            If it is not a stream, or these arrays do not take one.
+            If it is not a stream, or calls on these arrays take no stream.
         """
 
     @abstractmethod
@@ -445,7 +447,7 @@ class Lane(ABC):
 
     @abstractmethod
     def run(self, call: Call, limit: float) -> Any:
-        """Carry a call out, within a time, and return its result."""
+        """Carry a call out, with a deadline of `limit` seconds, and return its result."""
 
     @abstractmethod
     def start(self, call: Call, limit: float) -> Work:
@@ -453,10 +455,10 @@ class Lane(ABC):
 
     @abstractmethod
     def issuing(self, call: Call) -> Callable[[float], None]:
-        """Return the function that carries out a planned call, repeatedly, within a time."""
+        """Return the function that carries out a planned call, repeatedly, with a deadline in seconds."""
 
     def prepare_plan(self, call: Call) -> None:  # noqa: B027 (most calls need nothing more)
-        """Make what a planned call needs. Collective; blocks."""
+        """Make the resources that a planned call needs. Collective; blocks."""
 
     def check_plan(self, call: Call) -> None:  # noqa: B027 (likewise)
         """Raise unless a call can be planned. Local.
@@ -464,25 +466,25 @@ class Lane(ABC):
         Raises
         ------
         UsageError
-            If this rank sends to itself without a receive, for which a stream would wait for ever.
+            If this rank sends to itself without a receive: a stream would wait for ever.
         """
 
     def messages(self, call: Call) -> Sequence[Call]:
-        """Return what a planned call sends and receives as messages: a message alone."""
+        """Return the messages of a planned call: the call itself if it is a message, else none."""
         return () if call.prepared.ordered else (call,)
 
     @abstractmethod
     def planned(
         self, call: Call, messages: Sequence[Call], transport: Transport | None, parts: Parts
     ) -> Call:
-        """Return a call to be carried out again and again by its messages, where it has such. Local.
+        """Return a call that can be carried out repeatedly by its messages, if it has any. Local.
 
-        `transport` has the messages of host arrays, if there are such. The messages of a halo have `parts`, and are
+        `transport` moves the messages of host arrays; None without any. The messages of a halo have `parts`, and form
         one call.
         """
 
     def admitted(self, call: Call) -> Call:
-        """Return a call as a batch takes it, which carries it out later."""
+        """Return a call in the form for a batch, which carries it out later."""
         return call
 
     @abstractmethod
@@ -493,7 +495,7 @@ class Lane(ABC):
 
     @abstractmethod
     def registered(self, call: Call) -> bool:
-        """Tell whether a call's arrays on this rank, all that have elements, are registered. Local."""
+        """Return whether all of a call's arrays on this rank that have elements are registered. Local."""
 
     def registered_names(self, _x: View | None, _out: View | None) -> tuple[str, ...]:
         """Return the names of the arrays whose memory counts as registered in every call."""
@@ -501,12 +503,12 @@ class Lane(ABC):
 
     @abstractmethod
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
-        """Carry `SELF_CHECK` out on copies of `given`, on each way that there is. Collective; blocks.
+        """Carry `SELF_CHECK` out on copies of `given`, on each path that there is. Collective; blocks.
 
         Yields
         ------
         Choice and ndarray
-            The way, and what came of it.
+            The choice of that path, and the result.
         """
 
     def _together(

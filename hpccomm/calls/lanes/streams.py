@@ -1,7 +1,7 @@
 """Puts the calls of one communicator on its device's streams, and remembers them until they are done.
 
-Calls with the host's participation are polled, between the streams of their arrays. Batches and plans put
-several calls on one stream together. The device lane issues through it.
+Calls in which the host takes part are polled, in order with the streams of their arrays. Batches and plans put
+several calls on one stream together. The device lane issues calls through it.
 """
 
 import math
@@ -42,22 +42,22 @@ def pointers(call: Call) -> tuple[int, int]:
 
 
 def array_of(call: Call) -> Any:
-    """Return the array whose framework's stream is meant."""
+    """Return the array whose framework has the current stream for a call."""
     result = call.result[0] if isinstance(call.result, tuple) else call.result
     return call.keep[0] if result is None else result
 
 
 def whole(prepared: PreparedCall, calls: Sequence[Call]) -> Call:
-    """Return calls that are carried out together as one."""
+    """Return one call that stands for calls that are carried out together."""
     keep = (array_of(calls[0]), *(call.keep for call in calls))
     return Call(prepared, None, None, None, keep, queue=calls[0].queue)
 
 
 def grouped(calls: tuple[Call, ...], backend: NcclBackend) -> Launch:
-    """Return the function that puts calls on a stream: a group first, then the others.
+    """Return the function that puts calls on a stream: first those that can stand in a group, then the others.
 
-    Which can is the same on all ranks, and so is the order of collectives. Messages all stand in the
-    group, so that none waits for a call that its peer issues after it.
+    The same calls can stand in a group on all ranks, so the order of collectives is the same too. All messages stand
+    in the group, so that none waits for a call that its peer issues later.
     """
     each = [(call.prepared.more, *pointers(call)) for call in calls]
 
@@ -82,9 +82,9 @@ def grouped(calls: tuple[Call, ...], backend: NcclBackend) -> Launch:
 def as_one(
     calls: tuple[Call, ...], backend: NcclBackend
 ) -> tuple[CallFingerprint, CallFingerprint, DeviceImplementation, bool]:
-    """Return calls that are put on a stream together as one.
+    """Return one call that stands for calls that are put on a stream together.
 
-    Its label, that of its asynchronous form, its implementation, and whether there are collectives in it.
+    The result has its label, the label of its asynchronous form, its implementation, and whether it has collectives.
     """
     nbytes = sum(call.prepared.label.nbytes for call in calls)
     each = [call.prepared.label for call in calls if call.prepared.ordered]
@@ -96,7 +96,10 @@ def as_one(
 def halo_as_one(
     calls: Sequence[Call], parts: Sequence[HaloPart], backend: NcclBackend | None, device: int
 ) -> tuple[CallFingerprint, DeviceImplementation]:
-    """Return the label and the implementation of a halo, one part after the other: on a stream, or without a backend by the host."""
+    """Return the label and the implementation of a halo, whose parts run one after the other.
+
+    They run on a stream, or by the host if there is no backend.
+    """
     left, array = iter(calls), calls[0].keep[0]
     every: list[tuple[HaloPart, Any]] = []
     for part in parts:
@@ -128,7 +131,7 @@ def halo_as_one(
 
 
 def _by_host(calls: tuple[Call, ...]) -> Callable[[int, int, int], Steps]:
-    """Return the function for the steps of messages in which the host takes part."""
+    """Return the function that returns the steps of messages in which the host takes part."""
 
     def start(_send: int, _recv: int, stream: int) -> Steps:
         return at_once([call.prepared.more.start(*pointers(call), stream) for call in calls])
@@ -142,7 +145,7 @@ def check_batch(calls: tuple[Call, ...], rank: int) -> None:
     Raises
     ------
     UsageError
-        If they are on several streams, one of them touches another one's output, or this rank sends
+        If the calls are on several streams, a call touches memory that another one writes, or this rank sends
         to itself without a matching receive.
     """
     first = calls[0].queue
@@ -156,7 +159,7 @@ def check_batch(calls: tuple[Call, ...], rank: int) -> None:
 def check_own(calls: tuple[Call, ...], rank: int) -> None:
     """Raise if this rank sends to itself without a matching receive in the same calls.
 
-    On a stream the one would wait for the other for ever.
+    On a stream the send would wait for the receive for ever.
     """
     messages: list[tuple[Any, Any]] = [
         (call.send if to == rank else None, call.recv if origin == rank else None)
@@ -174,8 +177,8 @@ def check_own(calls: tuple[Call, ...], rank: int) -> None:
 
 
 def _check_apart(calls: tuple[Call, ...]) -> None:
-    """Raise if one call of a batch touches what another one writes: they are carried out at once."""
-    far = written = _Extent(0, 0, False, "")  # of those so far, that which reaches farthest
+    """Raise if a call of a batch touches memory that another one writes: they are carried out at the same time."""
+    far = written = _Extent(0, 0, False, "")  # the extents so far that reach farthest
     for extent in sorted(each for call in calls for each in _extents(call)):
         other = far if extent.written else written
         if extent.start < other.end:
@@ -198,7 +201,7 @@ class _Extent(NamedTuple):
 
 
 def _extents(call: Call) -> list[_Extent]:
-    """Return the memory that a call reads and writes. Its own arrays are checked elsewhere."""
+    """Return the memory that a call reads and writes. Overlap within a call is checked elsewhere."""
     name = call.prepared.label.name
     read, write = _extent(call.send, False, name), _extent(call.recv, True, name)
     if read is not None and write is not None and read.start < write.end and write.start < read.end:
@@ -229,11 +232,11 @@ class StreamedCall(PreparedCall):
     Attributes
     ----------
     issuer : StreamIssuer
-        Remembers it until it is done.
+        Remembers the call until it is done.
     launch : callable
-        Puts it on a stream.
+        Puts the call on a stream; see `Launch`.
     noted : bool
-        Whether the issuer notes it, and compares it with the other ranks' first; else `launch` sees to that.
+        Whether `issue` notes the call as pending, and first has the ranks compare it; else `launch` does so.
     """
 
     issuer: Any = None
@@ -241,7 +244,10 @@ class StreamedCall(PreparedCall):
     noted: bool = True
 
     def issue(self, arguments: tuple[Any, ...], keep: object, timeout: float) -> None:
-        """Put the call on a stream, and return: two addresses and the stream. Its seconds are the host's."""
+        """Put the call on a stream, and return. The counted seconds are those of the host.
+
+        `arguments` has the addresses of the sent and the received array, and the stream.
+        """
         calls, label, tally, issuer = self.calls, self.label, self.tally, self.issuer
         reports, ordered, noted = calls.reports, self.ordered, self.noted
         send, recv, (stream, holder) = arguments
@@ -299,13 +305,13 @@ class StreamIssuer:
     Parameters
     ----------
     calls : CallEngine
-        The communicator's.
+        The communicator's engine.
     backend : NcclBackend or None
-        What puts calls on streams; None where the host takes part in all of them.
+        Puts calls on streams; None if the host takes part in all calls.
     device : int
         CUDA device of this rank.
     high_priority : bool
-        Whether the stream of asynchronous calls goes before others.
+        Whether the stream of asynchronous calls has a higher priority than others.
 
     Attributes
     ----------
@@ -329,15 +335,15 @@ class StreamIssuer:
         self.backend = backend
         self.device = device
         self._high_priority = high_priority
-        self._own: Any = None  # the stream of asynchronous calls, once there is one
+        self._own: Any = None  # the stream of asynchronous calls, once it is made
 
     def launch_captured(self, prepared: "StreamedCall", send: int, recv: int, stream: int) -> None:
         """Put a call on a stream from which a CUDA graph is captured."""
         calls, label, entry = self.calls, prepared.label, self.pending.entered
         assert entry is not None
         if prepared.ordered:
-            # A call must be captured on all ranks or on none (NCCL's user guide, Using NCCL with CUDA Graphs):
-            # so the ranks agree on each of them.
+            # A call must be captured on all ranks or on none (NCCL's user guide, Using NCCL with CUDA Graphs).
+            # So the ranks agree on each captured call.
             captured = compared(label.name, {**label.values, "captured": True}, label.nbytes)
             calls.compare(captured, entry)
         with streams.relaxed():  # a kernel of a fold may be loaded for the first time
@@ -346,10 +352,10 @@ class StreamIssuer:
     def not_issued(
         self, error: BaseException, entry: CallRecord, keep: object, stream: int
     ) -> NoReturn:
-        """Raise what kept a call from being put on a stream.
+        """Raise the error that kept a call from being put on a stream.
 
-        If the watchdog released it from the library, that is what the watchdog found. What a captured
-        call is refused for is harmless: nothing of it has run.
+        If the watchdog released the call from the library, it is the error that the watchdog found. The refusal of a
+        captured call is harmless, since nothing of it has run.
         """
         failure = self.calls.gate.error
         if failure is not None and isinstance(error, Exception):
@@ -366,23 +372,23 @@ class StreamIssuer:
         limit: float,
         agreement: Callable[[], Steps] | None = None,
     ) -> Work:
-        """Issue a call on the communicator's own stream, behind what its arrays wait for.
+        """Issue a call on the communicator's stream, ordered behind the stream of its arrays, and return its `Work`.
 
         Parameters
         ----------
         call : Call
-            The call, whose arrays lie on the device.
+            The call on device arrays.
         label : CallFingerprint
-            Of the asynchronous call.
+            The label of the asynchronous call.
         queue : tuple of int and object
-            The stream on which they are ready.
+            The stream on which the arrays are ready.
         current : callable
             Returns the current stream of the arrays' framework.
         limit : float
-            Seconds.
+            Seconds to the deadline.
         agreement : callable, optional
-            Returns the steps by which the ranks agree on the call, once it is issued. They run
-            beside it: such a call does not wait for other ranks.
+            Returns the steps by which the ranks agree on the call. They run beside the issued call,
+            so that issuing does not wait for other ranks.
         """
         own, pending, prepared = self.own_stream(), self.pending, call.prepared
         assert isinstance(prepared, StreamedCall)
@@ -414,7 +420,7 @@ class StreamIssuer:
         return work.on_stream(StreamCall(pending, under_way, current))
 
     def _agree(self, call: PendingCall, agreement: Steps) -> None:
-        """Have the ranks agree on a call while it is under way."""
+        """Let the ranks agree on a call while it is under way."""
         calls = self.calls
         task = _Agreement(calls, call, agreement)
         calls.under_way[task] = call.entry
@@ -428,7 +434,7 @@ class StreamIssuer:
         Raises
         ------
         CommunicationError
-            On every rank, if the call cannot be issued on one.
+            If the call cannot be issued on a rank; on every rank.
         """
         calls, pending = self.calls, self.pending
         pending.entered = entry = calls.start_record(
@@ -459,7 +465,7 @@ class StreamIssuer:
         pointer: int = self._own.ptr
         return pointer
 
-    # Calls with the host's participation.
+    # Calls in which the host takes part.
 
     def refuse_captured(self, name: str, stream: int) -> None:
         """Raise if a CUDA graph is being captured from a stream.
@@ -467,7 +473,7 @@ class StreamIssuer:
         Raises
         ------
         UsageError
-            Then.
+            If so.
         """
         if self.pending.capturing(stream):
             raise UsageError(
@@ -486,11 +492,11 @@ class StreamIssuer:
         *,
         apart: bool = False,
     ) -> Operation:
-        """Return a call as a polled operation; with `apart`, on the communicator's own stream.
+        """Return a call as a polled operation; with `apart`, on the communicator's stream.
 
-        It is done once the device is: its arrays may be dropped then, though a pool gives their memory to
-        work on another stream. Apart, the stream of the arrays, which may be gone by then, is asked for
-        nothing more.
+        The operation is done once the device has done it. So its arrays can be dropped then, even if a memory pool
+        gives their memory to work on another stream. With `apart`, nothing more is asked of the arrays' stream, which
+        may be gone by then.
 
         Raises
         ------
@@ -501,7 +507,7 @@ class StreamIssuer:
         self.refuse_captured(label.name, stream)
         ready = None
         if apart:
-            # Another thread may capture a graph in the mode "global".
+            # Another thread may be capturing a graph in the mode "global".
             with streams.on_device(device), streams.relaxed():
                 ready = streams.marked(stream)
                 stream = self.own_stream()
@@ -516,7 +522,7 @@ class StreamIssuer:
     def _lost(
         self, call: PendingCall | None, error: CommunicationError | None
     ) -> BaseException | None:
-        """Take note of a failure that the watchdog found; None if the call may wait on."""
+        """Note a failure that the watchdog found, and return its error; None if the call may wait on."""
         if error is None:
             assert call is not None
             causes, entry = CAUSES, call.entry
@@ -526,7 +532,7 @@ class StreamIssuer:
             if error is None:
                 call.expires = math.inf
                 return None
-        # Before other threads can see it: the thread that raises it clears this.
+        # Set before other threads can see the failure, since the thread that raises the error clears it.
         self.calls.failure.unraised = error
         if call is not None:
             call.error = error
@@ -539,7 +545,7 @@ class StreamIssuer:
 
 
 def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
-    """Return the steps of a call, which begins now, until the device has done them."""
+    """Begin a call now, and return its steps, which end once the device has done the call."""
     steps = begin()
 
     def each() -> Steps:

@@ -417,7 +417,7 @@ def judge(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | 
 
 
 def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdict | None:
-    """Return the verdict on a name that the installed library does not list, or that resembles a known one; else None."""
+    """Return the verdict on a name that the installed library does not list or that resembles a known one, or None."""
     name = re.sub("^MPICH_", "MPIR_CVAR_", setting.name)  # MPICH reads both
     prefix = next((each for each in PREFIXES if name.startswith(each)), None)
     if prefix is None:
