@@ -1,8 +1,8 @@
 """``python -m hpccomm.testing --backend NAME``: the conformance suite on a backend, for its author.
 
 Under a launcher the processes of the job are the ranks: ``mpiexec -n 3 python -m hpccomm.testing --backend mine``.
-With ``--ranks 3``, threads of this process are. Each case has a communicator of its own: what a fault leaves behind
-ends with its case.
+With ``--ranks 3``, threads of this process are the ranks. Each case has its own communicator, so that what a fault
+leaves behind ends with its case.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SECONDS = 20.0
 
 
 def attempt(comm: Communicator, case: conformance.Case) -> str:
-    """Run a case, unless the ranks or their backend lack what it needs; return what became of it."""
+    """Run a case, unless the ranks or their backend lack what it needs. Return its outcome, for example "passed"."""
     why = f"needs {case.min_size} ranks" if comm.size < case.min_size else case.missing(comm)
     if why is None:
         case.run(comm)
@@ -27,7 +27,7 @@ def attempt(comm: Communicator, case: conformance.Case) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the cases, print what became of each, and return the exit status: 1 if any failed."""
+    """Run the cases and print their outcomes. Return the exit status: 1 if a case failed, or if none passed."""
     parser = argparse.ArgumentParser("python -m hpccomm.testing", description=__doc__)
     parser.add_argument("--backend", required=True, help="name, as of new_comm()")
     parser.add_argument("--ranks", type=int, help="so many threads are the ranks")

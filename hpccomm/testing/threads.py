@@ -1,7 +1,7 @@
 """Ranks as threads of one process: `hpccomm.testing.run_ranks`, for tests and notebooks.
 
-On request their sends leave later, as a library's may. Until a send is complete, its array belongs to it: what is written
-there meanwhile is sent. A caller that does not wait for its sends then sends wrong numbers, as it does over MPI.
+On request the ranks' sends leave later, as a library's sends may. Whatever is written to a send's array before the send
+is complete is sent. So a caller that does not wait for its sends sends wrong numbers, as it does over MPI.
 """
 
 import threading
@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 POLLS = 1, 2, 4, 16
-"""After how many polls a send leaves. A wait spins longer, so that they cost microseconds."""
+"""Numbers of polls after which a send may leave. A wait spins more often than that, so the delay costs microseconds."""
 
 
 class LateTransport(LoopbackTransport):
-    """Messages that leave later, in their order. Whatever the rank polls here moves them on.
+    """A transport whose messages leave later, in their order. Whatever the rank polls on it moves them on.
 
     Parameters
     ----------
     seed : int
-        Draws how many polls each takes. The same seed draws the same.
+        Seed of the random number of polls that each message takes. The same seed gives the same numbers.
     *its
-        Those of `LoopbackTransport`.
+        The arguments of `LoopbackTransport`.
     """
 
     def __init__(self, seed: int, *its: Any) -> None:
@@ -45,7 +45,7 @@ class LateTransport(LoopbackTransport):
         self._polls = 0  # until the first of them leaves
 
     def leaving(self, leave: Callable[[], object]) -> Request:
-        """Begin a send: `leave` reads its array, and puts the message where its receiver finds it."""
+        """Begin a send. `leave` reads its array, and puts the message where the receiver finds it."""
         with self._lock:
             if not self._under_way:
                 self._polls = self._random.choice(POLLS)
@@ -53,7 +53,7 @@ class LateTransport(LoopbackTransport):
         return self.moving(lambda: leave not in self._under_way)
 
     def moving(self, test: Callable[[], T]) -> Callable[[], T]:
-        """Return a request, or a packet, that moves the sends on before it is tested."""
+        """Return a request, or a packet, whose test first moves the sends on."""
 
         def tested() -> T:
             with self._lock:
@@ -68,6 +68,7 @@ class LateTransport(LoopbackTransport):
 
 
 GRACE_SECONDS = 1.0
+"""Seconds past the deadline that a call has to raise its own error, which tells more than that of `run_ranks`."""
 
 
 def run_ranks(
@@ -87,23 +88,23 @@ def run_ranks(
     n : int
         Number of ranks.
     function : callable
-        Called once a rank, in a thread of its own, with that rank's `Communicator`.
+        Each rank calls it once, in its own thread, with its `Communicator`.
     *args
-        The same objects for all ranks. They may all read one array. If they write to memory that others have in the same
-        call, the first call of that kind raises `RankMismatch` on every rank; asynchronous calls, batches and messages
-        are not looked at.
+        Further arguments; all ranks get the same objects. They may all read one array. If a rank writes to memory that
+        another rank gives to the same call, the first call of that kind raises `RankMismatch` on every rank;
+        asynchronous calls, batches and messages are not checked.
     timeout : float
-        Deadline of calls, and of the whole, in seconds.
+        Deadline of each call, and of the whole run, in seconds.
     ranks_per_node : int, optional
-        Make the ranks look as if this number shared a node; None is all.
+        Number of ranks that appear to share a node; None puts all ranks on one node.
     options : CommOptions, optional
-        The communicators' options.
+        Options of the communicators.
     backend : str
-        As in `new_comm`; a backend that runs on threads. ``"loopback"`` has device arrays staged
-        through host memory, ``"nccl"`` and ``"auto"`` reach for what there is.
+        As in `new_comm`; a backend that runs on threads. ``"loopback"`` stages device arrays
+        through host memory; ``"nccl"`` and ``"auto"`` use the devices that there are.
     late_sends : int, optional
-        Have sends leave later, as over MPI: what is written to their arrays before their ``wait`` is sent. The number
-        is a seed, which draws how late each leaves.
+        Seed of random delays of the sends, which then leave later, as over MPI: what is written to their arrays before
+        their ``wait`` is sent. None: sends are not delayed.
 
     Returns
     -------
@@ -113,10 +114,10 @@ def run_ranks(
     Raises
     ------
     Exception
-        What the first rank to fail raised, with a note that names the rank. The other ranks'
-        communicators are aborted then.
+        The error of the first rank that failed, with a note that names the rank. The other ranks'
+        communicators are then aborted.
     CollectiveTimeout
-        If the whole takes longer than `timeout`.
+        If the whole run takes longer than `timeout`.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise UsageError(f"n is {n!r}; give a number of ranks of at least 1")
@@ -153,7 +154,7 @@ def run_ranks(
     ]
     for thread in threads:
         thread.start()
-    # A call that hangs is to end by its own deadline, which tells more.
+    # A call that hangs should end by its own deadline, since its error tells more.
     deadline = time.monotonic() + limit + GRACE_SECONDS
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -170,7 +171,7 @@ def run_ranks(
             ranks=late,
         )
     if failures:
-        # The others follow from it: that their communicator was aborted.
+        # The errors of the other ranks follow from it: their communicators were aborted.
         rank, first = min(
             failures, key=lambda each: (isinstance(each[1], CommunicatorAborted), each[0])
         )

@@ -1,7 +1,7 @@
-"""The suite for authors of backends: what `hpccomm.contracts.backend` promises, as test cases.
+"""The suite for authors of backends: the promises of `hpccomm.contracts.backend` as test cases.
 
-``python -m hpccomm.testing --backend mine --ranks 3`` runs it, and needs nothing else. With pytest, on the ranks of an MPI job
-(each rank runs the same tests in the same order)::
+``python -m hpccomm.testing --backend mine --ranks 3`` runs it, and needs nothing else. With pytest, on the ranks of an
+MPI job (each rank runs the same tests in the same order)::
 
     import pytest
     from hpccomm.testing import conformance
@@ -18,20 +18,20 @@
 ranks share, or messages from any sender.
 
 If ranks are threads of one process, ``hpccomm.testing.run_ranks(n, case.run)`` runs a case. Without
-pytest, a loop over `cases` does; nothing here needs it.
+pytest, loop over `cases`; nothing here needs pytest.
 
 There is one file for each protocol: ``collectives`` (`Backend.native`; the backend's facts and `Backend.group`),
 ``transport`` (`Transport` and `Arrivals`), ``window`` (`OneSided`), ``memory`` (`SharedMemory`) and ``survival``
-(`Backend.abandon`, `SideChannel` and `Survival`). ``case`` and ``oracle`` are for all of them.
+(`Backend.abandon`, `SideChannel` and `Survival`). All of them use ``case`` and ``oracle``.
 
 A case asserts on each rank what that rank sees, so it can fail on one rank and pass on another. A
-runner of several cases on the same ranks must share each outcome between all ranks, and stop, or
-begin a new communicator, after a failure. Give `new_comm` a ``timeout`` of some seconds: a fault
-that would make a rank wait for ever then ends with its place named.
+runner of several cases on the same ranks must share each outcome between all ranks, and after a
+failure stop, or begin a new communicator. Give `new_comm` a ``timeout`` of some seconds: then a
+rank that would wait for ever raises an error that names the call.
 
-Results are compared with NumPy's, computed on every rank from all ranks' inputs. Outputs hold
-something else in every element before the call. Values are chosen so that arithmetic is exact, and
-comparison is for equality; the few cases that tolerate an error say why.
+Results are compared with those of NumPy, which every rank computes from all ranks' inputs. Before
+the call, every element of an output differs from the expected result. Values are chosen so that
+arithmetic is exact, and results must be equal; the few cases that tolerate an error say why.
 """
 
 from hpccomm.testing.conformance import collectives, memory, survival, transport, window
@@ -47,7 +47,7 @@ SECTIONS = (
     collectives.GROUPS,
     survival.SURVIVAL,
 )
-"""The suite, simplest behaviours first, failing communicators last."""
+"""The files' cases in the order in which they run: simplest behaviours first, failing communicators last."""
 
 __all__ = ["Case", "cases"]
 
@@ -58,6 +58,6 @@ def cases() -> tuple[Case, ...]:
     Returns
     -------
     tuple of Case
-        Names are unique.
+        Their names are unique.
     """
     return tuple(case for section in SECTIONS for case in section.cases)

@@ -1,4 +1,4 @@
-"""A case of the suite, how a file of the suite collects its own, and its assertions. All files use it."""
+"""A case of the suite, the collection of a file's cases, and assertions. All files of the suite use it."""
 
 import itertools
 import time
@@ -17,8 +17,8 @@ from hpccomm.errors import ConfigurationError
 Function = TypeVar("Function", bound=Callable[..., None])
 
 Ability = Literal["windows", "shared memory", "arrivals"]
-"""An ability that a right backend may lack: one-sided communication (`Backend.window`), memory that the ranks of a node
-reach of each other (`Transport.shared`), or messages from any sender (``Backend.arrivals``)."""
+"""An ability that a correct backend may lack: one-sided communication (`Backend.window`), access of a node's ranks to
+each other's memory (`Transport.shared`), or messages from any sender (``Backend.arrivals``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class Case:
     Attributes
     ----------
     name : str
-        Unique in the suite: ``"reductions.all_reduce[SUM-float32]"``.
+        Unique in the suite: ``"collectives.reductions[all_reduce-SUM]"``.
     function : callable
-        ``function(comm, **arguments) -> None``; every rank calls it, and asserts its own part.
+        ``function(comm, **arguments) -> None``; every rank calls it, and asserts what that rank sees.
     arguments : mapping
         Keyword arguments of `function`.
     min_size : int
-        The fewest ranks on which the behaviour shows.
+        The smallest number of ranks on which the behaviour shows.
     uses : Ability or None
-        The needed optional ability of the backend: ``"windows"``, ``"shared memory"`` or ``"arrivals"``.
+        The optional ability of the backend that the case needs: ``"windows"``, ``"shared memory"`` or ``"arrivals"``.
     fails : bool
-        The behaviour leaves its communicator failed or finalized: it gets a duplicate.
+        Whether the behaviour leaves its communicator failed or finalized. If so, it runs on a duplicate.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Case:
     fails: bool = False
 
     def missing(self, comm: Communicator) -> str | None:
-        """Return why the backend of `comm` cannot run the case; None when it can. Collective over it.
+        """Return why the backend of `comm` cannot run the case; None when it can. Collective over `comm`.
 
-        It blocks for ``"windows"``, which show only when one is made.
+        Blocks for ``"windows"``: only making a window shows whether the backend has them.
 
         Returns
         -------
@@ -78,12 +78,12 @@ class Case:
         Parameters
         ----------
         comm : Communicator
-            At least `min_size` ranks. Usable afterwards when the case passed on every rank.
+            Has at least `min_size` ranks. It is usable afterwards if the case passed on every rank.
 
         Raises
         ------
         AssertionError
-            On each rank that saw something else than it should have.
+            On each rank that saw something wrong.
         ConfigurationError
             Under ``python -O``, which removes the assertions that the suite consists of.
         """
@@ -110,14 +110,14 @@ class Case:
 
 
 class Behaviours:
-    """The behaviours of one file: functions that it decorates, expanded to cases.
+    """The behaviours of one file: the decorated functions, expanded to cases.
 
     Parameters
     ----------
     section : str
         First part of the cases' names.
     uses : Ability, optional
-        As in `Case`, of all of them.
+        As in `Case`; the same for all of the file's cases.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0)
     what : str
         The subject, for the message.
     rtol : float
-        Relative tolerance; 0 asks for equal values. A case that passes more says why.
+        Relative tolerance; 0 requires equal values. A case that gives more says why.
     """
     note = f"{what or 'result'}: "
     assert isinstance(actual, np.ndarray), f"{note}{type(actual).__name__}, expected an array"
@@ -226,7 +226,7 @@ def equal(actual: object, expected: Array, what: str = "", *, rtol: float = 0.0)
 
 
 def same_bits(actual: Array, expected: Array, what: str = "") -> None:
-    """Assert that two arrays hold the same bytes, in an equal shape and dtype.
+    """Assert that two arrays hold the same bytes, and have the same shape and dtype.
 
     Parameters
     ----------
@@ -240,10 +240,10 @@ def same_bits(actual: Array, expected: Array, what: str = "") -> None:
 
 
 PATIENCE = 20.0
-"""Seconds after which something that should happen by itself counts as never."""
+"""Seconds after which something that should happen by itself counts as not happening."""
 
 SOON = 5.0
-"""Seconds within which a failure must show; generous, for machines that do other work."""
+"""Seconds within which a failure must show; many, for machines that do other work."""
 
 
 def happens(condition: Callable[[], object], what: str, within: float = PATIENCE) -> None:
@@ -256,7 +256,7 @@ def happens(condition: Callable[[], object], what: str, within: float = PATIENCE
 
 @contextmanager
 def takes(most: float = SOON, least: float = 0.0) -> Iterator[None]:
-    """Assert that the block takes less than `most` seconds, and more than `least`."""
+    """Assert that the block takes at least `least` and less than `most` seconds."""
     before = time.monotonic()
     yield
     took = time.monotonic() - before
@@ -270,14 +270,14 @@ def raises(error: type[BaseException], *words: str) -> Iterator[list[BaseExcepti
     Parameters
     ----------
     error : type
-        The class, or one above it.
+        The error's class, or a base class of it.
     *words : str
-        Looked for in the message without regard to case.
+        Words that the message must hold; upper and lower case are equal.
 
     Yields
     ------
     list
-        Holds the error after the block.
+        Empty; holds the error after the block.
     """
     caught: list[BaseException] = []
     try:

@@ -1,7 +1,7 @@
-"""Cases of `Backend.native`: every collective has NumPy's result, whoever carries it out; and of `Backend.group`.
+"""Cases of `Backend.native` and `Backend.group`. Every collective has NumPy's result, whichever code carries it out.
 
-A `Trial` is one call of any collective: its arguments, and the contents of its arrays before and after, which it checks
-against the oracle.
+A `Trial` is one call of any collective: its arguments, and the contents of its arrays before and after the call. It
+checks them against the oracle.
 """
 
 import time
@@ -34,7 +34,7 @@ from hpccomm.testing.conformance.oracle import (
 )
 
 Place = Callable[[str, int, np.dtype[Any]], Array]
-"""Gives the memory of a call's array: its name (``"x"`` or ``"out"``), elements and dtype."""
+"""Returns new memory for an array of a call, from its name (``"x"`` or ``"out"``), number of elements and dtype."""
 
 FORMS = ("call", "asynchronous", "plan")
 """Ways to make a call."""
@@ -66,9 +66,9 @@ class Trial:
         comm : Communicator
             The trial's communicator.
         form : str
-            One of `FORMS`. A plan is called twice, with other values.
+            One of `FORMS`. A plan is called twice, with different values.
         **how
-            More keyword arguments of the call. Deterministic results must be equal bit by bit.
+            Further keyword arguments of the call. With `deterministic`, results must be equal bit by bit.
         """
         spec = self.part.spec
         call: Callable[..., Any] = getattr(comm, spec.call)
@@ -89,7 +89,7 @@ class Trial:
                     array[...] = poison(array)
 
     def fill(self, seed: int = 0) -> None:
-        """Fill the arrays with their contents before the call; another seed has other values."""
+        """Fill the arrays with their contents before the call; another seed gives other values."""
         part = replace(self.part, seed=seed)
         given, wanted = part.given(), part.wanted()
         if self.target is not None:
@@ -99,7 +99,7 @@ class Trial:
             self.arguments["x"][...] = given
 
     def check(self, outcome: Any, what: str, *, exact: bool = False, seed: int = 0) -> None:
-        """Look at what a call returned that was made after `fill`, and at its arrays."""
+        """Check the result and the arrays of a call that was made after `fill`. `outcome` is what it returned."""
         part, x, target = replace(self.part, seed=seed), self.arguments["x"], self.target
         given, wanted = part.given(), part.wanted()
         if wanted is None:
@@ -128,7 +128,7 @@ class Trial:
 
 
 def anywhere(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
-    """Return memory of NumPy's."""
+    """Return an array in NumPy's memory."""
     return np.empty(count, dtype)
 
 
@@ -138,11 +138,11 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere) -> Trial:
     Parameters
     ----------
     comm : Communicator
-        Gives rank and size.
-    ask : Spec
+        Its rank and size are used.
+    spec : Spec
         Equal on all ranks.
     place : callable
-        Gives the arrays' memory; ranks may differ in it.
+        Allocates the arrays; ranks may give different ones.
     """
     part = RankView(spec, comm.rank, comm.size)
     given, wanted, meaning = part.given(), part.wanted(), part.meaning
@@ -173,7 +173,7 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere) -> Trial:
 def overlapping(
     part: RankView, given: Array, wanted: Array, array: Callable[[str, Array], Array]
 ) -> tuple[Array, Array]:
-    """Return x and out as one array, or one as this rank's block of the other."""
+    """Return x and out in the same memory: as one array, or the smaller as this rank's block of the larger."""
     if given.shape == wanted.shape:
         x = array("x", given)
         return x, x
@@ -185,12 +185,12 @@ def overlapping(
 
 
 def carry_out(comm: Communicator, spec: Spec, form: str = "call", **how: Any) -> None:
-    """Make the call that is asked for, on arrays of NumPy's; collective over `comm`."""
+    """Make the call of `spec` on NumPy's arrays, and check it; collective over `comm`."""
     trial(comm, spec).run(comm, form, **how)
 
 
 def another(comm: Communicator, **keywords: Any) -> Communicator:
-    """Make a communicator like `comm`, from nothing; collective over it."""
+    """Make a new communicator of the same ranks and backend as `comm`, by `new_comm`; collective over `comm`."""
     backend = str(comm.backends["host"])
     return hpccomm.new_comm(backend, **{"mpi_comm": comm.mpi_comm, **keywords})
 
@@ -209,18 +209,18 @@ SHAPES: tuple[tuple[int | None, tuple[int, ...]], ...] = (
     (0, (2,)),
     (2, (0, 3)),
 )
-"""Rows of each array or block, and the shape of a row; two of them have no elements."""
+"""Pairs of the rows of each array or block, and the shape of a row; two of them have no elements."""
 
 LARGE = (1 << 19) + 3
-"""Rows of two float32, over all ranks: more than a segment or an eager message on each of a few."""
+"""Rows of two float32, over all ranks: on each of a few ranks, more than a segment or an eager message."""
 
 
 def specs(comm: Communicator, collective: str, dtype: Any, op: Op = ReduceOp.SUM) -> Iterator[Spec]:
-    """Give a collective of each shape, in each place of a result, for the roots that are tried."""
+    """Yield a collective's calls of each shape, with each place of the result, for each root that is tried."""
     dtype, meaning = np.dtype(dtype), SEMANTICS[collective]
     roots = ranks_for(dtype, comm.size) if meaning.root_gives or meaning.root_gets else [0]
     whole = ((None, ()),) if collective not in BLOCKWISE else ()
-    # Where data go does not depend on the dtype, so that one dtype shows it for all.
+    # Where data go does not depend on the dtype, so one dtype shows it for all.
     shapes = (*SHAPES, *whole) if dtype == np.float32 else SHAPES[:1]
     for root in roots:
         for count, rest in shapes:
@@ -237,7 +237,7 @@ def moved(comm: Communicator, collective: str, dtype: np.dtype[Any]) -> None:
 
 @COLLECTIVES.behaviour(collective=REDUCING, op=OPS)
 def reductions(comm: Communicator, collective: str, op: ReduceOp) -> None:
-    """Each operation, of every dtype that it means something for; scans take no average."""
+    """Each operation, for every dtype for which it has a meaning. Scans have no average."""
     if collective == "scan" and op is ReduceOp.AVG:
         return
     for dtype in REDUCIBLE:
@@ -248,7 +248,7 @@ def reductions(comm: Communicator, collective: str, op: ReduceOp) -> None:
 
 @COLLECTIVES.behaviour(collective=REDUCING)
 def other_operations(comm: Communicator, collective: str) -> None:
-    """A factor, a function of two arrays, the place of the best value; scans may leave out self."""
+    """Operations with a factor, functions of two arrays, and the place of the best value. Scans may be exclusive."""
     operations: tuple[tuple[Any, Any], ...] = (
         (hpccomm.premul_sum(0.5), np.float64),
         (hpccomm.premul_sum(-2.0), BFLOAT16),
@@ -282,7 +282,7 @@ def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
 
 @COLLECTIVES.behaviour(collective=tuple(SEMANTICS), form=FORMS)
 def forms(comm: Communicator, collective: str, form: str) -> None:
-    """A call may be asynchronous, or planned and made again; of much; ranks may differ in where results are."""
+    """A call may be asynchronous, or planned and made twice. Arrays may be large. Ranks may differ in where results are."""
     for dtype, count in ((np.float32, LARGE // comm.size), (np.int64, 6), (BFLOAT16, 6)):
         for results in ((NEW,), (IN_PLACE, OUT, NEW)):
             root = comm.size - 1
@@ -291,23 +291,23 @@ def forms(comm: Communicator, collective: str, form: str) -> None:
 
 
 def growing(size: int) -> tuple[int, ...]:
-    """0, 1, 2, ... rows."""
+    """Return 0, 1, 2, ... rows."""
     return tuple(range(size))
 
 
 def only_the_last(size: int) -> tuple[int, ...]:
-    """All rows on one rank."""
+    """Return all rows on the last rank."""
     return (*[0] * (size - 1), 4)
 
 
 def long(size: int) -> tuple[int, ...]:
-    """Rows for more than one segment, on every other rank."""
+    """Return rows of more than one segment on every second rank, and one row on the others."""
     return tuple(20_001 * (rank % 2) + 1 for rank in range(size))
 
 
 @COLLECTIVES.behaviour(collective=BLOCKWISE, counts=(growing, only_the_last, long))
 def uneven(comm: Communicator, collective: str, counts: Callable[[int], tuple[int, ...]]) -> None:
-    """Blocks may differ in their rows, and some may have none; in place at any offset too."""
+    """Blocks may have different numbers of rows, also none. In place, a block may lie at any offset."""
     for form in FORMS:
         for result, rest in ((NEW, ()), (OUT, (2,)), (IN_PLACE, (2,))):
             root, rows = comm.size - 1, counts(comm.size)
@@ -315,23 +315,23 @@ def uneven(comm: Communicator, collective: str, counts: Callable[[int], tuple[in
 
 
 def line(rank: int, size: int) -> list[int | None]:
-    """The ranks beside it; None beyond the ends."""
+    """Return the ranks before and after `rank`; None beyond the ends."""
     return [rank - 1 if rank else None, rank + 1 if rank + 1 < size else None]
 
 
 def star(rank: int, size: int) -> list[int | None]:
-    """All others at rank 0, which is the only peer of those; most lists have another length."""
+    """Return all other ranks at rank 0, and rank 0 at the others, so that the lists differ in length."""
     return list(range(1, size)) if rank == 0 else [0]
 
 
 def double(_rank: int, size: int) -> list[int | None]:
-    """Each rank twice, also the own one, and None between."""
+    """Return all ranks, None, and all ranks again; a rank is its own peer too."""
     return [*range(size), None, *range(size)]
 
 
 @COLLECTIVES.behaviour(graph=(line, star, double))
 def neighbors(comm: Communicator, graph: Graph) -> None:
-    """Block j goes to peers[j], and block j comes from it; a block without a peer keeps its values."""
+    """Block j goes to peers[j], and block j of the result comes from it; a block without a peer keeps its values."""
     counts = tuple(rank % 3 for rank in range(comm.size))
     for count, results in ((2, (OUT,)), (2, (IN_PLACE, OUT)), (20_001, (NEW,)), (counts, (OUT,))):
         if IN_PLACE not in results or graph is not star:
@@ -342,7 +342,7 @@ def neighbors(comm: Communicator, graph: Graph) -> None:
 
 @COLLECTIVES.behaviour()
 def bits_survive(comm: Communicator) -> None:
-    """Moved data keep their bits: also the payload of a NaN and the sign of zero."""
+    """Moved data keep their bits, also the payload of a NaN and the sign of zero."""
     patterns = np.array([0x7FF8_0000_0000_1234, 0xFFF0_0000_0000_0001, 1 << 63, 1], np.uint64)
     source = patterns.view(np.float64)
     x = source.copy() if comm.rank == 0 else np.zeros_like(source)
@@ -353,7 +353,7 @@ def bits_survive(comm: Communicator) -> None:
 
 
 def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> None:
-    """Assert that no rank leaves a barrier before the last has come, which is `late`.
+    """Assert that no rank leaves a barrier before the last rank, `late`, has come.
 
     Only ranks of one node are compared: they share a monotonic clock.
     """
@@ -368,7 +368,7 @@ def waits_for(comm: Communicator, late: int, barrier: Callable[[], object]) -> N
 
 @COLLECTIVES.behaviour()
 def barrier(comm: Communicator) -> None:
-    """No rank leaves before the last has come."""
+    """No rank leaves a barrier before the last rank has come."""
     planned = comm.plan("barrier")
     for late in range(comm.size):
         waits_for(comm, late, comm.barrier)
@@ -380,13 +380,13 @@ GROUPS = Behaviours("groups")
 
 
 def members(group: Communicator, comm: Communicator) -> list[int]:
-    """Return the ranks in `comm` of `group`'s members, in `group`'s order; collective over it."""
+    """Return the ranks in `comm` of `group`'s members, in `group`'s order; collective over `group`."""
     return [int(rank) for rank in group.all_gather(np.array(comm.rank))]
 
 
 @GROUPS.behaviour()
 def facts(comm: Communicator) -> None:
-    """Rank, size, place and paths agree with one another over the ranks."""
+    """The facts of a communicator (rank, size, node, name, node_comm) are consistent over the ranks."""
     assert 0 <= comm.rank < comm.size, "rank"
     assert 0 <= comm.local_rank < comm.local_size <= comm.size, "local rank"
     assert 0 <= comm.node < comm.num_nodes <= comm.size, "node"
@@ -407,7 +407,7 @@ def facts(comm: Communicator) -> None:
 
 @GROUPS.behaviour()
 def split(comm: Communicator) -> None:
-    """Ranks of one color make a communicator in the order of keys; None takes part and gets None."""
+    """Ranks of one color make a communicator in the order of keys. A rank whose color is None gets None."""
     for color in (comm.rank % 2, 0, None if comm.rank == 0 else 5, None):
         for key in (0, -comm.rank, comm.rank // 2, -(comm.rank % 2)):
             chosen = comm.all_gather_object((color, key))
@@ -423,7 +423,7 @@ def split(comm: Communicator) -> None:
 
 @GROUPS.behaviour()
 def split_ranks(comm: Communicator) -> None:
-    """The ranks listed make a communicator in the order listed; the others get None."""
+    """The listed ranks make a communicator in the order of the list; the other ranks get None."""
     lists = [[comm.size - 1], list(range(0, comm.size, 2)), list(reversed(range(comm.size)))]
     for ranks in lists:
         group = comm.split_ranks(ranks)
@@ -436,7 +436,7 @@ def split_ranks(comm: Communicator) -> None:
 
 @GROUPS.behaviour()
 def groups_outlive_their_parent(comm: Communicator) -> None:
-    """A group of a group works, also after both of its parents are finalized."""
+    """A group of a group works, also after the communicators that it was made from are finalized."""
     parent = comm.dup()
     half = parent.split(int(comm.rank >= comm.size // 2))
     assert half is not None

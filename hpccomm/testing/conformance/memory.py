@@ -1,4 +1,4 @@
-"""Cases of `SharedMemory`: arrays of ``comm.empty``, and memory that ranks reach of each other."""
+"""Cases of `SharedMemory`: arrays of ``comm.empty``, and calls in which ranks reach each other's memory."""
 
 import gc
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ MEMORY = Behaviours("memory")
 SHARED_MEMORY = Behaviours("shared_memory", "shared memory")
 
 REACHED = ("auto", "staging")
-"""How peers reach arrays that are not registered: directly if that is possible, or by a copy."""
+"""Ways in which peers reach arrays that are not registered: directly if that is possible, or always by a copy."""
 
 COLLECTIVES = tuple(name for name, own in ALGORITHMS.items() if "shm" in own and name != "barrier")
-"""The calls that can be made in memory that ranks share."""
+"""The calls that have an algorithm in shared memory."""
 
 SEGMENT = 1 << 10
-"""Bytes: 256 elements of float32."""
+"""Bytes of a segment, `CommOptions.segment`: 256 elements of float32."""
 
 
 @MEMORY.behaviour()
@@ -45,7 +45,7 @@ def empty(comm: Communicator) -> None:
 def arrays_are_apart(comm: Communicator) -> None:
     """Arrays that live at the same time share no byte; released memory is reused.
 
-    On each rank in another order. A view keeps the memory of its array.
+    Each rank releases its arrays in another order. A view keeps the memory of its array.
     """
     random = np.random.default_rng(comm.rank)
     arrays: dict[int, Array] = {}
@@ -68,7 +68,7 @@ def arrays_are_apart(comm: Communicator) -> None:
 
 @MEMORY.behaviour()
 def arrays_outlive_their_communicator(comm: Communicator) -> None:
-    """An array may be used after `finalize`, in other communicators too."""
+    """An array may be used after `finalize`, also in other communicators."""
     other = comm.dup()
     x = other.empty((3, 50), np.float32)
     x.fill(1)
@@ -79,11 +79,11 @@ def arrays_outlive_their_communicator(comm: Communicator) -> None:
 
 
 PLACES = ("plain", "registered", "view")
-"""Where arrays lie: in memory of NumPy's, in memory of ``comm.empty``, or somewhere in that."""
+"""Kinds of memory of an array: NumPy's, that of ``comm.empty``, or a view at an odd offset of the latter."""
 
 
 def memory_in(comm: Communicator, place: str) -> Place:
-    """Return what gives the arrays of one rank's call memory in one of `PLACES`."""
+    """Return a function that allocates the arrays of a rank's call in `place`, which is one of `PLACES`."""
 
     def array(_name: str, count: int, dtype: np.dtype[Any]) -> Array:
         if place == "view":
@@ -96,7 +96,7 @@ def memory_in(comm: Communicator, place: str) -> Place:
 
 @contextmanager
 def node_of(comm: Communicator, reached: str) -> Iterator[Communicator]:
-    """Give the ranks of this node, which share memory as `reached` says; collective over `comm`."""
+    """Yield the communicator of this node's ranks, which share memory as `reached` says; collective over `comm`."""
     options = CommOptions(self_check=False, shared_memory=reached, segment=SEGMENT)
     with another(comm, options=options) as other:
         yield other.node_comm
@@ -104,7 +104,7 @@ def node_of(comm: Communicator, reached: str) -> Iterator[Communicator]:
 
 @SHARED_MEMORY.behaviour(collective=COLLECTIVES, reached=REACHED, place=PLACES)
 def arrays_lie_anywhere(comm: Communicator, collective: str, reached: str, place: str) -> None:
-    """In registered memory or not; in place or not; of many segments and of hardly any element."""
+    """Calls are right in registered memory or not, in place or not, for many segments and for one element."""
     with node_of(comm, reached) as node:
         blocks, forms = collective in BLOCKWISE, cycle(FORMS)
         counts: list[int | tuple[int, ...]] = [1, 700, 3_001]
@@ -119,7 +119,7 @@ def arrays_lie_anywhere(comm: Communicator, collective: str, reached: str, place
 
 @SHARED_MEMORY.behaviour(reached=REACHED, min_size=2, fails=True)
 def calls_that_differ(comm: Communicator, reached: str) -> None:
-    """All ranks of the node get the error, at once; no memory was touched."""
+    """If calls differ, all ranks of the node raise at once, and no memory is written."""
     with node_of(comm, reached) as shared:
         if shared.size > 1:
             with shared.dup() as node:
@@ -135,10 +135,10 @@ def calls_that_differ(comm: Communicator, reached: str) -> None:
 
 
 def meet(comm: Communicator) -> None:
-    """Return when all ranks have come. Collective.
+    """Wait until all ranks have come. Collective.
 
-    No rank waits in a call meanwhile. A barrier would be a mismatch where another rank is still in a call that
-    waits for this one, even if only until its deadline.
+    No rank waits in a blocking call meanwhile. A barrier would be a mismatch while another rank is still in a call that
+    waits for this rank, even if only until the deadline of that call.
     """
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     works = [comm.recv(np.empty(1), rank, async_op=True) for rank in others]
@@ -148,8 +148,8 @@ def meet(comm: Communicator) -> None:
 
 @SHARED_MEMORY.behaviour(place=PLACES, min_size=2, fails=True)
 def a_rank_that_comes_late(comm: Communicator, place: str) -> None:
-    """After the others have left the call, it does not write to memory that they may reuse."""
-    # On one node the node's communicator is `comm` itself, which is needed when the other has failed.
+    """A rank that begins the call after the other ranks left it does not write to their memory, which may be reused."""
+    # `home` stays usable after its duplicate `node` has failed.
     home = comm.node_comm
     node = home.dup()
     late = node.rank == node.size - 1

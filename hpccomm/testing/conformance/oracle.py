@@ -1,8 +1,8 @@
-"""The suite's own oracle: the inputs of each rank, and the result of each collective, computed by NumPy.
+"""The suite's oracle: the inputs of each rank, and the result of each collective, computed by NumPy.
 
-Every rank computes the inputs of all ranks from a seed, without communication, so that it knows the right answer. The
-values are chosen so that every partial result is exact in the dtype: then any order of reduction gives the same bits, and a
-case asks for equality.
+Every rank computes the inputs of all ranks from a seed, without communication, and from them the right result. The
+values are chosen so that every partial result is exact in the dtype. So any order of reduction gives the same bits, and
+cases require equality.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ OPS = tuple(op for op in ReduceOp if op not in LOCATING)
 """The reductions of plain dtypes."""
 
 PAIRS = tuple((op, dtype) for op in OPS for dtype in REDUCIBLE if meaningful(op, dtype))
-"""Every such reduction with every dtype for which it has a meaning."""
+"""Pairs of an operation of `OPS` and a dtype for which it has a meaning."""
 
 RECORD = np.dtype([("index", np.int32), ("point", np.float64, (2,)), ("flag", np.bool_)])
 """A structured dtype of odd size, with a sub-array."""
@@ -32,13 +32,13 @@ MOVABLE = (*REDUCIBLE, RECORD, np.dtype("S5"), np.dtype("U3"), np.dtype("datetim
 """Dtypes that the calls without a reduction carry."""
 
 SHAPES = ((), (1,), (7,), (0,), (3, 5), (2, 0, 3))
-"""0-d, one element, odd, empty, and two axes."""
+"""Shapes of arrays: 0-d, one element, an odd number, empty, two axes, and empty with three axes."""
 
 
 def ranks_for(dtype: npt.DTypeLike, size: int) -> list[int]:
-    """Return the roots or partners that a case tries: all for float32, else the last alone.
+    """Return the roots or partners that a case tries: all ranks for float32, else the last rank alone.
 
-    What a rank is to do does not depend on the dtype, so that one dtype shows it for all.
+    What a rank does in a call does not depend on the dtype, so one dtype shows it for all.
     """
     return list(range(size)) if np.dtype(dtype) == np.float32 else [size - 1]
 
@@ -60,7 +60,7 @@ def moved(size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0
     Returns
     -------
     list of ndarray
-        Entry r is rank r's; random, writable, C-contiguous, without NaN.
+        Entry r is the array of rank r: random, writable, C-contiguous, without NaN.
     """
     dtype = np.dtype(dtype)
     arrays = []
@@ -90,8 +90,9 @@ def reduced(
     ----------
     op : ReduceOp
         SUM and AVG get small integers, PROD powers of two, the others any values. Integer dtypes
-        get their full range, because wrapping is exact too. AVG of floats gets an element of one
-        sign on all ranks, since rounded shares may not cancel.
+        get their full range, because wrapping is exact too. For AVG of floats, an element has the
+        same sign on all ranks: a library may divide first, and rounded quotients of both signs do
+        not cancel exactly.
     size : int
         Number of ranks.
     shape : tuple of int
@@ -104,7 +105,7 @@ def reduced(
     Returns
     -------
     list of ndarray
-        Entry r is rank r's; writable, C-contiguous.
+        Entry r is the array of rank r: writable, C-contiguous.
     """
     dtype = np.dtype(dtype)
     arrays = []
@@ -119,8 +120,8 @@ def reduced(
             info = np.iinfo(dtype)
             values = random.integers(info.min, info.max, shape, dtype, endpoint=True)
         elif op is ReduceOp.PROD:
-            # Six ranks of factors from 1/2 to 2 stay within float8's exponents; the others turn
-            # the sign only.
+            # The product of six ranks' factors from 1/2 to 2 stays within the exponents of float8;
+            # the other ranks change the sign only.
             exponent = random.integers(-1, 2, shape) if rank < 6 else np.zeros(shape)
             units = (1, 1j, -1, -1j) if dtype.kind == "c" else (1, -1)
             values = np.ldexp(1.0, exponent.astype(np.intp)) * random.choice(units, shape)
@@ -140,7 +141,7 @@ def reduced(
 
 
 def _located(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return few values, so that some are equal, some of them NaN; indices are not in the ranks' order."""
+    """Return an array of few different values, so that some are equal; some are NaN. Indices are in no order."""
     array = np.zeros(shape, dtype)
     values = random.integers(0, 4, shape).astype(np.float64)
     if dtype["value"].kind not in "biu":
@@ -151,7 +152,7 @@ def _located(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtyp
 
 
 def _best(op: ReduceOp, contributions: Sequence[Array]) -> Array:
-    """Return, element by element, what `numpy.argmin` or `numpy.argmax` finds among the indices in order."""
+    """Return, for each element, the pair that `numpy.argmin` or `numpy.argmax` finds in the order of the indices."""
     stacked = np.stack(contributions)
     order = np.argsort(stacked["index"], axis=0, kind="stable")
     by_index = np.take_along_axis(stacked, order, axis=0)
@@ -169,7 +170,7 @@ def float_info(dtype: np.dtype[Any]) -> Any:
 
 
 def _magnitude(dtype: np.dtype[Any], size: int, rank: int) -> int:
-    """Return the largest integer that rank may put into an exact sum over `size` ranks."""
+    """Return the largest integer that a rank may contribute to an exact sum over `size` ranks."""
     exact = 2 ** (int(float_info(dtype).nmant) + 1)
     return min(100, exact // size) or int(rank < exact)
 
@@ -182,8 +183,8 @@ def reduction(op: ReduceOp, contributions: Sequence[Array]) -> Array:
     op : ReduceOp
         The operation.
     contributions : sequence of ndarray
-        In rank order, of one shape and dtype. They are folded in that order; narrow floats in
-        float32, rounded once.
+        In rank order, with one shape and dtype. They are folded in that order. Narrow floats are
+        folded in float32, and the result is rounded once.
 
     Returns
     -------
@@ -217,7 +218,7 @@ _FOLD: dict[ReduceOp, np.ufunc] = {
 def _divided(total: Array, size: int) -> Array:
     if total.dtype.kind not in "iu":
         return np.asarray(total / total.dtype.type(size))
-    # Python's integers: no dtype's wrap, and no float's rounding, between the sum and the result.
+    # Python's integers: the division neither wraps, as a dtype may, nor rounds, as a float does.
     quotients = [abs(int(t)) // size * (-1 if t < 0 else 1) for t in total.flat]
     return np.array(quotients, dtype=total.dtype).reshape(total.shape)
 
@@ -237,8 +238,8 @@ def tolerance(op: ReduceOp, dtype: npt.DTypeLike, size: int) -> float:
     Returns
     -------
     float
-        For AVG of floats, whose division may be a multiplication of each contribution by the reciprocal:
-        half a unit in the last place for the reciprocal, for the product, and for each sum. Else 0.
+        For AVG of floats: half a unit in the last place for the reciprocal of `size`, for the product with it, and for
+        each sum, since a library may multiply each contribution by the reciprocal. Else 0.
     """
     dtype = np.dtype(dtype)
     if op is ReduceOp.AVG and dtype.kind not in "iu":
@@ -259,7 +260,7 @@ def poison(expected: Array, shape: tuple[int, ...] | None = None) -> Array:
     Returns
     -------
     ndarray
-        Writable, C-contiguous, of `expected`'s dtype: its bytes inverted, or its truth.
+        Writable, C-contiguous, of `expected`'s dtype. Holds the inverted bytes; for bool, the opposite values.
     """
     if expected.dtype.kind == "b":
         inverted = ~expected
@@ -274,14 +275,14 @@ def poison(expected: Array, shape: tuple[int, ...] | None = None) -> Array:
 FLOAT32 = np.dtype(np.float32)
 
 NEW, OUT, FLAT, IN_PLACE = "new", "out", "flat", "in place"
-"""Where a rank has its result: where the call puts it, in an `out` of the result's shape or of one axis, or
-where its contribution lies. A rank that has no contribution, and needs an `out`, has one."""
+"""Places of a rank's result: an array that the call chooses, an `out` of the result's shape, an `out` of one axis, or
+the memory of the rank's contribution. A rank without a contribution whose result needs an `out` gives one."""
 
 Graph = Callable[[int, int], Sequence[int | None]]
-"""Returns the peers of a rank (first argument) among a number of ranks (second)."""
+"""Returns the peers of a rank, from the rank (first argument) and the number of ranks (second)."""
 
 Inputs = Callable[[int, int], list[Array]]
-"""Returns the contributions of a number of ranks (first argument), of a length (second)."""
+"""Returns the ranks' contributions, from the number of ranks (first argument) and the length of each (second)."""
 
 
 def everyone(_rank: int, size: int) -> list[int]:
@@ -290,7 +291,7 @@ def everyone(_rank: int, size: int) -> list[int]:
 
 
 def circle(rank: int, size: int) -> list[int]:
-    """Return the ranks beside it; on one or two ranks one of them twice."""
+    """Return the previous and the next rank, which are the same on one or two ranks."""
     return [(rank - 1) % size, (rank + 1) % size]
 
 
@@ -301,27 +302,27 @@ class Spec:
     Attributes
     ----------
     collective : str
-        Without ``_v``.
+        Its name without ``_v``.
     count : int or tuple of int or None
-        Rows of the array, or of each block; a tuple, one number a rank, makes it the uneven call. What
-        ranks send in each block where they have numbers of their own is these, turned round by rank.
-        None: the array is 0-d.
+        Rows of the array, or of each block. A tuple holds a number for each rank, and makes the call the uneven one. If
+        each rank chooses how many rows it sends in each block, the numbers are this tuple, rotated by an amount that
+        depends on the rank (`RankView.sent`). None: the array is 0-d.
     dtype : dtype
         The dtype of all arrays.
     op : ReduceOp, PremulSum or callable
-        Where the collective reduces.
+        The operation, if the collective reduces.
     root : int
-        Where it has one.
+        The root, if the collective has one.
     exclusive : bool
         Whether a scan leaves out the rank's own contribution.
     results : tuple of str
-        Where rank 0 has its result, rank 1, and so on, then from the beginning.
+        Places of the results of rank 0, rank 1, and so on; repeated for further ranks.
     rest : tuple of int
         Shape of a row.
     graph : callable
-        Gives the peers, where the collective has such.
+        Returns the peers, for the collective that has peers.
     inputs : callable, optional
-        Gives the contributions, of one axis; else they come from `reduced` and `moved`.
+        Returns the contributions, which have one axis. Without it, they come from `reduced` and `moved`.
     """
 
     collective: str
@@ -337,7 +338,7 @@ class Spec:
 
     @property
     def uneven(self) -> bool:
-        """Whether blocks have counts."""
+        """Whether blocks differ in their numbers of rows."""
         return isinstance(self.count, tuple)
 
     @property
@@ -356,15 +357,15 @@ class Semantics:
     rows : callable
         ``rows(part, rank)``: rows of a rank's contribution.
     result : callable
-        Returns the result of a `RankView`'s rank.
+        Returns the result of the rank of a `RankView`.
     reduces : bool
-        It folds the contributions.
+        Whether the contributions are folded.
     root_gives, root_gets : bool
-        Whether only the root gives, or gets.
+        Whether only the root contributes, and whether only the root gets a result.
     takes_out : bool
-        A result may go to an array other than x.
+        Whether the result may go to an array other than x.
     makes : bool
-        Without an `out` the result is a new array instead of x.
+        Whether the result, without an `out`, is a new array instead of x.
     """
 
     rows: Callable[["RankView", int], int]
@@ -415,18 +416,18 @@ class RankView:
         return None if nothing else self.meaning.result(self)
 
     def own(self) -> slice:
-        """Return where this rank's block is among the elements of all blocks."""
+        """Return the slice of this rank's block in the elements of all blocks."""
         width, before = int(np.prod(self.spec.rest)), sum(self.counts[: self.rank])
         return slice(before * width, (before + self.counts[self.rank]) * width)
 
     def peers(self, rank: int) -> Sequence[int | None]:
-        """Return the rank with which a rank exchanges each of its blocks."""
+        """Return, for each block of `rank`, the rank with which it is exchanged."""
         graph = self.spec.graph if self.spec.collective == "neighbor_all_to_all" else everyone
         return graph(rank, self.size)
 
     def sent(self, rank: int) -> tuple[int, ...]:
-        """Return how many rows a rank sends in each block."""
-        # In place, sent and received rows are equal: the table is symmetric. Else it is not.
+        """Return the rows that a rank sends in each block."""
+        # In place, as many rows are sent as are received, so the table is symmetric. Else it is not.
         turn = 1 if IN_PLACE in self.spec.results else 2
         counts = self.counts
         return tuple(
@@ -438,20 +439,20 @@ class RankView:
         return cut(self.all_given()[rank], self.sent(rank))
 
     def arriving(self) -> list[Array]:
-        """Return the block from each peer; without a peer, the own block."""
+        """Return the block from each peer; without a peer, this rank's own block."""
         blocks, seen = [], dict[int, int]()
         for number, peer in enumerate(self.peers(self.rank)):
             if peer is None:
                 blocks.append(self.blocks(self.rank)[number])
                 continue
-            # The k-th time that a rank lists a peer belongs to the k-th time that the peer lists it.
+            # A rank's k-th mention of a peer matches the peer's k-th mention of the rank.
             theirs = [at for at, other in enumerate(self.peers(peer)) if other == self.rank]
             blocks.append(self.blocks(peer)[theirs[seen.get(peer, 0)]])
             seen[peer] = seen.get(peer, 0) + 1
         return blocks
 
     def from_nobody(self) -> Array:
-        """Return the rows of an exchange without a sender."""
+        """Return which rows of an exchange's result have no sender, as a mask."""
         blocks = zip(self.peers(self.rank), self.arriving(), strict=True)
         return np.array([peer is None for peer, block in blocks for _ in block], np.bool_)
 
@@ -485,19 +486,19 @@ def _given(
     seed: int,
     inputs: Inputs | None,
 ) -> list[Array]:
-    # Ranks that are threads all ask for the same arrays, which are read-only.
+    # Cached: ranks that are threads all ask for the same arrays, which callers only read.
     if inputs is not None:
         return inputs(size, shape[0])
     if op is None:
         return moved(size, shape, dtype, seed)
     arrays = reduced(op if isinstance(op, ReduceOp) else ReduceOp.SUM, size, shape, dtype, seed)
-    # Of a function nothing is known: small numbers of no sign are its easiest.
+    # Nothing is known about a function: small numbers that are not negative are easiest for it.
     exact = isinstance(op, ReduceOp | PremulSum)
     return arrays if exact else [np.asarray(array % 251).astype(dtype) for array in arrays]
 
 
 def folded(op: Op, arrays: Sequence[Array]) -> Array:
-    """Return the result of `op` on at least one array, folded in this order."""
+    """Return the fold of the arrays, at least one, by `op` in their order."""
     if isinstance(op, ReduceOp):
         return reduction(op, arrays)
     if isinstance(op, PremulSum):
@@ -507,7 +508,7 @@ def folded(op: Op, arrays: Sequence[Array]) -> Array:
 
 
 def cut(array: Array, counts: Sequence[int]) -> list[Array]:
-    """Return the blocks of `array`, of `counts` rows each."""
+    """Return the blocks of `array`; block i has ``counts[i]`` rows."""
     return np.split(array, np.cumsum(counts)[:-1]) if counts else []
 
 
@@ -517,10 +518,10 @@ def total(part: RankView) -> Array:
 
 
 def prefix(part: RankView) -> Array:
-    """Return the fold of those up to this rank's."""
+    """Return the fold of the contributions up to this rank's."""
     arrays = part.all_given()
     before = arrays[: part.rank if part.spec.exclusive else part.rank + 1]
-    # Nothing comes before rank 0: cases sum or multiply there.
+    # An exclusive scan has no contribution before rank 0; its cases sum or multiply.
     neutral = int(part.spec.op is ReduceOp.PROD)
     return folded(part.spec.op, before) if before else np.full_like(arrays[0], neutral)
 
@@ -531,12 +532,12 @@ def of_the_root(part: RankView) -> Array:
 
 
 def joined(part: RankView) -> Array:
-    """Return all contributions one after the other."""
+    """Return all contributions, stacked, or concatenated in an uneven call."""
     return (np.concatenate if part.spec.uneven else np.stack)(part.all_given())
 
 
 def own_block(of: Callable[[RankView], Array]) -> Callable[[RankView], Array]:
-    """Return a function for this rank's block of the result of `of`."""
+    """Return a function that returns this rank's block of the result of `of`."""
     return lambda part: cut(of(part), part.counts)[part.rank]
 
 

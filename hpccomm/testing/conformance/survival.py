@@ -41,7 +41,7 @@ def has_failed(comm: Communicator, x: Any = None) -> None:
 
 
 def silent(comm: Communicator) -> int:
-    """Return a rank that sends nothing: the next."""
+    """Return the next rank, which sends nothing in these cases."""
     return int((comm.rank + 1) % comm.size)
 
 
@@ -58,7 +58,7 @@ ALONE: dict[str, Callable[[Communicator], Any]] = {
 def a_call_times_out(comm: Communicator, call: str) -> None:
     """A call that the other ranks do not make gives up at its deadline, and the communicator has failed."""
     if comm.rank == 0:
-        # On a busy machine ranks that wait for each other may be found first.
+        # On a busy machine the library may first find that ranks wait for each other.
         with takes(SHORT + SOON, SHORT / 2), raises(CommunicationError, call, comm.name) as caught:
             ALONE[call](comm)
         assert isinstance(caught[0], CollectiveTimeout | RankMismatch), caught[0]
@@ -67,7 +67,7 @@ def a_call_times_out(comm: Communicator, call: str) -> None:
 
 @SURVIVAL.behaviour(min_size=2, fails=True)
 def a_large_send_times_out(comm: Communicator) -> None:
-    """A send of 8 MiB without a receiver times out, or has left its array reusable."""
+    """A send of 8 MiB without a receiver times out, or returns since its array is reusable."""
     x = np.zeros(1 << 20)
     with takes(SHORT + SOON):
         try:
@@ -81,8 +81,8 @@ def a_large_send_times_out(comm: Communicator) -> None:
 
 @SURVIVAL.behaviour(min_size=2, fails=True)
 def arrays_of_different_sizes(comm: Communicator) -> None:
-    """Where ranks bring arrays that do not fit each other, no memory but the arrays is written."""
-    rows = 15000  # more than is sent at once before the receiver is known
+    """If the sizes of the ranks' arrays differ, nothing beyond the arrays is written."""
+    rows = 15000  # more than an eager message holds
     memory = np.zeros(rows + 10, BFLOAT16)
     x, beyond = (memory, memory[:0]) if comm.rank == 0 else (memory[:10], memory[10:])
     with raises(CommunicationError):
@@ -100,7 +100,7 @@ def abort(comm: Communicator) -> None:
 
 @SURVIVAL.behaviour(fails=True)
 def finalize(comm: Communicator) -> None:
-    """A call without a `wait` is complete after `finalize`, which may be called again; facts remain."""
+    """`finalize` completes a call that was not waited for, and may be called again; the facts remain."""
     x = np.full(100_000, comm.rank, np.int64)
     work = comm.all_reduce(x, async_op=True)
     comm.finalize()
@@ -112,7 +112,7 @@ def finalize(comm: Communicator) -> None:
 
 @SURVIVAL.behaviour()
 def ranks_answer_while_others_wait(comm: Communicator) -> None:
-    """Where ranks can ask each other (`Backend.side`), all of them answer, whatever calls they wait in."""
+    """If ranks can ask each other (`Backend.side`), all of them answer, whatever calls they wait in."""
     backend = comm._core.backend  # noqa: SLF001 (the backend is under test)
     if backend.side is not None and comm.rank == 0:
         answers = backend.side.ask(range(comm.size), {"comm": backend.uid}, SOON)
@@ -124,7 +124,7 @@ def ranks_answer_while_others_wait(comm: Communicator) -> None:
 
 @SURVIVAL.behaviour(fails=True)
 def the_ranks_that_are_left(comm: Communicator) -> None:
-    """Where the library survives lost ranks, a failed communicator agrees, and makes another one."""
+    """If the backend survives lost ranks, the ranks of a failed communicator agree and make a new one."""
     survival = comm._core.backend.survival  # noqa: SLF001 (the backend is under test)
     if survival is None:
         return

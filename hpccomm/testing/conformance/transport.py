@@ -31,20 +31,20 @@ SCHEDULES = tuple(
     for name, algorithm in known.items()
     if not algorithm.shared
 )
-"""Collectives, and each of hpccomm's own algorithms that moves their data by messages."""
+"""``"<collective>-<algorithm>"`` for each of hpccomm's algorithms that moves data by messages."""
 
 LENGTHS = (3, 0, 121, 20_001, 400_003)
-"""Elements of float64: messages that are sent at once, with a note, and from registered memory."""
+"""Elements of float64: few for messages that are sent at once, many for those that are announced by a note."""
 
 
 def around(comm: Communicator) -> tuple[int, int]:
-    """Return the next rank and the one before."""
+    """Return the next rank and the previous rank."""
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
 
 @TRANSPORT.behaviour(schedule=SCHEDULES)
 def schedules(comm: Communicator, schedule: str) -> None:
-    """Each of hpccomm's algorithms has its result, of few elements and of many segments."""
+    """Each of hpccomm's algorithms gives the right result, for few elements and for many segments."""
     collective, _, algorithm = schedule.partition("-")
     if collective == "barrier":
         for late in {0, comm.size - 1}:
@@ -58,7 +58,7 @@ def schedules(comm: Communicator, schedule: str) -> None:
 
 @TRANSPORT.behaviour(dtype=MOVABLE)
 def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """Every rank sends to any other, or to itself, and receives at the same time."""
+    """A rank can send to any rank, also itself, and receive at the same time."""
     for step in ranks_for(dtype, comm.size):
         dst, src = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
         for shape in SHAPES:
@@ -72,7 +72,7 @@ def send_recv_round_a_ring(comm: Communicator, dtype: np.dtype[Any]) -> None:
 
 @TRANSPORT.behaviour(registered=(False, True))
 def messages_of_all_sizes(comm: Communicator, registered: bool) -> None:
-    """They keep their order, and arrive whole."""
+    """Messages of all sizes keep their order, and arrive whole."""
     right, left = around(comm)
     lengths = (1, 121, 300_000, 0, 2_100_000, 121, 1_048_576, 7, 300_001)
     make: Any = comm.empty if registered else np.empty
@@ -90,7 +90,7 @@ def messages_of_all_sizes(comm: Communicator, registered: bool) -> None:
 
 @TRANSPORT.behaviour(min_size=2)
 def tags_tell_messages_apart(comm: Communicator) -> None:
-    """A receive takes the message of its tag, in any order of arrival."""
+    """A receive takes the message of its tag, whatever the order of arrival."""
     tags = (0, 7, 3)
     if comm.rank == 0:
         works = [comm.send(np.array([tag]), 1, tag, async_op=True) for tag in tags]
@@ -105,7 +105,7 @@ def tags_tell_messages_apart(comm: Communicator) -> None:
 
 @TRANSPORT.behaviour()
 def messages_and_collectives_mix(comm: Communicator) -> None:
-    """A collective between a send and its receive does not take the message; nor does a duplicate's."""
+    """A collective between a send and its receive does not take the message; nor does a receive on a duplicate."""
     right, left = around(comm)
     out, other = np.array([-1]), np.array([-1])
     with comm.dup() as twin:
@@ -121,7 +121,7 @@ def messages_and_collectives_mix(comm: Communicator) -> None:
 
 @TRANSPORT.behaviour(min_size=2, registered=(False, True), length=(121, 300_000, 1 << 21))
 def a_message_of_another_size(comm: Communicator, registered: bool, length: int) -> None:
-    """It is refused with both sizes, its sender goes on, and so do the messages after it."""
+    """A receive of another size raises an error that names both sizes; its sender and later messages go on."""
     if comm.rank == 0:
         x = comm.empty(length, np.uint8) if registered else np.empty(length, np.uint8)
         x[:] = 7
@@ -139,7 +139,7 @@ def a_message_of_another_size(comm: Communicator, registered: bool, length: int)
 
 @TRANSPORT.behaviour(length=(0, 1, 3, 40_000, 150_000))
 def planned_messages(comm: Communicator, length: int) -> None:
-    """Messages that are bound to their arrays (`Backend.planned`) meet no others of the same tag."""
+    """Messages that are bound to their arrays (`Backend.planned`) do not match plain messages of the same tag."""
     right, left = around(comm)
     x, out, plain = np.zeros(length), np.zeros(length), np.zeros(length)
     planned = comm.plan("send_recv", x, right, out, left)
@@ -154,7 +154,7 @@ def planned_messages(comm: Communicator, length: int) -> None:
 
 
 def nothing_is_left(comm: Communicator) -> None:
-    """Assert that all messages were received, and wait until all ranks have done so."""
+    """Assert that all messages were received, and wait until all ranks have asserted it."""
     message = comm.probe(block=False)
     assert message is None, f"{message} is left"
     comm.barrier()
@@ -196,7 +196,7 @@ def a_message_hides_none_of_another_sender(comm: Communicator) -> None:
 
 @ARRIVALS.behaviour(dtype=(np.dtype(np.int16), np.dtype(np.complex128), RECORD))
 def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
-    """Sender, tag, size and dtype, unless structured; then the message is received."""
+    """A probe tells sender, tag, size and dtype (None if structured); then the message can be received, once."""
     right, left = around(comm)
     source = moved(comm.size, (3, 50), dtype)
     known = None if dtype == RECORD else dtype
@@ -220,7 +220,7 @@ def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
 
 @ARRIVALS.behaviour(min_size=2)
 def large_messages_between_probe_and_receive(comm: Communicator) -> None:
-    """Later receives from the same sender and tag get later messages, also while a probed one waits."""
+    """While a probed message waits, receives from the same sender and tag get the later messages."""
     arrays = [np.full(300_001, value) for value in (1.0, 2.0, 3.0)]
     if comm.rank == 1:
         works = [comm.send(x, 0, async_op=True) for x in arrays]
@@ -237,7 +237,7 @@ def large_messages_between_probe_and_receive(comm: Communicator) -> None:
 
 @ARRIVALS.behaviour()
 def of_other_receives(comm: Communicator) -> None:
-    """Without a message none is found; one for a receive that began before, or of another tag, is left."""
+    """A probe finds nothing without a message. It leaves messages of other tags, and those of earlier receives."""
     right, left = around(comm)
     first, second = np.empty(2), np.empty(2)
     nothing_is_left(comm)

@@ -17,12 +17,12 @@ from hpccomm.testing.conformance.transport import around
 WINDOW = Behaviours("window", "windows")
 
 MEMORY = ("auto", "off")
-"""`CommOptions.shared_memory`: ranks of a node reach each other's memory, or use `OneSided` alone."""
+"""Values of `CommOptions.shared_memory`: ranks of a node reach each other's memory, or use `OneSided` alone."""
 
 
 @contextmanager
 def reaching(comm: Communicator, memory: str) -> Iterator[Communicator]:
-    """Give a communicator whose windows use the memory of peers, or do not; collective over `comm`."""
+    """Yield a communicator whose `shared_memory` option is `memory`, one of `MEMORY`; collective over `comm`."""
     if memory == "auto":
         yield comm
         return
@@ -32,7 +32,7 @@ def reaching(comm: Communicator, memory: str) -> Iterator[Communicator]:
 
 @WINDOW.behaviour(memory=MEMORY, dtype=(np.dtype(np.float32), np.dtype(np.int8), RECORD))
 def put_round_a_ring(comm: Communicator, memory: str, dtype: np.dtype[Any]) -> None:
-    """A put is complete after the signal, for any rank, and x may be changed before that."""
+    """A put to any rank has arrived when its signal has; x may be changed as soon as `put` returns."""
     source = moved(comm.size, (5, 3), dtype)
     mine = np.stack([poison(source[0])] * 4)
     expected = mine.copy()
@@ -51,7 +51,7 @@ def put_round_a_ring(comm: Communicator, memory: str, dtype: np.dtype[Any]) -> N
 
 @WINDOW.behaviour(memory=MEMORY)
 def get_from_every_rank(comm: Communicator, memory: str) -> None:
-    """Each rank reads parts of every rank's memory; all have different sizes, and one has none."""
+    """Each rank reads parts of every rank's memory. All sizes differ, and rank 0 has no memory."""
     every = [np.arange(2 * rank, dtype=np.int64) + 100 * rank for rank in range(comm.size)]
     own = every[comm.rank].copy()
     with reaching(comm, memory) as on, on.window(own) as window:
@@ -67,7 +67,7 @@ def get_from_every_rank(comm: Communicator, memory: str) -> None:
 
 @WINDOW.behaviour(memory=MEMORY, length=(200_003, 1_300_001), registered=(False, True))
 def large_parts(comm: Communicator, memory: str, length: int, registered: bool) -> None:
-    """Megabytes arrive whole, between any two ranks and in both directions at once."""
+    """Megabytes arrive whole, also when all ranks send at once."""
     source = moved(comm.size, (length,), np.float32)
     right, left = around(comm)
     make: Any = comm.empty if registered and comm.rank % 2 == 0 else np.empty
@@ -89,7 +89,7 @@ def large_parts(comm: Communicator, memory: str, length: int, registered: bool) 
 
 @WINDOW.behaviour()
 def signals_are_counted(comm: Communicator) -> None:
-    """Signals of one rank and index are taken one by one; other indices are other signals."""
+    """Each wait takes one signal of its rank and index; signals of other indices are not taken."""
     right, left = around(comm)
     memory = np.zeros(4, np.int64)
     with comm.window(memory) as window:
@@ -103,7 +103,7 @@ def signals_are_counted(comm: Communicator) -> None:
         equal(memory, np.array([1, 2, 3, 4]))
         for _ in range(3):
             window.wait_signal(left, index=7)
-        # They are not confused with messages or another window's signals.
+        # Signals are not confused with messages or with the signals of another window.
         with comm.window(memory) as other:
             other.signal(right)
             sent = comm.send(memory, right, async_op=True)
