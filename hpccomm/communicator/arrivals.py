@@ -1,6 +1,6 @@
-"""Probes, and receives from any rank: messages of unknown sender, tag or size.
+"""Probes, and receives of messages whose sender, tag or size is not given.
 
-`Communicator.probe` and `recv` call it.
+Used by `Communicator.probe` and `recv_object`, and by `messages` for `recv`.
 """
 
 from collections.abc import Callable, Generator
@@ -34,13 +34,13 @@ from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 AROUND = "; call it before or after"
-"""The remedy where a call does not go into a batch."""
+"""The advice to a caller whose call cannot be part of a batch."""
 
 
 class Message(Hinting):
-    """A message that has arrived, and that no other call receives any more. Made by `Communicator.probe`.
+    """A message that has arrived, and that no other call can receive. Made by `Communicator.probe`.
 
-    Receive it, by `recv` or `recv_object`: until then a large message keeps its sender waiting.
+    Receive it by `recv` or `recv_object`. Until then a large message keeps its sender waiting.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Message(Hinting):
     tag : int
         Its tag.
     nbytes : int
-        Its size in bytes; of an object, that of its pickle and buffers.
+        Its size in bytes; for an object, the size of its pickle and buffers.
     dtype : dtype or None
-        Of the array. None if the message does not tell, as of a structured dtype, and of an object.
+        The array's dtype. None for an object, and if the message does not tell the dtype, such as a structured one.
     is_object : bool
         Whether it is an object, sent by `Communicator.send_object`.
     """
@@ -70,13 +70,13 @@ class Message(Hinting):
         self._received = False
 
     def recv(self, out: Any = None, *, timeout: float | None = None) -> Any:
-        """Receive the array. Blocks until it is there.
+        """Receive the array. Blocks until it has arrived.
 
         Parameters
         ----------
         out : array, optional
             A host array of exactly this size and dtype. None makes a new 1-D array: of the
-            message's dtype, or of bytes (uint8) if the message does not tell it.
+            message's dtype, or of bytes (uint8) if the message does not tell its dtype.
         timeout : float, optional
             Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
 
@@ -88,20 +88,20 @@ class Message(Hinting):
         Raises
         ------
         UsageError
-            If it was received before, or is an object; `BufferMismatch` if `out` has another size or dtype.
-            The message can still be received then.
+            If the message was received before, or is an object; `BufferMismatch` if `out` has another size or
+            dtype. Then the message can still be received.
         CommunicationError
             If the call fails or its deadline passes.
         """
         return _taken(self._core, self, out, timeout)
 
     def recv_object(self) -> Any:
-        """Return the object. It has arrived as a whole, so that this is local.
+        """Return the object. Local, since the whole object has arrived.
 
         Raises
         ------
         UsageError
-            If it was received before, or is an array, or cannot be unpickled here.
+            If the message was received before, or is an array, or cannot be unpickled here.
         """
         return _loaded(self._core, self)
 
@@ -121,7 +121,7 @@ class Message(Hinting):
 
 
 class Received(NamedTuple):
-    """An array that was received, and whose it was. Returned by `Communicator.recv`.
+    """An array that was received, with its sender and tag. Returned by `Communicator.recv`.
 
     Attributes
     ----------
@@ -138,8 +138,8 @@ class Received(NamedTuple):
     tag: int
 
 
-# The calls, in their turn. Those like an earlier one are looked up by their arguments, each before its class: True is
-# equal to 1.
+# The calls. Each holds the communicator's turn. Calls like an earlier one are looked up by their arguments, which stand
+# with their classes, since True is equal to 1.
 
 
 @in_turn
@@ -176,7 +176,7 @@ def _taken(core: Core, message: Message, out: Any, timeout: float | None) -> Any
 
 
 def _begun(steps: Any, _: Any) -> Steps:
-    return steps  # type: ignore[no-any-return]  # which a receive has begun
+    return steps  # type: ignore[no-any-return]  # the receive has begun
 
 
 @in_turn
@@ -197,7 +197,7 @@ def received(
     timeout: float | None,
     return_src: bool,
 ) -> Any:
-    """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`. Within a call."""
+    """Receive an array from any rank, of any tag or of any size; see `Communicator.recv`. The caller holds the turn."""
     check_bool("async_op", async_op)
     if core.sink.diverted:
         what = "recv from any sender, of any tag or of any size"
@@ -251,7 +251,10 @@ def received_object(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: fl
 def _receiving(
     core: Core, target: Any, src: Rank, tag: Tag
 ) -> tuple[CallFingerprint, Callable[[Any, Any], Steps]]:
-    """Return the label and the function of a receive, which puts its array, if new, the sender and the tag into a list."""
+    """Return the fingerprint of a receive, and the function of its steps.
+
+    The steps put the array, if it is new, the sender and the tag into a list of three.
+    """
     wanted = _wanted(core, src, tag, ARRAYS)
     if target is not None and wanted.tags:
         wanted = wanted._replace(exact=wanted.tags[dtype_code(target.dtype)])
@@ -273,7 +276,7 @@ def _receiving(
 def _taking(
     core: Core, name: str, kind: int | None, src: Rank, tag: Tag, block: bool
 ) -> PreparedCall:
-    """Return what takes a message, an object as a whole, and adds it to a list."""
+    """Return the prepared call that takes a message, of an object the whole object, and adds it to a list."""
     key = name, src, src.__class__, tag, tag.__class__, block
     prepared: PreparedCall | None = known(core, key)
     if prepared is not None:
@@ -301,7 +304,7 @@ def _taking(
 
 
 def _next(core: Core, wanted: Wanted, block: bool) -> Generator[bool, None, Arrival | None]:
-    """Take the next message that is wanted, and belongs to no earlier receive."""
+    """Take the next wanted message that belongs to no earlier receive. None if there is none, unless it may block."""
     take, receives = core.backend.arrivals.take, core.lanes.host.open_receives  # type: ignore[attr-defined]
     ahead = ahead_of(wanted, receives) if receives else []
     arrival: Arrival | None = None if ahead else (yield from take(wanted))
@@ -322,7 +325,7 @@ def _next(core: Core, wanted: Wanted, block: bool) -> Generator[bool, None, Arri
 
 
 def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
-    """Return whom a message is from; it is counted when it is there."""
+    """Return the fingerprint of a receive, with the senders that it waits for. Its message is counted on arrival."""
     channels = sorted({tag // DTYPES for tag in wanted.tags})
     if wanted.src is not None and len(channels) == 1:
         return of_message(name, nbytes, (None, wanted.src), channels[0] // 2, channels[0], ahead=1)
@@ -333,7 +336,7 @@ def _label(name: str, nbytes: int, wanted: Wanted) -> CallFingerprint:
 
 
 def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
-    """Return which messages are wanted: arrays, objects, or with None both."""
+    """Return the description of the wanted messages: arrays or objects by `kind`, or both with None."""
     if getattr(core.backend, "arrivals", None) is None:
         raise UsageError(
             f"backend {core.backend.name!r} cannot look for messages; give recv the sender, the tag and an "
@@ -360,7 +363,7 @@ def _wanted(core: Core, src: Rank, tag: Tag, kind: int | None) -> Wanted:
 
 
 def _target(core: Core, out: Any) -> Any:
-    """Return the user's array as calls take it; None without one."""
+    """Return the user's array, checked, in the form that calls take; None without one."""
     if out is None:
         return None
     target = core.lanes.views(None, out)[2]
@@ -374,7 +377,7 @@ def _target(core: Core, out: Any) -> Any:
 
 
 def _misfit(arrival: Arrival, target: Any) -> BufferMismatch | None:
-    """Return why a message does not fit an array, if it does not."""
+    """Return the error of a message that does not fit an array; None if it fits."""
     code = dtype_code(target.dtype)
     if arrival.tag % DTYPES != code:
         return other_dtype(arrival.src, arrival.tag, code)

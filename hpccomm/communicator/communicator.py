@@ -1,4 +1,7 @@
-"""`Communicator`: the class, with all its methods. What they do stands beside it, and in `hpccomm.calls`."""
+"""`Communicator`: the class, with all its methods. The modules beside it and `hpccomm.calls` carry them out.
+
+Users get it from `hpccomm.new_comm`.
+"""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -37,18 +40,18 @@ class Communicator(Hinting):
     """A group of ranks that communicate. Made by `hpccomm.new_comm`.
 
     Only one thread at a time may call it; `abort` and `set_timeout` may be called from any thread. It is a context
-    manager: leaving it normally finalizes it. Leaving it by an exception tells the other ranks of that, prints it, and
-    aborts the communicator, locally.
+    manager: leaving it normally finalizes it. Leaving it by an exception tells the other ranks of the exception, prints
+    it, and aborts the communicator, locally.
 
-    In place are `all_reduce`, `reduce` (at the root) and `broadcast`, as in ``torch.distributed``, and nothing else:
-    all other calls leave x alone and return a new array, unless ``out`` is given.
+    Only `all_reduce`, `reduce` (at the root) and `broadcast` work in place, as in ``torch.distributed``. All other
+    calls leave x alone and return a new array, unless ``out`` is given.
 
     Attributes
     ----------
     rank, size : int
         This process's number, and the number of ranks.
     name : str
-        For messages and logs.
+        The name in messages and logs.
 
     Notes
     -----
@@ -58,30 +61,33 @@ class Communicator(Hinting):
     `x` and `out` are arrays, both in host memory (NumPy, or anything with the buffer protocol or DLPack) or both on
     this rank's device (CuPy, PyTorch, or anything with ``__cuda_array_interface__`` or CUDA DLPack), and in the same
     kind of memory on all ranks. They must be C-contiguous, in native byte order, and writable if the call writes to
-    them; with an `axis` they may have any layout. `x` has the same dtype on all ranks, and where the method names no
-    counts the same shape. A number (Python's, of a class that is derived from it, or NumPy's) may take the place of x
+    them; with an `axis` they may have any layout. `x` has the same dtype on all ranks, and if the method has no counts,
+    the same shape. A number (Python's, of a class that is derived from it, or NumPy's) may take the place of x
     where the method says so; any other scalar of NumPy's, such as a ``numpy.datetime64``, is taken as a 0-d array.
-    `out` may have any shape with the right number of elements. It is returned, else a new array, or x by calls in place.
+    `out` may have any shape with the right number of elements. If it is given, the call returns it; else calls in place
+    return x, and other calls a new array.
 
     On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is put on a stream:
     it begins when the earlier work of that stream is done, and later work on that stream sees the result. The host does
-    not wait, unless it takes part in the call: ``comm.backends["cuda"]`` is not ``"nccl"``, or NCCL has not that call,
-    as `explain` says. The deadline starts with the call and includes the earlier work of the stream. When it passes,
-    the communicator is aborted and later calls raise.
+    not wait, unless it takes part in the call: if ``comm.backends["cuda"]`` is not ``"nccl"``, or if NCCL lacks the
+    call, which `explain` tells. The deadline starts with the call and includes the earlier work of the stream. When it
+    passes, the communicator is aborted and later calls raise.
 
     **Messages** with the same sender, receiver, tag and dtype arrive in order. Receive arrays of different dtypes with
     the same sender and tag in the order in which they are sent, or give them different tags. That holds for
     asynchronous receives, too, and within a batch: the first waiting receive takes a message of another dtype, and
-    raises, although a later one fits it. A message of another size or dtype than `out` raises `BufferMismatch`, and is
-    lost; the communicator can still be used. Arrays need not be C-contiguous: others are copied before or after.
+    raises, even if a later receive has that dtype. A message of another size or dtype than `out` raises
+    `BufferMismatch`, and is lost; the communicator can still be used. Arrays need not be C-contiguous: if they are not,
+    they are copied before sending or after receiving.
 
     **Objects** are pickled (protocol 5); the memory of large arrays in them is sent without a copy. Only unpickle what
-    ranks of your own job send. If one cannot be pickled, its rank raises `UsageError`, and others `CommunicationError`.
+    ranks of your own job send. If an object cannot be pickled, its rank raises `UsageError`, and other ranks
+    `CommunicationError`.
 
     **Errors.** A call raises `UsageError` if an argument does not fit, before anything is sent, and
-    `CommunicationError` if it fails or its deadline passes. Where ranks compare what they ask for, as to plan or to
-    make groups, and one of them raises `UsageError` or they differ, the others raise `RankMismatch`. A method names
-    what it raises besides.
+    `CommunicationError` if it fails or its deadline passes. Some calls compare their arguments over the ranks first,
+    such as `plan` and those that make groups. If one rank raises `UsageError` there, or arguments differ, the others
+    raise `RankMismatch`. A method names what else it raises.
 
     **Arguments** of many calls, which the methods do not explain again:
 
@@ -90,29 +96,30 @@ class Communicator(Hinting):
     ``timeout=None``
         Deadline in seconds. None is the communicator's deadline, ``math.inf`` sets none.
     ``algorithm=None``
-        None, ``"auto"``, or an algorithm name; an unknown one raises an error that lists the valid ones. Or a function
+        None, ``"auto"``, or an algorithm name; an unknown name raises an error that lists the valid ones. Or a function
         that makes the schedule (:doc:`/how_to/adding_an_algorithm`), the same on all ranks.
     ``stream=None``
-        Of device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is the current one of
-        the array's framework.
+        The stream of a call on device arrays: a CuPy stream, its number, or an object with ``__cuda_stream__``. None is
+        the current stream of the array's framework.
     ``op=ReduceOp.SUM``
         The reduction: a `ReduceOp`, ``premul_sum(factor)`` or a callable. A callable must be an elementwise function of
-        two arrays, and without `deterministic` also commutative and associative. It is tried first. It may be called on
-        slices, and must not modify them.
+        two arrays, and without `deterministic` also commutative and associative. It is first called on a few values as
+        a check. It may be called on slices, and must not modify them.
     ``deterministic=False``
-        Of reductions. If True, combine the contributions in rank order, so that the same input gives the same bits.
+        If True, a reduction combines the contributions in rank order, so that the same input gives the same bits.
         With ``"any ranks"``, sums of floats have the same bits on any number of ranks, and in any order.
     ``root=0``
         The rank whose data is sent, or that gets the result.
     ``axis=None``
-        An axis in place of axis 0: along which x is split, or that of the ranks in the result, as of ``numpy.stack``.
+        An axis to use in place of axis 0: the axis along which x is split, or the axis of the ranks in the result, like
+        that of ``numpy.stack``.
     ``counts=None``
         Rows (along axis 0) of each rank, a sequence of int, the same on all ranks. Rows have the same shape on all
         ranks. None exchanges them first, which blocks, even with ``async_op=True``; all ranks give them, or none.
     ``return_counts=False``
-        If True, give a pair of the result and the counts of what arrives, a tuple of int. Ranks may differ in it.
+        If True, return a pair of the result and the counts of what arrives, a tuple of int. Ranks may differ in it.
     ``dst``, ``src``, ``tag=0``
-        Of a message: its receiver, its sender, and a number that distinguishes it, among arrays or among objects.
+        The receiver and the sender of a message, and a number that distinguishes it among arrays or among objects.
     """
 
     def __init__(
@@ -133,7 +140,7 @@ class Communicator(Hinting):
 
     @property
     def local_rank(self) -> int:
-        """Number of this rank among its node's ranks."""
+        """Number of this rank among the ranks of its node, from 0."""
         return self._core.backend.topology.local_rank(self.rank)
 
     @property
@@ -160,7 +167,7 @@ class Communicator(Hinting):
     def background(self) -> bool:
         """Whether asynchronous operations progress without a wait, and any thread may call.
 
-        It is False where MPI was started with less than ``MPI_THREAD_MULTIPLE``.
+        It is False if MPI was started with less than ``MPI_THREAD_MULTIPLE``.
         """
         return self._core.calls.progress.threaded
 
@@ -186,8 +193,8 @@ class Communicator(Hinting):
     def node_comm(self) -> "Communicator":
         """The communicator of this node's ranks, made together with this one.
 
-        Where all ranks are on one node, it is this communicator itself. It ends with this one; do not end
-        it by itself.
+        If all ranks are on one node, it is this communicator itself. It ends with this communicator: do not finalize
+        or abort it alone.
         """
         return self if self._node is None else self._node
 
@@ -239,7 +246,7 @@ class Communicator(Hinting):
         x : array or number
             This rank's contribution. It is not changed on other ranks.
         out : array or "new", optional
-            As of `all_reduce`, on the root. Other ranks do not use it.
+            As in `all_reduce`, on the root. Other ranks do not use it.
         root, op, async_op, timeout, algorithm, deterministic, stream : see the class
         """
         return self._core.collective(
@@ -297,8 +304,8 @@ class Communicator(Hinting):
         out : array of x's shape, optional
             The array for the result. It may be x.
         exclusive : bool
-            Leave out this rank's own contribution; rank 0 gets the identity of the reduction. A callable has none: give
-            `out`, which rank 0 leaves as it is.
+            Leave out this rank's own contribution; rank 0 gets the identity of the reduction. A callable has no
+            identity: then give `out`, which rank 0 leaves as it is.
         op, async_op, timeout, algorithm, deterministic, stream : see the class; AVG is refused
         """
         return self._core.collective(
@@ -327,13 +334,13 @@ class Communicator(Hinting):
         algorithm: AnyAlgorithm | None = None,
         stream: object = None,
     ) -> Any:
-        """Overwrite x in place on every rank with the root's, or fill `out` with that.
+        """Overwrite x in place on every rank with the root's x, or write the root's x to `out`.
 
         Parameters
         ----------
         x : array or number
-            The root's is only read; with `out`, the other ranks' is neither read nor written. Of numbers, the root's is
-            returned.
+            The root's x is only read. With `out`, the x of other ranks is neither read nor written. If it is a number,
+            every rank returns the root's.
         out : array or "new", optional
             The array for the result, on all ranks or on none; "new" makes one. If it is None, the result is written to
             x.
@@ -391,10 +398,10 @@ class Communicator(Hinting):
         out : array, of x's shape if all blocks are alike, optional
             The array for the result, whose block j is from rank j. It may be x.
         axis : int or (int, int), optional
-            Where the blocks lie, in place of axis 0. Of two, x is split along the first one, and the result is joined
-            along the second one, as of ``jax.lax.all_to_all``: ``axis=(1, 0)`` gives columns of a matrix whose rows are
-            distributed. x is split as by ``numpy.array_split``, and may have more rows on some ranks than on others
-            along the second axis: the ranks exchange their shapes first, which blocks, and raise `RankMismatch` if x
+            The axis of the blocks, in place of axis 0. With two axes, x is split along the first, and the result is
+            joined along the second, as in ``jax.lax.all_to_all``: ``axis=(1, 0)`` gives columns of a matrix whose rows
+            are distributed. Then x is split as by ``numpy.array_split``, and its length along the second axis may
+            differ between ranks: the ranks exchange their shapes first, which blocks, and raise `RankMismatch` if x
             differs along other axes. A plan or batch takes the shapes from `out`.
         async_op, timeout, algorithm, stream : see the class
         """
@@ -445,8 +452,8 @@ class Communicator(Hinting):
         Parameters
         ----------
         x : array or None
-            On the root; axis 0 must be divisible by the number of ranks. On another rank without `out`, an array of the
-            same shape and dtype, which is not read. Else other ranks do not use it.
+            On the root, the array; its axis 0 must be divisible by the number of ranks. On another rank without `out`,
+            an array of the same shape and dtype, which is not read. With `out`, other ranks do not use x.
         out : array, shape ``(x.shape[0] // size, *x.shape[1:])``, optional
             The array for this rank's block; None makes one of the kind of x. On the root it may be the root's block of
             x.
@@ -466,8 +473,8 @@ class Communicator(Hinting):
     ) -> Any:
         """Wait until every rank has called `barrier`. It blocks the host.
 
-        It does not wait for work on a device's streams, and does not delay it: synchronize the stream first. It has no
-        arrays and therefore no `stream`. For the other arguments see the class.
+        It neither waits for work on a device's streams nor delays that work: to include it, synchronize the stream
+        first. It has no arrays and therefore no `stream`. For the other arguments see the class.
         """
         return self._core.collective("barrier", None, None, async_op, timeout, algorithm, stream)
 
@@ -523,7 +530,7 @@ class Communicator(Hinting):
             This rank's contribution.
         out : array, shape ``(counts[rank], *rest)``, optional
             The array for this rank's rows. It may be this rank's block of x.
-        counts, op, return_counts, async_op, timeout, algorithm, deterministic, stream : see the class; counts are needed
+        counts, op, return_counts, async_op, timeout, algorithm, deterministic, stream : see the class; give counts
         """
         lists = listed(self._core, "reduce_scatter_v", return_counts, counts)
         how = async_op, timeout, algorithm, stream, op, deterministic, None, lists
@@ -549,9 +556,10 @@ class Communicator(Hinting):
         x : array, shape ``(sum(send_counts), *rest)``
             The rows for each rank, by rank.
         send_counts, recv_counts : sequence of int
-            Rows for each rank, and from each rank. None as `recv_counts` exchanges these first, on all ranks.
+            Rows for each rank, and from each rank. None as `recv_counts`, on all ranks, exchanges them first.
         out : array, shape ``(sum(recv_counts), *rest)``, optional
-            The array for the rows from each rank, by rank. It may be x if it sends and receives equally many rows.
+            The array for the rows from each rank, by rank. It may be x if this rank sends to each rank as many rows as
+            it receives from it.
         return_counts, async_op, timeout, algorithm, stream : see the class
         """
         core, how = self._core, (async_op, timeout, algorithm, stream)
@@ -607,11 +615,10 @@ class Communicator(Hinting):
         Parameters
         ----------
         x : array, shape ``(sum(counts), *rest)``, or None
-            On the root. On another rank with `counts` and without `out`, an array of the same shape and dtype, which is
-            not read. Else other ranks do not use it.
+            On the root, the rows of all ranks. On another rank with `counts` and without `out`, an array of the same
+            shape and dtype, which is not read. Else other ranks do not use x.
         counts : sequence of int, optional
-            None takes them from `out` of each rank. The root's own `out` may be None then; it gets the rows that
-            remain.
+            None takes them from `out` of each rank. Then `out` may be None on the root, which gets the remaining rows.
         out : array, shape ``(counts[rank], *rest)``, optional
             The array for this rank's rows; None makes one of the kind of x. On the root it may be the root's block of
             x.
@@ -639,15 +646,15 @@ class Communicator(Hinting):
     ) -> Any:
         """Send block j of x to rank ``peers[j]``, and receive block j of a new array or `out` from it.
 
-        Every rank of the communicator calls it, also one without peers. Lists are symmetric: a rank lists another one
-        as often as that lists it. The k-th time that a rank lists a peer belongs to the k-th time that the peer lists
-        the rank. A rank may list itself. If lists are not symmetric, or a block is sent that is not expected, every
-        rank raises `RankMismatch`: in the first call of a kind before anything is sent, later after 0.3 s.
+        Every rank of the communicator calls it, also a rank without peers. Lists are symmetric: rank a lists rank b
+        as often as b lists a. The k-th mention of b by a matches the k-th mention of a by b. A rank may list itself. If
+        lists are not symmetric, or a block is sent that is not expected, every rank raises `RankMismatch`: in the first
+        call of a kind before anything is sent, later after 0.3 s.
 
-        On a periodic grid that is two ranks wide, the ranks on both sides of a rank are one. If all list the left one
-        first, then what comes as the block of the left one is what that rank sent to its own left, and belongs to the
-        right border. Let the two ranks list them in opposite order, or swap the two blocks afterwards. On a grid one
-        rank wide, swap them.
+        On a periodic grid that is two ranks wide, the left and the right neighbor are the same rank. If both ranks list
+        the left neighbor first, the first block that arrives is the one that the neighbor sent to its left; it belongs
+        to the right border. Let the two ranks list them in opposite order, or swap the two blocks afterwards. On a grid
+        one rank wide, swap them.
 
         Parameters
         ----------
@@ -657,11 +664,12 @@ class Communicator(Hinting):
             The rank of each block. None stands for a missing peer, as at the border of a domain: that block of x is not
             sent, and that block of the result is left as it was in `out`; a new array has zeros there.
         send_counts, recv_counts : sequence of int, optional
-            Rows of each block of x, and of the result; each is given on all ranks or on none. Without both, blocks have
-            one size on all ranks: axis 0 is divisible by the number of peers. None as `recv_counts` alone exchanges
-            these first; a block without a peer has no rows then.
+            Rows of each block of x, and of the result; each list is given on all ranks or on none. Without both, blocks
+            have one size on all ranks: axis 0 is divisible by the number of peers. If only `recv_counts` is None, they
+            are exchanged first; then a block without a peer has no rows.
         out : array, optional
-            Takes the blocks in the order of `peers`. It may be x if it sends and receives equally many rows.
+            The array for the blocks, in the order of `peers`. It may be x if each block that is sent has as many rows
+            as the block that is received in its place.
         return_counts, async_op, timeout, algorithm, stream : see the class
         """
         core, how = self._core, (timeout, algorithm, stream)
@@ -688,10 +696,10 @@ class Communicator(Hinting):
         Parameters
         ----------
         dst : int or None
-            None does nothing.
+            The receiver; with None, the call does nothing.
         synchronous : bool
-            Return, or complete the `Work`, only once the receiver has begun to receive it, as ``MPI_Ssend``. For host
-            arrays, outside of plans and batches.
+            Return, or complete the `Work`, only once the receiver has begun to receive the message, as ``MPI_Ssend``.
+            For host arrays, outside of plans and batches.
         tag, async_op, timeout, stream : see the class
         """
         return send_array(self._core, x, dst, tag, synchronous, async_op, timeout, stream)
@@ -707,18 +715,18 @@ class Communicator(Hinting):
         stream: object = None,
         return_src: bool = False,
     ) -> Any:
-        """Receive an array from rank `src` into `out`, and return that.
+        """Receive an array from rank `src` into `out`, and return `out`.
 
         Parameters
         ----------
         out : array or None
             It must have exactly the size of the sent array. None makes a new 1-D host array of the message's size and
-            dtype; of a structured dtype, say, an array of its bytes (uint8).
+            dtype; for a dtype that a message does not name, such as a structured one, an array of the bytes (uint8).
         src : int, ANY or None
-            `ANY` is any, for host arrays; None does nothing.
+            The sender. `ANY` takes a message of any rank, for host arrays; with None, the call does nothing.
         tag : int or ANY
-            `ANY` is any. Over MPI, an array then is not seen behind an object of the same sender until that was
-            received; `probe` takes either.
+            `ANY` takes any tag. Then, over MPI, the call does not find an array behind an object of the same sender
+            until the object is received; `probe` takes either.
         return_src : bool
             Return a `Received`, a tuple of array, src and tag. For host arrays.
         async_op, timeout, stream : see the class
@@ -752,12 +760,13 @@ class Communicator(Hinting):
     def probe(
         self, src: Rank = ANY, tag: Tag = ANY, *, block: bool = True, timeout: float | None = None
     ) -> Message | None:
-        """Wait for a message, of an array in host memory or an object, and return it with its sender and size.
+        """Wait for a message, with an array in host memory or an object, and return it with its sender and size.
 
-        The message is taken: no other call gets it, and it is received by its own methods. A message that a receive was
-        begun for before is not taken, nor is one of a plan. Messages of one sender and tag come in order. `UsageError`
-        is raised also if the backend cannot look for messages. `src` and `tag` are numbers, or `ANY` for any. With
-        ``block=False`` it does not wait, and returns None if none has arrived. For `timeout` see the class.
+        The message is taken: no other call gets it, and the methods of the returned `Message` receive it. A message of
+        a receive that began before is not taken, nor is a message of a plan. Messages of one sender and tag come in
+        order. `UsageError` is raised also if the backend cannot look for messages. `src` and `tag` are numbers, or
+        `ANY` for any. With ``block=False`` the call does not wait, and returns None if no message has arrived. For
+        `timeout` see the class.
         """
         return probed(self._core, src, tag, block, timeout)
 
@@ -766,7 +775,7 @@ class Communicator(Hinting):
     def broadcast_object(self, value: Any, root: int = 0, *, timeout: float | None = None) -> Any:
         """Return the root's object on every rank, on the root `value` itself. Collective; blocks.
 
-        `value` is the root's; other ranks do not use it. For `root` and `timeout` see the class.
+        Only the root's `value` is used. For `root` and `timeout` see the class.
         """
         at_root = root == self._core.backend.rank
         came = exchange_pickled(self._core, "broadcast_object", value, at_root, root, timeout)
@@ -791,8 +800,8 @@ class Communicator(Hinting):
     ) -> Any:
         """Return the object that the root has for this rank. Collective; blocks.
 
-        `values` are the root's, one for each rank; other ranks do not use them. The root, too, gets its own one pickled
-        and unpickled. It raises `UsageError` if they are not as many as ranks. For `root` and `timeout` see the class.
+        Only the root's `values` are used, one for each rank. The root's own object, too, is pickled and unpickled.
+        The root raises `UsageError` if `values` are not as many as the ranks. For `root` and `timeout` see the class.
         """
         at_root = root == self._core.backend.rank
         return exchange_pickled(self._core, "scatter_object", values, at_root, root, timeout)[0]
@@ -818,8 +827,9 @@ class Communicator(Hinting):
     ) -> Any:
         """Return a copy of an object that rank `src` sends. Blocks until it has arrived.
 
-        `src` and `tag` are numbers, or `ANY` for any. Over MPI, with `ANY` as tag an object is not seen behind an array
-        of the same sender until that was received; `probe` takes either. For `async_op` and `timeout` see the class.
+        `src` and `tag` are numbers, or `ANY` for any. Over MPI, with `ANY` as tag, the call does not find an object
+        behind an array of the same sender until the array is received; `probe` takes either. For `async_op` and
+        `timeout` see the class.
         """
         if src is ANY or tag is ANY:
             return received_object(self._core, src, tag, async_op, timeout)
@@ -833,11 +843,11 @@ class Communicator(Hinting):
         """Return an array in registered memory, which the ranks of its node read and write directly.
 
         Collectives on it and on views of it copy the data only once. In a collective call the arrays are registered on
-        all ranks or on none: a mixture is a `RankMismatch`. A rank's call is on registered arrays if all arrays that it
-        gives and uses, x and `out`, are. It belongs to the process: all communicators of the process can use it, and it
-        outlives them. It is freed when its last view is gone, on any rank at any time. Its elements are undefined. A
-        forked process sees the same memory, not a copy. Local; does not block, except with `device`: then it may wait
-        for work on the device, if it frees memory that is no longer used.
+        all ranks or on none: a mixture is a `RankMismatch`. A rank's call is on registered arrays if all arrays of it
+        that the call uses, x and `out`, are registered. The array belongs to the process: all its communicators can use
+        it, and it outlives them. Its memory is freed when its last view is gone, on any rank at any time. Its elements
+        are undefined. A forked process sees the same memory, not a copy. Local; does not block, except with `device`:
+        then the call may wait for work on the device, if it frees memory that is no longer used.
 
         If ranks share no memory (one rank per node, or ``shared_memory="off"``), the result is an ordinary array. This
         is logged once. Arrays are C-contiguous, and begin at a cache line on the host. It may raise `MemoryError`.
@@ -845,48 +855,48 @@ class Communicator(Hinting):
         Parameters
         ----------
         shape : int or sequence of int
-            Of the array. Ranks may pass different shapes, and not all ranks need to call.
+            Shape of the array. Ranks may pass different shapes, and not all ranks need to call.
         dtype : dtype
-            Of its elements, in the machine's byte order, without references to Python objects.
+            Dtype of its elements, in the machine's byte order, without references to Python objects.
         device : int, optional
             None is host memory. The number of this rank's device gives device memory from NCCL's allocator. A plan of
-            this communicator registers it, and needs no intermediate copies then, where the arrays of all ranks lie at
-            the same place in equal arrays of `empty`, or in views of them. In all other calls it is used on no rank:
-            they take it as an ordinary array, and it mixes with any, also in a CUDA graph unless
-            ``NCCL_GRAPH_REGISTER`` is 1. If the library has no such memory, the result is an ordinary CuPy array, which
-            `explain` reports.
+            this communicator registers the memory, and then needs no intermediate copies, if the arrays of all ranks
+            lie at the same offset in equal arrays of `empty`, or in views of them. All other calls, on all ranks, take
+            it as an ordinary array, which mixes with any other; so does a CUDA graph, unless ``NCCL_GRAPH_REGISTER`` is
+            1. If the library has no such memory, the result is an ordinary CuPy array, which `explain` reports.
         """
         return memory.empty(self._core, shape, dtype, device)
 
     def window(self, x: Any) -> Window:
         """Let all ranks read and write x without this rank taking part. Collective; blocks.
 
-        x is this rank's memory, a C-contiguous and writable array, from `empty` or any other. Shape and size may differ
+        x is this rank's memory: a C-contiguous and writable array, from `empty` or elsewhere. Shape and size may differ
         between ranks; the dtype must be the same. All ranks must close the window, which keeps x alive; `finalize`
-        closes those that are still open. `UsageError` is raised also if the backend has no one-sided communication.
+        closes open windows. `UsageError` is raised also if the backend has no one-sided communication.
         """
         return memory.window(self._core, x)
 
     def counter(self, root: int = 0) -> Counter:
-        """Return an integer that all ranks count up, 0 at first, and that `root` has. Collective; blocks.
+        """Return an integer, 0 at first, that all ranks count up, and whose memory `root` holds. Collective; blocks.
 
-        Ranks hand out work by it: each number is drawn once. Close it on all ranks, or use it in a ``with`` statement.
+        With it ranks share out work: each number is drawn once. Close it on all ranks, or use it in a ``with``
+        statement.
         """
         return Counter(self._core, 1, root)
 
     def mutex(self, root: int = 0) -> Mutex:
-        """Return a lock that one rank at a time holds, in the order in which they ask. Collective; blocks.
+        """Return a lock that one rank at a time holds, in the order in which ranks ask. Collective; blocks.
 
-        Use it as ``with mutex:``. `root` has its state. Close it on all ranks, or leave that to `finalize`.
+        Use it as ``with mutex:``. `root` holds its memory. Close it on all ranks, or leave that to `finalize`.
         """
         return Mutex(self._core, 3, root)
 
     def in_turn(self, *, timeout: float | None = None) -> AbstractContextManager[None]:
         """Run the block on one rank after another, in the order of ranks. Collective; blocks.
 
-        All ranks leave it together, when the last one is done: blocks that follow each other do not overlap. An
-        exception in the block is raised on its rank then, and the others have their turns. `timeout` is in seconds to
-        wait for the turn, and again for the last rank's end.
+        All ranks leave the block together, when the last rank is done: so successive blocks do not overlap. An
+        exception in the block is raised on its rank at that time, and the other ranks have their turns. `timeout` is
+        the deadline in seconds of the wait for the turn, and again of the wait for the last rank.
         """
         return turn(self._core, timeout)
 
@@ -895,16 +905,16 @@ class Communicator(Hinting):
     def explain(self, collective: str, *args: Any, **keywords: Any) -> Choice:
         """Return how a call would be carried out, and why; it prints as a sentence. Local: nothing is sent.
 
-        `collective` is the name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``; behind it stand its
-        arguments. It raises `UsageError` if the call would.
+        `collective` is the name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``; the call's arguments
+        follow it. It raises `UsageError` if the call would.
         """
         return planning.explained(self._core, self, collective, args, keywords)
 
     def plan(self, collective: str, *args: Any, **keywords: Any) -> Plan:
-        """Check a call and decide how to carry it out, once, to make it many times. Collective; blocks.
+        """Return a plan of a call, which is checked and decided once, and can be made many times. Collective; blocks.
 
-        The plan is called without arguments, on any stream. If it makes a new result in device memory, it waits for the
-        current stream first, within the deadline of the communicator.
+        The plan is called without arguments, on any stream. If `plan` makes a new result in device memory, it waits for
+        the current stream first, within the deadline of the communicator.
 
         Parameters
         ----------
@@ -912,18 +922,18 @@ class Communicator(Hinting):
             Name of a collective call, ``"send"``, ``"recv"`` or ``"send_recv"``. For a message, each rank plans its own
             end, and ranks without a part plan a send or receive with rank None.
         *args, **keywords
-            Its arguments. Counts must not be None. The arrays are kept alive.
+            The arguments of the call. Counts must not be None. The arrays are kept alive.
         """
         return planning.planned(self._core, self, collective, args, keywords)
 
     def batch(self, async_op: bool = False, timeout: float | None = None) -> Batch:
-        """Return a context manager whose calls are issued together at its end.
+        """Return a context manager; the calls in its block are issued together at the block's end.
 
-        All ranks that take part in its collectives must make the same batch. Inside the batch, calls return what they
-        always return, but the arrays are filled only after its end. If its body raises, nothing is issued.
+        All ranks that take part in its collectives must make the same batch. In the block, calls return what they
+        always return, but the arrays are filled only after its end. If the block raises, nothing is issued.
 
-        With ``async_op=True`` it does not wait at the end; ``batch.work`` is the `Work`. `timeout` is the deadline of
-        the whole batch in seconds; None is the communicator's. Calls inside it take no timeout.
+        With ``async_op=True`` the end does not wait; ``batch.work`` is the `Work`. `timeout` is the deadline of
+        the whole batch in seconds; None is the communicator's. Calls in the block take no timeout.
         """
         return Batch(self._core, check_bool("async_op", async_op), self._core.limit(timeout))
 
@@ -937,10 +947,10 @@ class Communicator(Hinting):
         Parameters
         ----------
         dims : sequence of int
-            Ranks along each axis. Ranks run along the last one first. 0 is chosen to fit; several are chosen about
-            equal, the larger first, as by ``MPI_Dims_create``.
+            Number of ranks along each axis. Rank numbers run along the last axis first. A 0 is replaced by the number
+            that fits; several are replaced by about equal numbers, the larger first, as by ``MPI_Dims_create``.
         periodic : bool or sequence of bool
-            For all axes or by axis, whether the last rank's neighbor is the first one.
+            Whether the first and the last rank along an axis are neighbors; for all axes, or by axis.
         """
         return Grid(self, self._core, dims, periodic)
 
@@ -950,10 +960,11 @@ class Communicator(Hinting):
         Parameters
         ----------
         shape : sequence of int
-            Lengths of the dimensions. Ranks run along the last one first: give it to what communicates most, so that it
-            stays within nodes. -1 or 0 is chosen to fit; several are chosen about equal, the larger first.
+            Lengths of the dimensions. Rank numbers run along the last dimension first: let the last one be the
+            dimension that communicates most, so that it stays within nodes. A -1 or 0 is replaced by the length that
+            fits; several are replaced by about equal lengths, the larger first.
         names : sequence of str
-            Of the dimensions, such as ``("dp", "tp")``: ``mesh["tp"]`` is a communicator, which its first use makes.
+            Names of the dimensions, such as ``("dp", "tp")``: ``mesh["tp"]`` is a communicator, made at its first use.
         """
         return Mesh(self, self._core, shape, names)
 
@@ -965,23 +976,23 @@ class Communicator(Hinting):
         Parameters
         ----------
         color : int or None
-            The group of this rank; None joins no group, and returns None.
+            The group of this rank. With None the rank joins no group, and gets None.
         key : int
             Ranks are ordered by key, then by rank.
         name : str, optional
-            Of the new communicator. It shares nothing with this one, and is ended by itself.
+            Name of the new communicator, which shares nothing with this one, and must be finalized too.
         """
         return groups.split(self._core, self._make, color, key, name)
 
     def split_ranks(self, ranks: Iterable[int], name: str | None = None) -> "Communicator | None":
-        """Make a communicator of `ranks`, in that order; others get None. Called by all ranks of this one; blocks.
+        """Make a communicator of `ranks`, in that order; other ranks get None. Collective; blocks.
 
-        `ranks` is a sequence of int, the same on all ranks, without repetition. `name` is as of `split`.
+        `ranks` is a sequence of int, the same on all ranks, without repetition. `name` is as in `split`.
         """
         return groups.split_ranks(self._core, self._make, ranks, name)
 
     def dup(self, name: str | None = None) -> "Communicator":
-        """Make a communicator of the same ranks, with a `name` as of `split`. Collective; blocks."""
+        """Make a communicator of the same ranks, with a `name` as in `split`. Collective; blocks."""
         return groups.dup(self._core, self._make, name)
 
     def shrink(
@@ -1001,7 +1012,7 @@ class Communicator(Hinting):
         exclude : sequence of int, optional
             Ranks to leave out, at least one; the same on all remaining ranks. None leaves out the lost ranks.
         name : str, optional
-            As of `split`. Without `exclude`, it is by default the first communicator's name with the number of the
+            As in `split`. Without `exclude`, the default is the first communicator's name with the number of the
             epoch, such as ``"world.e1"``.
 
         Raises
@@ -1009,7 +1020,7 @@ class Communicator(Hinting):
         UsageError
             Also if this rank is excluded; or without `exclude`, if the job was not started so that it survives losses.
         CommunicatorAborted
-            In that case too, if the communicator has failed; with `exclude`, if it has failed at all.
+            If the communicator has failed, and either `exclude` is given or the job cannot survive losses.
         """
         return groups.shrink(self._core, self._make, exclude, name)
 
@@ -1019,21 +1030,21 @@ class Communicator(Hinting):
         """Record every call that the program makes, on any communicator. Collective; blocks.
 
         The recording ends with the ``with`` statement, by ``close()``, or when this communicator is finalized. All
-        ranks' times are on one clock. A call costs about a microsecond more meanwhile. Every rank raises `UsageError`
-        if the program is recorded already, and `ResultsError` if one cannot write its file.
+        ranks' times are on one clock. Meanwhile a call costs about a microsecond more. Every rank raises `UsageError`
+        if the program is being recorded already, and `ResultsError` if any rank cannot write its file.
 
         Parameters
         ----------
         path : path-like, optional
-            A results file, to which the recording is added; the same on all ranks. Until the end, each rank writes to a
-            file of its own beside it. None gives the recording when it has ended.
+            A results file, to which the recording is added; the same on all ranks. Until the end, each rank writes to
+            its own file beside it. With None, the recorder has the recording when it has ended.
         """
         from hpccomm.communicator.recording import ProgramRecorder  # which loads h5py
 
         return ProgramRecorder(self, path)
 
     def stats(self) -> dict[Key, Tally]:
-        """Return calls, bytes and seconds so far, by call and size class, such as ``("all_reduce", "to 1 KiB")``. Local."""
+        """Return calls, bytes and seconds so far, by call and size class: ``("all_reduce", "to 1 KiB")``. Local."""
         return self._core.calls.reports.snapshot()
 
     def set_timeout(self, timeout: float) -> None:
@@ -1041,13 +1052,13 @@ class Communicator(Hinting):
         self._core.calls.timeout = check_seconds("timeout", timeout)
 
     def register_pre_hook(self, hook: Hook) -> Handle:
-        """Call ``hook(info)``, with a `CallInfo`, before each call. ``close()`` of what is returned takes it off. Local."""
+        """Call ``hook(info)``, with a `CallInfo`, before each call, until ``close()`` of the returned handle. Local."""
         return self._core.calls.reports.pre_hooks.register(hook)
 
     def register_post_hook(self, hook: Hook) -> Handle:
         """Call ``hook(info)``, with a `CallInfo`, when a call has ended. Else as `register_pre_hook`. Local.
 
-        For an asynchronous call, the hook runs in the thread that completes the call. It must not wait for another one.
+        For an asynchronous call, the hook runs in the thread that completes the call. It must not wait for other calls.
         """
         return self._core.calls.reports.post_hooks.register(hook)
 
@@ -1069,9 +1080,9 @@ class Communicator(Hinting):
             are undefined.
         RankMismatch
             If the ranks have made different collective calls, and no other call has found that out. The communicator is
-            finalized then, too.
+            finalized nevertheless.
         CollectiveTimeout
-            If a rank has not come to the end before the deadline. The communicator is finalized then, too.
+            If a rank has not called `finalize` before the deadline. The communicator is finalized nevertheless.
         """
         groups.finalize(self._core, self._node)
 
@@ -1079,8 +1090,8 @@ class Communicator(Hinting):
         """End the waits of this process and mark the communicator as failed. Local; may be called from any thread.
 
         Calls that wait, and asynchronous calls under way, end with `CommunicatorAborted`. A call that is blocked in the
-        MPI library continues until its deadline. Over NCCL, calls under way are ended on the device, so that its
-        streams continue; the contents of their arrays are undefined. The arrays of unfinished calls are kept alive.
+        MPI library continues until its deadline. Over NCCL, calls under way end on the device, so that its streams
+        continue; the contents of the calls' arrays are undefined. The arrays of unfinished calls are kept alive.
         """
         groups.abort(self._core, self._node)
 

@@ -1,7 +1,7 @@
-"""Makes communicators: the first one, by `hpccomm.new_comm`, and any one over a backend, by `make`.
+"""The making of communicators: `hpccomm.new_comm` makes the first one, and `make` makes any over a given backend.
 
-`new_comm` opens the backend and agrees the settings over all ranks. `make` adds the lane of device arrays, the node's
-communicator and a self-check; communicators that are made of others come by it, too.
+`new_comm` opens the backend and compares the settings of all ranks. `make` adds the lane of device arrays, the node's
+communicator and a self-check. Communicators that are made from others are made by it, too.
 """
 
 import json
@@ -60,10 +60,11 @@ if TYPE_CHECKING:
 NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
 
 _ORDER = {"nccl": (NCCL,), "mpi": (AWARE, STAGED), "loopback": (STAGED,)}
-"""The ways that are tried where the user named a backend; else all of them, in this order."""
+"""The ways for device arrays that are tried, by the backend that the user named. For another backend or ``"auto"``,
+NCCL, the MPI library and staging are tried in this order."""
 
 Opened = tuple[DeviceDispatch | None, "NcclBackend | None", str]
-"""One way, with what puts its calls on streams, and why it is or is not there."""
+"""A way for device arrays: its dispatch, or None if it cannot be used; its backend, if it is NCCL; and a reason."""
 
 
 def open_device_lane(
@@ -78,15 +79,15 @@ def open_device_lane(
     Parameters
     ----------
     core : Core
-        Of the communicator that is being made.
+        Core of the communicator that is being made.
     parent : DeviceLane, RefusingLane or None
-        That of the communicator that it is made of; None where it is made of none.
+        Device lane of the communicator that this one is made from; None without one.
     left_out : tuple of int
-        Ranks that the parent loses.
+        Ranks of the parent that this communicator leaves out.
     tell : bool
-        Whether to warn of a way that is slower than it could be.
+        Whether to warn if device arrays must be staged, which is slow.
     nccl_comm : object
-        NCCL's communicator that the program has; None makes one.
+        The program's NCCL communicator; None makes one.
 
     Raises
     ------
@@ -109,7 +110,7 @@ def open_device_lane(
     assert device is not None
     reasons: list[str] = []
 
-    # From here on there is a device. Hosts without one load none of what it takes.
+    # From here on there is a device. The imports below are here so that hosts without a device do not load them.
     def nccl() -> Opened:
         from hpccomm.backends.nccl import open_nccl
         from hpccomm.calls.on_device import NcclDispatch
@@ -151,7 +152,7 @@ def open_device_lane(
         if dispatch is not None:
             best = "as asked" if settings.backend in _ORDER else "it is the best way"
             because = "; ".join((*reasons, why) if why else reasons) or best
-            # A way that is slower than it could be is a warning.
+            # Staging because the other ways failed is slow, and deserves a warning.
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(calls, f"device arrays go over {dispatch.name}: {because}", level)
             from hpccomm.calls.lanes.device import DeviceLane
@@ -175,6 +176,7 @@ def _log(calls: CallEngine, text: str, level: int = logging.INFO) -> None:
 
 
 NODE = "new_comm had nccl=, which is not the node's; comm.split(comm.node) takes them"
+"""Reason for which a node's communicator refuses device arrays when the program gave its NCCL communicator."""
 
 
 def make(
@@ -189,26 +191,28 @@ def make(
     of_node: bool = False,
     nccl: object = None,
 ) -> Communicator:
-    """Return the communicator over `backend`, with that of its node if there are several. Collective; blocks.
+    """Return the communicator over `backend`, with its node's communicator if there are several nodes.
+
+    Collective; blocks.
 
     Parameters
     ----------
     backend : Backend
-        Its ranks.
+        The ranks of the communicator.
     name : str
-        Its name.
+        The communicator's name.
     settings : Settings
-        Its settings.
+        The communicator's settings.
     device : int or None
         CUDA device of this rank.
     parent : DeviceLane, RefusingLane or None
         The parent communicator's device lane; None without a parent.
     left_out : tuple of int
-        Ranks that the parent loses.
+        Ranks of the parent that this communicator leaves out.
     tables : policy.Tables
         The tables of ``"auto"``.
     of_node : bool
-        Whether it is its node's communicator.
+        Whether it is the communicator of a node of another one.
     nccl : object
         The program's NCCL communicator of these ranks; None makes one.
 
@@ -244,7 +248,7 @@ def make(
         lanes = Lanes(host, RefusingLane(name, "it is being made"))
         core = Core(backend, calls, control, check, settings, lanes, device)
         lanes.device = open_device_lane(core, parent, left_out, not of_node, nccl)
-        # What is made of another one has its ways, which were tried.
+        # A communicator that is made from another one uses the same ways, which were checked.
         if settings.self_check and parent is None:
             _check(core)
         calls.opened()
@@ -252,14 +256,14 @@ def make(
         return Communicator(core, partial(make, tables=tables), node_comm)
     except BaseException:
         if node_comm is not None:
-            node_comm.abort()  # which no caller will get
+            node_comm.abort()  # no caller will get it
         raise
 
 
 def _check(core: Core) -> None:
-    """Reduce a few numbers on each way that there is, and look at the results.
+    """Reduce a few numbers in each way that the lanes have, and compare the results with the right ones.
 
-    The ranks agree on the outcome, so that none makes calls, or ends, during another's check.
+    The ranks agree on the outcome, so that no rank makes other calls, or ends, during another rank's check.
     """
     backend, name, wrong = core.backend, core.calls.name, ""
     expected = np.arange(4.0) * backend.size + sum(range(backend.size))
@@ -302,27 +306,27 @@ def new_comm(
     Parameters
     ----------
     backend : str
-        ``"auto"`` picks the best usable one for each kind of array, and logs its choice. ``"nccl"``
-        has device arrays go over NCCL, and fails where that cannot be. ``"mpi"``; ``"loopback"``
-        (threads as ranks, without MPI); or another package's: host arrays go over it, and device
-        arrays over a CUDA-aware MPI library or through host memory. Equal on all ranks, as are
+        ``"auto"`` picks the best usable backend for each kind of array, and logs its choice. ``"nccl"``
+        sends device arrays over NCCL, and fails if NCCL cannot run. With ``"mpi"``, ``"loopback"``
+        (threads as ranks, without MPI) or another package's backend, host arrays go over that backend, and
+        device arrays over a CUDA-aware MPI library or through host memory. Equal on all ranks, as are
         `timeout` and `options`.
     mpi_comm : mpi4py.MPI.Intracomm, optional
         The ranks; ``COMM_WORLD`` if None. It is duplicated.
     device : int, optional
         CUDA device number; None is the node-local rank modulo the visible devices.
     name : str, optional
-        For messages and logs.
+        Name in messages and logs.
     timeout : float, optional
-        Seconds after which a call that waits gives up; ``math.inf`` never. None takes
+        Seconds after which a waiting call gives up; with ``math.inf`` it waits for ever. None takes
         ``HPCCOMM_TIMEOUT`` or 1800.
     options : CommOptions, optional
-        The rest.
+        Further settings.
     nccl : object, optional
-        An NCCL communicator that the program has of the same ranks, for device arrays: CuPy's
+        The program's NCCL communicator of the same ranks, for device arrays: CuPy's
         ``NcclCommunicator``, nccl4py's ``Communicator``, a process group of PyTorch, or the pointer as an
         integer. Its owner ends it, after this communicator. None makes one. Given on all ranks, or on
-        none. ``nccl_config`` of `CommOptions` does not fit it: its owner has made it with settings of its own.
+        none. ``nccl_config`` of `CommOptions` cannot be given with it: its owner has chosen the settings.
 
     Returns
     -------
@@ -334,8 +338,8 @@ def new_comm(
     BackendUnavailable
         If the backend cannot run here.
     LaunchError
-        If a job of N processes came up as N jobs of one, or if this process is not a rank, but was
-        started by one.
+        If a job of N processes started as N jobs of one process, or if this process is not a rank but a
+        child of one.
     ConfigurationError
         On every rank, if settings or versions differ between ranks.
     UsageError
@@ -398,7 +402,7 @@ def new_comm(
         tables = _tables(opened, control, merged)
     if not alone and opened.mpi_comm is not None:
         mpi.note_present(merged.timeout, opened)
-    # What follows polls, or sees to its own deadlines: what passes them there can be raised.
+    # From here on, waits poll, or have their own deadlines, so that an error can be raised when one passes.
     with counting():
         comm = make(opened, called, merged, device, tables=tables, nccl=nccl)
     file = settings.read("HPCCOMM_RECORDING")
@@ -415,7 +419,7 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
     Ranks that open different ones would never meet.
     """
     launch = launched()
-    # Other backends' need not start MPI, unless a launcher has several ranks.
+    # A job of another backend need not start MPI, unless a launcher has several ranks.
     starts = name in ("auto", "mpi", *backends.FOR_DEVICES) or (launch and launch.size > 1)
     if not starts or seat.world is not None:
         return
@@ -428,7 +432,7 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
         started = mpi.start()
     except BackendUnavailable:
         return  # `_open` reports it, if it matters
-    # Not by the launcher's variables or by the world, which ranks may see differently.
+    # Ask `mpi_comm`, not the launcher's variables or the world, which ranks may see differently.
     everyone = started.COMM_WORLD if mpi_comm is None else mpi_comm
     usable = isinstance(everyone, started.Intracomm) and everyone != started.COMM_NULL
     if not usable or everyone.size == 1:
@@ -442,7 +446,7 @@ def _agree_backend(name: str, mpi_comm: Any) -> None:
 
 
 def _describe_process(backend: Backend) -> None:
-    """Say who this process is and where its records go, unless an earlier communicator did."""
+    """Set this process's job, rank and folder of dumps, unless an earlier communicator did."""
     if process.job:
         return
     world = None if backend.mpi_comm is None else mpi.start().COMM_WORLD
@@ -450,7 +454,7 @@ def _describe_process(backend: Backend) -> None:
     directory = settings.read("HPCCOMM_DUMP_DIR")
     if directory is None:  # ranks that are threads, or alone, have nothing to compare
         directory = "" if backend.shares_process or backend.size == 1 else DIRECTORY
-    # Of ranks that are threads, any may be the first to come here.
+    # If ranks are threads, any of them may be the first to come here.
     process.rank = 0 if ranks is backend and backend.shares_process else ranks.rank
     process.size = ranks.size
     # Ranks whose first communicators differ write into one folder, if the launcher names the job.
@@ -461,7 +465,7 @@ def _describe_process(backend: Backend) -> None:
 
 
 def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
-    """Return the backend and why it is that one."""
+    """Return the opened backend, and why it was chosen."""
     hints = merged.hints
     if merged.backend not in ("auto", *backends.FOR_DEVICES):
         return backends.opener(merged.backend)(mpi_comm, hints), "as asked"
@@ -479,7 +483,7 @@ def _open(merged: Settings, mpi_comm: Any) -> tuple[Backend, str]:
 
 
 def _agree(backend: Backend, control: Control, merged: Settings, nccl: object) -> None:
-    """Raise on every rank unless all have the same settings and versions."""
+    """Raise on every rank unless all ranks have the same settings and versions."""
     mine = {
         **merged.agreed(),
         "nccl": "None" if nccl is None else "given",
@@ -496,19 +500,19 @@ def _agree(backend: Backend, control: Control, merged: Settings, nccl: object) -
 
 
 def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
-    """Return the tables that `auto` chooses from: rank 0's, on every rank. Collective; blocks.
+    """Return the tables from which `auto` chooses: those of rank 0, on every rank. Collective; blocks.
 
-    A tuning file that was measured on another shape of job is left aside, with a warning on rank 0.
+    A tuning file that was measured on another shape of job is not used; rank 0 warns of it.
 
     Raises
     ------
     ConfigurationError
-        On every rank, if rank 0 cannot read the tuning file or the description of the network, or
-        the system's facts cannot be read.
+        On every rank, if rank 0 cannot read the tuning file, the description of the network or the
+        system's facts.
     """
     message: object = None
     if backend.rank == 0:
-        # The others wait for this message, so every failure is in it.
+        # The other ranks wait for this message, so it also carries every failure.
         try:
             library = "" if backend.mpi_comm is None else mpi.vendor(mpi.start())
             found = library, processor(), cores()
@@ -544,12 +548,12 @@ def _tables(backend: Backend, control: Control, merged: Settings) -> Tables:
 
 @cache
 def _warn_once(message: str) -> None:
-    """Log a warning, unless it was logged before: programs make communicators again and again."""
+    """Log a warning once per process, since programs make communicators again and again."""
     logger.warning("%s", message)
 
 
 def _raise_different(settings_of: dict[int, dict[str, object]]) -> None:
-    """Raise for the ranks that differ from rank 0, if any."""
+    """Raise if ranks differ. `settings_of` holds the settings of rank 0, and of each rank that differs from it."""
     if len(settings_of) < 2:
         return
     reference = settings_of.pop(0)

@@ -1,4 +1,4 @@
-"""Memory that other ranks reach: registered arrays, and arrays that all ranks make a window of."""
+"""Memory that other ranks reach: registered arrays, and windows. Used by `Communicator` and `turns`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 
 def _dtype(dtype: DTypeLike) -> np.dtype[np.generic]:
-    if dtype is None:  # which NumPy takes for float64
+    if dtype is None:  # NumPy takes it for float64
         raise UsageError("dtype is None; give a dtype, such as numpy.float32")
     try:
         kind: np.dtype[np.generic] = np.dtype(dtype)

@@ -1,6 +1,7 @@
-"""Messages of arrays between two ranks: checked, kept by their arguments, and handed to their lane, which carries them out.
+"""Messages of arrays between two ranks: `send`, `recv` and `send_recv` of `Communicator`.
 
-Receives from any rank, of any tag or of any size are in `arrivals`.
+A call is checked, kept by its arguments for later calls, and handed to its lane, which carries it out. Receives from
+any rank, of any tag or of any size are in `arrivals`.
 """
 
 from dataclasses import replace
@@ -20,10 +21,10 @@ from hpccomm.runtime.callpath import in_turn
 from hpccomm.settings import check_bool
 from hpccomm.topology import check_rank
 
-# Calls on plain host arrays that are like an earlier one need no other check.
+# A call on plain host arrays that is like an earlier one needs no further check.
 
 _RANKS = (int, type(None))
-"""True and 1.0 are equal to 1, and no ranks."""
+"""Classes of a rank in a key: True and 1.0 are equal to 1, but are no ranks."""
 
 
 @in_turn
@@ -99,12 +100,12 @@ def receive_array(
 def exchange_arrays(
     core: Core, ends: Any, tag: int, async_op: bool, timeout: float | None, stream: object
 ) -> Any:
-    """Send an array while receiving another one; see `Communicator.send_recv`. `ends` are as of `_exchange`."""
+    """Send an array while receiving an array; see `Communicator.send_recv`. `ends` is as in `_exchange`."""
     key, (x, dst, out, src) = None, ends
     named = tag.__class__ is int and dst.__class__ in _RANKS and src.__class__ in _RANKS
     if named and stream is None and x.__class__ is ndarray and out.__class__ is ndarray:
         a, b = x.flags, out.flags
-        # Arrays that each own their memory do not overlap.
+        # Two arrays that own their memory do not overlap.
         apart = (a.owndata and b.owndata and x is not out) or not may_share_memory(x, out)
         if apart and a.carray and b.carray:
             key = "send_recv", x.dtype, x.nbytes, dst, out.dtype, out.nbytes, src, tag
@@ -121,9 +122,9 @@ def _exchange(
     timeout: Any,
     stream: object,
 ) -> Any:
-    """Carry a call out, and return its result or its `Work`. Such calls are known by their key, if they have one.
+    """Carry a call out, and return its result or its `Work`. With a key, the call is kept for later ones like it.
 
-    `ends` are the sent array and whom it is for, the array to receive into and whose it is; or None.
+    `ends` holds the sent array, its receiver, the array to receive into, and its sender; each may be None.
     """
     x, dst, out, src = ends
     if key is not None and (prepared := core.known.get(key)) is not None:
@@ -160,9 +161,9 @@ def _exchange(
 def _checked(
     core: Core, name: str, ends: Any, tag: Any, stream: object, sync: bool = False
 ) -> Call:
-    """Check a call, and return it. `ends` are as of `_exchange`; `sync` is whether a send is synchronous."""
+    """Check a call, and return it. `ends` is as in `_exchange`; `sync` is whether a send is synchronous."""
     x, dst, out, src = ends
-    # First: an array in the place of a rank tells that the arguments are in another order.
+    # Ranks are checked first: an array in place of a rank shows that the arguments are in the wrong order.
     to = None if dst is None else check_rank("dst", dst, core.backend.size)
     origin = None if src is None else check_rank("src", src, core.backend.size)
     lane, source, target = core.lanes.views(x, out)
@@ -172,7 +173,7 @@ def _checked(
         check_dtype("x", source.dtype)
         source = lane.checked_array(source, "x", False)
     elif name != "recv":
-        view(x, "x")  # which raises
+        view(x, "x")  # raises
     if target is not None:
         check_dtype("out", target.dtype)
         target = lane.checked_array(target, "out", True)
@@ -203,7 +204,7 @@ def _strided(core: Core, name: str, ends: Any, tag: Any, stream: object, sync: b
 
 
 def _replaced(source: View, target: View) -> bool:
-    """Return whether the received message replaces the sent one; other overlaps are refused."""
+    """Return whether the array is sent and received in the same memory; other overlaps are refused."""
     if not overlap(source, target):
         return False
     if source.nbytes == target.nbytes and address(source) == address(target):

@@ -1,8 +1,10 @@
-"""Calls on Python objects: how an object travels, by pickle, and the calls.
+"""Calls on Python objects: the frame in which a pickled object is sent, and the calls.
 
-An object travels as a frame: the pickle and, separately (pickle protocol 5), the memory of large arrays in the object,
-which is sent and received in place without a copy into the pickle. A small frame without such arrays is one packet. A
-rank that cannot pickle its object sends a frame with the reason, so that no rank waits for it in vain.
+A frame is the pickle and, separately (pickle protocol 5), the memory of large arrays in the object, which is sent and
+received in place, without a copy into the pickle. A small frame without such arrays is one packet. A rank that cannot
+pickle its object sends a frame with the reason, so that no rank waits in vain.
+
+Used by `communicator`, `arrivals` and `messages`.
 """
 
 import pickle
@@ -41,27 +43,30 @@ from hpccomm.topology import check_rank
 Bytes = NDArray[np.uint8]
 
 ALIGNMENT = 64
-"""Arrays that are received in one block begin at multiples of this."""
+"""In a block that holds several arrays, each begins at a multiple of this number of bytes."""
 
 _BYTE = np.dtype(np.uint8)
 
 PICKLED = pickle.STOP
+"""Flag of a frame without buffers; it is the last byte of every pickle."""
 PICKLED_BESIDE = b"="
+"""Flag of a frame with buffers."""
 UNPICKLABLE = b"!"
+"""Flag of a frame that holds the reason for which there is no object."""
 
 
 @dataclass(slots=True)
 class Frame:
-    """One object on its way.
+    """One object as it is sent.
 
     Attributes
     ----------
     inline : bytes
-        The pickle, or why it is missing, and a flag. That is the end of each pickle,
-        `PICKLED`, or what failed. With `PICKLED_BESIDE`, the sizes of the buffers and their number are
-        before the flag.
+        The pickle, or the reason for which it is missing. The last byte is a flag: `PICKLED`, which ends every
+        pickle, `PICKLED_BESIDE` or `UNPICKLABLE`. With `PICKLED_BESIDE`, the sizes of the buffers and their
+        number stand before the flag, each in 8 bytes.
     buffers : sequence of ndarray of uint8
-        Memory that travels beside the pickle.
+        Memory that is sent beside the pickle.
     """
 
     inline: bytes = b""
@@ -79,7 +84,7 @@ class Frame:
         Raises
         ------
         CommunicationError
-            If that rank could not pickle it, or what was to give it has raised.
+            If that rank could not pickle it, or the code that should give it has raised.
         UsageError
             If it cannot be unpickled here.
         """
@@ -88,7 +93,7 @@ class Frame:
             words = inline[:-1].decode()
             raise CommunicationError(f"rank {rank} could not give its object: {words}")
         try:
-            # Which stops at the pickle's end.
+            # `loads` stops at the pickle's end, before the sizes.
             return pickle.loads(inline, buffers=buffers) if buffers else pickle.loads(inline)
         except Exception as error:  # unpickling runs the object's own code
             raise UsageError(
@@ -99,7 +104,7 @@ class Frame:
 def _cure(error: Exception) -> str:
     """Return the remedy for an error of unpickling."""
     where = error.__traceback__ and error.__traceback__.tb_next
-    # The unpickler itself looks names up. What an object's own code lacks was raised further in.
+    # If the unpickler did not find a name, the traceback ends there. An object's own code raises further in.
     if isinstance(error, ImportError) or (isinstance(error, AttributeError) and where is None):
         return "its class must be importable on every rank, under the name that it has on that rank"
     return (
@@ -138,7 +143,7 @@ def failed(error: BaseException) -> Frame:
 
 
 Frames = dict[int, Frame]
-"""What polled steps add the frames to that this rank receives, by the rank that sent each."""
+"""The frames that this rank receives, by the rank that sent each. Polled steps add to it."""
 
 
 def broadcast(core: Core, root: int, frame: Frame, into: Frames) -> Steps:
@@ -192,7 +197,7 @@ def gather(core: Core, root: int, frame: Frame, into: Frames) -> Steps:
 
 
 def scatter(core: Core, root: int, frames: Sequence[Frame], into: Frames) -> Steps:
-    """Send each rank its own of the root's frames."""
+    """Send each rank its frame of the root's list."""
     transport = core.backend.collectives
     if transport.rank != root:
         yield from receive(
@@ -211,7 +216,7 @@ def scatter(core: Core, root: int, frames: Sequence[Frame], into: Frames) -> Ste
 def begin_to_send(
     transport: Transport, frame: Frame, dst: int, tag: int, rest: int
 ) -> list[Request]:
-    """Begin to send a frame to one rank; what is not in its packet has the tag `rest`."""
+    """Begin to send a frame to one rank. Whatever its packet does not hold is sent with the tag `rest`."""
     begun = begin_bytes(transport, frame.inline, dst, tag, rest)
     return begun + [transport.isend(each, dst, rest) for each in frame.buffers]
 
@@ -225,7 +230,7 @@ def send(transport: Transport, dst: int, tag: int, rest: int, frame: Frame) -> S
 
 
 def receive(transport: Transport, packet: Packet, src: int, rest: int, into: Frames) -> Steps:
-    """Receive a frame from one rank, whose packet is under way."""
+    """Receive a frame from rank `src`. `packet` is the receive of its packet, which has begun."""
     while (inline := packet()) is None:
         yield False
     if len(inline) < PACKET_BYTES and inline[-1:] == PICKLED:
@@ -235,7 +240,7 @@ def receive(transport: Transport, packet: Packet, src: int, rest: int, into: Fra
 
 
 def after_packet(transport: Transport, inline: bytes, src: int, rest: int, into: Frames) -> Steps:
-    """Receive the rest of a frame, once its packet is there."""
+    """Receive the rest of a frame whose packet, `inline`, has arrived."""
     if len(inline) == PACKET_BYTES:
         inline = yield from whole(transport, inline, src, rest)
     into[src] = frame = _with_room(inline)
@@ -257,7 +262,7 @@ def _buffer_sizes(inline: bytes) -> tuple[int, ...]:
 
 
 def _with_room(inline: bytes) -> Frame:
-    """Return the frame of `inline`, with memory for its buffers, which are still to come."""
+    """Return the frame of `inline`, with memory for its buffers, which have not been received yet."""
     if inline[-1:] != PICKLED_BESIDE:
         return Frame(inline)
     return Frame(inline, [np.empty(size, np.uint8) for size in _buffer_sizes(inline)])
@@ -279,13 +284,14 @@ def _cut(block: Bytes, sizes: Sequence[int]) -> list[Bytes]:
     return [block[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
-# The calls, in their turn. Those of a kind that was checked and agreed on before are looked up by their arguments.
+# The calls. Each holds the communicator's turn. Calls like an earlier one, which was checked and compared over the
+# ranks, are looked up by their arguments.
 
 Rank = int | Anything
 Tag = int | Anything
 
 Given = Frame | Sequence[Frame]
-"""What this rank brings to a call."""
+"""This rank's contribution to a call: a frame, or one for each rank."""
 
 Key = tuple[Any, ...]
 
@@ -296,10 +302,10 @@ _NOTHING = Frame()
 def exchange_pickled(
     core: Core, name: str, value: Any, brings: bool, root: int, timeout: float | None
 ) -> list[Any]:
-    """Carry out a call, to which this rank may bring an object; return the objects that arrive.
+    """Carry out a collective call on objects, and return the objects that arrive.
 
-    To `scatter_object` the root brings one for each rank. What this rank's own object is refused for is raised after
-    the call, as all ranks know of it.
+    With `brings`, this rank contributes `value`; to `scatter_object` the root contributes one object for each rank. If
+    this rank's object is refused, the error is raised after the call, in which all ranks hear of it.
     """
     given: Given = _NOTHING
     nbytes, error = 0, None
@@ -310,7 +316,7 @@ def exchange_pickled(
         nbytes = given.nbytes
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
     arrived: Frames = {}
-    # What is alike for all ranks, each argument before its class: True is equal to 1.
+    # The arguments that are equal on all ranks. `root` stands with its class, since True is equal to 1.
     key = name, nbytes, root, root.__class__
     _carrier(core, key)((given, arrived), given, limit)
     if error is not None:
@@ -340,7 +346,7 @@ def receive_pickled(core: Core, src: Rank, tag: Tag, async_op: bool, timeout: fl
 def _message_run(
     core: Core, key: Key, given: Frame, timeout: float | None, error: BaseException | None
 ) -> Any:
-    """Run a message and return its object or None, or begin it and return its `Work`, as the key says last."""
+    """Run a message and return its object or None. If the key's last entry is true, begin it and return its `Work`."""
     limit = core.calls.timeout if timeout is None else core.limit(timeout)
     arrived: Frames = {}
 
@@ -359,13 +365,13 @@ def _result(core: Core, key: Key, arrived: Frames, error: BaseException | None) 
 
 
 def _carrier(core: Core, key: Key) -> Any:
-    """Return what carries out such calls, or begins them."""
+    """Return the function that carries out, or begins, the calls of a key."""
     carrier = known(core, key)
     return _first(core, key) if carrier is None or core.sink.diverted else carrier
 
 
 def _first(core: Core, key: Key) -> Any:
-    """Return what carries out calls of a new kind, whose arguments are checked, and which ranks agree on."""
+    """Return the function that carries out calls of a new key, after a check of their arguments."""
     if len(key) > 4:
         prepared = core.lanes.host.message_of(*_message(core, *key[:-1]))
         issue = prepared.begin if check_bool("async_op", key[-1]) else prepared.issue
@@ -380,13 +386,13 @@ def _first(core: Core, key: Key) -> Any:
 
 
 Start = Callable[[Any, Any], Steps]
-"""Begins a call with what this rank brings, and what takes the frames that arrive."""
+"""Returns the steps of a call, from this rank's contribution and the mapping to which arriving frames are added."""
 
 
 def _collective(
     core: Core, name: str, nbytes: int, root: Any, _kind: Any
 ) -> tuple[CallFingerprint, Start]:
-    """Return the fingerprint of a collective call, and how it starts."""
+    """Return the fingerprint of a collective call, and the function that starts it."""
     start: Any = partial(_COLLECTIVES[name], core)
     if name != "all_gather_object":
         rank = check_rank("root", root, core.backend.size)
@@ -412,7 +418,7 @@ def _compared(name: str, **values: object) -> CallFingerprint:
 def _message(
     core: Core, name: str, nbytes: int, rank: Any, _kind: Any, tag: Any, _tag_kind: Any
 ) -> tuple[CallFingerprint, Start]:
-    """Return the fingerprint of one end of a message, and how it starts."""
+    """Return the fingerprint of one end of a message, and the function that starts it."""
     sends = name == "send_object"
     peer = check_rank("dst" if sends else "src", rank, core.backend.size)
     number, transport = core.tag(tag), core.backend.messages
@@ -437,7 +443,7 @@ def _message(
 
 
 def loaded(core: Core, name: str, frame: Frame, rank: int) -> Any:
-    """Return the object that `rank` has sent in a call. What keeps it from being one has the facts of the call."""
+    """Return the object that `rank` has sent in a call. If there is none, the error tells the facts of the call."""
     try:
         return frame.load(rank)
     except CommunicationError:
@@ -446,7 +452,7 @@ def loaded(core: Core, name: str, frame: Frame, rank: int) -> Any:
 
 
 def known(core: Core, key: object) -> Any:
-    """Return what is known of calls by their key; None where an argument cannot be hashed, and is refused."""
+    """Return the prepared call of a key, or None. An argument that cannot be hashed gives None; it is refused later."""
     try:
         return core.known.get(key)
     except TypeError:
@@ -456,7 +462,7 @@ def known(core: Core, key: object) -> Any:
 def _dumped(value: Any) -> tuple[Frame, BaseException | None]:
     try:
         return dump(value), None
-    except BaseException as error:  # noqa: BLE001 (the others must hear of it; then it is raised)
+    except BaseException as error:  # noqa: BLE001 (other ranks must hear of it; then it is raised)
         return failed(error), error
 
 
@@ -472,17 +478,17 @@ def _dumped_each(values: Any, size: int) -> tuple[list[Frame], BaseException | N
         if error is not None and not errors:
             errors.append(error)
         del error
-    # This frame, which the error refers to, drops it.
+    # The error refers to this stack frame, so that the frame must not refer to the error.
     return frames, errors.pop() if errors else None
 
 
 def _listed(values: Any, size: int) -> list[Any]:
-    """Return `size` objects.
+    """Return `values` as a list of `size` objects.
 
     Raises
     ------
     UsageError
-        If their number differs, or it is not a sequence.
+        If `values` is not a sequence, or has another length.
     """
     try:
         each = iter(values)

@@ -1,4 +1,7 @@
-"""Calls that are not issued as they are made: plans, what ranks compare of them, explanations and batches."""
+"""Plans, batches and explanations: calls that are not issued as they are made.
+
+Used by `Communicator`, and by `halo` for the plan of a halo.
+"""
 
 import inspect
 import json
@@ -27,18 +30,18 @@ from hpccomm.spelling import of_argument
 
 
 class Sent(NamedTuple):
-    """One end of a planned message, as its rank announces it.
+    """One end of a planned message, as its rank announces it to the other ranks.
 
     Attributes
     ----------
     name : str
         Name of the call.
     peer : int
-        The other end.
+        The rank at the other end.
     tag : int
-        The user's.
+        The user's tag.
     nbytes : int
-        Its size.
+        Size of the message in bytes.
     dtype : str
         The array's dtype.
     memory : str
@@ -59,13 +62,13 @@ class Announced(NamedTuple):
     Attributes
     ----------
     site : str
-        The program's line.
+        The line of the program that makes the plan.
     collective : mapping or None
         The values of a collective call that must be equal on all ranks.
     sends, receives : sequence of Sent
         The messages.
     willing : object
-        Of a collective call, a true value, equal on all ranks, if they may take what is for plans alone.
+        For a collective call: if this value is true and equal on all ranks, they may use what only plans can use.
     """
 
     site: str
@@ -78,12 +81,12 @@ class Announced(NamedTuple):
 def agreed(
     core: Core, calls: Sequence[Call], *, parts: Parts = None, async_op: bool = False
 ) -> tuple[Call, Transport | None, Sequence[Call]]:
-    """Agree on a plan. Collective; blocks. Within a call.
+    """Agree on a plan. Collective; blocks. The caller holds the turn.
 
     Parameters
     ----------
     core : Core
-        The communicator's.
+        The communicator's core.
     calls : sequence of Call
         The call of this rank, or the messages of a halo.
     parts : sequence of HaloPart, optional
@@ -94,11 +97,11 @@ def agreed(
     Returns
     -------
     Call
-        What is planned, as one call, for `carrying_out`.
+        The plan as one call, for `carrying_out`.
     Transport or None
-        Where its messages on host arrays go, if there are such.
+        The transport of its messages on host arrays; None without such messages.
     sequence of Call
-        Its messages, with the tags that they have there.
+        Its messages, with their tags on that transport.
 
     Raises
     ------
@@ -125,15 +128,15 @@ def agreed(
 
 
 def at_deadline(core: Core, prepared: PreparedCall, *, polled: bool = False) -> str:
-    """Return the action of a call at its deadline."""
-    # Under ULFM a call that is blocked in the library can be released.
+    """Return what a call does at its deadline: `ENDS_JOB`, `WAITS_ON` or `RAISES`."""
+    # Under ULFM, a call that is blocked in the library can be released.
     blocks = prepared.run is not None and core.backend.survival is None
     told = {"abort": ENDS_JOB, "report": WAITS_ON}.get(core.calls.on_timeout)
     return told or (ENDS_JOB if blocks and not polled else RAISES)
 
 
 def message_choice(choice: Choice, call: Call, transport: Transport | None) -> Choice:
-    """Return the decision of a planned message with its arguments."""
+    """Return the choice of a planned message, with its ends and sizes in the reason."""
     to, origin = call.ends
     both: Any = ("to", to, call.send), ("from", origin, call.recv)
     messages = [(way, peer, array.nbytes) for way, peer, array in both if peer is not None]
@@ -151,7 +154,7 @@ def carrying_out(
 ) -> Callable[[], Any]:
     """Return the function that carries an agreed plan out, or starts it, within `limit` seconds each time.
 
-    A batch that is open takes `call` instead; None is a halo, which does not go into one.
+    If a batch is open, the function adds `call` to it instead. None stands for a halo, which cannot be part of a batch.
     """
     if async_op:
         return partial(_start, core, planned, limit)
@@ -175,7 +178,7 @@ def _start(core: Core, call: Call, limit: float) -> Any:
         return core.issue(call, True, limit)
 
 
-# Whether the plans of all ranks fit each other.
+# The comparison of all ranks' plans.
 
 
 def _announced(
@@ -207,7 +210,7 @@ def _sent(call: Call, peer: int, array: Any) -> Sent:
 
 
 def _compared(core: Core, mine: Announced) -> list[Announced]:
-    """Return all ranks' plans, by rank; raise on all of them for a mismatch."""
+    """Return all ranks' announcements, by rank. If they do not fit each other, every rank raises."""
     with core.calls.part_of("plan"):
         payloads = core.control.all_gather(json.dumps(mine).encode())
         everyone = [_read(*json.loads(each)) for each in payloads]
@@ -224,7 +227,7 @@ def _read(site: str, collective: Any, sends: Any, receives: Any, willing: object
 
 
 def _other_collective(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the mismatch of collectives and the ranks concerned; None without one."""
+    """Return the words of a mismatch of collectives, and the ranks concerned; None without a mismatch."""
     came = {
         rank: NO_CALL if each.collective is None else {"record": each.collective, "site": each.site}
         for rank, each in enumerate(everyone)
@@ -237,7 +240,10 @@ def _other_collective(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ..
 
 
 def _other_message(everyone: Sequence[Announced]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the first message that its other end does not expect. The ranks compare blocks as lists of their own."""
+    """Return the words of the first message whose two ends differ, and the two ranks; None without one.
+
+    Blocks of a neighbor exchange are left out: `core.agree_on_pairs` compares them.
+    """
     sends: dict[tuple[int, int], list[Sent]] = defaultdict(list)
     receives: dict[tuple[int, int], list[Sent]] = defaultdict(list)
     for rank, each in enumerate(everyone):
@@ -283,7 +289,7 @@ def _tagged(
     if not pairs:
         return None, messages
     transport, first = core.plan_tags.take(max(pairs.values()))
-    # Each end numbers the messages between two ranks in their order.
+    # Both ends number the messages between two ranks in the same order, so that their tags agree.
     sends, receives, tagged = Counter[int](), Counter[int](), []
     for call in messages:
         to, origin = call.ends
@@ -299,16 +305,16 @@ def _tagged(
 
 
 MESSAGES = ("send", "recv", "send_recv")
-"""The calls that are planned and explained besides collectives."""
+"""The calls besides collectives that can be planned and explained."""
 
 
 class Plan:
     """A call that was checked and decided once. Made by `Communicator.plan`.
 
-    Calling it makes the call on the current contents of the same arrays, and returns what the call returns, the
+    Calling the plan makes the call on the current contents of the same arrays, and returns what the call returns, the
     same array each time. It is collective, like the call, and blocks, unless it was planned with ``async_op=True``
-    or its arrays are on a device. A device call is put on the current stream, or on the one that was passed.
-    Within a batch the call is added to that.
+    or its arrays are on a device. A device call is put on the current stream, or on the stream that was given to
+    `plan`. Within a batch the call is added to the batch.
 
     Attributes
     ----------
@@ -316,7 +322,7 @@ class Plan:
         How the call is carried out.
     """
 
-    # What Python calls where a plan is called is the function itself: a method would be one call more.
+    # Calling a plan calls the function itself: a method would be one call more.
     __slots__ = ("__call__", "choice")
 
     if TYPE_CHECKING:
@@ -336,13 +342,13 @@ class Batch:
     """Calls that are issued together at the end of a ``with`` block.
 
     Made by `Communicator.batch`. Point-to-point calls run at the same time, in any order. Collectives on
-    host arrays run in the order of the calls. Over NCCL, all calls are one group, which is carried out at
-    once: no call may use memory that another one writes.
+    host arrays run in the order of the calls. Over NCCL, all calls are one group and run at the same time:
+    no call may use memory that another call of the batch writes.
 
     Attributes
     ----------
     work : Work or None
-        After the block, if it is asynchronous.
+        The work of an asynchronous batch, after the block.
     """
 
     def __init__(self, core: Core, async_op: bool, timeout: float) -> None:
@@ -380,7 +386,7 @@ def _issued(core: Core, taken: tuple[Call, ...], async_op: bool, timeout: float)
 def explained(
     core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Choice:
-    """Return how a call would be carried out, by the method of the communicator; see `Communicator.explain`. Local."""
+    """Return how a call of `comm` would be carried out; see `Communicator.explain`. Local."""
     call = _captured(core, comm, name, args, keywords)
     prepared = call.prepared
     assert prepared.choice is not None
@@ -391,7 +397,7 @@ def explained(
 def planned(
     core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Plan:
-    """Return the plan of a call, by the method of the communicator; see `Communicator.plan`. Collective; blocks."""
+    """Return the plan of a call of `comm`; see `Communicator.plan`. Collective; blocks."""
     error, limit = None, core.calls.timeout
     call: Call | None = None
     async_op = bool(keywords.get("async_op", False))
@@ -419,7 +425,7 @@ def planned(
 def _captured(
     core: Core, comm: object, name: str, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Call:
-    """Check and decide a call without issuing it. Local."""
+    """Return a call of `comm`, checked and decided but not issued. Local."""
     if name not in (*CALLS, *MESSAGES):
         known = (*CALLS, *MESSAGES)
         advice = f"give one of {', '.join(map(repr, known))}"

@@ -1,4 +1,4 @@
-"""Counters, mutexes and turns: how ranks do one thing after another."""
+"""Counters, mutexes and turns, by which ranks do something one after another. `Communicator` makes them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,8 @@ from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 _NEXT, _SERVED = 0, 1
-"""Places of a mutex's numbers: the next ticket; the ticket that is served, and behind it the rank that has it, and 1."""
+"""Offsets of a mutex's three numbers: the next ticket, and the ticket that is served. Behind the latter stands the rank
+that holds the mutex, plus 1; 0 if none does."""
 
 _ONE = np.ones(1, np.int64)
 
@@ -27,17 +28,17 @@ _OF_ALL = compared("in_turn", {"operation": "in_turn"})
 
 
 class _Shared(Hinting):
-    """Numbers of one rank, which all ranks reach. Made by all ranks together."""
+    """Numbers in the memory of rank `root`, which all ranks read and write by a window. Made by all ranks together."""
 
     def __init__(self, core: Core, numbers: int, root: int) -> None:
         self._root, self._rank = check_rank("root", root, core.backend.size), core.backend.rank
         own = memory.empty(core, numbers if self._rank == root else 0, np.int64)
         own[:] = 0
         self._window = memory.window(core, own)
-        self._number = core.calls.number  # equal on all ranks, and of no other
+        self._number = core.calls.number  # equal on all ranks, and unique
 
     def close(self) -> None:
-        """End it. Collective; blocks; idempotent. The communicator's `finalize` does it otherwise."""
+        """End it. Collective; blocks; idempotent. Without it, the communicator's `finalize` ends it."""
         self._window.close()
 
 
@@ -45,17 +46,17 @@ class Counter(_Shared):
     """An integer that all ranks count up. Made by `Communicator.counter`; a context manager that closes it."""
 
     def next(self, step: int = 1, *, timeout: float | None = None) -> int:
-        """Add to the counter, and return what it was before. Blocks until it is done.
+        """Add `step` to the counter, and return its value before that. Blocks until it is done.
 
-        Each call of any rank gets another number. The rank that has the counter may compute meanwhile, as
-        it may for windows.
+        No two calls, on any ranks, get the same number, unless `step` is 0. The rank that holds the counter
+        may compute meanwhile, as with windows.
 
         Parameters
         ----------
         step : int
-            What is added; 0 only reads.
+            The number to add; 0 only reads.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
@@ -82,7 +83,7 @@ class Mutex(_Shared):
 
     @property
     def held(self) -> bool:
-        """Whether this rank holds it."""
+        """Whether this rank holds the mutex."""
         return self._number in self._window._core.calls.holds  # noqa: SLF001
 
     def acquire(self, *, timeout: float | None = None) -> None:
@@ -94,15 +95,15 @@ class Mutex(_Shared):
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         UsageError
-            If this rank holds it, or it is closed.
+            If this rank holds the mutex already, or the mutex is closed.
         CommunicationError
-            If the call fails or its deadline passes. It says which rank holds the mutex. If that rank has ended, it
-            is a `PeerLost`.
+            If the call fails or its deadline passes. The message names the rank that holds the mutex. If that rank has
+            ended, the error is a `PeerLost`.
         """
         window, state = self._window, np.zeros(2, np.int64)
         with window._call("acquire"):  # noqa: SLF001 (this class is made of windows)
@@ -122,12 +123,12 @@ class Mutex(_Shared):
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         UsageError
-            If this rank does not hold it, or it is closed.
+            If this rank does not hold the mutex, or the mutex is closed.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -141,7 +142,7 @@ class Mutex(_Shared):
             window._issue("release", 0, steps, (), timeout, self._root)  # noqa: SLF001
 
     def _taken(self, state: np.ndarray) -> Steps:
-        """Draw a ticket, and wait until it is served."""
+        """Draw a ticket, and wait until it is served. `state` holds the served ticket and the holder plus 1."""
         ticket, holder = np.empty(1, np.int64), 0
         yield from self._fold(_ONE, _NEXT, ReduceOp.SUM, ticket)
         while True:
@@ -156,7 +157,7 @@ class Mutex(_Shared):
         yield from self._fold(state, _SERVED, ReduceOp.SUM, np.empty_like(state))
 
     def _waits_for(self, holder: int) -> None:
-        """Have the call under way wait for the holder, below 0 for any rank: who is waited for long is asked."""
+        """Note that the call under way waits for rank `holder`, or with -1 for any rank: a late rank is asked."""
         entry = self._window._core.calls.current  # noqa: SLF001
         assert entry is not None
         ends = (("held", holder, self._number),) if holder >= 0 else ()
@@ -170,7 +171,7 @@ class Mutex(_Shared):
         return self
 
     def __exit__(self, kind: object, error: object, where: object) -> None:
-        if self._window._core.calls.gate.error is None:  # noqa: SLF001 (else nobody can take it any more)
+        if self._window._core.calls.gate.error is None:  # noqa: SLF001 (else no rank can take it)
             self.release()
 
 
@@ -191,7 +192,7 @@ def turn(core: Core, timeout: float | None) -> Iterator[None]:
         yield
     finally:
         if core.calls.gate.error is None:
-            # Before the ranks agree to leave: the next one has not been in its block.
+            # First pass the turn on: the next rank runs its block before all ranks leave together.
             if rank < last:
                 cell(rank + 1, TURNS)[0] += 1
                 passed = with_peers("in_turn", 0, (rank + 1,))
