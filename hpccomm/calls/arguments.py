@@ -557,7 +557,8 @@ def call_on_number(
 ) -> Any:
     """Carry out a collective call on a number, and keep it for later calls with the same `key`.
 
-    The caller holds the turn. Ranks may differ in whether they give an array for the result, `out`, since the messages are the same.
+    The caller holds the turn. Ranks may differ in whether they give an array for the result, `out`, since the messages
+    are the same.
     """
     if core.sink.batch is not None:
         raise UsageError(

@@ -190,7 +190,7 @@ class Table:
         return {collective: sorted(each) for collective, each in starts.items()}
 
     def size_class(self, collective: str, nbytes: int) -> int:
-        """Return the class of a size. The sizes of a class have the same rows and lie between the same powers of two."""
+        """Return the class of a size. Sizes of one class have the same rows, and lie between the same powers of two."""
         return bisect_right(self._edges[collective], nbytes)
 
     def near(self, shape: Shape) -> bool:

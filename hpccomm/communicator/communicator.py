@@ -1,7 +1,4 @@
-"""`Communicator`: the class, with all its methods. The modules beside it and `hpccomm.calls` carry them out.
-
-Users get it from `hpccomm.new_comm`.
-"""
+"""`Communicator`: the class, with all its methods. The modules beside it and `hpccomm.calls` carry them out."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -64,8 +61,7 @@ class Communicator(Hinting):
     them; with an `axis` they may have any layout. `x` has the same dtype on all ranks, and if the method has no counts,
     the same shape. A number (Python's, of a class that is derived from it, or NumPy's) may take the place of x
     where the method says so; any other scalar of NumPy's, such as a ``numpy.datetime64``, is taken as a 0-d array.
-    `out` may have any shape with the right number of elements. If it is given, the call returns it; else calls in place
-    return x, and other calls a new array.
+    `out` may have any shape with the right number of elements. It is returned if given, else x or a new array.
 
     On host arrays, a synchronous call blocks until the result is complete. On device arrays, a call is put on a stream:
     it begins when the earlier work of that stream is done, and later work on that stream sees the result. The host does
@@ -77,12 +73,10 @@ class Communicator(Hinting):
     the same sender and tag in the order in which they are sent, or give them different tags. That holds for
     asynchronous receives, too, and within a batch: the first waiting receive takes a message of another dtype, and
     raises, even if a later receive has that dtype. A message of another size or dtype than `out` raises
-    `BufferMismatch`, and is lost; the communicator can still be used. Arrays need not be C-contiguous: if they are not,
-    they are copied before sending or after receiving.
+    `BufferMismatch`, and is lost; the communicator can still be used. Strided arrays are copied before or after.
 
     **Objects** are pickled (protocol 5); the memory of large arrays in them is sent without a copy. Only unpickle what
-    ranks of your own job send. If an object cannot be pickled, its rank raises `UsageError`, and other ranks
-    `CommunicationError`.
+    ranks of your own job send. If one cannot be pickled, its rank raises `UsageError`, others `CommunicationError`.
 
     **Errors.** A call raises `UsageError` if an argument does not fit, before anything is sent, and
     `CommunicationError` if it fails or its deadline passes. Some calls compare their arguments over the ranks first,
@@ -111,8 +105,7 @@ class Communicator(Hinting):
     ``root=0``
         The rank whose data is sent, or that gets the result.
     ``axis=None``
-        An axis to use in place of axis 0: the axis along which x is split, or the axis of the ranks in the result, like
-        that of ``numpy.stack``.
+        An axis in place of axis 0: the one along which x is split, or that of the ranks in the result.
     ``counts=None``
         Rows (along axis 0) of each rank, a sequence of int, the same on all ranks. Rows have the same shape on all
         ranks. None exchanges them first, which blocks, even with ``async_op=True``; all ranks give them, or none.
@@ -558,8 +551,7 @@ class Communicator(Hinting):
         send_counts, recv_counts : sequence of int
             Rows for each rank, and from each rank. None as `recv_counts`, on all ranks, exchanges them first.
         out : array, shape ``(sum(recv_counts), *rest)``, optional
-            The array for the rows from each rank, by rank. It may be x if this rank sends to each rank as many rows as
-            it receives from it.
+            The array for the rows from each rank, by rank. It may be x if `send_counts` and `recv_counts` are equal.
         return_counts, async_op, timeout, algorithm, stream : see the class
         """
         core, how = self._core, (async_op, timeout, algorithm, stream)
@@ -668,8 +660,7 @@ class Communicator(Hinting):
             have one size on all ranks: axis 0 is divisible by the number of peers. If only `recv_counts` is None, they
             are exchanged first; then a block without a peer has no rows.
         out : array, optional
-            The array for the blocks, in the order of `peers`. It may be x if each block that is sent has as many rows
-            as the block that is received in its place.
+            The array for the blocks, in the order of `peers`. It may be x if its blocks have as many rows as x's.
         return_counts, async_op, timeout, algorithm, stream : see the class
         """
         core, how = self._core, (timeout, algorithm, stream)
@@ -879,8 +870,7 @@ class Communicator(Hinting):
     def counter(self, root: int = 0) -> Counter:
         """Return an integer, 0 at first, that all ranks count up, and whose memory `root` holds. Collective; blocks.
 
-        With it ranks share out work: each number is drawn once. Close it on all ranks, or use it in a ``with``
-        statement.
+        Ranks share out work by it: each number is drawn once. Close it on all ranks, or use it in a ``with`` statement.
         """
         return Counter(self._core, 1, root)
 
@@ -960,9 +950,8 @@ class Communicator(Hinting):
         Parameters
         ----------
         shape : sequence of int
-            Lengths of the dimensions. Rank numbers run along the last dimension first: let the last one be the
-            dimension that communicates most, so that it stays within nodes. A -1 or 0 is replaced by the length that
-            fits; several are replaced by about equal lengths, the larger first.
+            Lengths of the dimensions. Rank numbers run along the last one first: let that one communicate most, so that
+            it stays within nodes. For -1 or 0, a length is chosen; for several, about equal ones, the larger first.
         names : sequence of str
             Names of the dimensions, such as ``("dp", "tp")``: ``mesh["tp"]`` is a communicator, made at its first use.
         """

@@ -282,7 +282,7 @@ def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
 
 @COLLECTIVES.behaviour(collective=tuple(SEMANTICS), form=FORMS)
 def forms(comm: Communicator, collective: str, form: str) -> None:
-    """A call may be asynchronous, or planned and made twice. Arrays may be large. Ranks may differ in where results are."""
+    """A call may be asynchronous, or planned and made twice. Arrays may be large. Ranks may differ in their outputs."""
     for dtype, count in ((np.float32, LARGE // comm.size), (np.int64, 6), (BFLOAT16, 6)):
         for results in ((NEW,), (IN_PLACE, OUT, NEW)):
             root = comm.size - 1
