@@ -331,6 +331,15 @@ class StepShares:
         mean: NDArray[np.float64] = self.typical.mean(axis=0)
         return mean
 
+    def __str__(self) -> str:
+        """Return the five numbers as a table."""
+        step = self.mean.sum()
+        lines = [
+            f"{name:>26}  {value / 1e6:>12.3f} ms  {value / step if step else 0:>6.1%}"
+            for name, value in zip(PARTS, self.mean.tolist(), strict=True)
+        ]
+        return "\n".join([*lines, f"{'step':>26}  {step / 1e6:>12.3f} ms"])
+
 
 def shares(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> StepShares:
     """Return where the time of each step goes.
