@@ -18,7 +18,7 @@ from hpccomm.results.archive import each_file
 from hpccomm.results.facts import identity
 from hpccomm.results.reader import Run, choose
 from hpccomm.results.schema import Row, Timing
-from hpccomm.units import few
+from hpccomm.units import few, grouped
 
 Launches = NDArray[np.float64]
 
@@ -92,17 +92,15 @@ class Side(NamedTuple):
         """
         cases: CaseRows = {}
         for run in self.runs:
-            own: dict[CaseKey, list[LaunchRow]] = {}
             ranks = str(len(run.info.ranks)) if "ranks" in across else ""
-            for index, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
-                variant = run.variant(index)
-                case = case_of(row, "" if variants else variant, ranks)
-                wanted = all(each in ("", getattr(case, name)) for name, each in across.items())
-                if not wanted or self.variant not in ("", variant):
-                    continue
-                own.setdefault(case, []).append(LaunchRow(row, timing))
+            own = grouped(
+                (case_of(each.row, "" if variants else run.variant(index), ranks), each)
+                for index, each in enumerate(map(LaunchRow, run.rows, run.timings))
+                if self.variant in ("", run.variant(index))
+            )
             for case, rows in own.items():
-                cases.setdefault(case, []).append(rows)
+                if all(each in ("", getattr(case, name)) for name, each in across.items()):
+                    cases.setdefault(case, []).append(rows)
         return cases
 
 
@@ -384,10 +382,7 @@ def matched_passes(base: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> Match
     base, new : sequence of LaunchRow
         The measurements of each.
     """
-    sides: tuple[CaseRows, CaseRows] = ({}, {})
-    for cases, rows in zip(sides, (base, new), strict=True):
-        for each in rows:
-            cases.setdefault(case_of(each.row), []).append([each])
+    sides = [grouped((case_of(each.row), [each]) for each in rows) for rows in (base, new)]
     return _matched(sides, _OF_VARIANT, AUTO, TIME, passes=True)
 
 

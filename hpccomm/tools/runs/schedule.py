@@ -3,7 +3,7 @@
 `hpccomm plot --schedule` draws it, and prints it as lines of text with ``--text``.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from hpccomm.contracts.collectives import ring
 from hpccomm.schedules.schedule import Column
 from hpccomm.tools.drawing import Canvas, Place
 from hpccomm.tools.runs.trace import Data, DrawnStep, Move, Subject
-from hpccomm.units import ranges
+from hpccomm.units import grouped, ranges
 
 SIGNS = {"copy": "copies", "fold": "folds", "final": "completes"}
 
@@ -189,14 +189,10 @@ class RoundLayout:
 
 def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     """Lay out a round."""
-    by_rank: dict[int, dict[Caption, list[Move]]] = defaultdict(lambda: defaultdict(list))
-    for move in step.moves:
-        by_rank[move.source][label(move.data, subject)].append(move)
     labels = {}
-    for rank, own in by_rank.items():
-        parts = list(own.items())
+    for rank, moves in grouped((move.source, move) for move in step.moves).items():
+        parts = [*grouped((label(move.data, subject), move) for move in moves).items()]
         if len(parts) > MOST_LABELS:
-            moves = [move for _, each in parts for move in each]
             parts = [(Caption(f"{len(parts)} parts", "", PARTS), moves)]
         labels[rank] = parts
     stacks = (sum(each.height for each, _ in parts) for parts in labels.values())
@@ -394,9 +390,7 @@ class _Panel:
         marks = bottom - 0.03 - MARK
         marked = self._marks(each.step, marks)
         starts = self._labels(each, y + 0.06)
-        arriving: dict[int, list[Move]] = defaultdict(list)
-        for move in each.step.moves:
-            arriving[move.target].append(move)
+        arriving = grouped((move.target, move) for move in each.step.moves)
         same: Counter[tuple[str, int, int]] = Counter()
         for move in each.step.moves:
             crowd = arriving[move.target]
@@ -447,9 +441,7 @@ class _Panel:
 
     def _marks(self, step: DrawnStep, y: float) -> set[int]:
         """Draw the signs of local steps; return the ranks that have one."""
-        kinds: dict[int, list[str]] = defaultdict(list)
-        for mark in step.marks:
-            kinds[mark.rank].append(mark.what)
+        kinds = grouped((mark.rank, mark.what) for mark in step.marks)
         for rank, signs in kinds.items():
             for place, what in enumerate(signs):
                 _mark(self.canvas, what, self.at[rank] + 2.4 * MARK * place, y)

@@ -31,6 +31,7 @@ from hpccomm.results.schema import (
 )
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.patterns import TYPES
+from hpccomm.units import grouped
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T _-]|(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d "
@@ -79,10 +80,11 @@ def streams(text: str) -> list[list[LogLine]]:
     """
     raw = re.split(r"\r*\n|\r", text)
     prefixes = Prefixes(raw)
-    by_source: dict[str, list[LogLine]] = {}
-    for number, line in enumerate(raw, 1):
-        for source, piece in prefixes.without(line):
-            by_source.setdefault(source, []).append(LogLine(number, piece))
+    by_source = grouped(
+        (source, LogLine(number, piece))
+        for number, line in enumerate(raw, 1)
+        for source, piece in prefixes.without(line)
+    )
     return list(by_source.values())
 
 
