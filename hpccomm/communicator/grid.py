@@ -1,6 +1,6 @@
-"""The ranks of a communicator in an n-dimensional arrangement, with the groups along its dimensions.
+"""Ranks in an n-dimensional arrangement, with the groups along its dimensions. `Communicator.mesh` and `grid` make it.
 
-A `Mesh` has named dimensions. A `Grid` is Cartesian, as MPI's, with neighbors, blocks of arrays, and halos.
+A `Mesh` has named dimensions. A `Grid` is Cartesian, like MPI's, with neighbors, blocks of arrays, and halos.
 """
 
 import math
@@ -19,7 +19,7 @@ from hpccomm.spelling import Hinting
 from hpccomm.topology import check_rank
 
 CHOSEN = (-1, 0)
-"""Lengths that stand for "whatever fits"."""
+"""Values that stand for a length to be chosen."""
 
 
 class Splitting(GroupMember, Protocol):
@@ -38,19 +38,19 @@ class Arrangement(Hinting, Generic[C]):
     Parameters
     ----------
     comm : Communicator
-        Its communicator.
+        The communicator of the ranks.
     core : Core
-        That of its communicator.
+        The communicator's core.
     shape : sequence of int
-        As the user gave it.
+        The lengths, as the user gave them.
     checked : callable
-        Returns from the lengths the further arguments, which must be equal on all ranks, or raises.
+        Takes the lengths, and returns the further arguments that must be equal on all ranks; or raises.
     """
 
     call: ClassVar[str]
-    """The method that makes it."""
+    """The method of `Communicator` that makes it."""
     given: ClassVar[str]
-    """The name of its lengths there."""
+    """The name of that method's argument of lengths."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class Arrangement(Hinting, Generic[C]):
         self._made: dict[tuple[object, ...], C] = {}
 
     def _agree(self, asked: dict[str, object], error: UsageError | None = None) -> None:
-        """Raise on every rank unless all ask for the same; a rank with an error raises that. Collective."""
+        """Raise on every rank unless all ask for the same; a rank with an `error` raises the error. Collective."""
         with self._core.outside_batch(self.call):
             self._core.agree(self.call, asked, error)
 
     def _group(self, axes: Sequence[int], chosen: tuple[object, ...], what: str) -> C:
-        """Make the group along some dimensions, which the user chose by `chosen`. Collective."""
+        """Make the group along the dimensions `axes`, which the user named by `chosen`. Collective."""
         others = [axis for axis in range(len(self.shape)) if axis not in axes]
         groups = self.ranks.transpose([*others, *axes]).reshape(
             -1, math.prod(self.shape[axis] for axis in axes)
@@ -94,7 +94,7 @@ class Arrangement(Hinting, Generic[C]):
         return self._made.setdefault(chosen, group)
 
     def finalize(self) -> None:
-        """End its groups. Collective over it; blocks; idempotent."""
+        """End its groups. Collective over its ranks; blocks; idempotent."""
         for each in self._own():
             each.finalize()
         self._made.clear()
@@ -120,28 +120,29 @@ class Arrangement(Hinting, Generic[C]):
 class Mesh(Arrangement[C]):
     """The ranks of a communicator as a grid with named dimensions. Made by `Communicator.mesh`.
 
-    ``mesh["tp"]`` is the communicator of the ranks that differ from this one in ``tp`` alone, in that order.
-    ``mesh["dp", "tp"]`` is that of the ranks that differ in these dimensions, the last of them running fastest.
+    ``mesh["tp"]`` is the communicator of the ranks whose coordinates differ from this rank's in ``tp`` alone, in the
+    order of ``tp``. ``mesh["dp", "tp"]`` is the communicator of the ranks that differ in these dimensions alone, the
+    last of them running fastest.
 
-    The first use of each makes it. **That is collective over all ranks of the mesh**, as `Communicator.split` is:
-    all must use the same names, in the same order. If another rank asks for something else, both raise
-    `RankMismatch`; if it does not come, `CollectiveTimeout` at the deadline. Later uses are local; a group that was
-    ended stays so. So a program whose ranks have different parts, such as stages of a pipeline, names its groups once at
-    the beginning.
+    The first use of a group makes it. **That is collective over all ranks of the mesh**, as `Communicator.split` is:
+    all ranks must use the same names, in the same order. If ranks ask for different groups, they raise `RankMismatch`;
+    if a rank does not ask, the others raise `CollectiveTimeout` at the deadline. Later uses are local. A finalized
+    group is not made again. So a program whose ranks have different parts, such as stages of a pipeline, should use
+    each group once at the beginning.
 
-    The mesh is a context manager. Leaving it normally ends its groups, but not the communicator that
-    it is a mesh of; leaving it by an exception aborts them.
+    The mesh is a context manager. Leaving it normally ends its groups, but not `comm`; leaving it by an exception
+    aborts them.
 
     Attributes
     ----------
     comm : Communicator
-        Its communicator, which is also the group of all its ranks in their order.
+        The communicator of the mesh, which is also the group of all its ranks in their order.
     names : tuple of str
-        Of the dimensions.
+        Names of the dimensions.
     shape : tuple of int
-        Their lengths. Their product is the number of ranks.
+        Lengths of the dimensions. Their product is the number of ranks.
     ranks : array of shape `shape`, int64
-        Rank at each place: row by row, the last dimension fastest. It cannot be written to.
+        The rank at each place: row by row, the last dimension fastest. It cannot be written to.
     coords : tuple of int
         Place of this rank.
     """
@@ -158,7 +159,7 @@ class Mesh(Arrangement[C]):
         Raises
         ------
         UsageError
-            If the names do not fit. On this rank alone: nothing is sent.
+            If the names do not fit. Raised on this rank alone; nothing is sent.
         RankMismatch
             On all ranks, if they make groups along different dimensions.
         """
@@ -186,7 +187,7 @@ class Mesh(Arrangement[C]):
 
 
 def _names(lengths: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Return the names of the dimensions, if each has one of its own."""
+    """Return the names of the dimensions, after a check that each dimension has one, and no two the same."""
     if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
         raise UsageError(f'names is {names!r}; give strings, such as ("dp", "tp")')
     if len(lengths) != len(names) or len(set(names)) < len(names):
@@ -197,7 +198,7 @@ def _names(lengths: Sequence[int], names: Sequence[str]) -> list[str]:
 
 
 def _lengths(what: str, shape: Sequence[int], size: int) -> list[int]:
-    """Return the lengths of the dimensions. What is left open is chosen."""
+    """Return the lengths of the dimensions, with chosen lengths in place of those in `CHOSEN`."""
     if not isinstance(shape, tuple | list) or not shape:
         raise UsageError(f"{what} is {shape!r}; give lengths, such as (2, 0)")
     lengths = [check_int(what, each) for each in shape]
@@ -214,7 +215,7 @@ def _lengths(what: str, shape: Sequence[int], size: int) -> list[int]:
 
 
 def balanced(size: int, dimensions: int) -> list[int]:
-    """Return lengths whose product is `size`, about equal, the largest first: as small as can be.
+    """Return lengths whose product is `size`, the largest first. The largest is as small as possible, and so on.
 
     Parameters
     ----------
@@ -227,7 +228,7 @@ def balanced(size: int, dimensions: int) -> list[int]:
 
 
 def _descending(size: int, dimensions: int, most: int) -> Iterator[list[int]]:
-    """Give lengths up to `most` whose product is `size`, the largest first; those with the least of these first."""
+    """Yield lists of lengths up to `most`, largest first, whose product is `size`; ordered by their largest length."""
     if not dimensions:
         yield from [[]] * (size == 1)
         return
@@ -241,21 +242,20 @@ class Grid(Arrangement[C]):
     """The ranks of a communicator as a Cartesian grid. Made by `Communicator.grid`.
 
     It has the ranks and neighbors of ``MPI_Cart_create`` without reordering. The grid is a context manager:
-    leaving it normally ends its groups, but not the communicator that it is a grid of; leaving it by an
-    exception aborts them.
+    leaving it normally ends its groups, but not `comm`; leaving it by an exception aborts them.
 
     Attributes
     ----------
     comm : Communicator
-        Its communicator.
+        The communicator of the grid.
     dims : tuple of int
-        Ranks along each axis. Their product is the number of ranks.
+        Number of ranks along each axis. Their product is the number of ranks.
     periodic : tuple of bool
-        By axis, whether the last rank's neighbor is the first one.
+        Whether the first and the last rank along each axis are neighbors.
     coords : tuple of int
         Place of this rank.
     ranks : array of shape `dims`, int64
-        Rank at each place: row by row, the last axis fastest. It cannot be written to.
+        The rank at each place: row by row, the last axis fastest. It cannot be written to.
     """
 
     call, given = "grid", "dims"
@@ -280,7 +280,7 @@ class Grid(Arrangement[C]):
         Parameters
         ----------
         coords : sequence of int
-            Of the place. Along a periodic axis, any integer is one.
+            Coordinates of the place. Along a periodic axis, any integer is valid.
 
         Returns
         -------
@@ -303,14 +303,14 @@ class Grid(Arrangement[C]):
         Parameters
         ----------
         axis : int
-            Of the grid.
+            Axis of the grid.
         steps : int
-            Their distance from this rank; negative towards lower coordinates.
+            The number of places by which data move; negative towards lower coordinates.
 
         Returns
         -------
         src, dst : int or None
-            For `Communicator.send_recv`, say. None beyond an edge.
+            Ranks to pass to `Communicator.send_recv`. None beyond an edge.
         """
         axis, steps = self._axis(axis), check_int("steps", steps)
         src, dst = (
@@ -321,19 +321,19 @@ class Grid(Arrangement[C]):
 
     @property
     def neighbors(self) -> tuple[tuple[int | None, int | None], ...]:
-        """By axis, the neighbors of this rank: before it and after it. None beyond an edge."""
+        """The two neighbors of this rank along each axis: the rank before it and the one after; None beyond an edge."""
         return tuple([self.shift(axis) for axis in range(len(self.dims))])
 
     def along(self, *axes: int) -> C:
-        """Return the communicator of the ranks that differ from this one along these axes alone.
+        """Return the communicator of the ranks whose coordinates differ from this rank's along these axes alone.
 
         Collective over the grid in its first use, as `Communicator.split` is; later uses are local. Its ranks are
-        in the order of the axes, the last of them fastest.
+        in the order of the axes, the last axis fastest.
 
         Raises
         ------
         UsageError
-            If the axes do not fit. On this rank alone: nothing is sent.
+            If the axes do not fit. Raised on this rank alone; nothing is sent.
         RankMismatch
             On all ranks, if they make groups along different axes.
         """
@@ -351,14 +351,14 @@ class Grid(Arrangement[C]):
         Parameters
         ----------
         shape : sequence of int
-            Of the whole array: an element for each axis of the grid.
+            Shape of the whole array, which has an axis for each axis of the grid.
         rank : int, optional
-            None is this one.
+            The rank; None is this rank.
 
         Returns
         -------
         tuple of slice
-            Such as ``whole[grid.block(whole.shape)]``.
+            An index of the whole array: ``whole[grid.block(whole.shape)]``.
         """
         if len(shape) != len(self.dims):
             raise UsageError(
@@ -385,35 +385,36 @@ class Grid(Arrangement[C]):
     ) -> Halo:
         """Plan the exchange that fills the ghost cells of arrays. Collective; blocks.
 
-        Where an axis is periodic and one rank wide, the cells are copied; where it is two ranks wide, each side gets
-        the cells of its own neighbor. Beyond an edge, ghost cells stay as they are.
+        Along a periodic axis that is one rank wide, the cells are copied. If it is two ranks wide, each side gets the
+        right cells of the one neighbor. Beyond an edge, ghost cells stay as they are.
 
         Parameters
         ----------
         u : array, or list of arrays
             The block of this rank with ghost cells around it, on the host or on a device. It need not be C-contiguous.
-            Blocks of neighbors have the same shape, except along the axis on which they meet. The ghost cells of several
-            arrays are filled at the same time.
+            Blocks of neighbors have the same shape, except along the axis on which they meet. The ghost cells of
+            several arrays are filled at the same time.
         width : int, or sequence of int or of pairs
-            Ghost cells on each side; or by axis, or by axis before and after the block. Equal on all ranks.
+            Number of ghost cells on each side: a number for all axes, a number for each axis, or for each axis a pair,
+            before and after the block. Equal on all ranks.
         corners : bool
-            Also fill the cells that lie beyond several sides, as stencils with diagonal neighbors need.
+            Also fill the cells that lie beyond several sides, which stencils with diagonal neighbors need.
         axes : sequence of int, optional
-            The axes of u that the grid divides, where it has more, such as components.
+            The axes of u that the grid divides, if u has further axes, such as components.
         timeout : float, optional
             Deadline of one exchange in seconds. None is the communicator's, ``math.inf`` sets none.
 
         Returns
         -------
         Halo
-            Called with an array like u, it fills the ghost cells with what is then beside them; without, those of u.
+            Each call of it fills the ghost cells of u, or of another array like u, from the neighbors' current values.
 
         Raises
         ------
         UsageError
             If this rank's arguments do not fit.
         RankMismatch
-            On the other ranks in that case, and on all ranks if blocks do not fit each other.
+            On the other ranks if one raises `UsageError`, and on all ranks if blocks do not fit each other.
         """
         return plan_halo(self, self._core, u, width, corners, axes, timeout)
 
@@ -431,7 +432,7 @@ class Grid(Arrangement[C]):
 
 
 def _periodic(dims: Sequence[int], periodic: bool | Sequence[bool]) -> list[bool]:
-    """Return for each axis whether it is periodic."""
+    """Return, for each axis, whether it is periodic."""
     if not isinstance(periodic, tuple | list):
         return [check_bool("periodic", periodic)] * len(dims)
     if len(periodic) != len(dims):

@@ -1,6 +1,6 @@
-"""Makes communicators of other ones, of the remaining ranks after others are lost, too; and ends them.
+"""The making of communicators from others, also from the ranks that remain after a loss, and their end.
 
-A new one shares nothing with the one that it is made of.
+A new communicator shares nothing with the one that it is made from. Used by `communicator` and `creation`.
 """
 
 import json
@@ -27,40 +27,40 @@ from hpccomm.topology import check_rank
 
 
 class Ending(Protocol):
-    """A communicator, as others end it: the node's."""
+    """A node's communicator, as its parent ends it."""
 
     def abort(self) -> None:
-        """End the waits of this process, and mark it as failed."""
+        """End the waits of this process, and mark the communicator as failed."""
 
     def finalize(self) -> None:
-        """End it. Collective."""
+        """End the communicator. Collective."""
 
 
 class GroupMember(Ending, Protocol):
-    """A communicator, as it is made of another one."""
+    """A communicator that these functions make."""
 
     rank: int
     size: int
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The communicator's name."""
 
 
 G = TypeVar("G", bound=GroupMember)
 """`Communicator`, whose methods call these functions."""
 
 Make = Callable[[Backend, str, Settings, int | None, AnyDeviceLane, tuple[int, ...]], G]
-"""Makes a communicator over a backend; see `making.make`."""
+"""Makes a communicator over a backend; see `creation.make`."""
 
 
 logger = logging.getLogger("hpccomm")
 
 LEARNING_SECONDS = 1.0
-"""How long the library may take to know a loss that was found in another way."""
+"""Seconds that the library may need to learn of a loss that was found in another way."""
 
 MADE, UNHURT = 1, 2
-"""A rank's report: it has the new communicator; or only a loss has prevented that."""
+"""Bits of a rank's vote: it has made the new communicator; nothing but a loss has prevented it from that."""
 
 
 def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
@@ -70,15 +70,15 @@ def grouped(backend: Backend, ranks: Sequence[int], label: int) -> Backend:
     """
     if backend.survival is None or backend.split is None:
         return backend.group(ranks, label)
-    # What needs the group alone cannot be left if one of it is lost.
+    # A call of the group's ranks alone could not be ended if one of them is lost.
     made = backend.split(ranks[0], ranks.index(backend.rank), label)
     assert made is not None
     return made
 
 
 def apart(core: Core, by_library: bool = False) -> None:
-    """Take part, as a rank that joins none, while the others make groups, by the library or as `grouped`."""
-    core.groups += 1  # all ranks count alike
+    """Take part, as a rank without a group, while other ranks make groups. `by_library`: `Backend.split` makes them."""
+    core.groups += 1  # all ranks have the same count
     backend = core.backend
     if backend.split is not None and (by_library or backend.survival is not None):
         with core.calls.beside_watchdog("making a group"):
@@ -87,7 +87,7 @@ def apart(core: Core, by_library: bool = False) -> None:
 
 @contextmanager
 def own_ranks(calls: CallEngine) -> Iterator[None]:
-    """Have a loss that is found while parts of a communicator are made name the ranks of the whole."""
+    """Run the block, which makes a part of a communicator; a loss in it is raised with ranks of the communicator."""
     try:
         yield
     except PeerLost as error:
@@ -107,7 +107,7 @@ def shrunk(core: Core, make: Make[G], name: str | None) -> G:
     UsageError
         If the backend cannot go on after lost ranks, or the communicator is in use or finalized.
     CommunicatorAborted
-        If it has failed, and the backend cannot.
+        If the communicator has failed, and the backend cannot go on after lost ranks.
     """
     calls = core.calls
     survival = core.backend.survival
@@ -132,8 +132,8 @@ def _shrunk(core: Core, make: Make[G], survival: Survival, name: str | None) -> 
     epoch = before + core.shrunk[()]
     named = name or f"{family}.e{epoch}"
     for attempt in count():
-        # If another rank is lost now, only some ranks may have the new communicator. So they agree,
-        # by a call that survives it, and begin anew if one lacks it.
+        # If another rank is lost now, only some ranks may have the new communicator. So the ranks
+        # agree, by a call that survives losses, and begin anew if a rank lacks it.
         backend: Backend | None = None
         made: G | None = None
         lost: tuple[int, ...] = ()
@@ -143,9 +143,9 @@ def _shrunk(core: Core, make: Make[G], survival: Survival, name: str | None) -> 
                 backend, lost = survival.shrunk(epoch, attempt)
             settings = replace(core.settings, timeout=calls.timeout)
             made = make(backend, named, settings, core.device, core.lanes.device, ())
-        except Exception as failure:  # noqa: BLE001 (raised when the others know of it)
+        except Exception as failure:  # noqa: BLE001 (raised when the other ranks know of it)
             error = failure
-            _release(backend)  # the others may wait for this rank
+            _release(backend)  # other ranks may wait for this rank
         vote = MADE | UNHURT if error is None else 0
         if isinstance(error, PeerLost | CommunicatorAborted):
             vote = UNHURT  # another rank may have reported the loss
@@ -153,7 +153,7 @@ def _shrunk(core: Core, make: Make[G], survival: Survival, name: str | None) -> 
             agreed = survival.agreed(vote)
         if made is not None and agreed & MADE:
             if lost:
-                calls.fail(peers_lost(lost))  # also where no call has shown it
+                calls.fail(peers_lost(lost))  # also if no call has shown the loss
                 left = f"{made.name!r} has the {made.size} ranks that are left"
                 level = logging.WARNING if made.rank == 0 else logging.INFO
                 logger.log(level, "%s: ranks %s are lost; %s", calls.name, list(lost), left)
@@ -170,7 +170,7 @@ def _shrunk(core: Core, make: Make[G], survival: Survival, name: str | None) -> 
 
 
 def aborted(core: Core, why: str) -> CommunicatorAborted:
-    """Return the error of a communicator that `why` is said of."""
+    """Return the error that says `why` of a communicator."""
     name, rank = core.calls.name, core.backend.rank
     return CommunicatorAborted(f"communicator {name!r} {why}", communicator=name, rank=rank)
 
@@ -259,7 +259,7 @@ def shrink(core: Core, make: Make[G], exclude: Iterable[int] | None, name: str |
         raise aborted(core, why) from calls.gate.error
     with calls.one_call():
         members = [each for each in range(size) if each not in left_out]
-        # The ranks that are left out know nothing of it, and count on: nor may the others count it.
+        # The excluded ranks do not take part, so `core.groups`, which all ranks count, must not change.
         core.shrunk[left_out] += 1
         number = core.shrunk[left_out]
         label = crc32(repr((list(left_out), number)).encode())
@@ -279,13 +279,13 @@ def finalize(core: Core, node: Ending | None) -> None:
         with calls.one_call():
             calls.finish()
             differing = core.check.end()
-            # The others may be elsewhere, and not close with this rank.
+            # The other ranks may be in other calls, and not close the communicator with this rank.
             if differing is not None:
                 calls.fail(differing)
     if calls.gate.error is not None:
-        abort(core, node)  # its node's too: nothing may need a peer
+        abort(core, node)  # the node's too: nothing may wait for a peer
         if node is not None:
-            node.finalize()  # so that the others hear that this rank will not come
+            node.finalize()  # tells the node's other ranks that this rank will not come
         calls.close(FINALIZED)
         calls.failure.tell_unseen()
         unraised, calls.failure.unraised = calls.failure.unraised, None
@@ -301,15 +301,16 @@ def finalize(core: Core, node: Ending | None) -> None:
 def abort(core: Core, node: Ending | None, why: str = "was aborted") -> None:
     """Abort a communicator, with its node's; see `Communicator.abort`. Local."""
     core.calls.fail(aborted(core, why))
-    core.lanes.device.abandon()  # another thread may be at it
+    core.lanes.device.abandon()  # another thread may be using it
     if node is not None:
         node.abort()
 
 
 def leave(core: Core, node: Ending | None, error: BaseException) -> None:
-    """Abort a communicator whose block an exception leaves: the other ranks hear of that. Local."""
+    """Abort a communicator whose block an exception leaves, and tell the other ranks of the exception. Local."""
     try:
-        Voice.leaves(error)  # first: who finds the communicator aborted must find out why
+        # First, so that a rank that finds the communicator aborted can learn why.
+        Voice.leaves(error)
     finally:
         abort(core, node, f"was left by {told(error)}")
 
@@ -322,9 +323,9 @@ def _meeting(
     place: object = None,
     more: bool = False,
 ) -> Iterator[list[Any] | None]:
-    """Hold the communicator for the call that makes another one. Collective; blocks.
+    """Hold the communicator's turn during the block, which makes another communicator. Collective; blocks.
 
-    The ranks agree on the call. If one has `more` to tell, give every rank's `place`, else None.
+    The ranks first agree on the call. If a rank has `more`, yield the list of every rank's `place`; else None.
     """
     with core.calls.one_call():
         with core.calls.part_of(label):
@@ -335,7 +336,7 @@ def _meeting(
             everyone = None if told is None else [json.loads(each) for each in told]
             if everyone is not None:
                 end_dropped(there, [uids for _, uids in everyone])
-        # What makes it is a call with a deadline of its own: the wait for late ranks does not count.
+        # The making of it is a call with a new deadline, which does not include the wait for late ranks.
         yield everyone and [each for each, _ in everyone]
 
 

@@ -1,7 +1,7 @@
-"""Halos: the cells around a rank's block that its neighbors in a grid own. `Grid.halo` makes them.
+"""Halos: the ghost cells around a rank's block, which its neighbors in a grid own. `Grid.halo` makes them.
 
-The axes are exchanged one after the other, and the faces reach over the cells that were filled before. So corners
-arrive without messages of their own, which takes less time than messages to all 3**n - 1 ranks around.
+The axes are exchanged one after the other, and the faces include the cells that earlier axes have filled. So corners
+arrive without messages between diagonal neighbors, which takes less time than messages to all 3**n - 1 ranks around.
 """
 
 import json
@@ -25,9 +25,10 @@ from hpccomm.runtime.work import Work
 from hpccomm.settings import check_bool, check_int
 
 Width = int | Sequence[int | Sequence[int]]
-"""Ghost cells: of all axes, or by axis, on both sides or on each."""
+"""Number of ghost cells: for all axes, for each axis, or for each axis before and after the block."""
 
 Neighbors = tuple[tuple[int | None, int | None], ...]
+"""The rank before and the rank after a rank along each axis; None beyond an edge."""
 
 
 class GridPlaces(Protocol):
@@ -38,11 +39,11 @@ class GridPlaces(Protocol):
 
     @property
     def neighbors(self) -> Neighbors:
-        """By axis, the neighbors of this rank."""
+        """The neighbors of this rank along each axis."""
 
 
 class _Bound(NamedTuple):
-    """Arrays whose ghost cells an exchange fills, and the exchange."""
+    """Arrays whose ghost cells an exchange fills, the exchange, and the function that begins it."""
 
     arrays: tuple[Any, ...]
     exchange: Callable[[], Any]
@@ -56,8 +57,8 @@ class _Bound(NamedTuple):
 class Halo:
     """Fills the ghost cells of arrays from the neighbors' blocks. Made by `Grid.halo`.
 
-    Calling it is collective over the grid. On host arrays it blocks until the cells are there; on device arrays it is put
-    on the current stream.
+    Calling it is collective over the grid. On host arrays the call blocks until the cells are filled; on device arrays
+    it is put on the current stream.
     """
 
     __slots__ = ("_bind", "_last", "_planned", "_work")
@@ -72,21 +73,20 @@ class Halo:
         Parameters
         ----------
         u : array, or list of arrays, optional
-            What has the ghost cells: of the shape, dtype and strides that were planned. None is the planned array itself,
-            and not the one that ``u = u + 1`` makes.
-            Ranks may differ in which array they give.
+            The array with the ghost cells, of the shape, dtype and strides that were planned. None is the array that
+            was planned, and not a new array that ``u = u + 1`` has made. Ranks may differ in which array they give.
         async_op : bool
-            Return a `hpccomm.Work` at once. Until it is waited for, do not use the ghost cells, and do not write to the cells
-            that a neighbor gets.
+            Return a `hpccomm.Work` at once. Until you have waited for it, do not use the ghost cells, and do not write
+            to the cells that a neighbor gets.
 
         Raises
         ------
         UsageError
-            If the `hpccomm.Work` of the call before is not done, or u is not like the planned array.
+            If the `hpccomm.Work` of the previous call is not done, or u is not like the planned array.
         CommunicationError
             If the call fails or its deadline passes.
         """
-        if isinstance(u, int):  # as a first argument, which u was not always
+        if isinstance(u, int):  # async_op as the first argument, which it was in earlier versions
             u, async_op = None, u
         if self._work is not None:
             if not self._work.done():
@@ -163,7 +163,7 @@ def plan_halo(
 
 
 class _Block(NamedTuple):
-    """An array: a rank's block, with ghost cells around it."""
+    """A checked array: a rank's block, with ghost cells around it."""
 
     array: Any
     lane: Lane
@@ -179,7 +179,7 @@ class _Block(NamedTuple):
 def _block(
     core: Core, neighbors: Neighbors, u: Any, widths: list[tuple[int, int]], axes: Any
 ) -> _Block:
-    """Check an array."""
+    """Check an array, and return it as a block."""
     seen: Any = view(u, "u")
     lane, _, _ = core.lanes.views(u, None)
     check_dtype("u", seen.dtype)
@@ -208,7 +208,7 @@ def _block(
 
 
 def _exchange(blocks: Sequence[_Block], corners: bool) -> tuple[list[Call], list[HaloPart]]:
-    """Return the messages, of one axis after the other or of all at the same time, and their parts."""
+    """Return the messages and their parts: with `corners` a part for each axis in turn, else one part for all axes."""
     order = range(len(blocks[0].axes))[::-1]  # the last faces are whole rows, which are contiguous
     calls, done, parts = list[Call](), list[int](), list[HaloPart]()
     before, after = list[tuple[Any, Any]](), list[tuple[Any, Any]]()
@@ -233,9 +233,9 @@ def _exchange(blocks: Sequence[_Block], corners: bool) -> tuple[list[Call], list
 def _messages(
     block: _Block, number: int, done: Sequence[int], before: list[Any], after: list[Any]
 ) -> Iterator[Call]:
-    """Give the messages across the faces of one axis of the grid, which reach over the axes that are done.
+    """Yield the messages across the faces of one axis of the grid. Faces include the ghost cells of the axes in `done`.
 
-    What is copied before and after them is added to `before` and `after`.
+    Pairs of target and source that are copied before and after the messages are added to `before` and `after`.
     """
     where = [slice(None)] * len(block.shape)
     for each, axis in enumerate(block.axes):
@@ -246,7 +246,7 @@ def _messages(
         where[axis] = slice(starts, block.shape[axis] - ends)
     (low, high), (front, back) = block.neighbors[number], block.widths[number]
     axis, end = block.axes[number], block.shape[block.axes[number]]
-    # In the same order on all ranks: where both neighbors are one rank, that tells the faces apart.
+    # The order is the same on all ranks. It tells the faces apart if both neighbors are the same rank.
     for name, peer, start, stop in (
         ("send", low, front, front + back),
         ("recv", high, end - back, end),
@@ -282,7 +282,7 @@ def _messages(
 
 
 def _compare(grid: GridPlaces, axes: Sequence[int], shapes: Sequence[list[int]]) -> None:
-    """Raise unless the faces of all neighbors have the same shape. `shapes` are by rank."""
+    """Raise unless the faces of all neighbors have the same shape. `shapes` holds the shape of each rank's block."""
     for number, axis in enumerate(axes):
         ranks = np.moveaxis(grid.ranks, number, 0)
         beside = zip(ranks, np.roll(ranks, -1, 0), strict=True)
@@ -298,7 +298,7 @@ def _compare(grid: GridPlaces, axes: Sequence[int], shapes: Sequence[list[int]])
 
 
 def _widths(width: Width, count: int) -> list[tuple[int, int]]:
-    """Return the ghost cells before and after the block, by axis."""
+    """Return the number of ghost cells before and after the block, for each axis."""
     each = width if isinstance(width, tuple | list) else [width] * count
     sides = [tuple(one) if isinstance(one, tuple | list) else (one, one) for one in each]
     if len(sides) != count or any(len(one) != 2 for one in sides):
@@ -313,7 +313,7 @@ def _widths(width: Width, count: int) -> list[tuple[int, int]]:
 
 
 def _axes(axes: Any, shape: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the axes of an array that are the grid's."""
+    """Return the axes of an array that the grid divides."""
     try:
         chosen = normalize_axis_tuple(range(len(shape)) if axes is None else axes, len(shape))
     except (TypeError, ValueError):

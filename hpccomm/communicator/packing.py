@@ -1,8 +1,7 @@
-"""Arrays as they are: strided ones, and blocks along any axis.
+"""Calls on strided arrays and on blocks along any axis, by copies to and from contiguous arrays.
 
-They are copied to and from arrays that communication takes, by a call or by a plan, which keeps those. On a
-device, the copies are on the stream of the call. Messages come here, collectives with an ``axis``, and broadcasts
-with an ``out``.
+A call makes the contiguous arrays anew; a plan keeps them. On a device, the copies are on the stream of the call.
+Used by `messages`, and by `communicator` for collectives with an ``axis`` and broadcasts with an ``out``.
 """
 
 import math
@@ -49,19 +48,19 @@ How = tuple[bool, float | None, Any, object, Any, bool, Any]
 
 
 class Packing:
-    """Copies before and after a call.
+    """The copies before and after a call.
 
     Parameters
     ----------
     lane : Lane
-        Of its arrays.
+        Lane of the call's arrays.
     queue : tuple of int and object, or None
         The user's stream.
 
     Attributes
     ----------
     before, after : list of tuple of two arrays
-        Targets and sources.
+        The target and the source of each copy.
     """
 
     def __init__(self, lane: Lane, queue: Queue | None) -> None:
@@ -69,25 +68,25 @@ class Packing:
         self.before, self.after = list[Pair](), list[Pair]()
 
     def taken(self, x: Any, array: Any = None, *, written: bool, copied: bool = False) -> Any:
-        """Return what communication takes in place of a user's array: itself, or a copy.
+        """Return the array that is communicated for a user's array: the same one, or a contiguous buffer.
 
         Parameters
         ----------
         x : object
             The user's array.
         array : array, optional
-            What is meant, of its kind, with the elements in the order in which they travel.
+            A view of x with the elements in the order in which they are communicated; None is x itself.
         written : bool
             Whether the call writes it.
         copied : bool
-            Whether it is copied in any case.
+            Whether it is copied even if it is contiguous.
         """
         array = as_it_is(x) if array is None else array
         seen: Any = view(array, "x")
         if contiguous(seen) and not copied:
             return x
         if written and not (seen.writable if on_device(x) else seen.flags.writeable):
-            check_layout(seen, "out", written=True)  # which raises
+            check_layout(seen, "out", written=True)  # raises
         buffer = self.lane.new_like(array, seen.shape, seen.dtype, self.queue)
         if written:
             self.after = [(array, buffer)]
@@ -96,7 +95,7 @@ class Packing:
         return buffer
 
     def as_it_lies(self, call: Call) -> Call:
-        """Return the call without the copies."""
+        """Return the call on the user's arrays, without the copies."""
         send = self.before[0][1] if self.before else call.send
         return replace(call, send=send, recv=self.after[0][0] if self.after else call.recv)
 
@@ -110,14 +109,14 @@ class Packing:
         return replace(call, prepared=lane.carried_by(of, of.choice, self.around(of.more)))
 
     def copy(self, pairs: list[Pair], stream: int = 0) -> None:
-        """Copy the sources to the targets; on a device, on a stream."""
+        """Copy the sources to the targets; on a device, on the given stream."""
         device = getattr(self.lane, "device", None)
         for target, source in pairs:
             with nullcontext() if device is None else used_for(target, stream, device):
                 target[...] = source
 
     def around(self, found: Any) -> Any:
-        """Return an implementation with the copies."""
+        """Return an implementation that makes the copies around `found`."""
 
         def before(send: Any, stream: int = 0) -> Any:
             self.copy(self.before, stream)
@@ -145,7 +144,7 @@ class Packing:
 
 
 def as_it_is(x: Any) -> Any:
-    """Return a user's array as NumPy's, CuPy's or PyTorch's, over the same memory."""
+    """Return a user's array as an array of NumPy, CuPy or PyTorch over the same memory."""
     if not on_device(x):
         return view(x, "x")
     if kind_of(x) in (CUPY, TORCH):
@@ -154,7 +153,7 @@ def as_it_is(x: Any) -> Any:
 
 
 def along(core: Core, axis: Any) -> Callable[..., Any]:
-    """Return what carries out collectives on blocks along an axis. It is called as `Core.collective`."""
+    """Return a function for collectives on blocks along an axis, with the parameters of `Core.collective`."""
     return partial(_along, core, axis)
 
 
@@ -183,7 +182,7 @@ def _along(
     stacked, blocks = what.sends == "block", what.sends == "blocks"
     result = shape = tuple(seen.shape)
     if not stacked:
-        row_shape("out" if a is None else "x", shape)  # which raises if there is no axis
+        row_shape("out" if a is None else "x", shape)  # raises if there is no axis
     both = name == "all_to_all" and isinstance(axis, tuple) and len(axis) == 2
     axes = tuple([_axis(each, len(shape) + stacked) for each in (axis if both else (axis, axis))])
     split, joined = axes
@@ -226,7 +225,7 @@ def _along(
 def _carried(
     core: Core, packing: Packing, name: str, ends: Pair, x: Any, out: Any, lists: Lists, how: How
 ) -> Any:
-    """Carry a call out on what communication takes, with the copies, and return its result, or its `Work`."""
+    """Carry out a call on the communicated arrays `ends`, with the copies, and return its result or its `Work`."""
     (given, into), (async_op, timeout, algorithm, stream, op, deterministic, root) = ends, how
     lane = packing.lane
     if async_op is False and lane is core.lanes.host and not core.sink.diverted:
@@ -244,10 +243,10 @@ def _carried(
 def _lengths(
     core: Core, shape: Shape, into: Shape | None, axes: Shape, timeout: float | None
 ) -> Shape | None:
-    """Return the extents of all ranks' x along the joined axis; None if all blocks are alike.
+    """Return the extents of all ranks' x along the joined axis; None if all blocks have the same shape.
 
-    A rank does not know from its own whether others have a row more: they exchange their shapes. Where they cannot,
-    as in a plan, which compares shapes, x is taken for its part of what `out` is as long as.
+    A rank's shape does not tell whether other ranks have one row more, so the ranks exchange their shapes. In a plan or
+    batch they cannot: there x must be this rank's part, by `numpy.array_split`, of the length of `out`.
     """
     (split, joined), size, rank = axes, core.backend.size, core.backend.rank
     cut = array_split(shape[split], size)
@@ -275,9 +274,9 @@ def _lengths(
 def _uneven(
     core: Core, packing: Packing, x: Any, out: Any, axes: Shape, lengths: Shape
 ) -> tuple[Pair, Any, Lists]:
-    """Return what communication takes for x and the result, the result, and the elements of each block.
+    """Return the communicated arrays for x and the result, the result, and the number of elements of each block.
 
-    A block travels with the joined axis first. So those that come are one array, one after the other.
+    A block is sent with the joined axis first. So the blocks that arrive, one after the other, make one array.
     """
     (split, joined), shape, dtype = axes, tuple(x.shape), view(x, "x").dtype
     cut, sent = array_split(shape[split], core.backend.size), [0]
@@ -309,7 +308,7 @@ def broadcast_to_out(
     stream: object,
     root: Any,
 ) -> Any:
-    """Carry out a broadcast into another array than x: the root copies x there, and broadcasts the copy."""
+    """Carry out a broadcast into `out`: the root copies x to it, and broadcasts the copy."""
     new, x = out.__class__ is str and out == NEW, plain(x)
     if x.__class__ in NUMBERS:
         how = async_op, timeout, algorithm, stream, None, False, root
@@ -344,7 +343,7 @@ def _axis(axis: Any, dimensions: int) -> int:
 
 
 def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array in a shape, over the same memory."""
+    """Return an array of the given shape over the same memory."""
     if tuple(array.shape) == shape:
         return array
     if np.prod(array.shape) != np.prod(shape) or not contiguous(view(array, "out")):
@@ -353,7 +352,7 @@ def _shaped(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _split(array: Any, axis: int, size: int) -> Any:
-    """Return an array of blocks along an axis, with the axis of the blocks first, over the same memory."""
+    """Return a view of an array, cut into blocks along an axis, with the blocks as axis 0."""
     shape = tuple(array.shape)
     return _first(
         array.reshape((*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :])), axis
@@ -361,6 +360,6 @@ def _split(array: Any, axis: int, size: int) -> Any:
 
 
 def _first(array: Any, *axes: int) -> Any:
-    """Return an array with some axes in front of the others, over the same memory."""
+    """Return a view of an array with the given axes in front of the others."""
     others = (each for each in range(len(array.shape)) if each not in axes)
     return (array.permute if kind_of(array) == TORCH else array.transpose)((*axes, *others))

@@ -1,7 +1,9 @@
 """`Communicator.record`: every call of the program, on one clock, in a file.
 
-Each rank has a `Trace` that takes its calls, and a part that they are written to. At the end, rank 0
-joins the parts. A program that is killed leaves them, and readers join them.
+Each rank has a `Trace` that takes its calls, and writes them to its part, a file beside the recording's. At the end,
+rank 0 joins the parts. A program that is killed leaves its parts, and readers join them.
+
+Used by `communicator`, and by `creation` for ``HPCCOMM_RECORDING``.
 """
 
 import logging
@@ -68,13 +70,13 @@ class RecordedRanks(ClockRanks, Protocol):
 
     @property
     def mpi_comm(self) -> Any:
-        """The one of MPI, or None."""
+        """Its MPI communicator, or None."""
 
     def broadcast_object(self, value: Any) -> Any:
         """Return rank 0's value."""
 
     def gather_object(self, value: Any) -> list[Any] | None:
-        """Return the values of all ranks on rank 0."""
+        """Return the values of all ranks on rank 0, and None elsewhere."""
 
 
 NO_CALLS = (
@@ -84,7 +86,7 @@ NO_CALLS = (
 
 
 class RankPart:
-    """Writes the calls of this rank, with the signatures and groups that they are of."""
+    """The calls of this rank as they are written, with their signatures and groups."""
 
     def __init__(self, writer: RecordingWriter, rank: int) -> None:
         self.writer, self.rank = writer, rank
@@ -92,12 +94,12 @@ class RankPart:
         self.numbers: dict[object, int] = {}
 
     def number(self, entry: CallRecord) -> int:
-        """Return the number of a call's signature."""
+        """Return the number of a call's signature, which is written when it is new."""
         whose, label, mode = entry[ORIGIN], entry[LABEL], entry[MODE]
         if entry[WAITED] != THROUGHOUT and mode != DEVICE:
-            mode = ASYNC  # also a call that has blocked another thread
+            mode = ASYNC  # also a call that blocked another thread than its caller's
         site = described(entry[SITE], entry[BEGIN])
-        # The fingerprint is of the values.
+        # The fingerprint stands for the label's values.
         own = label.fingerprint, label.individual
         key = (whose, label.name, label.nbytes, own, mode, site)
         if key not in self.numbers:
@@ -108,20 +110,20 @@ class RankPart:
 
     def _group(self, uid: str, name: str, rank: int, size: int) -> int:
         if uid not in self._groups:
-            # The other ranks' parts say which those are.
+            # The parts of the other ranks tell their ranks in the recording.
             ranks = tuple(self.rank if each == rank else -1 for each in range(size))
             self._groups[uid] = self.writer.add_group(RecordedGroup(uid, name, ranks))
         return self._groups[uid]
 
     def read(self, clock: CommonClock) -> None:
-        """Add a reading of the clock."""
+        """Write a reading of the clock."""
         now = perf_counter()
         ahead = now - float(clock.common(np.array(now)))
         self.writer.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
 
 
 class ProgramRecorder(Hinting):
-    """Records the calls of a program. Made by `Communicator.record`; use it in a ``with`` statement.
+    """The recorder of a program's calls. Made by `Communicator.record`; use it in a ``with`` statement.
 
     >>> from hpccomm.testing import run_ranks
     >>> def program(comm):
@@ -135,15 +137,15 @@ class ProgramRecorder(Hinting):
     Attributes
     ----------
     path : Path or None
-        The file; None without one.
+        The results file; None without one.
     name : str
-        Of the recording in the file, on rank 0 once it has ended.
+        Name of the recording in the file; set on rank 0 when the recording has ended.
     recording : Recording or None
-        Without a file, on rank 0 once it has ended.
+        The recording, if there is no file; set on rank 0 when it has ended.
     lateness : Lateness or None
-        How long each rank kept others waiting, on every rank once it has ended by `close`. Printed, it is a table.
+        Seconds for which each rank kept others waiting; set on every rank by `close`. It prints as a table.
     speaks : bool
-        Whether rank 0 says where the recording is.
+        Whether rank 0 prints where the recording is.
     """
 
     def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str] | None) -> None:
@@ -166,7 +168,7 @@ class ProgramRecorder(Hinting):
         facts, self._file = comm.broadcast_object(
             (_facts(tuple(host for host, *_ in each), comm.mpi_comm), file)
         )
-        if self._folder:  # another node does not have it yet
+        if self._folder:  # another node does not have the folder yet
             self._file.parent.mkdir(parents=True, exist_ok=True)
         _agreed(comm, lambda: None if comm.rank else prepare(self._file))
         self._own_file = part_path(self._file, comm.rank)
@@ -184,7 +186,7 @@ class ProgramRecorder(Hinting):
         at_exit(ExitStep.CALLERS, _leave_all)
 
     def _watch(self, trace: Trace | None) -> None:
-        """Have the calls of all communicators of this rank recorded, or no more."""
+        """Have `trace` record the calls of all communicators of this rank; None ends that."""
         for each in everyone():
             alone = each.backend.size == 1 or not each.backend.shares_process
             if alone if self._seat == 0 else each.thread == self._seat:
@@ -195,12 +197,12 @@ class ProgramRecorder(Hinting):
         self._trace.step()
 
     def close(self) -> None:
-        """End the recording: rank 0 joins what all ranks have. Collective; blocks; idempotent.
+        """End the recording: rank 0 joins the parts of all ranks. Collective; blocks; idempotent.
 
         Raises
         ------
         ResultsError
-            On every rank, if rank 0 cannot write the file. What the ranks have is in files beside it.
+            On every rank, if rank 0 cannot write the file. Then the parts stay in files beside it.
         """
         if self not in _recorders:
             return
@@ -217,12 +219,12 @@ class ProgramRecorder(Hinting):
         self._join()
 
     def _stop(self) -> None:
-        """Take no more calls."""
+        """Stop recording calls."""
         traces.pop(self._seat, None)
         self._watch(None)
 
     def leave(self, status: str, *, joins: bool = False) -> None:
-        """Write what this rank has to its own file, and end that. Local; idempotent."""
+        """Write this rank's remaining calls to its part, and end the part. Local; idempotent."""
         if self not in _recorders:
             return
         _recorders.discard(self)
@@ -240,18 +242,18 @@ class ProgramRecorder(Hinting):
             )
 
     def _say(self, where: str, called: bool) -> None:
-        """Say where the recording is, and what it is for. One without calls is for nothing."""
+        """Print on rank 0 where the recording is, with a next command; or, if there are no calls, say so."""
         if self.speaks and self._comm.rank == 0:
             then = f"{where}; next: hpccomm advise {self._file}"
             write_stderr(f"hpccomm: {then if called else NO_CALLS}")
 
     def _join(self) -> None:
-        """Make one recording of the files of all ranks."""
+        """Join the parts of all ranks into one recording, on rank 0."""
         comm, path, error, late = self._comm, self._file, "", None
         files = [part_path(path, rank) for rank in range(comm.size)]
         stamps = comm.all_gather_object(_stamp(self._own_file))
         seen = [stamp and _stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
-        # Those on nodes without a common file system, and those that are gone.
+        # Rank 0 lacks the parts on nodes without a common file system, and parts that are gone.
         lacking = comm.broadcast_object([rank for rank, whole in enumerate(seen) if not whole])
         sent = comm.gather_object(_contents(self._own_file) if comm.rank in lacking else b"")
         if sent is not None:
@@ -291,12 +293,12 @@ class ProgramRecorder(Hinting):
 
 
 def prepare(path: str | os.PathLike[str]) -> None:
-    """Raise unless a recording can be added to a file; add the one whose parts a killed program has left beside it.
+    """Raise unless a recording can be added to a file. If a killed program has left parts beside it, add those first.
 
     Raises
     ------
     ResultsError
-        If it cannot be written, or another program records to it.
+        If the file cannot be written, or another program records to it.
     """
     path = Path(path)
     prefix = part_path(path, 0).name.removesuffix("0")
@@ -315,7 +317,7 @@ def prepare(path: str | os.PathLike[str]) -> None:
 
 
 _recorders: set[ProgramRecorder] = set()
-"""The recorders at work."""
+"""The recorders whose recordings have not ended."""
 
 
 @before_end
@@ -334,7 +336,7 @@ after_fork(_recorders.clear)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from others; None if it is not there."""
+    """Return a tuple that identifies a file and its contents; None if it does not exist."""
     try:
         facts = path.stat()
     except OSError:
@@ -343,7 +345,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _contents(path: Path) -> bytes | str:
-    """Return what is in a file, or why it cannot be read."""
+    """Return the contents of a file as bytes, or the reason for which it cannot be read as a str."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -351,9 +353,9 @@ def _contents(path: Path) -> bytes | str:
 
 
 def record_job(comm: RecordedRanks, path: str) -> None:
-    """Record the program by a communicator that was made just now, if that has all ranks of the job.
+    """Record the program on a new communicator, if that has all ranks of the job.
 
-    Where that cannot be, as in a process that a recorded program starts, it goes on without.
+    If recording is impossible, as in a process that a recorded program starts, the program runs without it.
     """
     everyone = 1 if comm.mpi_comm is None else mpi.start().COMM_WORLD.size
     if comm.size == everyone and not traces:
@@ -365,7 +367,7 @@ def record_job(comm: RecordedRanks, path: str) -> None:
 
 
 def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
-    """Return what a function makes on this rank. Raise on all ranks what it raises on one."""
+    """Return the result of `make` on this rank. If it raises on one rank, raise the error on all ranks."""
     writer, error = None, ""
     try:
         writer = make()
@@ -380,7 +382,7 @@ def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
 
 
 def _facts(hosts: tuple[str, ...], mpi_comm: object) -> RecordingFacts:
-    """Return the facts of a recording that begins now, as this rank sees them."""
+    """Return the facts of a recording that begins now, taken on this rank."""
     versions = origin.versions()
     if mpi_comm is not None:
         versions["mpi"] = mpi.vendor(mpi.start())

@@ -1,8 +1,8 @@
-"""Calls on blocks of different sizes: with listed counts, and without.
+"""Collectives on blocks of different sizes, with counts or without; `Communicator`'s methods call it.
 
-Counts are numbers of rows along axis 0. Without them the ranks exchange the counts first, and make the call with them.
-Errors in this rank's arguments must be found before the exchange: afterwards the other ranks would wait for it. What is
-exchanged also tells all ranks whether their arrays fit each other.
+Counts are numbers of rows along axis 0. If they are not given, the ranks exchange them first, and then make the call.
+Errors in this rank's arguments must be found before the exchange: after it, the other ranks would wait for this rank.
+The exchange also tells all ranks whether their arrays fit each other.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from hpccomm.topology import check_rank
 
 
 class Unlisted(NamedTuple):
-    """The arguments of a call whose counts are not all listed, as far as its exchange needs them."""
+    """The arguments of a call whose counts are not all given, as far as their exchange needs them."""
 
     name: str
     x: Any
@@ -41,12 +41,12 @@ class Unlisted(NamedTuple):
 def listed(
     core: Core, name: str, return_counts: bool, counts: Any, recv_counts: Any = None
 ) -> Lists:
-    """Return the lists of one call that all are given. `counts` is what some calls name ``send_counts``.
+    """Return the lists of a call whose counts are all given. `counts` is also the argument ``send_counts``.
 
     Raises
     ------
     UsageError
-        If a list does not fit, or must be there and is not.
+        If a list does not fit, or is missing.
     """
     if return_counts is not False:
         check_bool("return_counts", return_counts)
@@ -70,12 +70,12 @@ def listed_peers(
     recv_counts: Any,
     peers: Any,
 ) -> Lists:
-    """Return the lists of one `neighbor_all_to_all`, with what comes from the peers.
+    """Return the lists of a `neighbor_all_to_all`. Missing `recv_counts` are exchanged.
 
     Raises
     ------
     UsageError
-        If a list does not fit, or must be there and is not.
+        If a list does not fit, or is missing.
     """
     if return_counts is not False:
         check_bool("return_counts", return_counts)
@@ -87,7 +87,7 @@ def listed_peers(
 
 
 def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
-    """Return `outgoing` with the rows that come for each block."""
+    """Return `outgoing` with the rows that arrive for each block, which are exchanged."""
     rehearse(core, call, outgoing._replace(recv_counts=outgoing.counts))
     refuse_exchange(core, "recv_counts")
     mine = np.array(outgoing.counts, np.int64)
@@ -101,7 +101,7 @@ def _incoming(core: Core, call: Unlisted, outgoing: Lists) -> Lists:
 
 
 def rehearse(core: Core, call: Unlisted, lists: Lists, fits: Any = None) -> None:
-    """Raise the errors of the call that any counts of the other ranks would give."""
+    """Raise the errors that the call has whatever the counts of the other ranks are."""
     name, x, out, timeout, algorithm, stream, root = call
     core.limit(timeout)
     _, (_, _, array, _) = core.prepared_calls.find(
@@ -119,7 +119,10 @@ def rehearse(core: Core, call: Unlisted, lists: Lists, fits: Any = None) -> None
 
 
 def agree_on_fit(core: Core, call: Unlisted, lists: Lists, own: Any = None) -> None:
-    """Raise on every rank if the arrays of one do not fit what was exchanged, or the `own` ones differ. Within a call."""
+    """Raise on every rank if one rank's arrays do not fit the exchanged counts, or the ranks' `own` arrays differ.
+
+    The caller holds the turn.
+    """
     error: UsageError | None = None
     least = min(lists.counts, default=0)
     try:
@@ -135,14 +138,14 @@ def agree_on_fit(core: Core, call: Unlisted, lists: Lists, own: Any = None) -> N
 
 
 def alike(array: Any) -> dict[str, object]:
-    """Return what the arrays of all ranks have in common: extents of 1 do not count."""
+    """Return the facts of an array that must be equal on all ranks: dtype, and a row's extents other than 1."""
     seen = view(array, "x")
     rest = tuple(each for each in seen.shape[1:] if each != 1)
     return {"dtype": str(seen.dtype), "shape": str(rest)}
 
 
 def refuse_exchange(core: Core, name: str) -> None:
-    """Raise where calls are not issued when they are made."""
+    """Raise in a plan, batch or explanation, whose calls are not issued when they are made."""
     sink = core.sink
     if sink.diverted:
         where = "plan or explain" if sink.batch is None else "batch()"
@@ -150,7 +153,7 @@ def refuse_exchange(core: Core, name: str) -> None:
 
 
 def pairs(what: Collective, size: int, counts: object, recv_counts: object, peers: object) -> Lists:
-    """Return the given lists of a call with lists of each rank's own."""
+    """Return the given lists of a call whose lists differ from rank to rank."""
     ranks: tuple[int, ...] = ()
     number, whose = size, "rank"
     if what.peers:
@@ -167,44 +170,44 @@ def pairs(what: Collective, size: int, counts: object, recv_counts: object, peer
 
 
 def row_count(name: str, array: Any) -> int:
-    """Return the rows of an array, which must be there and have some axis."""
+    """Return the rows of an array, which must not be None or 0-d."""
     if array is None:
         raise UsageError(f"{name} is None; give an array")
     shape = view(array, name).shape
-    row_shape(name, shape)  # which refuses an array without rows
+    row_shape(name, shape)  # raises for an array without rows
     return int(shape[0])
 
 
 HEAD = Struct("3q")
-"""What a rank sends to another: rows; a code of the dtype and shape of its rows, or `UNSURE`; bytes of `out`, or
-`NEVER`. Of a scatter's root, the rows of x take the place of the last one."""
+"""Head of a call, which a rank sends to another: rows; a code of the dtype and shape of a row, or `UNSURE`; and the
+bytes of `out`, or `NEVER`. A scatter's root sends the rows of x as the last number."""
 
 How = tuple[bool, float | None, AnyAlgorithm | None, object, bool]
 """The arguments ``async_op``, ``timeout``, ``algorithm``, ``stream`` and ``return_counts``."""
 
 NEVER = -1
-"""Stands for an `out` that is not given, and for rows that a root does not know."""
+"""Stands for the bytes of an `out` that is not given, and for rows that a root does not know."""
 
 UNSURE = -1
-"""The code of arrays that overlap or differ in shape: the counts say whether they fit."""
+"""The code of arrays that overlap or differ in shape, which must be checked again with the counts."""
 
 
 class CountExchange:
-    """Exchanges the heads of the calls of one name: an all_gather or an all_to_all of a few integers.
+    """The exchange of heads before calls of one name: an all_gather or an all_to_all of a few integers.
 
     Parameters
     ----------
     core : Core
-        The communicator's.
+        The communicator's core.
     name : str
         Name of the calls. The exchange is checked as a call of that name, so that errors name it.
 
     Attributes
     ----------
     what : Collective
-        The calls.
+        The description of the calls.
     known : Kept
-        The code of a checked call, and the bytes of one of its rows, by its arguments.
+        The code of a checked call and the bytes of one of its rows, by the call's arguments.
     """
 
     def __init__(self, core: Core, name: str) -> None:
@@ -222,7 +225,7 @@ class CountExchange:
     def exchange(
         self, counts: tuple[int, ...], code: int, last: int, limit: float
     ) -> Iterator[tuple[int, ...]]:
-        """Exchange the heads; return the rows of all ranks, their codes, and the last values. Within a call."""
+        """Exchange the heads; return all ranks' rows, codes and last numbers. The caller holds the turn."""
         for place, count in enumerate(counts):
             HEAD.pack_into(self._sent, place * HEAD.size, count, code, last)
         self._call.issue(self._arguments, self, limit)
@@ -233,7 +236,7 @@ class CountExchange:
 def without_counts(
     core: Core, name: str, x: Any, out: Any, how: How, send_counts: Any = None, root: Any = None
 ) -> Any:
-    """Carry out a call whose counts are exchanged. Parameters are as of the call of that name.
+    """Carry out a call whose counts are exchanged. The parameters are those of the call `name`.
 
     Raises
     ------
@@ -264,7 +267,7 @@ def without_counts(
     if usual and into is not None:
         usual = into.__class__ is ndarray and into.ndim and into.flags.carray
         usual = usual and not may_share_memory(own, into)
-    # Of the sent rows, any counts that fit them will do.
+    # The check does not depend on the counts of the sent rows, if their sum fits.
     if usual and root.__hash__ is not None and (not outgoing or sum(outgoing) == own.shape[0]):
         key = own.dtype, own.shape[1:], root, root.__class__
         if into is not None:
@@ -305,7 +308,10 @@ def without_counts(
 
 
 def _checked(core: Core, call: Unlisted, own: Any, outgoing: tuple[int, ...]) -> tuple[int, int]:
-    """Raise the errors that any counts of the other ranks would give; return the values of `CountExchange.known`."""
+    """Check a call before its exchange, and return its entry of `CountExchange.known`.
+
+    Raises the errors that the call has whatever the counts of the other ranks are.
+    """
     rank, size = core.backend.rank, core.backend.size
     if own is None and call.name == "scatter_v" and rank != check_rank("root", call.root, size):
         raise UsageError(
@@ -320,7 +326,7 @@ def _checked(core: Core, call: Unlisted, own: Any, outgoing: tuple[int, ...]) ->
     code = crc32(repr((alike(own), call.root)).encode())
     if own is call.x and call.out is not None:
         into = view(call.out, "out")
-        # Of a scatter's root, the exchange has the rows of `out` and not their shape.
+        # The exchange has the number of rows of a scatter root's `out`, but not their shape.
         if overlap(seen, into) or (call.root == rank and into.shape[1:] != seen.shape[1:]):
             code = UNSURE
     return code, prod(seen.shape[1:]) * seen.dtype.itemsize

@@ -1,6 +1,6 @@
 """The access of one window to each rank's memory. `window` and `calls` call it.
 
-On a node, ranks reach each other's memory directly, without help of the target. Between nodes, the
+On a node, ranks reach each other's memory directly, while the target does nothing. Between nodes, the
 backend's one-sided communication is used.
 """
 
@@ -22,16 +22,16 @@ from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp
 Array = NDArray[Any]
 
 Watched = Callable[[str], AbstractContextManager[None]]
-"""Has the watchdog check a block that blocks in a library, by its name."""
+"""Returns a context manager under which the watchdog observes a block that may wait in a library; takes its name."""
 
 Counting = Callable[[Any, Any], Steps]
-"""Begins to fold an integer into one element."""
+"""Returns the steps that fold an integer into one element; see `Access.counting`."""
 
 PAGES_BLOCK = 512 << 10
-"""Bytes that are fetched, folded and written back at a time, through the kernel: it stays in cache."""
+"""Bytes that are fetched, folded and written back at a time through the kernel; a block of this size stays in cache."""
 
 REMOTE_BLOCK = 4 << 20
-"""The same, over a network: enough to hide what each turn takes."""
+"""Bytes that are fetched, folded and written back at a time over a network; many, to hide the latency of each block."""
 
 _COUNTED: dict[object, Callable[[int, int], int]] = {
     ReduceOp.SUM: operator.add,
@@ -40,13 +40,14 @@ _COUNTED: dict[object, Callable[[int, int], int]] = {
     WindowOp.REPLACE: lambda _, number: number,
     WindowOp.NO_OP: lambda number, _: number,
 }
-"""How integers are folded without NumPy, whose functions take half a microsecond."""
+"""Functions that fold integers without NumPy, whose functions take half a microsecond."""
 
 MAPPED, PAGES, REMOTE = "memory", "pages", "one-sided"
+"""The ways to a rank's memory; see `Window.way`."""
 
 
 def bounds(dtype: DType) -> tuple[int, int]:
-    """Return the least and the greatest number of an integer dtype; for others what no number fits."""
+    """Return the least and the greatest number of an integer dtype; for other dtypes (1, 0), which no number fits."""
     if not is_integer(dtype):
         return 1, 0
     limits = np.iinfo(dtype)
@@ -54,19 +55,18 @@ def bounds(dtype: DType) -> tuple[int, int]:
 
 
 class Access:
-    """One rank's ways to the memory of all, polled.
+    """One rank's access to the memory of all ranks, in polled steps.
 
     Parameters
     ----------
     reached : mapping of int to ndarray or Pages
-        The memory, as elements, of the ranks whose memory is reached as it lies; this one among
-        them.
+        The memory of the ranks whose memory is reached directly, in elements; also this rank's.
     onesided : OneSided
-        Leads to the others', and holds the locks.
+        Reaches the memory of the other ranks, and holds the locks of all ranks.
     dtype : dtype
-        Of the elements.
+        Dtype of the elements.
     watched : callable
-        Has the watchdog look while the library blocks.
+        The watchdog's observation of a block that waits in the library.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Access:
         return MAPPED if isinstance(there, np.ndarray) else PAGES
 
     def put(self, data: Array, dst: int, start: int) -> Steps:
-        """Write elements from `start` on. Done once `data` may be changed."""
+        """Write elements from `start` on. The steps end when `data` may be changed."""
         if not data.size:
             return
         there = self._reached.get(dst)
@@ -113,7 +113,7 @@ class Access:
             there.part(slice(start, start + data.size)).write(data)
 
     def get(self, into: Array, src: int, start: int) -> Steps:
-        """Read elements from `start` on. Done once they are there."""
+        """Read elements from `start` on. The steps end when they have arrived in `into`."""
         if not into.size:
             return
         there = self._reached.get(src)
@@ -128,9 +128,9 @@ class Access:
     def fold(
         self, data: Array, dst: int, start: int, op: Op | WindowOp, old: Array | None = None
     ) -> Steps:
-        """Fold elements into those from `start` on, under the lock of `dst`. Done once it is so.
+        """Fold `data` into the elements from `start` on, under the lock of `dst`. The steps end when that is done.
 
-        `old` takes what was there; it may be `data`.
+        `old` gets the previous values; it may be `data`.
         """
         if data.size:
             fold = None if isinstance(op, WindowOp) else self._folder(op)
@@ -142,10 +142,10 @@ class Access:
             yield from self._locked(dst, self._folded(fold, data, dst, start, writes, old))
 
     def counting(self, dst: int, start: int, op: Op | WindowOp) -> Counting | None:
-        """Return what folds an integer into one element, as `fold` does; None where that takes more.
+        """Return a fast function that folds an integer into one element, as `fold` does; None if there is none.
 
-        ``counting(number, old)`` returns the steps, for an integer of the window's dtype, and puts into the
-        list `old` what was there.
+        ``counting(number, old)`` returns the steps, for an integer of the window's dtype. They put the
+        previous value into the list `old`, as its entry 0.
         """
         memory, fold = self._reached.get(dst), _COUNTED.get(op)
         if memory is None or fold is None or not is_integer(self._dtype):
@@ -175,7 +175,7 @@ class Access:
     ) -> Steps:
         """Write an element if the present one has the bytes of `expected`, under the lock of `dst`.
 
-        `old` gets what was there; it may be `data`.
+        `old` gets the previous value; it may be `data`.
         """
         yield from self._locked(dst, self._swapped(data, expected, old, dst, start))
 
@@ -184,7 +184,7 @@ class Access:
         yield from iter(self._onesided.acquire(dst), True)
         try:
             yield from steps
-        except Exception:  # such as the user's function's: the others must get the lock
+        except Exception:  # of the user's function, say: other ranks must get the lock
             yield from iter(self._onesided.release(dst), True)
             raise
         yield from iter(self._onesided.release(dst), True)
@@ -206,7 +206,7 @@ class Access:
         writes: bool,
         old: Array | None,
     ) -> Steps:
-        """Fold or write `data`, and read what was there before, block by block."""
+        """Fold or write `data` block by block, and read the previous values into `old`, if given."""
         there, reads = self._reached.get(dst), fold is not None or old is not None
         if fold is not None and old is None and isinstance(there, np.ndarray):
             target = there[start : start + data.size]
@@ -237,7 +237,7 @@ class Access:
         return found
 
     def flush(self, *ranks: int) -> Steps:
-        """Wait until what was put to `ranks` is there. It blocks in the backend's library."""
+        """Wait until the puts to `ranks` are complete there. It blocks in the backend's library."""
         for rank in ranks:
             if rank in self.unfinished:
                 with self._watched("flush"):

@@ -1,8 +1,7 @@
-"""Calls on a window: what all have in common, and the atomic ones.
+"""Calls on a window: the common part of all calls, and the atomic calls. `window` derives from it.
 
-On one rank's memory the atomic ones happen one after the other. All of them, MPI's lock-free operations too if they
-were used, must hold one lock: MPI's are not atomic with a reduction that a rank folds itself. So every one of them
-works under the lock of the target.
+Atomic calls on one rank's memory happen one after the other: each holds the lock of the target. MPI's lock-free
+operations are not used, since they are not atomic with a reduction that a rank folds itself.
 """
 
 from contextlib import AbstractContextManager
@@ -37,7 +36,7 @@ from hpccomm.topology import check_rank
 
 
 class WindowCalls(Hinting):
-    """The state that calls on a window share, how they are carried out, and the atomic calls."""
+    """The state of a window, the checks and the issue of its calls, and the atomic calls."""
 
     _mpi4py = "Win."
 
@@ -67,7 +66,7 @@ class WindowCalls(Hinting):
         ordered: bool = False,
         ends: tuple[End, ...] = (),
     ) -> None:
-        """Run a call and wait for it; it may wait for `peers`, or for all ranks."""
+        """Run a call and wait for it. It may wait for `peers`, or for all ranks if it is `ordered`."""
         label = with_peers(name, nbytes, peers, ends)
         operation = Operation(label, lambda: steps, keep, ordered)
         self._core.calls.run_operation(operation, self._core.limit(timeout))
@@ -84,7 +83,7 @@ class WindowCalls(Hinting):
         return flat(array)
 
     def _place(self, name: str, rank: object, offset: object, count: int) -> tuple[int, int]:
-        """Return rank and first element, if `count` elements lie in its memory from there on."""
+        """Return rank and first element, after a check that `count` elements from there on lie in the rank's memory."""
         peer = check_rank(name, rank, len(self.sizes))
         start, size = check_int("offset", offset), self.sizes[peer]
         if start < 0 or start + count > size:
@@ -109,23 +108,23 @@ class WindowCalls(Hinting):
         Parameters
         ----------
         x : array
-            Of any shape, and the window's dtype.
+            An array of any shape and the window's dtype.
         dst : int
-            Whose memory; the own rank too.
+            The rank whose memory is folded into; it may be this rank.
         offset : int
             The first element folded into, in elements.
         op : ReduceOp, premul_sum(factor), callable, or ``WindowOp.REPLACE``
-            As for collectives, with their meanings, except AVG, since the number of accumulating ranks
+            The reduction, as in collectives. AVG is refused, since the number of accumulating ranks
             is unknown. Narrow floats are rounded each time. `WindowOp.REPLACE` writes x, and takes
             every dtype.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         UsageError
             If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Raised before anything is written.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -151,10 +150,10 @@ class WindowCalls(Hinting):
         out: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Fold x into rank `dst`'s memory, and return what was there before. Blocks until it is done.
+        """Fold x into rank `dst`'s memory, and return the previous values. Blocks until it is done.
 
-        Nothing comes between the reading and the folding: see *Atomicity* of `Window`. An array of several
-        elements is folded as a whole, so that no other such call sees a part of it.
+        No other atomic call comes between the reading and the folding: see *Atomicity* of `Window`. An array
+        of several elements is folded as a whole, so that no other atomic call sees a part of it.
 
         Parameters
         ----------
@@ -162,16 +161,16 @@ class WindowCalls(Hinting):
             An array of any shape and the window's dtype; or a number that this dtype holds, which is one
             element.
         dst : int
-            Whose memory; the own rank too.
+            The rank whose memory is folded into; it may be this rank.
         offset : int
             The first element folded into, in elements.
         op : ReduceOp, premul_sum(factor), callable, or WindowOp
-            As for `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; these take
+            As in `accumulate`. `WindowOp.REPLACE` writes x, and `WindowOp.NO_OP` only reads; both take
             every dtype.
         out : array, optional
-            Takes the old values: an array of x's size and dtype. It may be x.
+            The array for the previous values, of x's size and dtype. It may be x.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Returns
         -------
@@ -182,7 +181,7 @@ class WindowCalls(Hinting):
         ------
         UsageError
             If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Before anything is written.
+            `dst`, `UnsupportedDtype` if `op` means nothing on the dtype. Raised before anything is written.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -215,26 +214,26 @@ class WindowCalls(Hinting):
         out: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Write x to an element of rank `dst`'s memory if it equals `compare`; return what was there.
+        """Write x to an element of rank `dst`'s memory if the element equals `compare`; return its previous value.
 
-        Nothing comes between the comparison and the writing: see *Atomicity* of `Window`. It blocks until it
-        is done. x was written exactly if the result equals `compare`. Elements are compared by their bits:
-        a NaN equals the same NaN, and 0.0 is not -0.0.
+        No other atomic call comes between the comparison and the writing: see *Atomicity* of `Window`. The
+        call blocks until it is done. x was written if and only if the result equals `compare`. Elements are
+        compared by their bits: a NaN equals the same NaN, and 0.0 does not equal -0.0.
 
         Parameters
         ----------
         x : array or number
             The new value: one element of the window's dtype, or a number that this dtype holds.
         compare : array or number
-            The expected old value, likewise.
+            The expected previous value: one element or a number, like x.
         dst : int
-            Whose memory; the own rank too.
+            The rank whose memory is written; it may be this rank.
         offset : int
-            The element, counted from 0.
+            Number of the element, from 0.
         out : array, optional
-            Takes the old value: one element of the same dtype. It may be x.
+            The array for the previous value: one element of the same dtype. It may be x.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Returns
         -------
@@ -244,8 +243,8 @@ class WindowCalls(Hinting):
         Raises
         ------
         UsageError
-            If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if it does
-            not lie in the memory of `dst`. Before anything is written.
+            If an argument does not fit; `BufferMismatch` if x or `compare` is not one element, or if the
+            element does not lie in the memory of `dst`. Raised before anything is written.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -265,7 +264,7 @@ class WindowCalls(Hinting):
         return result[()] if out is None and isinstance(x, SCALARS) else result
 
     def _reduction(self, op: Op | WindowOp) -> Op | WindowOp:
-        """Return the reduction; raise unless it means something on the elements."""
+        """Return the reduction; raise if it has no meaning for the window's dtype."""
         op = recognised(op, self.dtype)
         if isinstance(op, WindowOp):
             return op
@@ -279,14 +278,14 @@ class WindowCalls(Hinting):
         return op
 
     def _elements(self, x: Any, name: str) -> Array:
-        """Return the elements of an array, or that of a number."""
+        """Return the elements of an array; or an array of one element for a number."""
         x = plain(x)
         if x.__class__ in NUMBERS:
             return _element(x, name, self.dtype)
         return self._checked(x, name, written=False)
 
     def _old(self, x: Any, data: Array, out: Any) -> tuple[Array, Any]:
-        """Return the memory for what was there, and the result that it belongs to."""
+        """Return the memory for the previous values, and the array that the call returns, over the same memory."""
         if out is None:
             shape = () if isinstance(x, SCALARS) else host_view(x, "x").shape
             result = empty_like_kind(x, shape, self.dtype)
@@ -302,14 +301,14 @@ class WindowCalls(Hinting):
 
 
 _ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
-"""Kinds of dtypes, each of which holds those before it; ml_dtypes has kind V."""
+"""Rank of a dtype's kind. A number fits a dtype whose kind has at least the rank of its own; ml_dtypes has kind V."""
 
 
 @in_turn
 def _count(
     core: Core, counter: tuple[PreparedCall, list[Any]], x: int, timeout: float | None
 ) -> Any:
-    """Carry out `fetch_and_op` of an integer that fits, on an element as before."""
+    """Carry out `fetch_and_op` of an integer on an element and by a reduction that an earlier call has checked."""
     if core.sink.diverted:
         core.sink.refuse_batch("fetch_and_op", "; call it before or after")
     prepared, old = counter
@@ -318,12 +317,12 @@ def _count(
 
 
 def _element(number: Any, name: str, dtype: DType) -> Array:
-    """Return an array of one element that is a number.
+    """Return an array of one element that holds a number.
 
     Raises
     ------
     UsageError
-        If no element of the dtype holds it. Floats round it.
+        If the dtype cannot hold the number. Rounding to a float is allowed.
     """
     kind = np.dtype(number.__class__).kind
     fits = dtypes.is_reducible(dtype) and _ORDER[kind] <= _ORDER[dtype.kind]
@@ -334,7 +333,7 @@ def _element(number: Any, name: str, dtype: DType) -> Array:
         try:
             with np.errstate(over="ignore"):
                 return np.array([number]).astype(dtype)
-        except OverflowError:  # an integer that no float holds
+        except OverflowError:  # an integer too large for any float
             pass
     raise UsageError(
         f"{name} is {number!r}, which dtype {dtype} does not hold; give a number that it holds, "

@@ -1,4 +1,4 @@
-"""`Window`: the methods that users call on memory that other ranks reach. `make` makes one for `Communicator.window`."""
+"""`Window`: memory that other ranks reach, with its methods. `make` makes one, for `communicator.memory`."""
 
 import struct
 from collections import Counter
@@ -27,31 +27,31 @@ _BARRIER = Signature("barrier", np.dtype(np.bool_), (0,))
 
 
 class Window(WindowCalls):
-    """Memory of every rank that the others read and write by themselves.
+    """Memory of every rank that the other ranks read and write without a call of its owner.
 
     Made by `Communicator.window`. `put`, `get`, `accumulate`, `fetch_and_op`, `compare_and_swap`
-    and `signal` need no call on the other rank; `put` and `signal` block this one until its own
-    arrays may be used again, the others until they are done. `fence` and `close` are collective.
+    and `signal` need no call on the target. `put` blocks until its array may be used again, `signal` until
+    earlier puts are complete, and the others until they are done. `fence` and `close` are collective.
 
-    **What is seen when.** What a rank put is in the target's memory, for the target and for every
-    `get`, once one of these has happened, in this order: the rank sends a `signal` to the target
-    and the target returns from `wait_signal`; or every rank returns from `fence`. After `flush` it
-    is there too, but a reader must still learn of it (by a signal, or by any other call of the
-    communicator that comes after it). Writing memory that another rank reads or writes at the same
-    time gives any mixture of bytes; only the atomic calls may meet. The own memory (``x`` itself)
-    is read and written as any array, under the same rules.
+    **Visibility.** Data that a rank has put are in the target's memory, for the target and for every
+    `get`, when one of two things has happened: the rank has then sent a `signal` to the target,
+    and the target has returned from `wait_signal`; or every rank has returned from `fence`. After
+    `flush` the data are there too, but a reader must still learn of it, by a signal or by any later
+    call of the communicator. If ranks write memory that another rank reads or writes at the same time,
+    any mixture of bytes may result; only atomic calls may meet. A rank reads and writes its own memory,
+    ``x``, as any array, under the same rules.
 
-    **Atomicity.** `accumulate`, `fetch_and_op` and `compare_and_swap` of any rank on one rank's memory
+    **Atomicity.** `accumulate`, `fetch_and_op` and `compare_and_swap` of any ranks on one rank's memory
     happen one after the other, whatever their reductions: none is lost, and none sees a part of another.
-    That does not hold between one of them and a `put` or `get`, or what the rank itself does with x; use
-    `WindowOp.REPLACE` and `WindowOp.NO_OP` instead.
+    That does not hold between one of them and a `put` or `get`, or the rank's own use of x; for these, use
+    `WindowOp.REPLACE` and `WindowOp.NO_OP`.
 
-    **Progress.** On memory that is reached directly (`way` says so) the target does nothing, and may
-    compute. By the backend's one-sided communication it may have to be in a call: MPI libraries move
-    data on there only.
+    **Progress.** If memory is reached directly, which `way` tells, the target does nothing, and may
+    compute. With the backend's one-sided communication, the target may have to be in a call, since some
+    MPI libraries move data only there.
 
-    Use ``with comm.window(x) as window``: leaving the block closes it. An exception leaves it open, as
-    closing is collective; the communicator's `finalize` closes it then.
+    Use ``with comm.window(x) as window``: leaving the block closes the window. An exception leaves it open, since
+    closing is collective; then the communicator's `finalize` closes it.
 
     Each rank writes its number to its right neighbor and signals it.
 
@@ -70,9 +70,9 @@ class Window(WindowCalls):
     Attributes
     ----------
     sizes : tuple of int
-        Elements of each rank's memory.
+        Number of elements of each rank's memory.
     dtype : dtype
-        Of the elements, on all ranks.
+        Dtype of the elements, the same on all ranks.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Window(WindowCalls):
         self._onesided = onesided
         self._exposure = exposure
         self._barrier = core.lanes.host.dispatch.decide(_BARRIER, AUTO)[1].start
-        # Signals of this rank to itself, by index. As messages they would wait for the receive where
-        # an MPI library delivers no message of a rank to itself before (MPICH on one rank).
+        # Signals of this rank to itself, by index. If they were messages, `signal` would wait for the
+        # receive with an MPI library that delivers a rank's message to itself only then (MPICH on one rank).
         self._own_signals: Counter[int] = Counter()
-        # Until it is closed a peer may reach its memory, even without references here.
+        # Until it is closed, a peer may reach its memory, even if nothing here refers to it.
         keep(self)
 
     def way(self, rank: int) -> str:
@@ -101,13 +101,13 @@ class Window(WindowCalls):
         Parameters
         ----------
         rank : int
-            Any.
+            Any rank.
 
         Returns
         -------
         str
-            ``"memory"`` (read and written as it lies), ``"pages"`` (by the kernel), or
-            ``"one-sided"`` (by the backend's one-sided communication).
+            ``"memory"`` (mapped here, read and written directly), ``"pages"`` (copied by the kernel), or
+            ``"one-sided"`` (the backend's one-sided communication).
         """
         return self._access.way(check_rank("rank", rank, len(self.sizes)))
 
@@ -117,19 +117,19 @@ class Window(WindowCalls):
         Parameters
         ----------
         x : array
-            Of any shape, and the window's dtype.
+            An array of any shape and the window's dtype.
         dst : int
-            Whose memory; the own rank too.
+            The rank whose memory is written; it may be this rank.
         offset : int
             The first element written, in elements.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         UsageError
             If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `dst`. Before anything is written.
+            `dst`. Raised before anything is written.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -140,18 +140,18 @@ class Window(WindowCalls):
             self._issue("put", data.nbytes, steps, (x,), timeout, peer)
 
     def get(self, out: Any, src: int, offset: int = 0, *, timeout: float | None = None) -> Any:
-        """Read rank `src`'s memory into `out`. Blocks until it is there.
+        """Read rank `src`'s memory into `out`. Blocks until the data have arrived.
 
         Parameters
         ----------
         out : array
-            Of any shape, and the window's dtype: its size is the number of elements to read.
+            An array of any shape and the window's dtype. Its size is the number of elements to read.
         src : int
-            Whose memory; the own rank too.
+            The rank whose memory is read; it may be this rank.
         offset : int
             The first element read, in elements.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Returns
         -------
@@ -162,7 +162,7 @@ class Window(WindowCalls):
         ------
         UsageError
             If an argument does not fit; `BufferMismatch` if the elements do not lie in the memory of
-            `src`. Before anything is read.
+            `src`. Raised before anything is read.
         CommunicationError
             If the call fails or its deadline passes.
         """
@@ -174,22 +174,22 @@ class Window(WindowCalls):
         return out
 
     def flush(self, rank: int | None = None, *, timeout: float | None = None) -> None:
-        """Wait until all that this rank put to `rank` is there. Blocks.
+        """Wait until all data that this rank put to `rank` are in its memory. Blocks.
 
         `signal` and `fence` do so too.
 
         Parameters
         ----------
         rank : int or None
-            Whose memory; None is all ranks'.
+            The target of the puts; None is all ranks.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         CommunicationError
             If the call fails. If the deadline passes while the MPI library itself blocks, the job
-            ends, with a report: nothing else can release it.
+            ends with a report, since nothing can end the library's wait.
         """
         with self._call("flush"):
             peers = range(len(self.sizes))
@@ -199,19 +199,19 @@ class Window(WindowCalls):
             self._issue("flush", 0, self._access.flush(*peers), (), timeout, *peers)
 
     def signal(self, dst: int, index: int = 0, *, timeout: float | None = None) -> None:
-        """Tell rank `dst` that what this rank has put to it, or to others, is there.
+        """Tell rank `dst` that all puts of this rank so far, to any rank, are complete.
 
-        Blocks until it is, and does not wait for `dst`. Signals are counted: `wait_signal` takes one
-        for each that was sent.
+        Blocks until they are complete, and does not wait for `dst`. Signals are counted: each `wait_signal`
+        takes one.
 
         Parameters
         ----------
         dst : int
-            Who receives it; this rank itself is allowed.
+            The receiver; it may be this rank.
         index : int
-            Distinguishes signals.
+            A number that distinguishes signals.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
@@ -236,23 +236,23 @@ class Window(WindowCalls):
             self._issue("signal", 0, steps(), (), timeout, peer)
 
     def wait_signal(self, src: int, index: int = 0, *, timeout: float | None = None) -> None:
-        """Wait for a signal of rank `src`. Blocks; its earlier puts are visible then.
+        """Wait for a signal of rank `src`. Blocks. Afterwards the puts that `src` made before the signal are visible.
 
         Parameters
         ----------
         src : int
-            Who signals; the own rank too.
+            The sender; it may be this rank.
         index : int
-            The signal's.
+            The signal's index.
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
         UsageError
             If an argument does not fit.
         CollectiveTimeout
-            If it did not come. The communicator has failed then.
+            If the signal did not come. Then the communicator has failed.
         CommunicationError
             If the call fails otherwise.
         """
@@ -274,12 +274,12 @@ class Window(WindowCalls):
             self._issue("wait_signal", 0, steps(), (), timeout, peer, ends=ends)
 
     def fence(self, *, timeout: float | None = None) -> None:
-        """Wait until what any rank put before is there, for all. Collective; blocks.
+        """Wait until the earlier puts of all ranks are complete and visible to all ranks. Collective; blocks.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds; None is the communicator's, ``math.inf`` none.
+            Deadline in seconds; None is the communicator's, ``math.inf`` sets none.
 
         Raises
         ------
@@ -290,9 +290,9 @@ class Window(WindowCalls):
             self._issue("fence", 0, self._fenced(), (), timeout, ordered=True)
 
     def close(self) -> None:
-        """Fence, and end the window; x is an ordinary array again. Collective; blocks; idempotent.
+        """Fence, and end the window. Afterwards x is an ordinary array again. Collective; blocks; idempotent.
 
-        If the communicator has failed this is local: memory that a peer may still reach is kept.
+        If the communicator has failed, closing is local, and memory that a peer may still reach is kept.
 
         Raises
         ------
@@ -347,7 +347,7 @@ class Window(WindowCalls):
 
 
 def make(core: Core, array: Array) -> Window:
-    """Return the window over every rank's `array`; only the dtype is agreed. Collective.
+    """Return the window over every rank's `array`. The caller has compared the ranks' dtypes. Collective.
 
     Raises
     ------
@@ -384,12 +384,12 @@ def make(core: Core, array: Array) -> Window:
         onesided.attach(as_bytes(array) if attached else None)
     access = Access(reached, onesided, array.dtype, core.calls.beside_watchdog)
     window = Window(core, array, sizes, access, onesided, exposure)
-    core.control.all_gather(b"")  # all have it
+    core.control.all_gather(b"")  # then all ranks have it
     return window
 
 
 def _exposed(core: Core, array: Array, onesided: OneSided) -> Exposure | None:
-    """Return the node's record of `array`; None if ranks share no memory."""
+    """Return the exposure of `array` to the ranks of this node; None if ranks share no memory."""
     way, shared = sharing(core.backend, core.settings), onesided.signals.shared
     if way is None or shared is None:
         return None
