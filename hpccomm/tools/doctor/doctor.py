@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen(only: str) -> "Sequence[Rule]":
-    """Return the rules that are asked for.
+    """Return the rules of the areas and ids that `only` lists, separated by commas; all rules if it is empty.
 
     Raises
     ------

@@ -58,7 +58,7 @@ FLAGS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, compare and report; return the exit status. Every rank of the job runs it."""
+    """Judge the variables, compare the ranks, and report; return the exit status. Every rank of the job runs it."""
     status = 0
     if args.list is not None:
         lines = list(_explained(args.list))
@@ -115,7 +115,7 @@ def _table() -> dict[str, variables.KnownVariable]:
 
 
 def _gathered(own: Verdicts) -> list[Verdicts]:
-    """Return the verdicts of each rank of the job, in their order; only this rank's if MPI does not start. Collective."""
+    """Return the verdicts of each rank, by rank; only this rank's if MPI does not start. Collective over the job."""
     from hpccomm.backends.bootstrap.mpi import load
 
     place, ranks = launched(), [own]
@@ -131,7 +131,7 @@ def _gathered(own: Verdicts) -> list[Verdicts]:
 
 
 def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
-    """Return the verdicts of all ranks, equal ones once, and those on differences; faults first."""
+    """Return the verdicts of all ranks, each once with its ranks, and those on differences of ranks; faults first."""
     values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
     joined: dict[VariableVerdict, list[int]] = {}
     for entry in variables.differing(values, _table()):
@@ -154,7 +154,7 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
 
 
 def _changes(file: Path, current: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the differences of a saved report and this one, by name."""
+    """Yield the differences between a saved report and this one, ordered by name."""
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
         reports = [
@@ -188,7 +188,8 @@ def _facts() -> dict[str, Any]:
     from hpccomm.tools.doctor.reading import read
     from hpccomm.tools.doctor.sources import network
 
-    facts: dict[str, Any] = {}  # both readings of counters at once: presets do not need them
+    facts: dict[str, Any] = {}
+    # Counters are read twice without a wait between: presets do not use them.
     ports = read(network.rdma, wait=lambda: None).get("ports", ())
     for port in sorted(ports, key=lambda port: str(port["device"])):
         kind = {"InfiniBand": "infiniband", "Ethernet": "roce"}.get(port.get("link_layer"))

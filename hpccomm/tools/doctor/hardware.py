@@ -1,6 +1,6 @@
 """The hardware of one node: components, and their connections by nvidia-smi's letters.
 
-`hardware` makes it of the facts that the doctor reads, and `read_topology` of NCCL's topology file
+`hardware` makes it from the facts that the doctor reads, `read_topology` from NCCL's topology file
 (NCCL_TOPO_DUMP_FILE). `read_graphs` reads NCCL's graphs (NCCL_GRAPH_DUMP_FILE). RCCL writes the same files. The meaning
 of elements and attributes is in NCCL's sources, graph/xml.cc and include/graph.h.
 
@@ -40,17 +40,17 @@ class NumaDomain:
     Attributes
     ----------
     number : int
-        As the kernel counts.
+        The kernel's number of it.
     cpus : tuple of int
         Its hardware threads.
     socket : int or None
         Its processor; None if unknown.
     cores : int
-        Its cores; 0 if unknown.
+        Number of its cores; 0 if unknown.
     memory : int
-        Bytes; 0 if unknown.
+        Bytes of its memory; 0 if unknown.
     distances : tuple of int
-        To the nodes in their order; 10 is its own.
+        The kernel's distance to each NUMA node, in their order; 10 to itself.
     """
 
     number: int
@@ -72,9 +72,9 @@ class Component:
     kind : str
         ``gpu`` or ``nic``.
     address : str
-        On PCI.
+        Its address on PCI.
     path : tuple of str
-        From the host bridge over all bridges to the component. A switch is two of them: the port towards the
+        The host bridge, all bridges below it, and the component. A switch is two bridges: the port towards the
         processor, and the port towards the component.
     domain : int or None
         The number of its NUMA node; None if unknown.
@@ -83,7 +83,7 @@ class Component:
     lanes : str
         Its connection, such as ``PCIe 4 x16``; empty if unknown.
     rate : float
-        Of an adapter that is up, in Gb/s; 0 if unknown.
+        Gb/s of an adapter that is up; 0 if unknown.
     """
 
     name: str
@@ -103,21 +103,21 @@ class NodeHardware:
     Attributes
     ----------
     name : str
-        The host's, or the file's.
+        Name of the host or of the file.
     domains : tuple of NumaDomain
-        In the order of their numbers.
+        NUMA nodes in the order of their numbers.
     components : tuple of Component
         GPUs, then network adapters.
     links : mapping
-        How many NVLinks (or of AMD's) lead from a GPU directly to another, by the names of both.
+        Number of links (NVLink or AMD's) that lead from a GPU directly to another, by the names of both.
     switched : mapping
-        How many NVLinks of a GPU lead to switches, by its name.
+        Number of links of a GPU that lead to switches, by its name.
     link_kind : str
-        ``NV`` or ``XGMI``.
+        Kind of the links: ``NV`` or ``XGMI``.
     link_rate : float
-        Of one such link in one direction, in 1e9 B/s.
+        Rate of one link in one direction, in 1e9 B/s.
     unread : tuple of str
-        Unknown facts, with reasons.
+        Unknown facts, with the reasons.
     """
 
     name: str = field(compare=False)
@@ -138,7 +138,7 @@ class NodeHardware:
         return [each for each in self.components if each.domain == number]
 
     def between(self, one: Component, other: Component) -> str:
-        """Return the letters for what connects two components."""
+        """Return the letters for the connection of two components."""
         if one == other:
             return "X"
         links = self.links.get(one.name, {}).get(other.name, 0) or min(
@@ -160,7 +160,7 @@ class NodeHardware:
         return [[self.between(one, each) for each in self.components] for one in self.components]
 
     def nearest(self, one: Component, kind: str) -> list[Component]:
-        """Return the other components of a kind that are nearest to one: several if they are alike."""
+        """Return the other components of a kind that are nearest to `one`: several if they are equally near."""
         near = {each: rank(self.between(one, each)) for each in self.of_kind(kind) if each != one}
         return [each for each, far in near.items() if far == min(near.values())]
 
@@ -168,7 +168,10 @@ class NodeHardware:
 def connected(
     ends: Iterable[tuple[str, str | None, int]],
 ) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """Return `NodeHardware.links` and `NodeHardware.switched`, from how many links lead from a GPU to another, or to a switch (None)."""
+    """Return `NodeHardware.links` and `NodeHardware.switched`.
+
+    Each entry of `ends` is a GPU's name, the GPU at the other end (None: a switch), and a number of links.
+    """
     links: dict[str, dict[str, int]] = {}
     switched: dict[str, int] = {}
     for own, to, count in ends:
@@ -178,30 +181,30 @@ def connected(
 
 
 def rank(letters: str) -> int:
-    """Return the distance that letters stand for: their place in `LETTERS`."""
+    """Return the distance for which letters stand: their place in `LETTERS`."""
     return list(LETTERS).index("NV#" if letters.startswith("NV") else letters)
 
 
 def shared_path(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many bridges two paths have in common, from the host bridge on."""
+    """Return the number of bridges that two paths have in common, from the host bridge on."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 SOURCES = ("cpu", "pci", "network", "infiniband", "nvlink")
-"""Sources of the doctor that are needed."""
+"""The sources of the doctor that `hardware` needs."""
 
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
 _ACCELERATOR = re.compile(r"0x(0302|0380|12)")
 _DISPLAY = ("0x10de", "0x1002")
-"""Makers whose displays compute; that of a server's management controller does not."""
+"""Makers whose display devices compute; the display of a server's management controller does not."""
 
 NVLINK, NVLINK_5, XGMI = 25.0, 50.0, 50.0
 """1e9 B/s of one link in one direction: NVLink 2 to 4, NVLink 5, and AMD's of an MI200 (their data sheets)."""
 
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""Of PCI Express, by GT/s."""
+"""Generation of PCI Express, by GT/s."""
 
 
 def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
@@ -210,15 +213,15 @@ def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
     Parameters
     ----------
     name : str
-        The host's.
+        The host's name.
     tree : mapping
-        Its facts, by source.
+        The host's facts, by source.
     """
     domains = tuple(_domains(tree.get("cpu", {})))
     gpus = tuple(_gpus(tree, domains))
     names = {gpu.address: gpu.name for gpu in gpus}
     nvidia = [gpu for gpu in tree.get("nvlink", {}).get("gpus", ()) if gpu["pci"] in names]
-    # What has no GPU of this node at its other end leads to a switch, which a virtual machine may hide.
+    # A link without a GPU of this node at its other end leads to a switch, which a virtual machine may hide.
     links, switched = connected(
         (names[gpu["pci"]], names.get(link.get("to")), 1)
         for gpu in nvidia
@@ -249,7 +252,7 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
 
 
 def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | None:
-    """Return the NUMA node of a device; the kernel says -1 in virtual machines, and if there is only one."""
+    """Return the NUMA node of a device. The kernel says -1 in virtual machines, and if there is only one NUMA node."""
     if device.get("node", -1) >= 0:
         return int(device["node"])
     return domains[0].number if len(domains) == 1 else None
@@ -273,7 +276,7 @@ def is_gpu(device: Mapping[str, Any]) -> bool:
 
 
 def lanes(device: Mapping[str, Any]) -> str:
-    """Return the best connection that a device can have: an idle one lowers its speed."""
+    """Return the fastest connection of a device. The current one may be slower: idle devices lower their speed."""
     generation = GENERATIONS.get(device.get("max_speed", 0.0))
     return f"PCIe {generation} x{device['width']}" if generation and device.get("width") else ""
 
@@ -324,7 +327,7 @@ PATTERNS = {
     6: ("NVLS tree", "the switches reduce inside the nodes, trees between them"),
     7: ("CollNet", "the network reduces; each channel has its GPUs"),
 }
-"""Names of the patterns of a graph, and how data passes (include/graph.h and graph/connect.cc of NCCL)."""
+"""Name of each pattern of a graph, and the way of the data in it (include/graph.h and graph/connect.cc of NCCL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,11 +337,11 @@ class NcclGraph:
     Attributes
     ----------
     name, meaning : str
-        Of its pattern.
-    inside, outside : tuple
-        The GB/s of a channel, and the letters of the longest connection, in the node and to the network.
+        Name of its pattern, and the way of the data in it.
+    inside, outside : tuple of float and str
+        GB/s of a channel and letters of its longest connection, inside the node and to the network.
     channels : tuple of tuple of str
-        For each channel the parts that it passes, such as ``NIC 0`` and ``GPU 3``.
+        The parts that each channel passes, such as ``NIC 0`` and ``GPU 3``.
     """
 
     name: str
@@ -353,7 +356,7 @@ class NcclGraph:
         return self.name == "ring"
 
     def alike(self) -> dict[tuple[str, ...], list[int]]:
-        """Return the numbers of equal channels, by their stops."""
+        """Return the numbers of equal channels, by the parts that they pass."""
         return grouped((channel, number) for number, channel in enumerate(self.channels))
 
 
@@ -363,7 +366,7 @@ def read_graphs(file: Path) -> list[NcclGraph]:
     Raises
     ------
     UsageError
-        If it is another file.
+        If NCCL has not written the file, or it is a topology file.
     """
     with _reading(file, "graphs", "NCCL_GRAPH_DUMP_FILE") as root:
         graphs = [_graph(graph) for graph in root.iter("graph")]
@@ -385,12 +388,12 @@ def _graph(graph: ET.Element) -> NcclGraph:
 
 
 def read_topology(file: Path) -> NodeHardware:
-    """Return the node that a topology describes. One of several hosts has their NUMA nodes one after the other.
+    """Return the node that a topology file describes. If it has several hosts, the node has the NUMA nodes of all.
 
     Raises
     ------
     UsageError
-        If it is another file.
+        If NCCL has not written the file, or it is a graph file.
     """
     with _reading(file, "system", "NCCL_TOPO_DUMP_FILE") as root:
         return _topology(file.name, root.findall("cpu"))
@@ -424,7 +427,7 @@ def _topology(name: str, processors: Sequence[ET.Element]) -> NodeHardware:
 
 
 def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, ET.Element]]:
-    """Yield the GPUs and NICs below an element; `above` has inherited attributes."""
+    """Yield the GPUs and NICs below an element. `above` holds the attributes that they inherit."""
     for number, part in enumerate(element):
         get = part.get
         if part.tag == "pci":
@@ -434,7 +437,7 @@ def _below(element: ET.Element, above: Component) -> Iterator[tuple[Component, E
             kind = "nic" if get("class", "").startswith("0x02") else "gpu"
             own = replace(above, kind=kind, address=at, path=(*path, *port, at), lanes=_lanes(part))
             below = list(_below(part, own))
-            # A file for virtual machines has no more than this.
+            # In a file for virtual machines, GPUs and NICs are elements without others below.
             alone = not below and re.match("0x(02|03|12)", get("class", ""))
             yield from [(own, part)] if alone else below
         elif part.tag == "gpu":
@@ -477,7 +480,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 @contextmanager
 def _reading(file: Path, tag: str, variable: str) -> Iterator[ET.Element]:
-    """Give the top element of a file; raise if NCCL has not written it."""
+    """Yield the top element of a file; raise if NCCL has not written it, or its tag is another one."""
     advice = f"give a file that NCCL wrote ({variable}=FILE)"
     try:
         root = ET.fromstring(read_text(file))

@@ -3,7 +3,7 @@
 MPI may fail, or end its process. So another process uses it, and the report survives:
 ``python -m hpccomm.tools.doctor.job DESCRIPTOR SOURCES [nccl]`` runs on every rank, and writes lines of JSON to an
 inherited file: its progress and, on rank 0, finally the trees of all nodes. If MPI fails, there is only this node's
-tree. With ``--nccl``, NCCL reports about itself there, from 2.31 on.
+tree. With ``nccl``, that process also runs NCCL, which reports about itself from version 2.31 on.
 
 `hpccomm doctor` and `hpccomm topo` call `gather`.
 """
@@ -40,16 +40,16 @@ from hpccomm.units import grouped, ranges
 _LIBRARIES = re.compile(
     r"/(lib(?:mpi|nccl|cuda|ucp|fabric|psm2|psm3|ibverbs|pmix|pmi2?))(?:-abi)?[.\-_\d]*\.so[^/]*$"
 )
-"""Files mapped by a process that are recorded."""
+"""Pattern of the mapped files that are recorded: libraries of communication."""
 
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
 
 _FLAVOURS = {"pmix": "PMIX_RANK", "pmi": "PMI_RANK"}
-"""How a launcher may speak to its ranks, and the variable that shows it."""
+"""The variable that shows by which protocol a launcher speaks to its ranks, by the protocol's name."""
 
 
 def of_rank(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the facts that need no MPI. Local."""
+    """Return the facts of this rank that need no MPI. Local."""
     reading = Reading(root)
     reading.put("pid", os.getpid())
     reading.put("cores", ranges(os.sched_getaffinity(0)))
@@ -62,7 +62,7 @@ def of_rank(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _nccl() -> str:
-    """Return the version of the NCCL that hpccomm uses: CuPy's, or the one that is found without it."""
+    """Return the version of the NCCL library that hpccomm uses; raise LookupError without CuPy or NCCL."""
     if importlib.util.find_spec("cupy") is None:
         raise LookupError("CuPy is not installed")
     version = libnccl.version()
@@ -72,14 +72,14 @@ def _nccl() -> str:
 
 
 def libraries(maps: str) -> dict[str, list[str]]:
-    """Return the paths of the libraries that are mapped, by their short names."""
+    """Return the paths of the mapped libraries by their short names, from the text of /proc/PID/maps."""
     paths = sorted({line.split(maxsplit=5)[-1] for line in maps.splitlines()})
     libraries = grouped((match[1], path) for path in paths if (match := _LIBRARIES.search(path)))
     return dict(sorted(libraries.items()))
 
 
 def of_mpi(library: Any) -> dict[str, Any]:
-    """Return MPI's facts about itself and the job. Local; MPI is up.
+    """Return MPI's facts about itself and the job. Local; MPI has started.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def of_mpi(library: Any) -> dict[str, Any]:
 
 
 def _mpiexec() -> dict[str, str]:
-    """Return where the mpiexec of PATH is, and whose it is."""
+    """Return the path of the mpiexec in PATH, and name and version of the library that it belongs to."""
     path = shutil.which("mpiexec") or shutil.which("mpirun")
     if path is None:
         raise LookupError("PATH has no mpiexec")
@@ -131,7 +131,7 @@ def origin(said: str) -> tuple[str, str]:
     """Return name (as mpi4py spells it) and version of the library that a launcher belongs to; empty if unknown."""
     name = next((name for mark, name in _MARKS if mark in said), "")
     version = re.search(r"\b\d+\.\d+\.\d+\b", said)
-    # PRRTE and Intel's launcher count otherwise than their libraries.
+    # The versions of PRRTE and Intel's launcher are not those of their libraries.
     known = version is not None and ("Open MPI)" in said or name == "MPICH")
     return name, version[0] if version and known else ""
 
@@ -151,7 +151,7 @@ SOURCES: dict[str, Callable[[Reading], None]] = {
     "infiniband": network.rdma,
     "nvlink": gpus.nvlink,
 }
-"""The source of the facts below each name of a node's tree."""
+"""The function that gathers the facts below each name of a node's tree."""
 
 
 def of_node(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
@@ -162,7 +162,7 @@ def of_node(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
     only : collection of str
         Names of the sources to ask; all of them if empty.
     root : Path
-        Of the file system.
+        Root of the file system.
     """
 
     def ask(name: str) -> Tree:
@@ -172,7 +172,7 @@ def of_node(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
             return {"unread": {"": f"the source failed: {why(error)}"}}
 
     asked = [name for name in SOURCES if name in only or not only]
-    # Side by side: some wait, for counters to rise or for programs.
+    # At the same time, since some of them wait for counters to rise or for programs.
     try:
         with ThreadPoolExecutor(max(1, len(asked))) as pool:
             answers = [*pool.map(ask, asked)]
@@ -182,7 +182,7 @@ def of_node(only: Collection[str] = (), root: Path = Path("/")) -> Tree:
 
 
 READINGS = 7
-"""Exchanges with each node to measure the offset of its clock: the quickest counts."""
+"""Exchanges with each node to measure the offset of its clock; the quickest one is used."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -253,17 +253,20 @@ def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _peers(node: Any) -> dict[str, str]:
-    """Return why this rank does not reach the memory of others on its node; empty texts if it does. Collective."""
+    """Return why this rank cannot reach other ranks' memory on its node, for each way; an empty text if it can.
+
+    Returns no entries if the node has one rank. Collective over the node.
+    """
     from hpccomm.memory.shared import offer, tried
 
     offers = dict(enumerate(node.allgather(offer())))
     outcome = tried(offers, node.rank)
-    node.Barrier()  # until all have tried, the memory stays
+    node.Barrier()  # the memory must stay until all ranks have tried
     return {} if len(offers) == 1 else outcome._asdict()
 
 
 def _clock(leads: Any) -> dict[str, float]:
-    """Return how far this node's clock is ahead of rank 0's, and how sure that is, in seconds. Collective."""
+    """Return the seconds by which this node's clock is ahead of rank 0's, and their uncertainty. Collective."""
     offset, uncertain = 0.0, 0.0
     for other in range(1, leads.size):
         if leads.rank == 0:
@@ -292,7 +295,7 @@ def _communicate() -> str:
 
             comm.all_reduce(cupy().ones(1024, dtype="float32"))
             comm.barrier()
-            time.sleep(2)  # what NCCL compares between the ranks comes later
+            time.sleep(2)  # NCCL prints its comparison of the ranks later
     except HpccommError as error:
         return str(error)
     return ""
@@ -308,14 +311,14 @@ _DIAGNOSTIC = re.compile(
 
 
 def nccl_facts(printed: str, failure: str | None) -> dict[str, Any]:
-    """Return the findings of each check by its name, such as ``p2p``: sentences that NCCL marks for review.
+    """Return the findings of each check of NCCL by its name, such as ``p2p``: the sentences that NCCL marks for review.
 
     Parameters
     ----------
     printed : str
-        What the process printed.
+        Output of the process.
     failure : str or None
-        Why NCCL could not be tried; None if the process did not come to it.
+        Why NCCL failed; empty if it did not. None if the process ended before it used NCCL.
     """
     if failure is None:
         return {"unread": {"": "MPI did not start, and NCCL's own diagnostics need it"}}
@@ -333,21 +336,21 @@ PATIENCE = 60.0
 """Seconds that MPI may take to start, gather and end."""
 
 PROGRAM = (sys.executable, "-m", "hpccomm.tools.doctor.job")
-"""The module that uses MPI."""
+"""The command of the process that uses MPI."""
 
 _LAST = 12
 """Lines to keep of the output of a process that failed."""
 
 
 def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
-    """Return the trees by the names of the nodes: rank 0 of all nodes; elsewhere, and if MPI fails, of this node.
+    """Return trees by the names of their nodes: on rank 0 those of all nodes; elsewhere, and if MPI fails, this node's.
 
-    Every process of the job calls it. Blocks, for `PATIENCE` at the longest.
+    Every process of the job calls it. Blocks, at most for `PATIENCE`.
 
     Parameters
     ----------
     sources : collection of str
-        What to gather.
+        Names of the sources to gather.
     nccl : bool
         Whether to let NCCL run its own diagnostics.
     """
@@ -375,13 +378,13 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
 
 
 def problem(trees: Mapping[str, Any]) -> str:
-    """Return why MPI did not start, where that is so: what a rank says that does not report."""
+    """Return why MPI did not start, or an empty text: a rank that does not report prints it."""
     mpi = next(iter(trees.values()))["mpi"] if len(trees) == 1 else {}
     return str(mpi.get("missing") or mpi.get("failure") or "").partition("; it printed")[0]
 
 
 def _heard(more: list[str], sources: Collection[str]) -> tuple[Mapping[str, Any], str, str]:
-    """Let a process use MPI; return its news, how it failed, and what it printed.
+    """Let another process use MPI. Return its news, how it failed (empty if it did not), and its output.
 
     The news are the last value of each kind: ``phase``, ``missing``, ``trees``, ``nccl``.
     """
@@ -389,7 +392,7 @@ def _heard(more: list[str], sources: Collection[str]) -> tuple[Mapping[str, Any]
     os.set_inheritable(report, True)
     command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
     environment = dict(os.environ) | (_NCCL_ENVIRONMENT if more else {})
-    # PMI's socket is a descriptor that a rank inherits from its launcher.
+    # Descriptors stay open: PMI's socket is one that a rank inherits from its launcher.
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

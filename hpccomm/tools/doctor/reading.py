@@ -1,6 +1,6 @@
-"""How a source reads: a readable fact is stored, an unreadable one is named with the reason.
+"""`Reading`, by which sources read: it stores readable facts, and for unreadable ones the reason.
 
-All sources read by these functions; patterns of single facts are in ``files.tsv``.
+All sources use it, and `job`; `rule` uses `rows`. Patterns of single facts are in ``files.tsv``.
 """
 
 import csv
@@ -25,18 +25,19 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "kib": lambda text: int(text) * 1024,
     "limit": lambda text: None if text == "unlimited" else int(text),
 }
-"""A fact of ``files.tsv`` from a text; ``has`` is whether its pattern is in the file."""
+"""Functions that make a fact of ``files.tsv`` from a text, by its kind. A fact of the kind ``has`` is whether its
+pattern is in the file."""
 
 
 @cache
 def rows(name: str) -> tuple[Mapping[str, str], ...]:
-    """Return the rows of a table of this package, by its header."""
+    """Return the rows of a table of this package, each a mapping from the columns of its header."""
     text = (resources.files("hpccomm.tools.doctor") / name).read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def _parsed(row: Mapping[str, str], text: str) -> Any:
-    """Return a row's fact in a text; raise LookupError or ValueError without one."""
+    """Return a row's fact from a text; raise LookupError or ValueError if the text has none."""
     match = re.search(row["pattern"] or "(?s)(.*)", text, re.MULTILINE)
     if row["kind"] == "has":
         return match is not None
@@ -51,7 +52,7 @@ class Reading:
     Parameters
     ----------
     root : Path
-        Of the file system; a folder with planted files in tests.
+        Root of the file system; in tests, a folder with made-up files.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -76,7 +77,7 @@ class Reading:
     def line(self, file: Path) -> str | None:
         """Return the text of an optional file; None if it is missing or cannot be read.
 
-        Why it cannot be read is kept under its path.
+        The reason for which it cannot be read is kept under its path.
         """
         try:
             return file.read_text(errors="replace").strip()
@@ -91,14 +92,14 @@ class Reading:
         yield from sorted(self.path(name).glob(pattern))
 
     def take(self, fact: str, read: Callable[[], Any]) -> Any:
-        """Store what a function returns as a fact; if it raises, store the reason.
+        """Store the result of a function as a fact; if it raises, store the reason.
 
         Parameters
         ----------
         fact : str
-            Its name in the source; dots lead into dicts, as in ``devices.0.uuid``.
+            The fact's name in the source; dots lead into dicts, as in ``devices.0.uuid``.
         read : callable
-            Returns the fact, of JSON types. Raises `OSError`, `ValueError` or `LookupError` if it is not to be had.
+            Returns the fact, of JSON types. Raises `OSError`, `ValueError` or `LookupError` if there is none.
 
         Returns
         -------
@@ -114,17 +115,17 @@ class Reading:
         return value
 
     def file(self, fact: str, name: str, parse: Callable[[str], Any] = str) -> Any:
-        """Keep the text of a file as a fact, parsed; see `take`."""
+        """Store the text of a file as a fact, parsed; see `take`."""
         return self.take(fact, lambda: parse(self.text(name)))
 
     def files(self, of: str) -> None:
-        """Keep the facts that ``files.tsv`` has of a source; see `take`."""
+        """Store the facts that ``files.tsv`` lists for a source; see `take`."""
         for row in rows("files.tsv"):
             if row["of"] == of:
                 self.file(row["fact"], row["file"], partial(_parsed, row))
 
     def below(self, of: str, folder: Path) -> dict[str, Any]:
-        """Return the facts that ``files.tsv`` has of a device, port or the like, as far as its folder has them."""
+        """Return the facts that ``files.tsv`` lists for a device or a port, as far as its folder has them."""
         facts = {}
         for row in rows("files.tsv"):
             text = self.line(folder / row["file"].lstrip("/")) if row["of"] == of else None
@@ -134,7 +135,7 @@ class Reading:
         return facts
 
     def put(self, fact: str, value: Any) -> None:
-        """Keep a fact."""
+        """Store a fact."""
         *folders, last = fact.split(".")
         into = self._found
         for folder in folders:
@@ -142,7 +143,7 @@ class Reading:
         into[last] = value
 
     def miss(self, fact: str, reason: str) -> None:
-        """Keep why a fact is not known."""
+        """Store the reason for which a fact is not known."""
         self._unread[fact] = reason
 
     def facts(self) -> dict[str, Any]:
@@ -158,14 +159,14 @@ def read(source: Callable[..., None], root: Path = Path("/"), **options: Any) ->
 
 
 def why(error: Exception) -> str:
-    """Return in a few words why something cannot be read."""
+    """Return in a few words why a fact could not be read."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error.args[0]) if error.args else type(error).__name__
 
 
 def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess[str]":
-    """Run a command for some seconds at most, and return what it said."""
+    """Run a command for at most `patience` seconds, and return its status and output."""
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True,
         text=True, errors="replace", timeout=patience, check=False,
@@ -173,7 +174,7 @@ def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess
 
 
 def fields(text: str) -> dict[str, str]:
-    """Return the lines ``name: value`` or ``name value`` of a file such as /proc/meminfo."""
+    """Return the values by name of a file with lines ``name: value`` or ``name value``, such as /proc/meminfo."""
     matches = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
     return {line[1]: line[2] for line in matches}
 

@@ -20,32 +20,32 @@ Facts = Mapping[str, Any]
 List = Sequence[Facts]
 Texts = Sequence[str]
 Faults = Iterator[str]
-"""A rule's function: from facts to the evidence of a fault, a sentence each."""
+"""The result of a rule's function: the evidence of each fault, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One check. Data: facts in, evidence out.
+    """One check, as data: the facts that it reads, a function from them to evidence of faults, and its words.
 
     Attributes
     ----------
     id : str
         ``AREA.NAME``.
     question : str
-        Its question, such as ``May enough memory be locked?``.
+        The question it answers, such as ``May enough memory be locked?``.
     reads : tuple of str
         Paths of facts in a node's tree, such as ``limits.memlock.soft``. A star stands for each
-        item of a list or dict (``gpus.devices.*.ecc``) and gives the list of the existing ones. A
-        path that ends with ``?`` is None if the fact is missing; a rule that misses another is
-        skipped.
+        item of a list or dict (``gpus.devices.*.ecc``); its fact is the list of those that exist. The
+        fact of a path that ends with ``?`` is None if it is missing. A rule is skipped if any other
+        fact is missing.
     fails : callable
-        Gets the facts in that order; returns a sentence of evidence for each fault, none if all is well. Pure.
+        Takes the facts in that order; returns a sentence of evidence for each fault, none if all is well. Pure.
     severity : {"note", "warn", "fail"}
-        What a fault is. A note is on what stock systems have, and matters to some programs.
+        The severity of a fault. A note is about something that stock systems have, and that matters to some programs.
     remedy : str
-        What to do.
+        The remedy of a fault.
     page : str
-        The page that says more.
+        The page of the documentation that says more.
     over_nodes : bool
         Whether it compares nodes: each fact is then a dict from the nodes' names, and the rule is skipped if the
         job has one node.
@@ -62,17 +62,17 @@ class Rule:
 
     @property
     def area(self) -> str:
-        """Its area: the first part of its id."""
+        """The rule's area: the first part of its id."""
         return self.id.partition(".")[0]
 
     @property
     def sources(self) -> set[str]:
-        """The sources that it needs: the first parts of the paths."""
+        """The sources that the rule needs: the first parts of its paths."""
         return {path.partition(".")[0] for path in self.reads}
 
 
 def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
-    """Return rules: for each id its function and the paths that it reads; the words are in ``rules.tsv``."""
+    """Return rules from a mapping of each id to its function and its paths. Their words are in ``rules.tsv``."""
     words = {row["id"]: row for row in rows("rules.tsv")}
     return tuple(
         Rule(
@@ -97,7 +97,7 @@ def many(number: int, what: str) -> str:
 Tree = Mapping[str, Any]
 
 Status = Literal["fail", "warn", "note", "skipped", "ok"]
-"""The worst first."""
+"""The result of a rule; the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class Diagnosis:
     rule : Rule
         The rule.
     status : {"fail", "warn", "note", "skipped", "ok"}
-        Its result.
+        The rule's result.
     evidence : tuple of str
-        The faults, a sentence each.
+        A sentence for each fault.
     reason : str
-        Why it was skipped.
+        The reason for which the rule was skipped.
     nodes : tuple of str
         The names of the nodes with this result.
     """
@@ -140,7 +140,7 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
 def against(
     trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
 ) -> list[Diagnosis]:
-    """Compare each node with a sound one, by the rules of the area ``alike``."""
+    """Compare each node with a sound node `golden`, from the file `name`, by the rules of the area ``alike``."""
     diagnoses = []
     for rule in rules:
         if rule.area == "alike":
@@ -159,7 +159,7 @@ def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
 
 
 def _applied(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
-    """Apply a rule to one tree or, if it compares nodes, to several."""
+    """Apply a rule to a tree or, if the rule compares nodes, to several trees."""
     values = []
     for path in rule.reads:
         each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
@@ -178,7 +178,7 @@ MISSING = object()
 
 
 def at(tree: Tree, path: str) -> Any:
-    """Return the fact at a path, or `MISSING`. With stars, the list of the existing ones."""
+    """Return the fact at a path, or `MISSING`; if the path has stars, the list of the facts that exist."""
     if "*" not in path:
         return next(_reached(tree, path.split(".")), MISSING)
     return list(_reached(tree, path.split("."))) or MISSING
@@ -198,7 +198,7 @@ def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
 
 
 def missing(tree: Tree, path: str) -> str:
-    """Return why a tree lacks a fact: the reason stored for it, or for what contains it."""
+    """Return why a tree lacks a fact: the reason that is stored for the fact, or for the part that would contain it."""
     parts = path.rstrip("?").split(".")
     here: Any = tree
     if parts[0] not in tree:
@@ -230,7 +230,7 @@ _SHOWN = (
 
 
 def head(trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the checked facts: each once, with the nodes that differ."""
+    """Yield the report's head: the ranks and nodes, and some facts, each value once with its nodes if nodes differ."""
     ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
     yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {few(trees, 4)}"
     for path in _SHOWN:
@@ -245,7 +245,7 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report: faults first, then notes, skipped checks with reasons, and passed ones."""
+    """Yield the report: faults, notes, skipped checks with the reasons, and passed checks."""
     nodes = len(trees)
     for status in ("fail", "warn", "note"):
         for each in diagnoses:

@@ -36,22 +36,22 @@ from hpccomm.tools.drawing import Canvas, Place
 from hpccomm.tools.flags import JSON, FlagGroup
 from hpccomm.units import counted, numbers, ranges
 
-# Where the ranks of a job run, their distance from GPU and adapter, and better bindings.
+# The CPUs of a job's ranks, their distance from GPU and adapter, and better bindings.
 
 
 class BoundRank(NamedTuple):
-    """A rank of a job, and its permitted CPUs.
+    """A rank of a job, and the CPUs on which it may run.
 
     Attributes
     ----------
     rank, local_rank : int
-        In the job, and on its node.
+        Its number in the job, and its number on its node.
     host : str
-        Its node.
+        Name of its node.
     cpus : tuple of int
-        As its launcher has bound it.
+        The CPUs to which it is bound.
     visible : str
-        ``CUDA_VISIBLE_DEVICES``; empty if it is not set.
+        Its ``CUDA_VISIBLE_DEVICES``; empty if that is not set.
     """
 
     rank: int
@@ -75,7 +75,7 @@ def bound_ranks(trees: Mapping[str, Mapping[str, Any]]) -> list[BoundRank]:
 
 
 def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:
-    """Return the GPU of a rank: by its number among the visible ones, as `new_comm` chooses."""
+    """Return the GPU of a rank, as `new_comm` chooses it: by the local rank, among the visible GPUs."""
     gpus = node.of_kind("gpu")
     if bound.visible:
         chosen = [int(word) for word in bound.visible.split(",") if word.isdigit()]
@@ -84,7 +84,7 @@ def gpu_of(bound: BoundRank, node: NodeHardware) -> Component | None:
 
 
 def nic_of(bound: BoundRank, node: NodeHardware) -> Component | None:
-    """Return the network adapter of a rank: the nearest to its GPU, else to its cores; ranks share equally near ones."""
+    """Return the network adapter nearest to a rank's GPU, or else to its cores. Ranks share equally near ones."""
     nics = [nic for nic in node.of_kind("nic") if nic.rate] or node.of_kind("nic")
     gpu = gpu_of(bound, node)
     if gpu is not None:
@@ -128,9 +128,9 @@ def binding_lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware])
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
-    """Return the NUMA node nearest to its GPU, for each rank of a node.
+    """Return the best NUMA node for each of `local` ranks of a node: the nearest to the rank's GPU.
 
-    Without one, ranks are spread over the NUMA nodes that have CPUs.
+    Without GPUs, ranks are spread over the NUMA nodes that have CPUs.
     """
     with_cpus = [domain for domain in node.domains if domain.cpus]
     spread = [domain.number for domain in with_cpus]
@@ -143,7 +143,7 @@ def wanted(local: int, node: NodeHardware) -> list[int]:
 
 
 def better(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware]) -> Iterator[str]:
-    """Yield the lines about a better binding: for mpiexec and for srun, or why none is better."""
+    """Yield lines about a better binding: commands of mpiexec and srun, or the reason for which none is better."""
     host = ranks[0].host
     node = nodes[host]
     local = [bound for bound in ranks if bound.host == host]
@@ -165,11 +165,11 @@ def commands(size: int, homes_wanted: Sequence[int], node: NodeHardware) -> tupl
     Parameters
     ----------
     size : int
-        Ranks of the job.
+        Number of ranks of the job.
     homes_wanted : sequence of int
         The NUMA node of each rank of a node.
     node : NodeHardware
-        What each node is made of.
+        The hardware of each node.
     """
     local = len(homes_wanted)
     cpus = {domain.number: ranges(domain.cpus) for domain in node.domains}
@@ -185,7 +185,7 @@ def commands(size: int, homes_wanted: Sequence[int], node: NodeHardware) -> tupl
     )
 
 
-# The hardware of nodes, and NCCL's graphs, as text; a cluster of such nodes, as ``hpccomm simulate`` reads it.
+# The hardware of nodes and NCCL's graphs as text; a cluster of such nodes as a file for ``hpccomm simulate``.
 
 
 def node_lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
@@ -194,9 +194,9 @@ def node_lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
     Parameters
     ----------
     node : NodeHardware
-        Its hardware.
+        The node's hardware.
     names : sequence of str
-        The names of all such nodes; by default its own.
+        Names of all nodes with this hardware; by default the node's own.
     """
     yield f"{', '.join(names or [node.name])}: {summary(node)}"
     for domain in node.domains:
@@ -217,13 +217,13 @@ def node_lines(node: NodeHardware, names: Sequence[str] = ()) -> Iterator[str]:
 
 
 def known(node: NodeHardware, each: Component, *words: str) -> list[str]:
-    """Return the known facts of a component, with words after its address."""
+    """Return the known facts of a component, with `words` after its address."""
     rate = f"{each.rate:g} Gb/s" if each.rate else ""
     return [fact for fact in (each.address, *words, each.lanes, rate, linked(node, each)) if fact]
 
 
 def linked(node: NodeHardware, gpu: Component) -> str:
-    """Return the number of a GPU's NVLinks as text; empty without any."""
+    """Return the number of a GPU's links as text; empty without links."""
     kind = "NVLinks" if node.link_kind == "NV" else node.link_kind
     if gpu.name in node.switched:
         return f"{node.switched[gpu.name]} {kind} to switches"
@@ -232,7 +232,7 @@ def linked(node: NodeHardware, gpu: Component) -> str:
 
 
 def summary(node: NodeHardware) -> str:
-    """Return the parts of a node, in numbers."""
+    """Return the numbers of a node's parts as text."""
     counts = {
         "sockets": len({domain.socket for domain in node.domains} - {None}),
         "NUMA nodes": len(node.domains),
@@ -247,7 +247,7 @@ def summary(node: NodeHardware) -> str:
 
 
 def table(node: NodeHardware) -> Iterator[str]:
-    """Yield the matrix of `NodeHardware.between`, in the form of ``nvidia-smi topo -m``, and what its letters mean."""
+    """Yield the matrix of `NodeHardware.between` in the form of ``nvidia-smi topo -m``, with the letters' meanings."""
     domains = {domain.number: domain for domain in node.domains}
     matrix = node.matrix()
     rows = [["", *(each.name for each in node.components), "CPU Affinity", "NUMA"]]
@@ -267,7 +267,7 @@ def table(node: NodeHardware) -> Iterator[str]:
 
 
 def graph_lines(graphs: Sequence[NcclGraph]) -> Iterator[str]:
-    """Yield the lines about graphs of NCCL: each way through the node once, with its channels."""
+    """Yield lines about NCCL's graphs: each way through the node once, with its channels."""
     for graph in graphs:
         (inside, near), (outside, far) = graph.inside, graph.outside
         ways = f"{graph.name}: {counted(len(graph.channels), 'channel')}"
@@ -296,28 +296,28 @@ def is_closed(graph: NcclGraph, passed: Sequence[str]) -> bool:
 
 
 INSIDE = 0.8
-"""Fraction of the rate of NVLink and PCI Express that carries data: see the sources in ``nvlink8.toml``."""
+"""Fraction of the rate of NVLink and PCI Express that carries data; its sources are in ``nvlink8.toml``."""
 
 OUTSIDE = 0.98
-"""Fraction of a network's rate that carries data, in packets with 4 KiB of it."""
+"""Fraction of a network's rate that carries data, if a packet has 4 KiB of data."""
 
 
 def described(node: NodeHardware, nodes: int, per_node: int) -> str:
     """Return the description of a cluster of equal nodes, in TOML.
 
-    Bandwidths and ports are those of its links and adapters. Latencies, and the speeds of folding
+    Bandwidths and ports are those of the node's links and adapters. Latencies, and the speeds of folding
     and copying, are the assumptions of ``auto``.
 
     Parameters
     ----------
     node : NodeHardware
-        What each node is made of.
+        The hardware of each node.
     nodes, per_node : int
-        Nodes, and ranks of each.
+        Number of nodes, and number of ranks on each.
     """
     base = "typical_gpus" if node.of_kind("gpu") else "typical"
     assumed = typical(base)
-    # Two nodes at least: their connection stands in the file, for a simulation with --ranks.
+    # At least two nodes, so that the file has their connection, for a simulation with --ranks.
     network = assumed.placed(max(nodes, 2) * per_node, per_node, assumed)
     inner, across = network.inner, network.across
     speed = inside(node)
@@ -336,7 +336,7 @@ def described(node: NodeHardware, nodes: int, per_node: int) -> str:
 
 
 def inside(node: NodeHardware) -> float:
-    """Return the B/s of a GPU to the others of its node, in one direction; 0 if unknown."""
+    """Return the B/s from a GPU to the other GPUs of its node, in one direction; 0 if unknown."""
     gpus = node.of_kind("gpu")
     if not gpus:
         return 0.0
@@ -352,7 +352,8 @@ def inside(node: NodeHardware) -> float:
 
 COLORS = {"gpu": "#b7d7a8", "nic": "#9fc5e8", "bridge": "#eeeeee", "home": "#fbf6ea"}
 WIDTH, HEIGHT, GAP, STEP, WIDEST = 1.25, 0.62, 0.25, 0.45, 17.0
-"""Inches: of a component's box, between two, between bridges, and of a row of NUMA nodes."""
+"""Inches: width and height of a component's box, the gap between boxes, the height of a level of bridges, and the
+greatest width of a row of NUMA nodes."""
 
 LINK, EDGE, ARROW = "#38761d", "#555555", "#444444"
 """Colors of NVLink, of the edges of boxes, and of arrows."""
@@ -361,7 +362,7 @@ LINK, EDGE, ARROW = "#38761d", "#555555", "#444444"
 def draw(node: NodeHardware) -> str:
     """Return a picture of a node: a frame for each NUMA node, the bridges and components in it, and NVLink.
 
-    Of the bridges, those are drawn that lead to several components.
+    Host bridges are drawn, and bridges that lead to several components.
 
     Returns
     -------
@@ -411,7 +412,7 @@ def _height(parts: Sequence[Component]) -> float:
 
 
 def _ways(parts: Sequence[Component]) -> dict[str, list[tuple[str, ...]]]:
-    """Return for each component its host bridge, and the bridges above it that lead to several; each by its path."""
+    """Return, for each component, the paths of its host bridge and of the bridges above it that lead to several."""
     below: dict[tuple[str, ...], set[str]] = {}
     for each in parts:
         for end in range(1, len(each.path)):
@@ -426,7 +427,7 @@ def _ways(parts: Sequence[Component]) -> dict[str, list[tuple[str, ...]]]:
 def _inside(
     canvas: Canvas, node: NodeHardware, parts: Sequence[Component], left: float, top: float
 ) -> dict[str, Place]:
-    """Draw the components of a NUMA node and the bridges above them; return where NVLink reaches each, by name."""
+    """Draw the components of a NUMA node and the bridges above them; return where NVLink begins at each, by name."""
     ordered = sorted(parts, key=lambda each: (each.path, each.name))
     ways = _ways(ordered)
     floor = top + max((len(way) for way in ways.values()), default=0) * STEP + HEIGHT
@@ -455,7 +456,7 @@ def _inside(
 
 
 def _links(canvas: Canvas, node: NodeHardware, places: dict[str, Place]) -> None:
-    """Draw NVLink: arcs between directly connected GPUs, a bar below GPUs connected by switches."""
+    """Draw NVLink: arcs between directly connected GPUs, and a bar below each GPU that switches connect."""
     pairs = ((one, *to) for one, ends in node.links.items() for to in ends.items())
     for one, other, count in pairs:
         if places[one] < places[other]:
@@ -468,7 +469,7 @@ def _links(canvas: Canvas, node: NodeHardware, places: dict[str, Place]) -> None
 
 
 def draw_graphs(graphs: Sequence[NcclGraph]) -> str:
-    """Return a picture of graphs of NCCL: a row for each way through the node, from left to right.
+    """Return a picture of NCCL's graphs: a row for each way through the node, from left to right.
 
     Returns
     -------
@@ -508,7 +509,7 @@ def _box(canvas: Canvas, corner: Place, size: Place, color: str, text: str, poin
 
 
 Shown = tuple[dict[str, Any], list[str], Callable[[], Any]]
-"""The facts as JSON, as lines, and the function that draws them."""
+"""The facts as JSON, the facts as lines, and the function that draws them."""
 
 
 _FLAGS = flags.table(__package__)
@@ -517,7 +518,7 @@ FLAGS = (FlagGroup(_FLAGS["sources of topo"], exclusive=True), *_FLAGS["topo"], 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it; return the exit status."""
+    """Show the hardware or the graphs; return the exit status."""
     if args.output is not None:
         drawing.check_place(args.output)
     if args.nccl_graph is not None and args.cluster is not None:
@@ -539,7 +540,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _gathered() -> tuple[dict[str, NodeHardware], list[BoundRank]]:
-    """Return the nodes of the job by host, and its ranks; of a process that no launcher started, this node."""
+    """Return the nodes of the job by host, and its ranks; without a launcher, this node and no ranks."""
     place = launched()
     if place is None or place.size == 1:
         trees = {platform.node(): job.of_node(hardware.SOURCES)}
