@@ -190,11 +190,6 @@ def heading(text: str, above: str) -> Columns | None:
     return Columns(names, in_place, "cputime" in words) if len(in_place) == halves else None
 
 
-def places(text: str) -> bool:
-    """Whether a line says which half is in place."""
-    return _PLACES.search(text) is not None
-
-
 _MOST_NOTES = 3
 """Notes kept of a table without rows."""
 
@@ -318,7 +313,7 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
     tables: list[PrintedTable] = []
     above = command = ""
     for line in lines:
-        if places(line.text):
+        if _PLACES.search(line.text):
             above = line.text
         if "#" not in line.text and (called := _COMMAND.findall(line.text)):
             command = called[-1] if len(set(called)) == 1 else ""
