@@ -5,6 +5,7 @@ import threading
 from functools import partial
 from importlib import import_module
 
+import cupy
 import numpy as np
 import pytest
 from held import Held
@@ -12,8 +13,6 @@ from nccl_ranks import ranked
 from until import until
 
 import hpccomm
-
-cupy = pytest.importorskip("cupy")
 
 
 @pytest.mark.processes

@@ -4,6 +4,7 @@ Programs run in processes of their own, since their exits are what is tested: fo
 imports done.
 """
 
+import cupy
 import numpy as np
 import pytest
 from forked import Forks
@@ -13,8 +14,6 @@ from until import until
 from front.device_graphs import capture
 from hpccomm import Communicator
 from hpccomm.calls.lanes import device
-
-cupy = pytest.importorskip("cupy")
 
 IMPORTS = (
     *("numpy", "cupy", "cupy.cuda.nccl", "hpccomm.communicator.creation"),

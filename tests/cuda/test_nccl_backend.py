@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cupy
 import numpy as np
 import pytest
 from device_trials import carried_out
@@ -16,9 +17,6 @@ from hpccomm.reductions import ReduceOp, premul_sum
 from hpccomm.testing.conformance.collectives import BLOCKWISE
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
 from hpccomm.testing.conformance.oracle import reduction as reduction_of
-
-cupy = pytest.importorskip("cupy")
-pytest.importorskip("cupy.cuda.nccl")
 
 FLOAT32 = np.dtype(np.float32)
 SIZE = 3

@@ -4,14 +4,13 @@ import threading
 from functools import reduce
 from operator import and_
 
+import cupy
 import numpy as np
 import pytest
 from nccl_ranks import on_devices
 
 import hpccomm
 from hpccomm.backends.nccl.backend import NcclBackend
-
-cupy = pytest.importorskip("cupy")
 
 LOST = 2
 

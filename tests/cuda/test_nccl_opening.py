@@ -12,8 +12,6 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAb
 from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 
-pytest.importorskip("cupy.cuda.nccl")
-
 FLOAT32 = np.dtype(np.float32)
 SUM = Signature("all_reduce", FLOAT32, (1,), op=ReduceOp.SUM, in_place=True)
 LONG = 60.0

@@ -10,8 +10,6 @@ from nccl_ranks import ranked
 from hpccomm import ReduceOp
 from hpccomm.contracts.signature import Signature
 
-pytest.importorskip("cupy.cuda.nccl")
-
 OWN = "NCCL has its own"
 MESSAGES = "as asked, hpccomm's own; over its messages"
 LACKS = "nccl has no all_reduce of bor on int32 of its own"

@@ -168,7 +168,7 @@ def test_what_a_call_makes_for_itself_is_made_relaxed_and_the_thread_keeps_its_m
 # Events that get into a graph.
 
 
-def call_elsewhere_meanwhile(comm, stream, x):
+def call_elsewhere_meanwhile(comm, stream, x, _monkeypatch):
     """A call on another stream, at which the event of those before is recorded."""
     other = cupy.cuda.Stream(non_blocking=True)
     stream.begin_capture(runtime.streamCaptureModeThreadLocal)
@@ -192,7 +192,7 @@ def capture_begins_in_between(comm, stream, x, monkeypatch):
     return stream
 
 
-def default_stream(comm, stream, x):
+def default_stream(comm, stream, x, _monkeypatch):
     """Calls on the default stream, which no other thread may use while a blocking stream is captured."""
     comm.all_reduce(x[:10], stream=cupy.cuda.Stream.null)
     comm.all_reduce(x[:10], stream=cupy.cuda.Stream.null)
@@ -210,14 +210,13 @@ def default_stream(comm, stream, x):
 def test_an_event_that_a_graph_has_taken_is_recorded_again(comm, how, monkeypatch):
     """Else the call never is done, and its arrays are held until the deadline of finalize."""
     monkeypatch.setattr(pending, "MARK_SECONDS", float("inf"))  # small calls get an event later
-    more = (monkeypatch,) if how is capture_begins_in_between else ()
     there = import_module("standin.events")._by_pointer
     before, x = {*there}, cupy.ones(1000)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     comm.all_reduce(x[:10], stream=stream)
     comm.all_reduce(x[:10], stream=stream)  # has no event yet
-    how(comm, stream, x, *more).end_capture()
+    how(comm, stream, x, monkeypatch).end_capture()
     made = comm._core.lanes.device.issuer.pending
     until(made.idle)
     assert there.keys() == before, "one is there still"

@@ -6,6 +6,7 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import cupy
 import numpy as np
 import pytest
 from held import Held, in_thread
@@ -16,8 +17,6 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError
 from hpccomm.memory.cuda import streams
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls, pending_call
 from hpccomm.runtime.recorder import LABEL, TIMEOUT, Origin
-
-cupy = pytest.importorskip("cupy")
 
 DEVICE = 0
 NOW = 1000.0

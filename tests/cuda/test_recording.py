@@ -2,13 +2,12 @@
 
 import time
 
+import cupy
 import numpy as np
 import pytest
 from nccl_ranks import ranked
 
 from hpccomm.results.recording import DEVICE
-
-cupy = pytest.importorskip("cupy")
 
 
 @pytest.mark.processes
