@@ -13,7 +13,7 @@ from until import until
 
 from front.device_graphs import capture
 from hpccomm import Communicator
-from hpccomm.calls.lanes import device
+from hpccomm.calls.lanes import streams
 
 IMPORTS = (
     *("numpy", "cupy", "cupy.cuda.nccl", "hpccomm.communicator.creation"),
@@ -39,7 +39,7 @@ def forks():
 @pytest.mark.parametrize("end", [Communicator.finalize, Communicator.abort])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_trap_the_end_does_not_wait_for_graphs_as_nccl_does(dropped, end, caplog, monkeypatch):
-    monkeypatch.setattr(device, "GRAPH_SECONDS", GRAPH_SECONDS)
+    monkeypatch.setattr(streams, "GRAPH_SECONDS", GRAPH_SECONDS)
 
     def main(comm):
         x, stream = cupy.ones(4, np.float32), cupy.cuda.Stream(non_blocking=True)
@@ -111,7 +111,7 @@ def test_trap_leaving_without_finalize_frees_what_it_can_and_ends(forks, ending)
 
 # Two communicators. It prints the seconds that they take to end.
 TWO = """
-from hpccomm.calls.lanes import device
+from hpccomm.calls.lanes import streams
 another = comm.dup()
 another.all_reduce(x)
 for each in comm, another:
@@ -123,15 +123,15 @@ def test_trap_what_is_stuck_at_exit_is_aborted_within_the_seconds_that_there_are
     stuck = """
 import threading
 from time import perf_counter
-device.DRAIN_SECONDS, device.ABORT_SECONDS = 0.7, 0.5
-drain = device.DeviceEnd._drain
+streams.DRAIN_SECONDS, streams.ABORT_SECONDS = 0.7, 0.5
+drain = streams.StreamIssuer._drain
 def timed(end, timeout, gate):
     begin = perf_counter()
     try:
         drain(end, timeout, gate)
     finally:
         print("waited", timeout, perf_counter() - begin)
-device.DeviceEnd._drain = timed
+streams.StreamIssuer._drain = timed
 for each in comm, another:
     backend = each._core.lanes.device.backend
     def abort(seconds, inside, abort=backend.abort):
@@ -163,15 +163,15 @@ def lost(*_):
     raise RuntimeError("lost")
 freed = another._core.lanes.device.backend.release
 another._core.lanes.device.backend.release = lambda *a, **k: (print("freed"), freed(*a, **k))[1]
-comm._core.lanes.device.end.leave = lost
+comm._core.lanes.device.issuer.leave = lost
 third = comm.dup()
 third._core.lanes.device.issuer.pending.idle = lost
 third.register_abort_hook(lambda error: print("aborted", error))
-ends = [each._core.lanes.device.end for each in (comm, third, another)]
+ends = [each._core.lanes.device.issuer for each in (comm, third, another)]
 class InOrder(set):
     def __iter__(self):
         return iter(sorted(set.__iter__(self), key=ends.index))
-device._everyone = InOrder(device._everyone)
+streams._everyone = InOrder(streams._everyone)
 """
     lines, told = left(forks, TWO + fails)
     assert lines.count("freed") == lines.count("aborted lost") == 1

@@ -1,16 +1,11 @@
 """The lane of arrays in the memory of one rank's device: calls on streams.
 
-`hpccomm.communicator.creation` makes it with one of the three device dispatches. `DeviceEnd` ends its calls: at
-a close, an abort, or the exit.
+`hpccomm.communicator.creation` makes it with one of the three device dispatches.
 """
 
-import logging
-import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -51,150 +46,12 @@ from hpccomm.memory.views import View, check_layout, overlap
 from hpccomm.reductions import identity
 from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
+from hpccomm.runtime.pending import StreamCall
 from hpccomm.runtime.progress import Operation
-from hpccomm.runtime.recorder import DEVICE
-from hpccomm.runtime.service import ExitStep, at_exit, devices, keep, service
-from hpccomm.runtime.waiting import Gate, no_steps, wait
+from hpccomm.runtime.recorder import DEVICE, CallRecord
+from hpccomm.runtime.service import devices, service
+from hpccomm.runtime.waiting import no_steps
 from hpccomm.runtime.work import Work
-
-logger = logging.getLogger("hpccomm")
-
-DRAIN_SECONDS = 10.0
-"""All that is under way at exit may take so long; then it is aborted, since freeing it could block."""
-
-ABORT_SECONDS = 2.0
-"""The part of them for the abort."""
-
-LET_GO_SECONDS = 10.0
-"""Seconds for the library to release aborted calls."""
-
-GRAPH_SECONDS = 1.0
-"""The same, for a finalized communicator with captured calls, which waits for graphs."""
-
-
-class DeviceEnd:
-    """Ends the device side of one communicator, once.
-
-    Parameters
-    ----------
-    issuer : StreamIssuer
-        Has the calls that are under way.
-    dispatch : DeviceDispatch
-        Is closed at the end.
-    """
-
-    def __init__(self, issuer: StreamIssuer, dispatch: DeviceDispatch) -> None:
-        self._issuer = issuer
-        self._calls = issuer.calls
-        self._pending = issuer.pending
-        self._backend = backend = issuer.backend
-        self._dispatch = dispatch
-        self._process = os.getpid()
-        self._until = math.inf  # when the process wants to be gone
-        self._closed = False
-        if backend is not None:
-            self._calls.failure.translators.append(backend.translate)
-            self._calls.failure.releases.append(self.abandon)
-            _everyone.add(self)
-            at_exit(ExitStep.DEVICES, _leave_all)
-
-    def close(self) -> None:
-        """Wait for all calls under way, and free the library's communicators. Blocks.
-
-        Raises
-        ------
-        CollectiveTimeout
-            If the deadline of the communicator passes.
-        """
-        if self._closed or self._process != os.getpid():
-            return
-        self._drain(self._calls.timeout, self._calls.gate)
-        self._closed = True
-        _everyone.discard(self)
-        captured = self._pending.captured
-        self._pending.end()
-        with streams.on_device(self._issuer.device):
-            if captured and self._backend is not None and not self._backend.release(GRAPH_SECONDS):
-                logger.warning(
-                    "%s: NCCL keeps its communicators as long as there are CUDA graphs with their calls, "
-                    "and frees them in a thread; drop the graphs before finalize",
-                    self._calls.name,
-                )
-            self._dispatch.close()
-
-    def leave(self, until: float) -> None:
-        """At the process's exit: free what can be freed soon, and abort the rest.
-
-        Starts no thread: at exit Python may refuse to.
-
-        Parameters
-        ----------
-        until : float
-            When it is over, as ``time.perf_counter`` counts.
-        """
-        if self._closed or self._process != os.getpid() or self._calls.gate.error is not None:
-            return
-        self._until = until
-        try:
-            self._drain(max(0.0, self._left() - ABORT_SECONDS), Gate())
-        except Exception as error:  # noqa: BLE001 (in any case, nothing may stay under way)
-            self._calls.fail(error)
-            return
-        self._closed = True
-        _everyone.discard(self)
-        # Captured graphs are there still, as a rule, and NCCL would wait for them: it ends with the
-        # process, and they before it.
-        if self._backend is not None and not self._pending.captured:
-            self._pending.end()
-            if not self._backend.release(self._left(), leaving=True):
-                logger.warning("%s: NCCL has not ended before the exit", self._calls.name)
-
-    def _drain(self, timeout: float, gate: Gate) -> None:
-        """Wait until nothing is under way."""
-
-        def expired(elapsed: float) -> CommunicationError:
-            calls = self._calls
-            entry = calls.start_record(
-                CallFingerprint("finalize", 0), DEVICE, timeout, ordered=False
-            )
-            error = calls.overdue(entry, elapsed)
-            calls.fail(error)
-            return error
-
-        try:
-            with streams.on_device(self._issuer.device):
-                wait(self._pending.idle, timeout=timeout, gate=gate, expired=expired)
-        except CommunicationError:
-            self._issuer.calls.failure.unraised = None
-            raise
-
-    def abandon(self) -> None:
-        """Release the device: the communicator has failed. From any thread; idempotent."""
-        if self._backend is None or self._closed or self._process != os.getpid():
-            return
-        keep(*self._pending.abandon())
-        _everyone.discard(self)
-        patience = GRAPH_SECONDS if self._pending.captured else LET_GO_SECONDS
-        pending = self._pending
-        self._backend.abort(min(patience, self._left()), lambda: pending.entered is not None)
-
-    def _left(self) -> float:
-        """Return the seconds that are left to this process."""
-        return max(0.0, self._until - perf_counter())
-
-
-_everyone: set[DeviceEnd] = set()
-"""The open ones, also of collected communicators: the
-device still uses their memory."""
-
-
-def _leave_all() -> None:
-    until = perf_counter() + DRAIN_SECONDS
-    for each in list(_everyone):
-        try:
-            each.leave(until)
-        except Exception:  # the others must still be looked after
-            logger.exception("a communicator failed at exit")
 
 
 class DeviceLane(Lane):
@@ -235,7 +92,6 @@ class DeviceLane(Lane):
         self.backend = backend
         self.device = device
         self.issuer = StreamIssuer(calls, backend, device, high_priority=high_priority)
-        self.end = DeviceEnd(self.issuer, dispatch)
         if backend is not None:
             devices.watch(self.issuer.pending.look)
             service.watch(self.issuer.pending.beat)
@@ -286,24 +142,13 @@ class DeviceLane(Lane):
     ) -> PreparedCall:
         own = {"choice": choice, "lane": self, "more": found, **more}
         if found.launch is None:
-            return PreparedCall(self._calls, label, partial(self._begun, label, found), **own)
+            start = partial(self._polled, found)
+            return PreparedCall(self._calls, label, lambda *given: start(*given)(), **own)
         # Hosts that wait for each other would cost more than time.
         label = label._replace(agreed_bytes=0)
         return StreamedCall(
             self._calls, label, no_steps, issuer=self.issuer, launch=found.alone(), **own
         )
-
-    def _begun(
-        self,
-        label: CallFingerprint,
-        found: DeviceImplementation,
-        send: int,
-        recv: int,
-        queue: Queue,
-    ) -> Steps:
-        """Return the steps of a call in which the host takes part."""
-        assert found.start is not None
-        return self.issuer.operation(label, found.start, (send, recv), queue, (), True).start()
 
     def message(self, message: MessageRequest) -> Call:
         """Return a point-to-point call."""
@@ -396,8 +241,11 @@ class DeviceLane(Lane):
 
     def _free(self, prepared: PreparedCall, queue: Queue) -> Queue:
         """Return the stream of a call; raise, before anything of it has begun, if the host takes part in it and a graph is captured."""
-        if prepared.more.launch is None:
-            self.issuer.refuse_captured(prepared.label.name, queue[0])
+        if prepared.more.launch is None and self.issuer.pending.capturing(queue[0]):
+            raise UsageError(
+                f"{prepared.label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
+                "it, as comm.explain says; call it outside of the capture, or make a call that NCCL has"
+            )
         return queue
 
     def start(self, call: Call, limit: float) -> Work:
@@ -409,18 +257,54 @@ class DeviceLane(Lane):
         self._make_ready(call)
         check_own((call,), self._calls.backend.rank)
         current = streams.finder(array_of(call), self.device)
-        agreement = None
         label = label._replace(agreed_bytes=0)
-        if prepared.ordered and self._check.due(label):
-            agreement = partial(self._check.steps, label)
-        return self.issuer.start(call, label, self._queue(call), current, limit, agreement)
+        agrees = prepared.ordered and self._check.due(label)
+        under_way = self.issuer.issue_apart(call, label, self._queue(call), limit)
+        if agrees:  # beside it: such a call does not wait for other ranks
+            self.issuer.agree(under_way, self._check.steps(label))
+        work = Work(self._calls, under_way.entry, prepared.tally, None, call.result)
+        return work.on_stream(StreamCall(self.issuer.pending, under_way, current))
 
-    def _operation(self, call: Call, label: CallFingerprint, async_op: bool) -> Operation:
+    def _operation(self, call: Call, label: CallFingerprint, apart: bool) -> Operation:
         """Return a call with the host's participation as a polled operation."""
-        prepared, start, addresses = call.prepared, call.prepared.more.start, pointers(call)
-        return self.issuer.operation(
-            label, start, addresses, self._queue(call), call.keep, prepared.ordered, apart=async_op
-        )
+        prepared, queue = call.prepared, self._free(call.prepared, self._queue(call))
+        polled = self._polled(prepared.more, *pointers(call), queue, apart=apart)
+        return Operation(label, polled, (call.keep, queue), prepared.ordered)
+
+    def _polled(
+        self,
+        found: DeviceImplementation,
+        send: int,
+        recv: int,
+        queue: Queue,
+        *,
+        apart: bool = False,
+    ) -> Callable[[], Steps]:
+        """Return the start of a call with the host's participation; with `apart`, on the communicator's own stream.
+
+        It is done once the device has done it. So its arrays can be dropped then, even if a memory pool
+        gives their memory to work on another stream. With `apart`, nothing more is asked of the arrays' stream, which
+        may be gone by then.
+        """
+        device, stream, start = self.device, queue[0], found.start
+        assert start is not None
+        if apart:
+            # Another thread may be capturing a graph in the mode "global".
+            with streams.on_device(device), streams.relaxed():
+                ready = streams.marked(stream)
+                stream = self.issuer.own_stream()
+                streams.order(ready, stream)
+
+        def begin() -> Steps:
+            steps = start(send, recv, stream)
+
+            def to_the_end() -> Steps:
+                yield from steps
+                yield from iter(streams.passed(stream, device), True)
+
+            return to_the_end()
+
+        return partial(streams.polled, device, begin)
 
     def prepare_plan(self, call: Call) -> None:
         """Make what a planned call needs, and wait until its new result may be used on any stream.
@@ -593,10 +477,37 @@ class DeviceLane(Lane):
                 assert found.start is not None
                 self._calls.run_steps("self-check", found.start(pointer, pointer, stream))
             else:
-                name = choice.backend
-                self.issuer.try_out(name, found.launch, pointer, (stream, holder), x, control)
+                launch = partial(found.launch, pointer, pointer, stream)
+                entry = self._issued(launch, x.nbytes, choice.backend, control)
+                self.issuer.pending.note(stream, holder, x, entry)
+                self._calls.run_steps("self-check", iter(self.issuer.pending.idle, True))
             result: NDArray[Any] = cupy().asnumpy(x)
         yield choice, result
+
+    def _issued(
+        self, launch: Callable[[], None], nbytes: int, way: str, control: Control
+    ) -> CallRecord:
+        """Issue a call of the self-check; return its record. Collective; blocks."""
+        calls, pending = self._calls, self.issuer.pending
+        pending.entered = entry = calls.start_record(
+            CallFingerprint("self-check", nbytes), DEVICE, calls.timeout
+        )
+        failure = ""
+        try:
+            launch()
+        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
+            failure = str(error) or repr(error)
+        pending.entered = None
+        failure = control.objections(failure)
+        if failure:
+            raise CommunicationError(
+                f"self-check of communicator {calls.name!r}: a call on device arrays over {way} cannot "
+                f"be issued ({failure})",
+                communicator=calls.name,
+                rank=calls.backend.rank,
+                operation="self-check",
+            )
+        return entry
 
     def settling(self) -> Steps:
         """Return steps that end once nothing is under way, or the communicator has failed."""
@@ -611,11 +522,11 @@ class DeviceLane(Lane):
 
     def close(self) -> None:
         """Wait for all calls under way, and free the library's communicators. Blocks."""
-        self.end.close()
+        self.issuer.close(self.dispatch.close)
 
     def abandon(self) -> None:
         """End all calls under way, after the communicator failed. From any thread; idempotent."""
-        self.end.abandon()
+        self.issuer.abandon()
 
 
 def _span(array: DeviceArray) -> Span:

@@ -1,22 +1,23 @@
 """Puts the calls of one communicator on its device's streams, and remembers them until they are done.
 
 Calls in which the host takes part are polled, in order with the streams of their arrays. Batches and plans put
-several calls on one stream together. The device lane issues calls through it.
+several calls on one stream together. The device lane issues calls through it. It also ends them: at a close, an abort,
+or the exit.
 """
 
+import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
-from hpccomm.backends.control import Control
 from hpccomm.backends.nccl import NcclBackend
 from hpccomm.calls.lanes.lane import HALO, Call, HaloPart, Pairs
-from hpccomm.contracts.device import Begun, DeviceImplementation, DeviceStart, Launch
+from hpccomm.contracts.device import Begun, DeviceImplementation, Launch
 from hpccomm.contracts.signature import CallFingerprint, compared, joined
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
@@ -26,12 +27,13 @@ from hpccomm.memory.cuda.streams import used_for
 from hpccomm.memory.views import address
 from hpccomm.runtime.callpath import PreparedCall
 from hpccomm.runtime.engine import CallEngine
-from hpccomm.runtime.pending import PendingCall, PendingCalls, StreamCall, pending_call
-from hpccomm.runtime.progress import COMPARED, DIGEST, Operation, Task
+from hpccomm.runtime.pending import PendingCall, PendingCalls, pending_call
+from hpccomm.runtime.progress import COMPARED, DIGEST, Task
 from hpccomm.runtime.recorder import BEGIN, DEVICE, LABEL, TIMEOUT, CallRecord
-from hpccomm.runtime.service import write_stderr
-from hpccomm.runtime.waiting import at_once
-from hpccomm.runtime.work import Work
+from hpccomm.runtime.service import ExitStep, at_exit, keep, write_stderr
+from hpccomm.runtime.waiting import Gate, at_once, wait
+
+logger = logging.getLogger("hpccomm")
 
 
 def pointers(call: Call) -> tuple[int, int]:
@@ -216,6 +218,19 @@ def _extent(array: Any, written: bool, name: str) -> _Extent | None:
     return _Extent(start, start + array.nbytes, written, name)
 
 
+DRAIN_SECONDS = 10.0
+"""All that is under way at exit may take so long; then it is aborted, since freeing it could block."""
+
+ABORT_SECONDS = 2.0
+"""The part of them for the abort."""
+
+LET_GO_SECONDS = 10.0
+"""Seconds for the library to release aborted calls."""
+
+GRAPH_SECONDS = 1.0
+"""The same, for a finalized communicator with captured calls, which waits for graphs."""
+
+
 CAUSES = (
     "A rank did not take part, is late, or gave other arguments: NCCL does not compare the count, dtype, "
     "op and root of its ranks"
@@ -300,7 +315,7 @@ class StreamedCall(PreparedCall):
 
 
 class StreamIssuer:
-    """Puts calls on streams.
+    """Puts calls on streams, and ends them.
 
     Parameters
     ----------
@@ -336,6 +351,14 @@ class StreamIssuer:
         self.device = device
         self._high_priority = high_priority
         self._own: Any = None  # the stream of asynchronous calls, once it is made
+        self._process = os.getpid()
+        self._until = math.inf  # when the process wants to be gone
+        self._closed = False
+        if backend is not None:
+            calls.failure.translators.append(backend.translate)
+            calls.failure.releases.append(self.abandon)
+            _everyone.add(self)
+            at_exit(ExitStep.DEVICES, _leave_all)
 
     def launch_captured(self, prepared: "StreamedCall", send: int, recv: int, stream: int) -> None:
         """Put a call on a stream from which a CUDA graph is captured."""
@@ -363,16 +386,10 @@ class StreamIssuer:
         harmless = isinstance(error, UsageError) and not streams.undisturbed(stream)
         self.calls.failed(error, entry, keep, harmless=harmless)
 
-    def start(
-        self,
-        call: Call,
-        label: CallFingerprint,
-        queue: Queue,
-        current: Callable[[], Queue],
-        limit: float,
-        agreement: Callable[[], Steps] | None = None,
-    ) -> Work:
-        """Issue a call on the communicator's stream, ordered behind the stream of its arrays, and return its `Work`.
+    def issue_apart(
+        self, call: Call, label: CallFingerprint, queue: Queue, limit: float
+    ) -> PendingCall:
+        """Issue a call on the communicator's stream, ordered behind the stream of its arrays.
 
         Parameters
         ----------
@@ -382,13 +399,8 @@ class StreamIssuer:
             The label of the asynchronous call.
         queue : tuple of int and object
             The stream on which the arrays are ready.
-        current : callable
-            Returns the current stream of the arrays' framework.
         limit : float
             Seconds to the deadline.
-        agreement : callable, optional
-            Returns the steps by which the ranks agree on the call. They run beside the issued call,
-            so that issuing does not wait for other ranks.
         """
         own, pending, prepared = self.own_stream(), self.pending, call.prepared
         assert isinstance(prepared, StreamedCall)
@@ -414,49 +426,14 @@ class StreamIssuer:
         trace = self.calls.reports.trace
         if trace is not None:
             trace.apart(under_way.entry, own)
-        if agreement is not None:
-            self._agree(under_way, agreement())
-        work = Work(self.calls, under_way.entry, prepared.tally, None, call.result)
-        return work.on_stream(StreamCall(pending, under_way, current))
+        return under_way
 
-    def _agree(self, call: PendingCall, agreement: Steps) -> None:
+    def agree(self, call: PendingCall, agreement: Steps) -> None:
         """Let the ranks agree on a call while it is under way."""
         calls = self.calls
         task = _Agreement(calls, call, agreement)
         calls.under_way[task] = call.entry
         calls.progress.submit(calls.queue, task)
-
-    def try_out(
-        self, way: str, launch: Launch, pointer: int, queue: Queue, x: Any, control: Control
-    ) -> None:
-        """Issue a call of the self-check in place on `x`, and wait for it. Collective; blocks.
-
-        Raises
-        ------
-        CommunicationError
-            If the call cannot be issued on a rank; on every rank.
-        """
-        calls, pending = self.calls, self.pending
-        pending.entered = entry = calls.start_record(
-            CallFingerprint("self-check", int(x.nbytes)), DEVICE, calls.timeout
-        )
-        failure = ""
-        try:
-            launch(pointer, pointer, queue[0])
-        except Exception as error:  # noqa: BLE001 (sent to all ranks, and raised)
-            failure = str(error) or repr(error)
-        pending.entered = None
-        failure = control.objections(failure)
-        if failure:
-            raise CommunicationError(
-                f"self-check of communicator {calls.name!r}: a call on device arrays over {way} cannot "
-                f"be issued ({failure})",
-                communicator=calls.name,
-                rank=calls.backend.rank,
-                operation="self-check",
-            )
-        pending.note(*queue, x, entry)
-        calls.run_steps("self-check", iter(pending.idle, True))
 
     def own_stream(self) -> int:
         """Return the stream of asynchronous calls."""
@@ -464,58 +441,6 @@ class StreamIssuer:
             self._own = streams.make_stream(self.device, high_priority=self._high_priority)
         pointer: int = self._own.ptr
         return pointer
-
-    # Calls in which the host takes part.
-
-    def refuse_captured(self, name: str, stream: int) -> None:
-        """Raise if a CUDA graph is being captured from a stream.
-
-        Raises
-        ------
-        UsageError
-            If so.
-        """
-        if self.pending.capturing(stream):
-            raise UsageError(
-                f"{name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
-                "it, as comm.explain says; call it outside of the capture, or make a call that NCCL has"
-            )
-
-    def operation(
-        self,
-        label: CallFingerprint,
-        start: DeviceStart,
-        addresses: tuple[int, int],
-        queue: Queue,
-        keep: object,
-        ordered: bool,
-        *,
-        apart: bool = False,
-    ) -> Operation:
-        """Return a call as a polled operation; with `apart`, on the communicator's stream.
-
-        The operation is done once the device has done it. So its arrays can be dropped then, even if a memory pool
-        gives their memory to work on another stream. With `apart`, nothing more is asked of the arrays' stream, which
-        may be gone by then.
-
-        Raises
-        ------
-        UsageError
-            If a CUDA graph is being captured.
-        """
-        device, stream = self.device, queue[0]
-        self.refuse_captured(label.name, stream)
-        ready = None
-        if apart:
-            # Another thread may be capturing a graph in the mode "global".
-            with streams.on_device(device), streams.relaxed():
-                ready = streams.marked(stream)
-                stream = self.own_stream()
-                streams.order(ready, stream)
-        begin = partial(_to_the_end, partial(start, *addresses, stream), stream, device)
-        return Operation(
-            label, partial(streams.polled, device, begin), (keep, queue, ready), ordered
-        )
 
     # Failure.
 
@@ -543,17 +468,104 @@ class StreamIssuer:
         )
         return error
 
+    # The end.
 
-def _to_the_end(begin: Callable[[], Steps], stream: int, device: int) -> Steps:
-    """Begin a call now, and return its steps, which end once the device has done the call."""
-    steps = begin()
+    def close(self, free: Callable[[], None]) -> None:
+        """Wait for all calls under way, and `free` what they needed, the library's communicators. Blocks.
 
-    def each() -> Steps:
-        yield from steps
-        done = streams.passed(stream, device)
-        yield from iter(done, True)
+        Raises
+        ------
+        CollectiveTimeout
+            If the deadline of the communicator passes.
+        """
+        if self._closed or self._process != os.getpid():
+            return
+        self._drain(self.calls.timeout, self.calls.gate)
+        self._closed = True
+        _everyone.discard(self)
+        captured = self.pending.captured
+        self.pending.end()
+        with streams.on_device(self.device):
+            if captured and self.backend is not None and not self.backend.release(GRAPH_SECONDS):
+                logger.warning(
+                    "%s: NCCL keeps its communicators as long as there are CUDA graphs with their calls, "
+                    "and frees them in a thread; drop the graphs before finalize",
+                    self.calls.name,
+                )
+            free()
 
-    return each()
+    def leave(self, until: float) -> None:
+        """At the process's exit: free what can be freed soon, and abort the rest.
+
+        Starts no thread: at exit Python may refuse to.
+
+        Parameters
+        ----------
+        until : float
+            When it is over, as ``time.perf_counter`` counts.
+        """
+        if self._closed or self._process != os.getpid() or self.calls.gate.error is not None:
+            return
+        self._until = until
+        try:
+            self._drain(max(0.0, self._left() - ABORT_SECONDS), Gate())
+        except Exception as error:  # noqa: BLE001 (in any case, nothing may stay under way)
+            self.calls.fail(error)
+            return
+        self._closed = True
+        _everyone.discard(self)
+        # Captured graphs are there still, as a rule, and NCCL would wait for them: it ends with the
+        # process, and they before it.
+        if self.backend is not None and not self.pending.captured:
+            self.pending.end()
+            if not self.backend.release(self._left(), leaving=True):
+                logger.warning("%s: NCCL has not ended before the exit", self.calls.name)
+
+    def _drain(self, timeout: float, gate: Gate) -> None:
+        """Wait until nothing is under way."""
+
+        def expired(elapsed: float) -> CommunicationError:
+            calls = self.calls
+            entry = calls.start_record(
+                CallFingerprint("finalize", 0), DEVICE, timeout, ordered=False
+            )
+            error = calls.overdue(entry, elapsed)
+            calls.fail(error)
+            return error
+
+        try:
+            with streams.on_device(self.device):
+                wait(self.pending.idle, timeout=timeout, gate=gate, expired=expired)
+        except CommunicationError:
+            self.calls.failure.unraised = None
+            raise
+
+    def abandon(self) -> None:
+        """Release the device: the communicator has failed. From any thread; idempotent."""
+        if self.backend is None or self._closed or self._process != os.getpid():
+            return
+        keep(*self.pending.abandon())
+        _everyone.discard(self)
+        patience = GRAPH_SECONDS if self.pending.captured else LET_GO_SECONDS
+        self.backend.abort(min(patience, self._left()), lambda: self.pending.entered is not None)
+
+    def _left(self) -> float:
+        """Return the seconds that are left to this process."""
+        return max(0.0, self._until - perf_counter())
+
+
+_everyone: set[StreamIssuer] = set()
+"""The open ones, also of collected communicators: the
+device still uses their memory."""
+
+
+def _leave_all() -> None:
+    until = perf_counter() + DRAIN_SECONDS
+    for each in list(_everyone):
+        try:
+            each.leave(until)
+        except Exception:  # the others must still be looked after
+            logger.exception("a communicator failed at exit")
 
 
 class _Agreement(Task):
