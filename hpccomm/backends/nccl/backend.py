@@ -57,10 +57,6 @@ class _Allocation:
             libnccl.functions().ncclCommDeregister(self.handle[0].comm, self.handle[1])
         self.number, self.handle = 0, None
 
-    def free(self) -> None:
-        self.deregister()
-        libnccl.functions().ncclMemFree(self.pointer)
-
 
 _orphans: deque[_Allocation] = deque()
 """Released after their communicator was closed; the next `sweep` of any registry frees them."""
@@ -154,24 +150,26 @@ class Registry:
         block = self._block(pointer, nbytes)
         return None if block is None else (block.number, pointer - block.pointer, block.nbytes)
 
-    def register(self, pointers: Iterable[int], communicator: Any) -> bool:
-        """Register the blocks of addresses, if NCCL does; return whether all are. Local."""
-        blocks = [self._block(pointer, 1) for pointer in pointers]
-        return all(
-            each is not None and (each.handle or each.register(communicator)) for each in blocks
-        )
+    def register(
+        self, pointers: Iterable[int], communicator: Any, everywhere: Callable[[bool], bool]
+    ) -> bool:
+        """Register the blocks of addresses, if all ranks do; return whether they have.
 
-    def settle(self, pointers: Iterable[int], *, everywhere: bool) -> None:
-        """Number the blocks that all ranks have registered; else take those back that have no number yet."""
-        for pointer in pointers:
-            block = self._block(pointer, 1)
-            if block is None or block.number:
-                continue
-            if everywhere:
+        `everywhere` returns that, given whether this rank has. Collective; blocks.
+        """
+        blocks = [self._block(pointer, 1) for pointer in pointers]
+        found = [each for each in blocks if each is not None]
+        done = len(found) == len(blocks) and all(
+            each.handle or each.register(communicator) for each in found
+        )
+        done = everywhere(done)
+        for block in found:
+            if done and not block.number:
                 self._registered += 1
                 block.number = self._registered
-            else:
+            elif not block.number:
                 block.deregister()
+        return done
 
     def sweep(self) -> None:
         """Free released memory after all work on the device is done. Blocks."""
@@ -184,7 +182,8 @@ class Registry:
                 cupy().cuda.runtime.deviceSynchronize()
                 for block in left:
                     if block.device == device:
-                        block.free()
+                        block.deregister()
+                        libnccl.functions().ncclMemFree(block.pointer)
 
     def forget(self) -> None:
         """Drop all registrations, because the communicators are about to end. Memory in use lives on."""
@@ -335,10 +334,12 @@ class NcclBackend:
             If the communicator for that cannot be made.
         """
         self._communicators.make(REGISTERED)
-        done = self._registry.register(pointers, self._communicators.made[REGISTERED])
-        everywhere = all(map(bool, map(int, self._ranks.control.all_gather(b"%d" % done))))
-        self._registry.settle(pointers, everywhere=everywhere)
-        return everywhere
+
+        def everywhere(done: bool) -> bool:
+            return all(self._ranks.control.all_gather(b"+" if done else b""))
+
+        communicator = self._communicators.made[REGISTERED]
+        return self._registry.register(pointers, communicator, everywhere)
 
     # Failure and end.
 

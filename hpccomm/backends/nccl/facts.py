@@ -106,18 +106,14 @@ def mine(rank: int, device: int | None) -> Facts:
         return replace(facts, cupy=cupy.__version__, why_not=NO_NCCL)
     runtime = cupy.cuda.runtime
     try:
-        properties = runtime.getDeviceProperties(device)
-        identity = identify(device)
+        properties, known = runtime.getDeviceProperties(device), identify(device)._asdict()
+        del known["number"]
         return replace(
             facts,
-            name=identity.name,
-            uuid=identity.uuid,
-            pci=identity.pci,
+            **known,
             capability=10 * properties["major"] + properties["minor"],
             nccl=nccl,
             cupy=cupy.__version__,
-            driver=identity.driver,
-            runtime=identity.runtime,
             functions=libnccl.present(),
             host_id=variables.host_id(),
         )

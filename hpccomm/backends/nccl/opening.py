@@ -134,24 +134,6 @@ class BorrowedCommunicator(RawCommunicator):
         self._owner, self._read = None, int
 
 
-def borrow(given: Any, rank: int, size: int, device: int) -> tuple[Any, str]:
-    """Return the program's communicator of NCCL, or None and why this rank cannot use it. Local.
-
-    Parameters
-    ----------
-    given : object
-        What `BorrowedCommunicator` takes.
-    rank, size, device : int
-        What its own must be.
-    """
-    try:
-        borrowed = BorrowedCommunicator(given, device)
-        why = borrowed.unfit(rank, size, device)
-    except Exception as error:  # noqa: BLE001 (all ranks get it)
-        why = f"nccl= is not to be used ({type(error).__name__}: {error}); give {FIT}"
-    return (None, why) if why else (borrowed, "")
-
-
 def another_library(owner: object) -> str:
     """Return why a communicator is not, or may not be, of the NCCL that hpccomm calls; else ''. Local.
 
@@ -251,7 +233,11 @@ def open_nccl(
     config = config or {}
     own, borrowed = mine(backend.rank, device), None
     if given is not None and not own.why_not:
-        borrowed, why_not = borrow(given, backend.rank, backend.size, own.device)
+        try:
+            borrowed = BorrowedCommunicator(given, own.device)
+            why_not = borrowed.unfit(backend.rank, backend.size, own.device)
+        except Exception as error:  # noqa: BLE001 (all ranks get it)
+            why_not = f"nccl= is not to be used ({type(error).__name__}: {error}); give {FIT}"
         own = replace(own, why_not=why_not)
     if not own.why_not:
         if not _warned:

@@ -7,7 +7,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -128,35 +128,26 @@ def current(x: Any, device: int, kind: int | None = None) -> Queue:
 
     `kind` is that of `DeviceArray`, where it is known.
     """
-    if (kind_of(x) if kind is None else kind) == CUPY:
-        stream = cupy().cuda.get_current_stream(device)
-        return _queue(stream.ptr, stream)
-    return finder(x, device)()
+    return _current(kind, device) if kind in (CUPY, TORCH) else finder(x, device)()
 
 
 def finder(x: Any, device: int) -> Callable[[], Queue]:
     """Return a function that returns the current stream of the framework of `x`."""
     kind = kind_of(x)
+    number = x.__cuda_array_interface__.get("stream") if kind == INTERFACE else None
+    if number is None:
+        return partial(_current, kind, device)
+    queue = user_stream(int(number))  # 1 is the legacy default stream, as 0 is to CUDA
+    return lambda: queue
+
+
+def _current(kind: int | None, device: int) -> Queue:
+    """Return the current stream of PyTorch, or of CuPy."""
     if kind == TORCH:
-        of_torch = sys.modules["torch"].cuda.current_stream
-
-        def torchs() -> Queue:
-            stream = of_torch(device)
-            return _queue(stream.cuda_stream, stream)
-
-        return torchs
-    if kind == INTERFACE:
-        number = x.__cuda_array_interface__.get("stream")
-        if number is not None:
-            queue = user_stream(int(number))  # 1 is the legacy default stream, as 0 is to CUDA
-            return lambda: queue
-    of_cupy = cupy().cuda.get_current_stream
-
-    def cupys() -> Queue:
-        stream = of_cupy(device)
-        return _queue(stream.ptr, stream)
-
-    return cupys
+        stream = sys.modules["torch"].cuda.current_stream(device)
+        return _queue(stream.cuda_stream, stream)
+    stream = cupy().cuda.get_current_stream(device)
+    return _queue(stream.ptr, stream)
 
 
 @contextmanager
