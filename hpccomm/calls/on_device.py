@@ -334,17 +334,12 @@ class NcclDispatch(OnDevice):
         The way of what NCCL lacks.
     """
 
-    over = "over its messages"
+    name, over = "nccl", "over its messages"
 
     def __init__(
-        self,
-        devices: NcclBackend,
-        topology: Topology,
-        settings: Settings,
-        staged: StagedDispatch,
+        self, devices: NcclBackend, topology: Topology, settings: Settings, staged: StagedDispatch
     ) -> None:
         super().__init__(devices.rank, topology, devices.device, settings, staged, devices)
-        self.name = devices.name
         self._devices = devices
 
     def running(self, program: DeviceProgram) -> DeviceImplementation:

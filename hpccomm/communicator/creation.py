@@ -33,7 +33,6 @@ from hpccomm.calls.tuning_table import Table
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.groups import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
-from hpccomm.contracts.device import DeviceDispatch
 from hpccomm.dtypes import DType
 from hpccomm.errors import (
     BackendUnavailable,
@@ -55,16 +54,13 @@ from hpccomm.settings import CommOptions, Settings
 
 if TYPE_CHECKING:
     from hpccomm.backends.nccl import NcclBackend
-    from hpccomm.calls.staged import StagedDispatch
+    from hpccomm.contracts.device import DeviceDispatch
 
 NCCL, AWARE, STAGED = "nccl", "mpi", "staged"
 
 _ORDER = {"nccl": (NCCL,), "mpi": (AWARE, STAGED), "loopback": (STAGED,)}
 """The ways for device arrays that are tried, by the backend that the user named. For another backend or ``"auto"``,
 NCCL, the MPI library and staging are tried in this order."""
-
-Opened = tuple[DeviceDispatch | None, "NcclBackend | None", str]
-"""A way for device arrays: its dispatch, or None if it cannot be used; its backend, if it is NCCL; and a reason."""
 
 
 def open_device_lane(
@@ -108,55 +104,47 @@ def open_device_lane(
         _log(calls, f"device arrays are refused: {absent}")
         return RefusingLane(calls.name, absent)
     assert device is not None
-    reasons: list[str] = []
+    # From here on there is a device. The imports are here so that hosts without a device do not load them.
+    from hpccomm.backends.nccl import open_nccl
+    from hpccomm.calls.lanes.device import DeviceLane
+    from hpccomm.calls.on_device import NcclDispatch
+    from hpccomm.calls.staged import StagedDispatch
 
-    # From here on there is a device. The imports below are here so that hosts without a device do not load them.
-    def nccl() -> Opened:
-        from hpccomm.backends.nccl import open_nccl
-        from hpccomm.calls.on_device import NcclDispatch
+    reasons, why = list[str](), ""
+    for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
+        reason = "; ".join(reasons) or "that was asked for"
+        staged = StagedDispatch(host, backend.messages, device, _wire, reason)
+        dispatch: DeviceDispatch | None = staged
+        over: NcclBackend | None = None
+        if way == NCCL:
+            over, why = open_nccl(
+                backend,
+                control,
+                calls.run_steps,
+                device,
+                name=calls.name,
+                parent=parent.backend if parent is not None and left_out else None,
+                left_out=left_out,
+                settling=None if parent is None else parent.settling,
+                config=settings.nccl_config,
+                given=nccl_comm,
+            )
+            if over is None:
+                dispatch = None
+            else:
+                dispatch = NcclDispatch(over, backend.topology, settings, staged)
+        elif way == AWARE:
+            from hpccomm.calls.cuda_aware import open_aware
 
-        backend_of_device, why = open_nccl(
-            backend,
-            control,
-            calls.run_steps,
-            device,
-            name=calls.name,
-            parent=parent.backend if parent is not None and left_out else None,
-            left_out=left_out,
-            settling=None if parent is None else parent.settling,
-            config=settings.nccl_config,
-            given=nccl_comm,
-        )
-        if backend_of_device is None:
-            return None, None, why
-        dispatch = NcclDispatch(backend_of_device, backend.topology, settings, through_host())
-        return dispatch, backend_of_device, ""
-
-    def aware() -> Opened:
-        from hpccomm.calls.cuda_aware import open_aware
-
-        dispatch, why = open_aware(backend, control, calls, device, settings, through_host())
-        return dispatch, None, why
-
-    def through_host(reason: str = "") -> "StagedDispatch":
-        from hpccomm.calls.staged import StagedDispatch
-
-        return StagedDispatch(host, backend.messages, device, _wire, reason)
-
-    def staged() -> Opened:
-        return through_host("; ".join(reasons) or "that was asked for"), None, ""
-
-    openers = {NCCL: nccl, AWARE: aware, STAGED: staged}
-    for way in _ORDER.get(settings.backend, tuple(openers)):
-        dispatch, over, why = openers[way]()
+            dispatch, why = open_aware(backend, control, calls, device, settings, staged)
+        else:
+            why = ""
         if dispatch is not None:
             best = "as asked" if settings.backend in _ORDER else "it is the best way"
             because = "; ".join((*reasons, why) if why else reasons) or best
             # Staging because the other ways failed is slow, and deserves a warning.
             level = logging.WARNING if tell and way == STAGED and reasons else logging.INFO
             _log(calls, f"device arrays go over {dispatch.name}: {because}", level)
-            from hpccomm.calls.lanes.device import DeviceLane
-
             high = settings.high_priority_stream
             return DeviceLane(calls, core.check, dispatch, over, device, high_priority=high)
         reasons.append(f"{way} cannot: {why}")
