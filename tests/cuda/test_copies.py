@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from damage import called
 
-from hpccomm.memory.cuda import library
 from hpccomm.results import reader
+from hpccomm.tools import nvml
 from hpccomm.tools.perf import links
 from hpccomm.tools.perf.links import Rate
 
@@ -132,9 +132,9 @@ def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_pat
 
     def path(one, other):
         kind = "host" if other is None else "own" if one == other else "peer"
-        return library.GpuLink(f"path of {kind}", peaks[kind])
+        return nvml.GpuLink(f"path of {kind}", peaks[kind])
 
-    monkeypatch.setattr(library, "path", path)
+    monkeypatch.setattr(nvml, "path", path)
     monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))
     monkeypatch.setattr(runtime, "deviceEnablePeerAccess", enable)
     file = tmp_path / "links.h5"

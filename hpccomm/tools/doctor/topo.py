@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.errors import UsageError
-from hpccomm.memory.cuda.library import LANE
 from hpccomm.schedules.cost.network import dump, typical
 from hpccomm.tools import drawing, flags, output
 from hpccomm.tools.doctor import hardware, job
 from hpccomm.tools.doctor.hardware import Component, NcclGraph, NodeHardware, NumaDomain
 from hpccomm.tools.drawing import Canvas, Place
 from hpccomm.tools.flags import JSON, FlagGroup
+from hpccomm.tools.nvml import LANE
 from hpccomm.units import counted, numbers, ranges
 
 # The CPUs of a job's ranks, their distance from GPU and adapter, and better bindings.

@@ -32,6 +32,7 @@ from hpccomm.results import facts
 from hpccomm.results.schema import Config, DeviceInfo
 from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.tools import nvml
 from hpccomm.tools.doctor.reading import Reading, fields
 from hpccomm.tools.doctor.sources.limits import groups
 from hpccomm.tools.perf import isolated, patterns
@@ -321,7 +322,7 @@ class DeviceMemory:
     def description(self) -> DeviceDescription:
         """Return the header's words about this rank's device."""
         device = identify(self._device)
-        link = library.fastest_link(device.uuid)
+        link = nvml.fastest_link(device.uuid)
         more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
         return DeviceDescription(device.number, device.pci, device.name, device.driver, more)
 

@@ -35,7 +35,6 @@ import hpccomm
 from hpccomm.backends.bootstrap.launch import launched
 from hpccomm.communicator import Communicator
 from hpccomm.errors import CommunicationError, UsageError
-from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.library import cupy, identify, visible_devices
 from hpccomm.memory.cuda.memory import PinnedBlock
 from hpccomm.memory.cuda.streams import Marks, make_stream, on_device, passed
@@ -44,6 +43,7 @@ from hpccomm.results.table import COUNTED, path_fact, rates_text
 from hpccomm.results.writer import Writer
 from hpccomm.runtime.service import no_garbage_collection
 from hpccomm.runtime.waiting import Gate, wait
+from hpccomm.tools import nvml
 from hpccomm.tools.doctor.reading import read
 from hpccomm.tools.doctor.sources import host
 from hpccomm.tools.output import Progress, terminal
@@ -339,9 +339,9 @@ def copy_rates(comm: Communicator, sizes: Sequence[int]) -> tuple[list[Rate], di
     facts = {f"GPU {gpu.number}": f"{gpu.name} {gpu.pci}, CUDA {gpu.driver}" for gpu in gpus}
     for what, where, ends in _all(len(gpus)):
         uuids = [gpus[end].uuid for end in ends[:2] if end is not None]
-        link = library.path(uuids[0], uuids[1] if len(uuids) > 1 else None)
+        link = nvml.path(uuids[0], uuids[1] if len(uuids) > 1 else None)
         if ends.peers and not cupy().cuda.runtime.deviceCanAccessPeer(*ends[:2]):
-            link = library.GpuLink("through the host's memory", 0.0)
+            link = nvml.GpuLink("through the host's memory", 0.0)
         if link is not None:
             peak = f": {link.peak:.4g} GB/s" if link.peak else ""
             facts[path_fact(what, where)] = f"{link.name}{peak}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from hpccomm.memory.cuda import library as nvml
+from hpccomm.tools import nvml
 from hpccomm.tools.doctor.reading import Reading, rows, why
 
 

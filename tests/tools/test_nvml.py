@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpccomm.memory.cuda.library import fastest_link, path
+from hpccomm.tools.nvml import fastest_link, path
 
 UUID = "GPU-5f3c2b1a-0000-1111-2222-333344445555"
 
