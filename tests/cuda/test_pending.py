@@ -259,7 +259,7 @@ def test_calls_on_a_threads_own_default_stream_have_their_event_there():
 
 
 @pytest.mark.standin
-def test_an_event_that_cuda_refuses_to_record_is_kept_for_the_next_look(monkeypatch):
+def test_an_event_that_cuda_refuses_to_record_is_made_anew_at_the_next_look(monkeypatch):
     """As on the default stream beside a capture (cudaErrorStreamCaptureImplicit) that has begun just now."""
     from standin import events
 
@@ -268,11 +268,10 @@ def test_an_event_that_cuda_refuses_to_record_is_kept_for_the_next_look(monkeypa
     capturing = cupy.cuda.Stream()
     capturing.begin_capture()
     monkeypatch.setattr(streams, "undisturbed", lambda number: True)
-    made = set()
+    before = {*events._by_pointer}
     for _ in range(3):
         pending.look(NOW + 1)
-        made.add(len(events._by_pointer))
-    assert len(made) == 1
+        assert before >= {*events._by_pointer}, "one that was refused is there still"
     with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):  # it was refused
         capturing.end_capture()
 

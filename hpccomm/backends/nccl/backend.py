@@ -282,14 +282,13 @@ class NcclBackend:
         )
 
     def exchange(self, receives: Sequence[Piece], sends: Sequence[Piece], stream: int) -> None:
-        """Put messages on the stream that run at the same time. Never blocks the host."""
+        """Put messages on the stream that run at the same time. Each has elements. Never blocks the host."""
         library, communicator = libnccl.functions(), self._communicators.native.comm
         with self._group:
             for function, pieces in ((library.ncclRecv, receives), (library.ncclSend, sends)):
                 for peer, data in pieces:
-                    if data.elements:
-                        given = data.pointer, data.nbytes, INT8, peer, communicator, stream
-                        libnccl.check(function(*given))
+                    given = data.pointer, data.nbytes, INT8, peer, communicator, stream
+                    libnccl.check(function(*given))
 
     def group(self) -> NcclGroup:
         """Issue the calls and exchanges of the block together at its end, also if it raises."""

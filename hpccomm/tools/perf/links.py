@@ -37,7 +37,7 @@ from hpccomm.communicator import Communicator
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.memory.cuda.library import cupy, identify, visible_devices
 from hpccomm.memory.cuda.memory import PinnedBlock
-from hpccomm.memory.cuda.streams import Marks, make_stream, on_device, passed
+from hpccomm.memory.cuda.streams import make_stream, on_device, passed
 from hpccomm.results.schema import Config, Row
 from hpccomm.results.table import COUNTED, path_fact, rates_text
 from hpccomm.results.writer import Writer
@@ -48,7 +48,7 @@ from hpccomm.tools.doctor.reading import read
 from hpccomm.tools.doctor.sources import host
 from hpccomm.tools.output import Progress, terminal
 from hpccomm.tools.perf import facts
-from hpccomm.tools.perf.arrays import PAGE, available, spelled
+from hpccomm.tools.perf.arrays import PAGE, Marks, available, spelled
 from hpccomm.tools.perf.facts import figures, on_root
 from hpccomm.units import counted, numbers
 
