@@ -26,7 +26,7 @@ from hpccomm.backends.nccl.facts import Facts
 from hpccomm.backends.nccl.libnccl import NcclGroup, RawCommunicator, shrunk
 from hpccomm.contracts.device import DeviceImplementation, Piece, Preparation
 from hpccomm.contracts.signature import Signature
-from hpccomm.errors import HpccommError, UsageError
+from hpccomm.errors import UsageError
 from hpccomm.memory.cuda import memory, streams
 from hpccomm.memory.cuda.library import cupy
 
@@ -214,10 +214,8 @@ class NcclBackend:
         Of the communicator.
     device : int
         CUDA device of this rank.
-    facts : tuple of Facts
-        Each rank's device and software.
-    version : int
-        NCCL's, as its code.
+    ability : Ability
+        What NCCL can do between these ranks.
     shrinkable : bool
         Whether NCCL can shrink its communicator.
     """
@@ -230,12 +228,11 @@ class NcclBackend:
         self.rank = ranks.rank
         self.size = ranks.size
         self.device = ranks.device
-        self.facts = facts
-        self.version = facts[0].nccl
+        self._algo = facts[ranks.rank].variables.get(variables.ALGO)
         self.ability = Ability(
             ranks.rank,
             ranks.size,
-            self.version,
+            facts[0].nccl,
             min(each.capability for each in facts),
             frozenset.intersection(*(frozenset(each.functions) for each in facts)),
         )
@@ -296,8 +293,7 @@ class NcclBackend:
 
     def reason(self) -> str:
         """Return the user's ``NCCL_ALGO``, which influences NCCL's own choice; else ''."""
-        algo = self.facts[self.rank].variables.get(variables.ALGO)
-        return f"{variables.ALGO}={algo} is set" if algo else ""
+        return f"{variables.ALGO}={self._algo} is set" if self._algo else ""
 
     # Memory.
 
@@ -351,10 +347,6 @@ class NcclBackend:
             if translated is None:
                 raise
             raise translated from error
-
-    def translate(self, error: Exception) -> HpccommError | None:
-        """Return an error of NCCL or CUDA as one of hpccomm's; None for other errors."""
-        return libnccl.translate(error)
 
     def abort(
         self, seconds: float = ABORT_SECONDS, inside: Callable[[], bool] = lambda: False

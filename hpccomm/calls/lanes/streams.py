@@ -15,7 +15,7 @@ from operator import attrgetter
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
-from hpccomm.backends.nccl import NcclBackend
+from hpccomm.backends.nccl import NcclBackend, libnccl
 from hpccomm.calls.lanes.lane import HALO, Call, HaloPart, Pairs
 from hpccomm.contracts.device import Begun, DeviceImplementation, Launch
 from hpccomm.contracts.signature import CallFingerprint, compared, joined
@@ -355,7 +355,7 @@ class StreamIssuer:
         self._until = math.inf  # when the process wants to be gone
         self._closed = False
         if backend is not None:
-            calls.failure.translators.append(backend.translate)
+            calls.failure.translators.append(libnccl.translate)
             calls.failure.releases.append(self.abandon)
             _everyone.add(self)
             at_exit(ExitStep.DEVICES, _leave_all)
