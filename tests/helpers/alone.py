@@ -7,7 +7,7 @@ from typing import Any
 
 
 def python(
-    *words: str | os.PathLike[str], timeout: float = 60, **options: Any
+    *words: str | os.PathLike[str], timeout: float = 110, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python WORDS`` with the options of `subprocess.run`; return it with the text of both streams."""
     command = [sys.executable, *map(os.fspath, words)]
