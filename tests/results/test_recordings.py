@@ -1,6 +1,7 @@
 """Recorded programs in a results file: packed, read, joined of the parts of their ranks, damaged, killed."""
 
 import csv
+import gzip
 import io
 import json
 import subprocess
@@ -218,6 +219,25 @@ def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
     assert_same(stored, one)
     assert_same(again, one)  # the parts are still there
     assert again.name == "recording0002"
+
+
+def test_a_recording_of_the_version_before_is_read(tmp_path, capsys):
+    """It was joined when rank 0 still put the calls on the common clock, and packed them once more.
+
+    Its export by that version stands beside it.
+    """
+    data = Path(__file__).with_name("data")
+    path = tmp_path / "t.h5"
+    path.write_bytes(gzip.decompress((data / "joined_before.h5.gz").read_bytes()))
+    assert call(export, path, "--format", "csv") == 0
+    assert capsys.readouterr().out == (data / "joined_before.csv").read_text("utf-8")
+    (one,) = read_recordings(path)
+    assert [(each.name, each.ranks) for each in one.groups] == [
+        ("reversed", (1, 0)),
+        ("world", (0, 1)),
+    ]
+    write(path, replace(program(2), calls=random_calls(1, 2, 50)))
+    assert_same(read_recordings(path)[0], one)
 
 
 def packed_of(path: Path) -> bytes:
