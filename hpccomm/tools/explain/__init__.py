@@ -1,4 +1,4 @@
-"""Finds what went wrong in a job, from its log or from the flight dumps of its ranks.
+"""``hpccomm explain``: what went wrong in a job, from its log or from the flight dumps of its ranks.
 
 - `explain` is the verb. It says the faults of a job in sentences, and draws its last collectives.
 - `dumps` reads the dumps of a folder. `faults` joins them by communicator and collective number, asks

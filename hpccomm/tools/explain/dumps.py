@@ -1,7 +1,7 @@
-"""Flight dumps as objects: one JSON file a rank, written by `hpccomm.runtime.dump`.
+"""Flight dumps as objects. `hpccomm.runtime.dump` writes one, a JSON file, for each rank.
 
-The files of a job come from broken jobs: an unreadable one becomes one line of text, and the rest is read.
-`hpccomm.tools.explain.faults` joins them.
+The files come from broken jobs: an unreadable file becomes one line of text, and the others are read.
+`hpccomm.tools.explain.faults` joins them; `explain` reads a folder.
 """
 
 import json
@@ -20,11 +20,11 @@ _ENDED = (errors.CollectiveTimeout, errors.PeerLost, errors.CommunicatorAborted)
 FOLLOWING = frozenset(
     each.__name__ for each in (*_ENDED, errors.CommunicationError, KeyboardInterrupt)
 )
-"""Errors that say that a wait has ended."""
+"""Classes of errors that say that a wait has ended."""
 
 _REFUSED = (errors.UsageError, errors.BufferMismatch, errors.UnsupportedDtype, errors.RankMismatch)
 REFUSING = frozenset(each.__name__ for each in _REFUSED)
-"""Errors after which the communicator can go on, as a rule."""
+"""Classes of errors after which the communicator usually can still be used."""
 
 _TEXTS = ("doing", "failed", "closed", "host")
 _NUMBERS = ("collective", "done", "pid")
@@ -38,23 +38,23 @@ class RecordedCall:
     Attributes
     ----------
     uid : str
-        The communicator.
+        Uid of the communicator.
     number : int
-        Which collective of the communicator, from 1, the same on all ranks; 0 for a message.
+        Number of the collective on its communicator, from 1, the same on all ranks; 0 for a message.
     operation : str
-        Such as ``"all_reduce"``.
+        Name of the call, such as ``"all_reduce"``.
     terms : mapping
-        What all ranks must ask for alike, by field.
+        The arguments that must be equal on all ranks, by field.
     began : float
-        Unix time in seconds, by the clock of the rank's host.
+        Unix time in seconds at which it began, by the clock of the rank's host.
     seconds : float or None
-        How long it took; None while under way.
+        Seconds that it took; None if it was under way.
     state : str
         ``"scheduled"``, ``"started"``, ``"completed"`` or ``"failed"``.
     error : str
-        What ended it; empty if nothing did.
+        The error that ended it; empty without one.
     site : str
-        Where in the program, such as ``"step(), train.py line 41"``; empty if not known.
+        The place in the program, such as ``"step(), train.py line 41"``; empty if not known.
     """
 
     uid: str
@@ -83,7 +83,7 @@ class RecordedCall:
         return self.state == "failed" and _class(self.error) in REFUSING
 
     def waited(self, until: float) -> float:
-        """Return the seconds that it took, or has taken at the Unix time `until`."""
+        """Return the seconds that it took, or those that it had taken at the Unix time `until`."""
         return max(0.0, until - self.began) if self.seconds is None else self.seconds
 
 
@@ -94,9 +94,9 @@ class Membership:
     Attributes
     ----------
     uid : str
-        The same on all its ranks; other communicators have other ones.
+        Its identity: the same on all its ranks, and different for other communicators.
     name : str
-        For people.
+        Its name in messages.
     members : tuple of int
         Its ranks, as ranks of the job.
     """
@@ -113,11 +113,11 @@ class DumpedError:
     Attributes
     ----------
     error : str
-        Its class and its words.
+        Its class and message.
     site : str
-        Where in the program.
+        The place in the program.
     ago : float
-        How many seconds before it was written down.
+        Seconds between the error and the dump.
     """
 
     error: str
@@ -126,7 +126,7 @@ class DumpedError:
 
     @property
     def follows(self) -> bool:
-        """Whether it says that a wait has ended, so that its cause is elsewhere."""
+        """Whether it only says that a wait has ended, so that the cause is elsewhere."""
         return _class(self.error) in FOLLOWING
 
     @property
@@ -142,33 +142,33 @@ class Dump:
     Attributes
     ----------
     file : Path
-        Its file.
+        The file of the dump.
     rank, world_size : int
         The rank, and the number of ranks of the job.
     host : str
-        Its host.
+        The rank's host.
     pid : int
-        Its process.
+        The rank's process.
     reason : str
-        Why it was written.
+        The reason for which the dump was written.
     time : float
-        When, as Unix time in seconds.
+        Unix time in seconds at which it was written.
     groups : mapping of str to Membership
-        Its communicators, by uid.
+        The rank's communicators, by uid.
     calls : tuple of RecordedCall
-        The oldest first.
+        The rank's recorded calls, the oldest first.
     now : mapping of str to Answer
         The rank's answer for each communicator, by uid.
     answers : mapping of str to mapping of int to Answer
-        What other ranks answered when it waited for them, by uid and rank of the job.
+        Answers of other ranks for which it waited, by uid and rank of the job.
     raised : DumpedError or None
         The uncaught exception that ended the rank, if there was one.
     refused : DumpedError or None
-        What its last refused call raised, whether or not the program has caught it.
+        The error of its last refused call, whether or not the program has caught it.
     ended : str
-        Its last words, where it has ended by itself or by a signal.
+        Why the rank has ended, in its own words, if it ended by itself or by a signal; else empty.
     job : str
-        Identifies the job, as a rule.
+        A name of the job, which usually identifies it.
     """
 
     file: Path
@@ -189,7 +189,7 @@ class Dump:
 
 
 class DamagedDump(Exception):
-    """A file is not what a recorder writes."""
+    """The file is not one that a recorder writes."""
 
 
 def parse(content: str, path: Path) -> Dump:
@@ -198,7 +198,7 @@ def parse(content: str, path: Path) -> Dump:
     Raises
     ------
     DamagedDump
-        If it is not a dump. The text says why.
+        If it is not a dump. The message says why.
     """
     if not content.strip():
         raise DamagedDump("it is empty")
@@ -264,7 +264,7 @@ def _error(document: Facts, key: str) -> DumpedError | None:
 
 
 def _class(text: str) -> str:
-    """Return the class that the text of an error begins with."""
+    """Return the class with which the text of an error begins."""
     return text.partition(":")[0].strip()
 
 
@@ -275,7 +275,7 @@ def _call(entry: object, number: int) -> RecordedCall:
         raise DamagedDump(f"entry {number} names no communicator")
     frames = [each for each in _value(each, "frames", list, []) if isinstance(each, dict)]
     duration = _value(each, "duration_ms", float, None)
-    # How a rank waits is its own affair.
+    # Ranks may differ in how they wait.
     terms = {**_value(each, "terms", dict, {})}
     if terms.pop("mode", "") == "asynchronous":
         terms["async_op"] = True
@@ -305,7 +305,7 @@ def _answer(answer: Facts) -> Answer:
 
 
 def _facts(answer: Facts) -> Facts:
-    """Return those facts of an answer that diagnosis uses."""
+    """Return the facts of an answer that diagnosis uses."""
     facts: dict[str, Any] = {name: _text(answer, name) for name in _TEXTS}
     closed = facts.pop("closed")
     facts["leaving"] = answer.get("leaving") is True or closed.startswith("was left")
@@ -318,7 +318,7 @@ def _facts(answer: Facts) -> Facts:
     return facts
 
 
-# What stands in a document. Python takes True for a number, and NaN for one as well.
+# Checked values of a document. In Python, True and NaN are numbers too.
 
 
 def _mapping(value: object, what: str) -> Facts:
@@ -371,11 +371,11 @@ class DumpFolder:
     Attributes
     ----------
     path : Path
-        Where they lie.
+        The folder.
     dumps : tuple of Dump
-        In the order of ranks.
+        Its dumps, in the order of ranks.
     passed_over : tuple of str
-        A line for each other file, with the reason why it is not among them.
+        A line for each file that was not used, with the reason.
     """
 
     path: Path
@@ -389,12 +389,12 @@ def read_folder(folder: Path) -> DumpFolder:
     Parameters
     ----------
     folder : Path
-        With a file a rank, or with a folder a job: then the job that wrote last is read.
+        A folder with a file for each rank, or with a folder for each job. Then the job that wrote last is read.
 
     Raises
     ------
     UsageError
-        If it cannot be listed, or holds no dump that can be read.
+        If the folder cannot be listed, or holds no dump that can be read.
     """
     names = _listed(folder)
     passed_over = []
@@ -411,7 +411,7 @@ def read_folder(folder: Path) -> DumpFolder:
         if match is None:
             whole = re.match(r"\.rank_\d+", name)
             if whole and f"{whole[0][1:]}.json" in names:
-                continue  # the dump before that is whole
+                continue  # an earlier dump of the rank is whole
             if name.startswith((".rank_", "rank_")):
                 passed_over.append(f"{name} is half-written: its process ended before it was whole")
             else:
@@ -450,7 +450,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _written(folder: Path) -> float:
-    """Return when the last file of a folder was written."""
+    """Return the Unix time at which the last file of a folder was written."""
     return max((each.lstat().st_mtime for each in folder.iterdir()), default=0.0)
 
 
@@ -460,10 +460,10 @@ def _in_order(name: str) -> tuple[int, str]:
 
 
 def _of_one_job(dumps: list[Dump]) -> tuple[list[Dump], list[Dump]]:
-    """Return the dumps of the job that wrote last, and an earlier job's dumps in the folder.
+    """Return the dumps of the job that wrote last, and the dumps of other jobs.
 
-    Ranks of one job know communicators in common, or are in communicators that have no rank in common,
-    and give the same name of the job. A rank without a communicator may belong to any.
+    Two ranks are of one job if they know a communicator in common; or if they give the same name of the job,
+    and their communicators have no rank in common. A rank without a communicator may belong to any job.
     """
     known = {
         dump.rank: {uid for uid, group in dump.groups.items() if len(group.members) > 1}

@@ -73,7 +73,7 @@ def verdict_sentences(job: Job, faults: list[Fault]) -> Iterator[str]:
 
 
 def sentence(job: Job, fault: Fault) -> str:
-    """Return the fault, and which ranks to look at."""
+    """Return a fault in a sentence, with the ranks to look at."""
     say = {
         "raised": _raised,
         "differing": _differing,
@@ -95,7 +95,7 @@ def rank_on_node(job: Job, rank: int) -> str:
 
 
 def short(job: Job, rank: int, uid: str) -> str:
-    """Return in a few words what a rank does that has not come to a call."""
+    """Return in a few words what a rank does that has not come to a call of communicator `uid`."""
     answer = heard(job, rank, uid)
     if answer is None:
         return "no dump"
@@ -124,7 +124,7 @@ def _ended(job: Job, fault: Fault) -> str:
 
 
 def _refusals(job: Job, ranks: Sequence[int]) -> str:
-    """Return which calls of ranks were refused before: a program that catches the error goes on without them."""
+    """Return a sentence on earlier refused calls of the ranks: a program that catches the error goes on without them."""
     refused = {rank: dump.refused for rank, dump in job.dumps.items() if rank in ranks}
     facts = {
         rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}
@@ -214,7 +214,7 @@ def _late(job: Job, fault: Fault) -> str:
 
 
 def clock_caveat(job: Job) -> str:
-    """Return how far times of several hosts can be compared."""
+    """Return a sentence on how well times of several hosts can be compared."""
     hosts = {dump.host for dump in job.dumps.values()}
     unknown = sorted(hosts - set(job.clocks))
     if unknown:
@@ -239,7 +239,7 @@ def wrapped(text: str) -> list[str]:
 
 
 def clock(job: Job) -> str:
-    """Return when the last dump was written."""
+    """Return the time of the last dump as text."""
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(job.end))} UTC"
 
 
@@ -255,17 +255,17 @@ MARKS = {
     "L": "came late",
     "?": "not known",
 }
-"""Marks, and their meanings."""
+"""Marks of the timeline, and their meanings."""
 
 WIDTH = 100
 LONGEST_HEAD = 40
 MOST_PARTS = 8
 ROWS = 48
-"""Most ranks with a row each; beyond, equal neighbors share one."""
+"""Most ranks that have a row each; of more ranks, equal neighbors share a row."""
 
 
 def timeline_lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
-    """Yield the timeline: a part for each communicator with a fault, or for all.
+    """Yield the timeline: a part for each communicator with a fault; if there is none, for each communicator.
 
     Parameters
     ----------
@@ -310,13 +310,13 @@ def _part(job: Job, history: History, faults: Sequence[Fault], last: int) -> Ite
 
 
 def _head(job: Job, ranks: Sequence[int]) -> str:
-    """Return whose row it is, with the host of a single rank."""
+    """Return the head of a row: its ranks, and the host of a single rank."""
     dump = job.dumps.get(ranks[0]) if len(ranks) == 1 else None
     return f"{ranks_named(ranks)} {dump.host if dump else ''}".rstrip()[:LONGEST_HEAD]
 
 
 def _beside(job: Job, history: History, rank: int) -> str:
-    """Return the text beside a row: the call in which a rank waits, or its other activity."""
+    """Return the text beside a row: the call in which a rank waits, or what else it does."""
     calls = history.calls.get(rank, {})
     number = history.numbers[-1]
     if number in calls:
@@ -356,13 +356,13 @@ FLAGS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain it; return the exit status."""
+    """Explain the subject; return the exit status."""
     if args.subject == "-" or (args.subject is None and not sys.stdin.isatty()):
         piped: Any = sys.stdin.buffer
         return _explain_log(piped, "standard input", args)
     if args.subject is None:
         raise UsageError("say what to explain: a log, a directory of dumps, or a message in quotes")
-    # Path.exists raises for what no path can be, such as a long message.
+    # Path.exists raises for a text that cannot be a path, such as a long message.
     if not os.path.exists(args.subject):  # noqa: PTH110
         return _explain_message(args)
     place = Path(args.subject)
@@ -417,7 +417,7 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 def _lines(
     read: "DumpFolder", job: "Job", faults: list["Fault"], args: argparse.Namespace
 ) -> list[str]:
-    """Return the lines that are printed: verdict, timeline, files left out."""
+    """Return the lines that are printed: verdict, timeline, and files that were not used."""
     lines = []
     for sentence in verdict_sentences(job, faults):
         lines += [*wrapped(sentence), ""]

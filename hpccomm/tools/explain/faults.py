@@ -1,11 +1,11 @@
-"""The faults of a job: ranks that are missing, differ, wait for each other, or were late.
+"""The faults of a job: ranks that are missing, differ, wait for each other, or were late. `explain` calls it.
 
-`join` makes a `Job` of the dumps: each rank's call in each collective of each communicator. `find` looks for causes in
-it. In each communicator, the first collective that failed matters: some ranks did not complete it, or the ranks
-disagreed about it. All later ones follow from it.
+`join` makes a `Job` from the dumps: each rank's call in each collective of each communicator. `find` looks for causes
+in it. In each communicator, the first collective that failed matters: some ranks did not complete it, or the ranks
+disagreed about it. Later failures follow from it.
 
-The answers that ranks would have given about a call come from a rank's own dump, and from what other ranks recorded.
-`hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs.
+`hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs, from the answers of ranks about a
+call. Here a rank's answer comes from its own dump, or from the answers that other ranks recorded.
 """
 
 import re
@@ -22,7 +22,7 @@ from hpccomm.tools.explain.dumps import Dump, DumpedError, Membership, RecordedC
 from hpccomm.units import grouped, ranks_named
 
 PATIENCE = 0.3
-"""Seconds that a rank may wait, or come late, before it counts."""
+"""Seconds by which a rank must wait, or come late, to count as a fault."""
 
 MEETINGS = frozenset(
     f"{name}{uneven}"
@@ -32,7 +32,7 @@ MEETINGS = frozenset(
 """Collectives that no rank can leave before all have come."""
 
 _LAST = 200
-"""Number of last collectives by which clocks are compared."""
+"""Number of collectives, the last ones, by which clocks are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class History:
     group : Membership
         The communicator.
     calls : mapping of int to mapping of int to RecordedCall
-        By rank of the job and number of the collective; as far back as the records go.
+        The calls by rank of the job and number of the collective, as far back as the records go.
     begun : mapping of int to int
-        The last collective that each rank began; ranks that left no trace are left out.
+        Number of the last collective that each rank began. Ranks that left no trace are not in it.
     """
 
     group: Membership
@@ -54,7 +54,7 @@ class History:
     begun: Mapping[int, int]
 
     def at(self, number: int) -> dict[int, RecordedCall]:
-        """Return the calls of that number that ranks have recorded."""
+        """Return the recorded calls of the collective of that number, by rank."""
         return {rank: calls[number] for rank, calls in self.calls.items() if number in calls}
 
     def absent(self, number: int) -> tuple[int, ...]:
@@ -65,13 +65,13 @@ class History:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The collectives that are recorded anywhere, in order."""
+        """Numbers of the collectives that any rank has recorded, in order."""
         return sorted({number for calls in self.calls.values() for number in calls})
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rank that has waited some seconds in a call for the awaited ranks, which have not come to it."""
+    """A rank's wait of some seconds in a call for the `awaited` ranks, which have not come to the call."""
 
     rank: int
     call: RecordedCall
@@ -86,12 +86,12 @@ class Job:
     Attributes
     ----------
     dumps : mapping of int to Dump
-        By rank.
+        The dumps by rank.
     histories : mapping of str to History
-        By uid of the communicator, in the order in which they first appear.
+        The histories by uid of the communicator, in the order in which they first appear.
     clocks : mapping of str to float
-        Seconds by which each host's clock is ahead of the first host's; hosts that could not be
-        compared are left out.
+        Seconds by which each host's clock is ahead of the first host's. Hosts that could not be
+        compared are not in it.
     """
 
     dumps: Mapping[int, Dump]
@@ -121,15 +121,15 @@ class Job:
 
     @property
     def end(self) -> float:
-        """When the last dump was written, as Unix time by the first host's clock."""
+        """Unix time of the last dump, by the first host's clock."""
         return max(self.moment(rank, dump.time) for rank, dump in self.dumps.items())
 
     def moment(self, rank: int, time: float) -> float:
-        """Return a time of a rank's host as the clock of the first host had it."""
+        """Return a time of a rank's host, by the clock of the first host."""
         return time - self.clocks.get(self.dumps[rank].host, 0.0)
 
     def seen(self, rank: int, uid: str) -> Answer | None:
-        """Return a rank's last answer, or the answer at the time of its dump."""
+        """Return a rank's answer at the time of its dump; without a dump, the last that another rank has recorded."""
         dump = self.dumps.get(rank)
         if dump is not None:
             return dump.now.get(uid) or next(iter(dump.now.values()), None)
@@ -142,9 +142,9 @@ class Job:
         return max(asked, key=lambda each: each[:2])[2] if asked else None
 
     def gone_on(self, rank: int, call: RecordedCall) -> bool:
-        """Whether a call of a rank was refused and the rank went on: it now waits in a later call.
+        """Whether a call of a rank was refused, and the rank went on to other calls.
 
-        A mismatch ends some communicators, and others can be used afterwards.
+        After a mismatch, some communicators cannot be used: then only a later call shows that the rank went on.
         """
         if not call.refused:
             return False
@@ -172,7 +172,7 @@ class Job:
 
 
 def peers(call: RecordedCall, group: Membership) -> Iterator[int]:
-    """Yield the ranks of the job that a message goes to or comes from."""
+    """Yield the ranks of the job to which a message goes or from which it comes."""
     for name in ("src", "dst"):
         rank = call.terms.get(name)
         if type(rank) is int and 0 <= rank < len(group.members):
@@ -185,7 +185,7 @@ def join(dumps: Sequence[Dump]) -> Job:
     groups: dict[str, Membership] = {}
     for dump in dumps:
         for uid, group in dump.groups.items():
-            # Dumps of one job agree; where one is damaged, the whole list is taken.
+            # Dumps of one job agree, unless one is damaged: take the longest list of ranks.
             if uid not in groups or len(group.members) > len(groups[uid].members):
                 groups[uid] = group
     calls: dict[str, dict[int, dict[int, RecordedCall]]] = {uid: {} for uid in groups}
@@ -212,10 +212,10 @@ def join(dumps: Sequence[Dump]) -> Job:
 
 
 def clocks(dumps: Mapping[int, Dump], histories: Mapping[str, History]) -> dict[str, float]:
-    """Return by how many seconds each host's clock is ahead of the first host's.
+    """Return the seconds by which each host's clock is ahead of the first host's.
 
-    All ranks leave a barrier, an all-reduce and the like at about the same moment: the median
-    difference of these moments is that of the clocks.
+    All ranks leave a barrier, an all-reduce and the like at about the same moment. The difference of
+    clocks is the median difference of these moments.
     """
     first = dumps[min(dumps)].host
     ahead = {first: 0.0}
@@ -236,12 +236,12 @@ def clocks(dumps: Mapping[int, Dump], histories: Mapping[str, History]) -> dict[
 
 
 SIGNALS = ("was sent SIGTERM", "was interrupted")
-"""In the last words of ranks that were ended from outside, or because of another rank."""
+"""Parts of `Dump.ended` of ranks that were ended from outside, or because of another rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedCall:
-    """Why a call waits, the answers by rank that this rests on, and the ranks that left no trace."""
+    """The verdict on why a call waits, the answers by rank on which it rests, and the ranks that left no trace."""
 
     verdict: Verdict
     answers: Mapping[int, Answer]
@@ -249,7 +249,7 @@ class JudgedCall:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The ranks that are known not to take part."""
+        """The ranks that are known to be absent or held up elsewhere."""
         return tuple(sorted({*self.verdict.absent, *self.verdict.held_up}))
 
 
@@ -259,11 +259,13 @@ def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> Ju
     Parameters
     ----------
     job : Job
+        The job.
     call : RecordedCall
+        The call that waits.
     rank : int
         The rank that waits.
     others : iterable of int
-        The ranks that it may wait for.
+        The ranks for which it may wait.
     """
     number = call.number
     answers = {each: heard(job, each, call.uid, number) for each in others if each != rank}
@@ -278,7 +280,7 @@ def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> Ju
 def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
     """Return a rank's answer about the collective of that number, or about a message (0).
 
-    None where nothing is known: it left no dump, and gave no answer.
+    None if the rank left no dump and gave no answer.
     """
     seen, history, dump = job.seen(rank, uid), job.histories[uid], job.dumps.get(rank)
     if dump is None and seen is None:
@@ -319,7 +321,7 @@ def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
 
 
 def _answered_end(dump: Dump, doing: object) -> str:
-    """Return why a rank ended, in its own words; empty if it did not, or if where it was says more."""
+    """Return why a rank ended, in its own words. Empty if it did not end, or if `doing`, its place, says more."""
     ended = dump.ended.removeprefix(f"rank {dump.rank} ")
     if doing and any(each in ended for each in SIGNALS):
         ended = ""
@@ -328,7 +330,7 @@ def _answered_end(dump: Dump, doing: object) -> str:
 
 
 def _failed(job: Job, dump: Dump, uid: str) -> str:
-    """Return the error of the last failed call on a communicator; a call that its rank recovered from does not count."""
+    """Return the error of the last failed call on a communicator, leaving out calls after which the rank went on."""
     failed = [call for call in dump.calls if call.state == "failed" and call.uid == uid]
     errors = [call.error for call in failed if not job.gone_on(dump.rank, call)]
     return errors[-1] if errors else ""
@@ -353,10 +355,10 @@ def at_place(site: str) -> str:
 
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
-"""``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks called different things.
-``"cycle"``: ranks wait for each other in several communicators. ``"missing"``: ranks have not come.
-``"late"``: they came late. ``"stuck"``: all have come, and it does not end. ``"ended"``: ranks have ended
-by themselves for an unknown reason."""
+"""Sort of a fault. ``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks made different calls.
+``"cycle"``: ranks wait for each other. ``"missing"``: ranks have not come to a call. ``"late"``: a rank came late.
+``"stuck"``: all ranks have come to a call, and it does not end. ``"ended"``: ranks have ended by themselves for an
+unknown reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,34 +368,34 @@ class Fault:
     Attributes
     ----------
     sort : str
-        See `Sort`.
+        The sort of the fault; see `Sort`.
     uid : str
-        The communicator; empty for an exception.
+        Uid of the communicator; empty for an exception.
     number : int
-        The collective, 0 for a message and for an exception.
+        Number of the collective; 0 for a message and for an exception.
     operation : str
-        Its name, as most ranks called it; of an exception its class.
+        Name of the call that most ranks made; for an exception, its class.
     ranks : tuple of int
         The ranks to look at, as ranks of the job.
     waiting : tuple of int
-        The ranks that wait for them.
+        The ranks that wait for these.
     seconds : float
-        How long they have waited; of a late rank, how late it was.
+        Seconds that `waiting` has waited; for a late rank, the seconds by which it was late.
     differences : mapping of str to mapping of int to str
-        By field and rank the values, for the fields that differ.
+        For the fields that differ, the values by field and rank.
     waits : tuple of Waiting
-        Of a cycle: each rank waits for the one after it, the last for the first.
+        For a cycle: each rank waits for the next one, the last for the first.
     times : tuple of int
-        Of a late rank: in how many collectives it was as late, of how many.
+        For a late rank: the number of collectives in which it was late, and the number of all collectives.
     unknown : tuple of int
-        Ranks that left no trace, so that they may be missing as well.
+        Ranks that left no trace, and so may be missing too.
     shift : int
-        Of ranks that differ: by how many calls they are ahead of the others (1: they left one out,
-        -1: they made one more); 0 where that does not explain it.
+        For ranks that differ: the number of calls by which they are ahead of the others. 1 means that they
+        left out a call, -1 that they made one more, and 0 that neither explains the difference.
     answers : mapping of int to Answer
-        Of missing ranks: the known facts of each rank, and of the others.
+        For missing ranks: the answers of all ranks that are known.
     text : str
-        Of calls that differ: what the judge says.
+        For calls that differ: the words of the verdict.
     """
 
     sort: Sort
@@ -424,7 +426,7 @@ def find(job: Job) -> list[Fault]:
         seconds = max(each.seconds for each in ring)
         fault = Fault("cycle", first.uid, first.number, first.operation, ranks, ranks, seconds)
         faults.append(replace(fault, waits=tuple(ring)))
-        # Who waits in the same calls for ranks that are held up says nothing more.
+        # Ranks that wait in the same calls for ranks of the cycle follow from it: leave them out.
         inside = set(ranks)
         round_uids = {each.call.uid for each in ring}
         faults = [
@@ -438,12 +440,13 @@ def find(job: Job) -> list[Fault]:
 
 
 def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
-    """Yield the exceptions of ranks, and inferred faults.
+    """Yield the exceptions of ranks, and then inferred faults.
 
-    An exception outranks all inferred faults, unless it only says that a wait has ended: then the
-    inferred fault is the reason. Consequences of an exception are left out.
+    If an exception only says that a wait has ended, the inferred fault is the cause. Consequences of an
+    exception are left out.
     """
-    shown = any(fault.sort in ("differing", "cycle") for fault in inferred)  # as a mismatch says
+    # A mismatch that ranks raised says the same as such a fault.
+    shown = any(fault.sort in ("differing", "cycle") for fault in inferred)
     causes = [
         rank
         for rank, error in job.raised.items()
@@ -466,7 +469,7 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
 
 
 def _ended(job: Job) -> Iterator[Fault]:
-    """Yield the ranks that have ended by themselves; being ended by a signal is not a fault."""
+    """Yield the ranks that have ended by themselves, as one fault. Being ended by a signal is not a fault."""
     words = {rank: dump.ended for rank, dump in sorted(job.dumps.items()) if dump.ended}
     ended = [rank for rank, said in words.items() if not any(each in said for each in SIGNALS)]
     if ended:
@@ -474,7 +477,7 @@ def _ended(job: Job) -> Iterator[Fault]:
 
 
 def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
-    """Yield the errors of ranks, the first one first; equal ones together."""
+    """Yield the errors of ranks, the earliest first; ranks with equal errors share a fault."""
     in_order = sorted(ranks, key=lambda each: -job.raised[each].ago)
     alike = grouped((re.sub(r"\d+", "#", job.raised[rank].error), rank) for rank in in_order)
     for same in alike.values():
@@ -484,7 +487,7 @@ def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
 
 
 def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
-    """Return the key that sorts faults: a rank that is held up itself is not the cause."""
+    """Return the key that sorts faults. Missing ranks that are themselves held up are not the cause, and come last."""
     order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
     follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
     if follows == len(fault.ranks):
@@ -526,7 +529,7 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
 
 
 def _missing(call: RecordedCall, judged_call: JudgedCall, *waited: Any) -> Fault:
-    """Return that ranks have not come to a call; `waited` says who waits for them, and for how many seconds."""
+    """Return the fault that ranks have not come to a call. `waited` holds the ranks that wait, and the seconds."""
     absent = judged_call.absent or judged_call.unheard
     unknown = judged_call.unheard if judged_call.absent else ()
     fault = Fault("missing", call.uid, call.number, call.operation, absent, *waited)
@@ -534,9 +537,9 @@ def _missing(call: RecordedCall, judged_call: JudgedCall, *waited: Any) -> Fault
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
-    """Return the first collective in which each rank has waited for long, or has failed.
+    """Return the first collective in which each rank has waited for at least `PATIENCE`, or has failed.
 
-    Where ranks have died without a dump, and the others were ended soon after, no wait was long.
+    If ranks have died without a dump, any wait counts, since the other ranks were ended soon after.
     """
     halted = {}
     died = job.broken and any(rank not in job.dumps for rank in history.group.members)
@@ -554,7 +557,7 @@ def _halted(job: Job, history: History) -> dict[int, int]:
 
 
 def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
-    """Return the groups of ranks that called the same, the largest first."""
+    """Return the groups of ranks that made the same call, the largest group first."""
     ranks = next(iter(values.values()))
     alike = grouped((tuple(each[rank] for each in values.values()), rank) for rank in sorted(ranks))
     return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
@@ -579,10 +582,10 @@ def _differing(job: Job, history: History, number: int, verdict: Verdict) -> Fau
 
 
 def _shift(history: History, number: int, odd: int, usual: int) -> int:
-    """Return by how many calls a rank is ahead of another from a collective on: 1, -1, or 0.
+    """Return by how many calls rank `odd` is ahead of rank `usual` from a collective on: 1, -1, or 0.
 
-    That shows in what follows; or, where both wait in this collective, in an earlier round of the
-    program: what the one called followed there what the other called.
+    The calls after it show that. If both ranks wait in this collective, an earlier iteration of the program
+    may: there the call of `odd` followed the call of `usual`.
     """
     calls = history.calls[usual]
     here, other = history.calls[odd][number], calls[number]
@@ -642,7 +645,7 @@ def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fau
 def _of_messages(
     job: Job, waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
 ) -> Iterator[Fault]:
-    """Yield the messages that ranks wait for, if nothing else holds these ranks or their peers."""
+    """Yield the messages for which ranks wait, unless another fault names these ranks or their peers."""
     named = {rank for fault in faults for rank in fault.ranks}
     for rank, waits in waiting.items():
         for each in waits:
@@ -652,7 +655,7 @@ def _of_messages(
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
-    """Return a shortest round of ranks that wait for each other, or an empty one."""
+    """Return a shortest cycle of ranks that wait for each other; empty without one."""
     awaited = {rank: [*chain(*(each.awaited for each in waits))] for rank, waits in waiting.items()}
     rounds = (_shortest_round(start, awaited) for start in sorted(waiting))
     ring = min(filter(None, rounds), key=len, default=())
@@ -663,14 +666,14 @@ def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
 
 
 def _shortest_round(start: int, awaited: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
-    """Return the ranks of a shortest circle of waits, from a rank on; none if it is in no circle.
+    """Return the ranks of a shortest cycle of waits that begins with `start`; none if that rank is in no cycle.
 
     Parameters
     ----------
     start : int
-        The rank that the round begins and ends with.
+        The rank with which the cycle begins and ends.
     awaited : mapping of int to sequence of int
-        The ranks that each rank waits for.
+        The ranks for which each rank waits.
     """
     reached: dict[int, tuple[int, ...]] = {start: (start,)}
     front = [start]

@@ -1,6 +1,6 @@
-"""Reads a log piece by piece, and looks only at lines with a word of a known message.
+"""The reading of a log, piece by piece. Only lines with a word of a known message are examined.
 
-`hpccomm explain` calls `read`, which returns a report (`hpccomm.tools.explain.log_report`).
+`explain` calls `read`, which returns a report (`log_report`).
 """
 
 import bz2
@@ -30,7 +30,7 @@ AHEAD = 1 << 16
 """Most bytes from the beginning of a traceback to its end."""
 
 LONGEST = 1 << 12
-"""Bytes of a line, or of a message of several lines, that are looked at."""
+"""Most bytes of a line, or of a message of several lines, that are examined."""
 
 ENOUGH = 20_000
 """Number of sightings of a message after which further ones are only counted."""
@@ -45,7 +45,7 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\xfd7zXZ": lzma.open,
 }
 Near = tuple[str, str, Iterator[str]]
-"""Before, said and after, of `went_on`."""
+"""The arguments `before`, `said` and `after` of `went_on`."""
 
 _EXCEPTION = next(each for each in TABLE if each.name == "python-exception")
 _UNFINISHED = next(each for each in TABLE if each.name == "nccl-tests-unfinished")
@@ -60,9 +60,9 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     Parameters
     ----------
     stream : BufferedReader
-        Packed by gzip, bzip2 or xz, or not.
+        The log: text, or text packed by gzip, bzip2 or xz.
     name : str
-        Its name.
+        Name of the log, for the report.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
 
 
 def _pieces(stream: BufferedIOBase, report: LogReport) -> Iterator[tuple[bytes, int]]:
-    """Yield pieces, each with the end of its new part; what follows is there to look ahead."""
+    """Yield pieces, each with the end of its new part. The bytes behind that end come again in the next piece."""
     rest, over = b"", False
     while not over:
         parts, size = [rest], 0
@@ -109,7 +109,7 @@ def _pieces(stream: BufferedIOBase, report: LogReport) -> Iterator[tuple[bytes, 
 
 
 class _LogReader:
-    """Takes a log piece by piece, and fills a report."""
+    """A reader that takes a log piece by piece, and fills a report."""
 
     def __init__(self, report: LogReport) -> None:
         self.report = report
@@ -120,11 +120,11 @@ class _LogReader:
         self._scanner = WordScanner([*self._rows, *BEGINS, _NCCL_RANK])
         self._in_table = False
         self._usual: dict[frozenset[str], Sighting | None] = {}
-        """What lines with some words were last; they are only counted once it was seen often enough."""
+        """The last message of lines with these words. When it was seen often enough, such lines are only counted."""
         self._raised: dict[str, int] = {}
         """The line of the last exception with a traceback, by the tag of its lines."""
         self._covered: dict[str, int] = {}
-        """By the tag of its lines, the last line of a message of several lines."""
+        """The last line of a message of several lines, by the tag of its lines."""
 
     def take(self, data: bytes, end: int) -> None:
         """Take a piece."""
@@ -145,7 +145,7 @@ class _LogReader:
         self.report.lines += data.count(b"\n", counted, end)
 
     def note_unfinished_table(self, data: bytes) -> None:
-        """Say that a benchmark stopped amid its table, if the log ends so; `data` is its last piece."""
+        """Report that a benchmark stopped amid its table, if the log ends so. `data` is the log's last piece."""
         *_, row = [None, *_ROW.finditer(data)]
         if not self._in_table or row is None:
             return
@@ -158,7 +158,7 @@ class _LogReader:
         self.report.add(replace(_UNFINISHED, kind=kind, meaning=said), line, text, origin, {})
 
     def _look(self, data: bytes, start: int, end: int, words: set[str]) -> None:
-        """Look at a line that has some of the words."""
+        """Examine a line that has the words `words`."""
         number = self.report.lines + 1
         usual, line = self._usual.get(key := frozenset(words)), data[start:end]
         if usual and usual.count >= ENOUGH and usual.message.pattern.search(_text(line)):
@@ -187,7 +187,7 @@ class _LogReader:
         near: Near,
         place: str = "",
     ) -> Sighting | None:
-        """Take up the first message that begins in the first line of a text."""
+        """Add the first message of the table that begins in the first line of a text, and return its sighting."""
         end = text.find("\n") % (len(text) + 1)
         for message in map(TABLE.__getitem__, rows):
             match = message.pattern.search(text, 0, len(text) if message.spans else end)
@@ -197,7 +197,7 @@ class _LogReader:
             if not place and "\n" in said:
                 self._covered[origin.tag] = number + said.count("\n")
             details = {name: value for name, value in match.groupdict().items() if value}
-            # A crash is no exception.
+            # A program cannot go on after a crash, as it can after an exception.
             went_on = partial(log_report.went_on, "" if FATAL in said else message.component, *near)
             return self.report.add(message, number, said, origin, details, place, went_on)
         return None
@@ -212,11 +212,11 @@ class _LogReader:
             origin = origin._replace(rank=int(raised_by[1]))
         self._raised[origin.tag] = last
         before = before[before[:-1].rfind("\n") + 1 :]
-        if "Exception ignored in" in before:  # said by that line
+        if "Exception ignored in" in before:  # that line is a message of its own
             return
         rows = [row for row, each in enumerate(TABLE) if any(word in said for word in each.words)]
         after = _lines_after(origin, data, start, last - number + 1)
-        # PyTorch's hook puts that tag before what nobody has caught.
+        # PyTorch's hook puts that tag before the lines of an uncaught exception.
         near = (before, "", iter(()) if re.search(r"\[rank\d+\]: $", origin.tag) else after)
         if self._take_message(rows, last, said, origin, near, place) is None:
             text = said.partition("\n")[0]
@@ -229,7 +229,7 @@ def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[
     lead = None
     for origin, text in _lines(data, start):
         if origin.tag == tag:
-            if lead is None:  # a prefix that is not known
+            if lead is None:  # take the text before the traceback as an unknown prefix
                 lead = text[: max(text.find(BEGIN), 0)]
                 lead = "" if "+ Exception Group" in lead else lead
             yield number, text.removeprefix(lead)
@@ -237,14 +237,14 @@ def _lines_of(tag: str, data: bytes, start: int, number: int) -> Iterator[tuple[
 
 
 def _lines_after(origin: LineOrigin, data: bytes, start: int, count: int) -> Iterator[str]:
-    """Yield the lines of a rank beyond so many lines of all ranks."""
+    """Yield the lines of a rank that follow after the next `count` lines of all ranks."""
     for other, text in islice(_lines(data, start), count, None):
         if other.tag == origin.tag or other.rank == origin.rank is not None:
             yield text
 
 
 def _lines(data: bytes, start: int) -> Iterator[tuple[LineOrigin, str]]:
-    """Yield the lines from a place on, as far as is looked ahead."""
+    """Yield the lines from a place on, at most `AHEAD` bytes."""
     last = min(start + AHEAD, len(data))
     while start < last:
         end = data.find(b"\n", start, last) % (last + 1)
@@ -253,7 +253,7 @@ def _lines(data: bytes, start: int) -> Iterator[tuple[LineOrigin, str]]:
 
 
 def _line(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the line around a place begins and ends; carriage returns divide lines too."""
+    """Return the begin and the end of the line around a place. Carriage returns divide lines too."""
     floor, ceiling = max(at - LONGEST, 0), at + LONGEST
     start = max(data.rfind(b"\n", floor, at), data.rfind(b"\r", floor, at), floor - 1) + 1
     ends = [end for each in (b"\n", b"\r") if (end := data.find(each, at, ceiling)) >= 0]
@@ -265,17 +265,17 @@ def _text(data: bytes) -> str:
 
 
 LENGTH = 6
-"""Bytes of a word that are looked for; three pairs."""
+"""Bytes of a word's beginning that the scanner looks for: three pairs."""
 
 GROUPS = 10
-"""Groups of words; three bits for each of them fit into a number of 32."""
+"""Number of groups of words: three bits for each group fit into a number of 32 bits."""
 
 BLOCK = 1 << 17
-"""Bytes scanned at a time: they fit a core's cache."""
+"""Bytes scanned at a time; they fit a core's cache."""
 
 
 class WordScanner:
-    """Finds words by looking pairs of bytes up in a table, for all words at once.
+    """A search for many words at once, by a table of pairs of bytes.
 
     Each group of words has a bit for each of its three pairs. If three pairs in a row have the bits
     of one group, one of its words may be there, and the bytes are compared. This is the idea of the
@@ -284,7 +284,7 @@ class WordScanner:
     Parameters
     ----------
     words : iterable of str
-        Of at least `LENGTH` characters of ASCII.
+        The words, each of at least `LENGTH` characters of ASCII.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -302,7 +302,7 @@ class WordScanner:
                 self._bits[value] |= np.uint32(1 << (group + GROUPS * pair))
 
     def places(self, data: bytes, end: int) -> Iterator[tuple[int, str]]:
-        """Yield where words begin before an end, and which, in order."""
+        """Yield the place and the word of each word that begins before `end`, in order."""
         for begin in range(0, end, BLOCK):
             last = min(begin + BLOCK, end)
             block = data[begin : last + LENGTH - 1]
@@ -312,11 +312,11 @@ class WordScanner:
                         yield begin + at, word.decode()
 
     def _candidates(self, block: bytes) -> list[int]:
-        """Return where the first `LENGTH` bytes of words stand in a block, in order."""
+        """Return the places in a block that have the first `LENGTH` bytes of a word, in order."""
         parts = []
         for odd in (0, 1):
             pairs = np.frombuffer(block, "<u2", max(len(block) - odd, 0) // 2, odd * bool(block))
-            bits = self._bits.take(pairs, mode="clip")  # which needs no check of each index
+            bits = self._bits.take(pairs, mode="clip")  # without a check of each index
             fits = bits[1:-1] >> GROUPS
             fits &= bits[:-2]
             fits &= bits[2:] >> 2 * GROUPS
@@ -332,17 +332,17 @@ class WordScanner:
 BEGIN = "Traceback (most recent call last)"
 FATAL = "Fatal Python error: "
 BEGINS = (BEGIN, FATAL)
-"""How a traceback begins, and what faulthandler writes, whose first frame is the innermost."""
+"""The beginning of a traceback, and that of faulthandler's report, whose first frame is the innermost."""
 
 MOST_SAID = 10
-"""Lines of an exception that are read."""
+"""Most lines of an exception's message that are read."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<name>\S+)')
 _NOT_THE_USERS = re.compile(
     r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p(?:yx|xd|yd|xi)$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
 )
 _IN_GROUP = re.compile(r"^ +[|+] ?")
-"""Before each line of a traceback of an exception group."""
+"""Pattern of the prefix of each line in a traceback of an exception group."""
 _RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")
 
 
@@ -352,15 +352,15 @@ def read_traceback(lines: Iterable[tuple[int, str]]) -> tuple[int, str, str] | N
     Parameters
     ----------
     lines : iterable of (int, str)
-        Lines of one rank, from the traceback's first on, with their numbers. Lines of two ranks
-        without tags may be mixed.
+        Lines of one rank, from the first line of the traceback on, with their numbers. If lines have no
+        tags, those of several ranks may be mixed.
 
     Returns
     -------
     tuple of int, str, str; or None
-        The number of the line that has the exception; the exception, and lines after it that may belong
-        to it; and where in the user's program, such as ``train.py line 41, in step``, which is empty if
-        it is in none of its files. None if the traceback has no end.
+        Number of the line with the exception; the exception, with lines after it that may belong to it; and
+        the place in the user's program, such as ``train.py line 41, in step``, empty if no frame is in the
+        user's files. None if the traceback has no end.
     """
     place, raised, framed, in_group = "", 0, False, False
     said: list[str] = []

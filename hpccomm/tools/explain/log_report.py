@@ -1,10 +1,10 @@
-"""What a log says: its messages, causes before consequences and repetitions as one, and the text about them.
+"""The report of a log: its messages, causes before consequences and repetitions as one, and the text about them.
 
-`hpccomm.tools.explain.log` adds messages. The origin of a line, rank and host, is found from the prefixes of launchers
-and libraries. Programs log what they catch: a package that is missing, a server that does not answer, memory that was
-too little for the first try. Failures that a program survived are no causes.
+`log` adds messages, and `explain` prints the text: the first cause, remedies, consequences, and harmless messages.
 
-The text has the first cause, what to do, consequences, and harmless messages.
+The origin of a line, its rank and host, is found from the prefixes of launchers and libraries. Programs log errors that
+they catch: a missing package, a server that does not answer, too little memory for the first try. A failure that a
+program survived is not a cause.
 """
 
 import re
@@ -23,19 +23,20 @@ _HOST = ("taghost", "at", "pod", "syslog", "ompi", "nccl", "ip")
 
 
 class LineOrigin(NamedTuple):
-    """Where a line comes from.
+    """The origin of a line.
 
     Attributes
     ----------
     tag : str
-        What tells whose it is, the same for all lines of a rank; empty if nothing does.
+        The prefixes that are the same for all lines of a rank; empty without such.
     rank : int or None
+        The rank; None if the prefixes do not tell it.
     host : str
-        Empty if it is not said.
+        The host; empty if the prefixes do not tell it.
     process : str
-        ``host:pid``, if a library says it.
+        ``host:pid``, if a library's prefix tells it; else empty.
     time : str
-        As it stands there; it sorts within a host.
+        The time as the line has it; times sort within a host.
     """
 
     tag: str = ""
@@ -62,12 +63,12 @@ def split(line: str) -> tuple[LineOrigin, str]:
 
 
 ENDED, PROGRESS, SAID = range(3)
-"""Nothing tells that it went on; lines of progress follow, or lines that differ in numbers alone, as loops print
-them; the program says so itself."""
+"""How a program went on after a failure. `ENDED`: no line shows that it did. `PROGRESS`: lines of progress follow, or
+lines that differ in numbers alone, as loops print them. `SAID`: the program says so itself."""
 
 NEAR, MOST = 3, 20
-"""Lines after a failure in which a program says how it goes on, and in which progress is looked for; those that
-are about the failure do not count."""
+"""Lines after a failure in which a program says how it goes on, and lines in which progress is looked for. Lines about
+the failure do not count."""
 
 _CATCHABLE, _GOES_ON, _MILD, _FOLLOWS, _LAUNCHER, _PROGRESS = (
     re.compile("|".join(row["regex"] for row in rows("afterwards.tsv") if row["what"] == what))
@@ -81,13 +82,13 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
     Parameters
     ----------
     component : str
-        Whose failure it is.
+        The component that failed.
     before : str
         The line before a traceback; empty for a failure of one line.
     said : str
-        That line; empty for a traceback.
+        The line of a failure of one line; empty for a traceback.
     after : iterable of str
-        The lines of the same rank that follow. Ranks that do not tag their lines may be mixed.
+        The lines of the same rank that follow. If lines have no tags, those of several ranks may be mixed.
 
     Returns
     -------
@@ -116,10 +117,10 @@ def went_on(component: str, before: str, said: str, after: Iterable[str]) -> int
 
 
 WRONG = KINDS[:3]
-"""Kinds that say that something is wrong."""
+"""Kinds of messages that say that something is wrong."""
 
 _FINAL = ("-killed", "-segv", "-bus", "-aborted", "-illegal", "-signal")
-"""Names of messages of launchers and libraries about a signal."""
+"""Ends of the names of messages of launchers and libraries about a signal."""
 
 MOST_FORMS = 50
 """Most forms of a message that are counted separately, such as exceptions with different texts."""
@@ -132,22 +133,26 @@ class Sighting:
     Attributes
     ----------
     message : Explanation
+        The message.
     line : int
-        The first one, from 1; text, rank and place are that line's too.
+        Number of the line that is shown, from 1: the first one, unless the program survived it and not a later one.
     text : str
+        Text of that line.
     rank : int or None
+        Rank of that line, if known.
     place : str
-        The line of the user's program, from a traceback; empty without one.
+        The place in the user's program, from the traceback of that line; empty without one.
     details : dict
-        The values of the message's groups.
+        The values of the groups of the message's pattern.
     count : int
+        How often it stands in the log.
     ranks : set of int
-        The ranks that wrote it, or that it names, as far as known.
+        The known ranks that wrote it or that it names.
     hosts : dict
-        For each known host, the time and the line of its first.
+        For each known host, the time and the line of the host's first such message.
     went_on : int
-        How the program went on after it; where it stands several times, after the one that it
-        survived least: line, text, rank and place are that one's.
+        How the program went on after that line: `ENDED`, `PROGRESS` or `SAID`. If the message stands several times,
+        the least of these counts.
     """
 
     message: Explanation
@@ -169,15 +174,15 @@ class LogReport:
     Attributes
     ----------
     name : str
-        Of the log.
+        Name of the log.
     lines : int
-        How many it has.
+        Number of its lines.
     damage : str
         Why it could not be read to its end; empty if it could.
     sightings : dict
-        By the message's name and form.
+        Its sightings by name and form of the message.
     ranks : dict
-        Ranks by ``host:pid``, as far as NCCL has said them.
+        Ranks by ``host:pid``, as far as NCCL's lines tell them.
     """
 
     name: str
@@ -196,7 +201,7 @@ class LogReport:
         place: str = "",
         went_on: Callable[[], int] = lambda: ENDED,
     ) -> Sighting:
-        """Add a message; return its entry. How the program went on is asked for as long as it matters."""
+        """Add a message, and return its sighting. `went_on` is called only if its result can matter."""
         named = details.get("rank")
         rank = int(named) if named and len(named) < 10 else origin.rank
         if rank is None:
@@ -223,7 +228,7 @@ class LogReport:
         return seen
 
     def compare_calls(self) -> None:
-        """Find the cause in the calls in which PyTorch's watchdogs saw ranks wait, if these differ."""
+        """If PyTorch's watchdogs saw ranks wait in different calls, make that the cause."""
         calls = [
             a for (name, what), a in self.sightings.items() if what and name == "torch-watchdog"
         ]
@@ -240,10 +245,10 @@ class LogReport:
         return int(bool(self.of(*WRONG)))
 
     def kind(self, seen: Sighting) -> str:
-        """Return the kind of a message; ``"survived"`` of a failure after which the program went on.
+        """Return the kind of a message; ``"survived"`` for a failure after which the program went on.
 
-        Progress may be another rank's, or the clearing up of the program: it counts if something else says why the
-        job ended.
+        Lines of progress may be another rank's, or those of a program that cleans up. So they count only if another
+        message tells why the job ended.
         """
         failures = [each for each in self.sightings.values() if each.message.kind in WRONG]
         left = [each.message for each in failures if each.went_on == ENDED]
@@ -252,9 +257,9 @@ class LogReport:
         return "survived" if seen in failures and seen.went_on >= counts else seen.message.kind
 
     def of(self, *kinds: str) -> list[Sighting]:
-        """Return the messages of some kinds: by kind, then by line; crashes without a rank are last.
+        """Return the messages of some kinds, ordered by kind and then by line.
 
-        Launchers name the rank after them.
+        Crashes without a rank are last in their kind, since the launcher's message about them names the rank.
         """
         found = [each for each in self.sightings.values() if self.kind(each) in kinds]
         found.sort(key=lambda a: (a.message.name == "ucx-signal" and not a.ranks, a.line))
@@ -263,7 +268,7 @@ class LogReport:
     def first_by_host(self) -> dict[str, tuple[int, str]]:
         """Return line and message of each host's first cause.
 
-        The clocks of hosts differ, so that times are compared within a host only.
+        The clocks of hosts differ, so times are compared only within a host.
         """
         firsts: dict[str, tuple[str, int, str]] = {}
         for each in self.of("cause"):
@@ -286,7 +291,7 @@ def _lines_listed(ranks: str) -> Iterator[int]:
 
 MOST_REMEDIES = 4
 MOST_LISTED = 3
-"""Most causes, consequences, warnings and harmless messages that are listed, of each."""
+"""Most messages of each kind that are listed."""
 
 _TITLES = {
     "cause": "Also",
@@ -299,7 +304,7 @@ _TITLES = {
 
 _OF_MESSAGE = ("name", "component", "kind", "meaning", "remedies", "check", "source")
 _OF_SIGHTING = ("line", "text", "place", "details", "count", "rank")
-"""The entry of the JSON document with the same name."""
+"""Attributes of a message and of a sighting that the JSON document has under the same names."""
 
 
 def lines(report: LogReport) -> list[str]:
@@ -373,7 +378,7 @@ def _listed(title: str, sightings: list[Sighting]) -> Iterator[str]:
 
 
 def _where(each: Sighting) -> str:
-    """Return where a message stands, who said it and how often."""
+    """Return the line of a message, its ranks and hosts, and how often it stands in the log."""
     parts = [f"line {each.line:,}"]
     if each.ranks:
         parts.append(ranks_named(sorted(each.ranks)))

@@ -1,6 +1,6 @@
-"""The meaning of messages: of hpccomm, and of libraries, launchers and the kernel. One table.
+"""The meanings of messages of hpccomm, libraries, launchers and the kernel, in one table.
 
-`hpccomm explain` looks messages up in it, and so does the search in a log.
+`explain` looks messages up in it, and `log` and `log_report` look for its messages in logs.
 """
 
 import csv
@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib import resources
 
 KINDS = ("cause", "error", "consequence", "warning", "harmless")
-"""Kinds of messages: the cause; an error; a consequence; maybe slow; harmless."""
+"""Kinds of messages: a cause; an error that may have another cause; a consequence; maybe slow; harmless."""
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,25 @@ class Explanation:
     name : str
         A class of `hpccomm.errors`, an exit status, or a name such as ``nccl-shm-full``.
     component : str
-        Who says it.
+        The program or library that prints it.
     kind : str
         One of `KINDS`.
     words : tuple of str
-        One of them is in every line that has the message; each has six characters at least. Without any
-        it is not looked for in logs.
+        Every line with the message has one of these words, each of at least six characters. A message
+        without words is not looked for in logs.
     regex : str
-        The message. Groups named ``rank``, ``ranks`` and ``host`` give its origin, others its
+        Pattern of the message. Groups named ``rank``, ``ranks`` and ``host`` give its origin, others its
         subject.
     meaning : str
-        A sentence.
+        The meaning, in a sentence.
     causes : tuple of str
-        The usual ones, the most frequent first; empty where the meaning is the cause.
+        The usual causes, the most frequent first; empty if the meaning is the cause.
     remedies : tuple of str
-        What to do, the likeliest first.
+        Remedies, the likeliest first.
     check : str
         The rule or area of ``hpccomm doctor`` that would confirm it; may be empty.
     source : str
-        Where it was taken from.
+        The source of the row.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Explanation:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The compiled message."""
+        """The compiled pattern."""
         return re.compile(self.regex)
 
     @cached_property
@@ -66,7 +66,7 @@ class Explanation:
         return any(part in self.regex for part in (r"\s\S", r"\n", r"\s+"))
 
     def named(self, text: str) -> int | None:
-        """Return where a text has the name; None if it does not."""
+        """Return the place of the name in a text; None if the text does not have it."""
         name = re.escape(self.name).replace(r"\ ", r"(?:\s+code)?\s+")
         match = re.search(rf"(?<![\w-]){name}(?![\w-])", text, re.IGNORECASE)
         return None if match is None else match.start()
@@ -79,15 +79,15 @@ def rows(file: str) -> list[dict[str, str]]:
 
 
 XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
-"""Faults that NVIDIA's driver logs, with whose they are: ``gpu``, ``program``, ``note`` (no fault by itself),
-``follows`` (from another fault) or ``test``."""
+"""Faults that NVIDIA's driver logs, by number. The column ``whose`` tells their origin: ``gpu``, ``program``, ``note``
+(no fault by itself), ``follows`` (from another fault) or ``test``."""
 
 _FOREIGN = [(re.compile(row["regex"]), row["what"]) for row in rows("formats.tsv")]
-"""The form of all lines at the beginning of what is no log, and its name with what to do."""
+"""Kinds of files that are no logs: the pattern of their first lines, and the kind's name with advice."""
 
 
 def foreign(text: str) -> str:
-    """Return what a file is that is no log, and what to do, by its first lines; empty if they are of none."""
+    """Return the kind of a file that is no log, with advice, from its first lines; empty if the kind is not known."""
     return next((what for form, what in _FOREIGN if text.strip() and form.fullmatch(text)), "")
 
 
@@ -119,11 +119,11 @@ def _table() -> Iterator[Explanation]:
 
 
 TABLE = tuple(_table())
-"""Of the rows that fit a line, the first one counts."""
+"""The explanations. If several fit a line, the first one counts."""
 
 
 def matching(text: str) -> list[Explanation]:
-    """Return the named or quoted subject of a text: an error, a status, a message."""
+    """Return the explanations of the errors, statuses and messages that a text names or quotes, in its order."""
     words = text.strip()
     if words.isdigit():
         words = f"status {words}"
