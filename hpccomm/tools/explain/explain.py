@@ -124,7 +124,7 @@ def _ended(job: Job, fault: Fault) -> str:
 
 
 def _refusals(job: Job, ranks: Sequence[int]) -> str:
-    """Return a sentence on earlier refused calls of the ranks: a program that catches the error goes on without them."""
+    """Return a sentence on earlier refused calls of the ranks. A program may catch the error and go on without them."""
     refused = {rank: dump.refused for rank, dump in job.dumps.items() if rank in ranks}
     facts = {
         rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}

@@ -1,10 +1,7 @@
-"""The memory of the measured arrays: of the host, or of a device. Both are a `MemoryKind`.
+"""The memory of the measured arrays, on the host or on a device, and the amounts that a sweep needs, has and used.
 
-All of perf measures through it: arrays are made, filled, timed and compared by its methods.
-
-The memory that a sweep needs, has and used.
-
-A sweep refuses sizes that do not fit by it, and reports the used memory at its end.
+All of perf measures through `MemoryKind`: its methods make, fill, time and compare arrays. A sweep refuses sizes that
+do not fit into the memory, and reports the used memory at its end. `tune` and `simulate` use the checks, too.
 """
 
 import math
@@ -60,11 +57,11 @@ class Need:
     Attributes
     ----------
     node : int
-        Its node.
+        The rank's node.
     where : str
-        Where on the node the memory is: the name of the node, or a device of it.
+        The place of the memory: the name of the node, or a device of it.
     needed, available : int
-        Bytes that the rank will take, and that are there for all ranks that take them from there.
+        Bytes that the rank will take, and bytes that all ranks together can take from that place.
     """
 
     node: int
@@ -74,21 +71,21 @@ class Need:
 
 
 def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
-    """Raise unless there is the memory that the ranks of each node, or device, need.
+    """Raise unless each node, or device, has the memory that its ranks need.
 
     Parameters
     ----------
     needs : sequence of Need
-        Of all ranks.
+        The needs of all ranks.
     largest : int
-        ``-e``.
+        The largest size, ``-e``.
     batched : int
-        Operations that are carried out at once, each on arrays of its own.
+        Number of operations that run at the same time, each on its own arrays.
 
     Raises
     ------
     UsageError
-        If there is not; the message says which size would fit.
+        If memory is lacking; the message says which size would fit.
     """
     for place in sorted({(need.node, need.where) for need in needs}):
         neighbors = [need for need in needs if (need.node, need.where) == place]
@@ -116,7 +113,7 @@ def available() -> int:
 
 
 def left_by_groups(system: Path) -> list[int]:
-    """Return the bytes that each control group above this process leaves, such as a Slurm job's.
+    """Return the bytes that each control group of this process still allows, such as a Slurm job's.
 
     Parameters
     ----------
@@ -132,7 +129,7 @@ def left_by_groups(system: Path) -> list[int]:
 
 
 def peak() -> int:
-    """Return the most memory that this process ever had, in bytes."""
+    """Return the largest memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -142,9 +139,9 @@ def report(usages: Sequence[dict[str, int]], title: str) -> str:
     Parameters
     ----------
     usages : sequence of dict of str to int
-        Bytes that each stage added, of each rank. For each stage the rank that took most counts.
+        For each rank, the bytes that each stage added. The largest of all ranks is printed.
     title : str
-        What the line begins with.
+        Beginning of the line.
     """
     most = {stage: max(usage[stage] for usage in usages) for stage in usages[0]}
     parts = [f"{stage} {spelled(amount)}" for stage, amount in most.items()]
@@ -153,7 +150,7 @@ def report(usages: Sequence[dict[str, int]], title: str) -> str:
 
 
 def spelled(amount: int) -> str:
-    """Print bytes with three digits and a binary unit, as nccl-tests' memory report does."""
+    """Return bytes as text with three digits and a binary unit, as nccl-tests' memory report has it."""
     units = ((30, " GB"), (20, " MB"), (10, " KB"))
     shift, unit = next((each for each in units if abs(amount) >= 1 << each[0]), (0, " B"))
     value = amount / (1 << shift)
@@ -168,10 +165,10 @@ _NO_SAMPLES = np.zeros(0)
 
 
 class HostMemory:
-    """Arrays of one rank, over one communicator: made, filled, timed, compared.
+    """Arrays of one rank for one communicator, with methods that make, fill, time and compare them.
 
-    These are NumPy's, and calls on them return when they are done. `DeviceMemory` does the same with
-    CuPy's.
+    The arrays are NumPy's, and calls on them return when they are done. `DeviceMemory` does the same with
+    CuPy's arrays.
 
     Attributes
     ----------
@@ -180,13 +177,13 @@ class HostMemory:
     usage : str
         Title of the line that reports the memory in use.
     at_once : bool
-        Whether a batch is carried out at once, so that its operations need arrays of their own.
+        Whether the operations of a batch run at the same time, so that each needs its own arrays.
     multiplies : bool
-        Whether averages of floats are sums of contributions multiplied before (see `CheckedData`).
+        Whether averages of floats multiply the contributions before they are added (see `CheckedData`).
     module : module
         NumPy or CuPy.
     slots : tuple of array
-        The measured memory, as bytes; another communicator of the same ranks may use it too. Registered
+        The measured memory, as bytes. Another communicator of the same ranks may use it too. Registered
         memory needs its communicator until it is released.
     backend : str
         Name of the backend that moves such arrays, as it is printed.
@@ -219,11 +216,11 @@ class HostMemory:
         return {}
 
     def capacity(self) -> tuple[str, int]:
-        """Return the name of where memory is taken from, and the bytes available there."""
+        """Return the name of the place from which memory is taken, and the bytes available there."""
         return facts.host(), available()
 
     def in_use(self) -> int:
-        """Return the bytes in use, for ``-M``: on the host, the most that this process ever had."""
+        """Return the bytes in use, for ``-M``: on the host, the largest memory of this process so far."""
         return peak()
 
     def arena(self, nbytes: int) -> tuple[Array, int]:
@@ -238,7 +235,7 @@ class HostMemory:
         self.slots[slot][:nbytes] = 0
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
-        """Repeat bytes of a slot behind themselves until there are `times` copies of them."""
+        """Repeat bytes of a slot behind themselves, so that there are `times` copies of them."""
         every = self.slots[slot][first : first + times * nbytes].reshape(times, nbytes)
         every[1:] = every[0]
 
@@ -251,14 +248,14 @@ class HostMemory:
 
     @property
     def after(self) -> Call | None:
-        """The function called after each operation, in the time (``-z``)."""
+        """The function that is called after each operation, within the measured time (``-z``)."""
         return self.barrier if self._config.blocking_collectives == 1 else None
 
     def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
         """Time a block of repetitions, and each of them if `samples` is true.
 
-        Collective; blocks until all is done. It returns also what runs the block once more, where that was
-        recorded to be replayed.
+        Collective; blocks until all is done. Also returns a function that runs the block once more, if the block
+        was recorded to be replayed; else None.
         """
         if self._config.blocking_collectives == 3:
             _, seconds = isolated.one_by_one(calls, after=self.barrier)
@@ -274,7 +271,7 @@ class Marks:
     Parameters
     ----------
     count : int
-        How many there will be.
+        Number of points.
     """
 
     def __init__(self, count: int) -> None:
@@ -283,11 +280,11 @@ class Marks:
         self._events = [cuda.Event() for _ in range(count)]
 
     def set(self, index: int, stream: int) -> None:
-        """Put a point after all work that is on the stream so far. Does not block the host."""
+        """Set a point after all work that is on the stream so far. Does not block the host."""
         self._runtime.eventRecord(self._events[index].ptr, stream)
 
     def seconds(self) -> NDArray[np.float64]:
-        """Return the seconds from each point to the next, once the last has come.
+        """Return the seconds from each point to the next, when the stream has passed the last one.
 
         Returns
         -------
@@ -299,14 +296,14 @@ class Marks:
 
 
 class DeviceMemory:
-    """CuPy arrays, and calls that return when they are on the stream.
+    """CuPy arrays of one rank; calls on them return when they are on the stream. See `HostMemory`.
 
     Parameters
     ----------
     comm : Communicator
-        Whose device it is.
+        The communicator, whose device is used.
     options : Options
-        The flags; their `timeout` is how many seconds the host waits for the stream, 0 for
+        The flags. Their `timeout` is the number of seconds that the host waits for the stream; 0 for
         ``HPCCOMM_TIMEOUT``.
 
     Raises
@@ -369,7 +366,7 @@ class DeviceMemory:
 
     def capacity(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
-        # What CuPy keeps of arrays that are gone counts as taken otherwise.
+        # Else the memory that CuPy keeps of freed arrays would count as taken.
         self.module.get_default_memory_pool().free_all_blocks()
         free, _ = self._runtime.memGetInfo()
         return f"device {identify(self._device).pci} of {facts.host()}", int(free)
@@ -395,7 +392,7 @@ class DeviceMemory:
         self._zero(self.slots[slot].data.ptr, nbytes)
 
     def spread(self, slot: int, first: int, nbytes: int, times: int) -> None:
-        """Repeat bytes of a slot behind themselves, twice as many at a time."""
+        """Repeat bytes of a slot behind themselves, each time twice as many."""
         pointer = self.slots[slot].data.ptr + first
         done = 1
         while done < times:
@@ -412,7 +409,7 @@ class DeviceMemory:
         block = np.ascontiguousarray(block)
         pointer = array.data.ptr + at * block.itemsize
         self._move(pointer, block.ctypes.data, block.nbytes, self._runtime.memcpyHostToDevice)
-        self._runtime.streamSynchronize(self._stream.ptr)  # the block is made anew after this
+        self._runtime.streamSynchronize(self._stream.ptr)  # the caller reuses the block
 
     def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
         """Return elements of an array on the host, where they are compared like host arrays."""
@@ -452,11 +449,11 @@ class DeviceMemory:
 
     @property
     def after(self) -> Call | None:
-        """The function called after each operation, in the time."""
+        """The function that is called after each operation, within the measured time."""
         return {1: self._meet, 2: self.settle}.get(self._config.blocking_collectives)
 
     def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
-        """Time a block by the host's clock, until the stream is done; samples are CUDA's."""
+        """Time a block by the host's clock, until the stream is done. Samples are timed by CUDA's events."""
         if self._config.graph:
             return self._replayed(calls, samples)
         if self._config.blocking_collectives == 3:
@@ -492,7 +489,7 @@ class DeviceMemory:
         """Record the block into a graph, and time its launches (``-G``)."""
         with no_garbage_collection():
             graph = self._captured(calls)
-        self.barrier()  # as after other preparations
+        self.barrier()  # as after any preparation
 
         def launch() -> None:
             graph.launch(self._stream)
@@ -519,11 +516,11 @@ MemoryKind = HostMemory | DeviceMemory
 
 
 def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None:
-    """Make the slots, each beginning on a page, where all ranks find the memory for them. Collective."""
+    """Make the slots, each at the beginning of a page; raise on all ranks if one lacks the memory. Collective."""
     largest, config = options.sizes.largest, options.config
     batched = config.aggregated_iterations if memory.at_once else 1
     where, available = memory.capacity()
-    # The largest size, what -u shifts it by, and the rest of a page.
+    # The largest size, the shift of -u, and the rest of a page.
     bytes_of_slot = max(batched * largest, LARGEST_ITEM) + LARGEST_ITEM * config.unalign
     size = -(-bytes_of_slot // PAGE) * PAGE
     need = Need(comm.node, where, (SLOTS + STAGING) * size, available)
@@ -536,7 +533,7 @@ def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None
 def settings_in_effect(
     comm: "Communicator", memory: MemoryKind, options: Options
 ) -> tuple[Config, tuple[str, ...]]:
-    """Return the settings as they could be followed, and what could not. Collective."""
+    """Return the settings that are in effect, and the names of those that could not be followed. Collective."""
     config = options.config
     if not config.local_register or memory.name == HOST:
         return config, ()

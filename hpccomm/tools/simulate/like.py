@@ -1,10 +1,10 @@
-"""A network whose calls take as long as those of a stored run: ``hpccomm simulate --like``.
+"""The fit of a network to a stored run, so that its calls take as long as the run's: ``hpccomm simulate --like``.
 
-A price is linear in the parameters along its critical path: each message costs a latency, and each byte
-costs the time of a port. `hpccomm.schedules.cost.rounds.linear_price` gives these multiples. They are the
-derivatives that SciPy's least squares take. The error of a row is relative, because times differ by many
-powers of ten. No parameter is negative. Ports, what they share, and the time of a port for each message
-(`gap`) are described, not fitted.
+The price of a call is linear in the parameters along its critical path: each message costs a latency, and each
+byte the time of a port. `hpccomm.schedules.cost.rounds.linear_price` returns the multiples of the parameters,
+which are the derivatives that SciPy's least squares need. The error of a row is relative, since times differ by many
+powers of ten. No parameter is negative. The ports, the links that they share, and the time of a port for each
+message (`gap`) come from the description, and are not fitted.
 
 `hpccomm.tools.simulate.simulate` calls it with a run, and prints its report.
 """
@@ -34,11 +34,11 @@ from hpccomm.tools.perf.patterns import TYPES
 from hpccomm.units import few
 
 CHANNELS = 2
-"""Pieces that are under way at the same time, unless a run says otherwise."""
+"""Segments of a call that are under way at the same time, unless the run's facts tell another number."""
 
 
 class Measurement(NamedTuple):
-    """One measured time: a row, its call on any rank, the parameters of its algorithm, and seconds."""
+    """One measured time: a row, its call on one rank, the parameters of its algorithm, and seconds."""
 
     row: Row
     call: Signature
@@ -47,17 +47,17 @@ class Measurement(NamedTuple):
 
 
 def measurements(run: Run, network: Network) -> tuple[list[Measurement], Counter[str], list[str]]:
-    """Choose the rows of hpccomm's own algorithms: what they do on `network` is known.
+    """Choose the rows of hpccomm's own algorithms, whose prices on `network` are known.
 
     Returns
     -------
     list of Measurement
-        Each with the median time of its repetitions on the slowest rank, or the printed time if no
-        repetition was kept.
+        The chosen rows, each with the median over its repetitions of the slowest rank's time, or with the
+        printed time if no repetition was kept.
     Counter of str
-        How many rows cannot be used, by why.
+        Number of rows that cannot be used, by the reason.
     list of str
-        Samples that are damaged.
+        Damaged samples, a line each.
     """
     facts = run.info.simulation
     segment = facts.get("segment") or run.info.environment.get("HPCCOMM_SEGMENT")
@@ -73,7 +73,7 @@ def measurements(run: Run, network: Network) -> tuple[list[Measurement], Counter
             others[why] += 1
             continue
         root, dtype = max(row.root, 0), TYPES.get(row.dtype, np.dtype(np.uint8))
-        # A reduction takes as long by any operator.
+        # A reduction takes equally long with any operation.
         calls = signatures(
             row.collective, network.ranks, row.count, root=root, in_place=row.in_place, dtype=dtype
         )
@@ -83,7 +83,7 @@ def measurements(run: Run, network: Network) -> tuple[list[Measurement], Counter
 
 
 def _unusable(row: Row, seconds: float) -> str:
-    """Return why a row says nothing about the parameters; empty if it does."""
+    """Return why a row cannot be used for the fit; empty if it can."""
     what = DESCRIPTIONS.get(row.collective)
     if what is None or row.algorithm not in ALGORITHMS[row.collective]:
         return f"{row.collective} by {row.algorithm}: what it does is not known"
@@ -113,7 +113,7 @@ NAMES = (*PARAMETERS[:-1], "overhead", "copy")
 
 _OF_RANKS = "reduce", "overhead", "copy"
 _TIMES = "latency", "overhead"
-"""Ends of names of parameters that are seconds. The others are bytes a second, and fitted as seconds a byte."""
+"""Ends of the names of parameters in seconds. The other parameters are in bytes a second, fitted as seconds a byte."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,12 +123,12 @@ class Fit:
     Attributes
     ----------
     network : Network
-        With the fitted parameters, on the ranks of the measurements.
+        The network with the fitted parameters, on the ranks of the measurements.
     errors : dict of str to float
-        The relative standard error of each fitted parameter; NaN where it is zero, or where there
+        The relative standard error of each fitted parameter; NaN if the parameter is zero, or if there
         are too few rows.
     blank : dict of str to str
-        Why each of the other parameters was not fitted. It is as described.
+        The reason for which each of the other parameters was not fitted. Their values are those of the description.
     residuals : ndarray of float64, shape (measurements,)
         Price over measured time, minus 1.
     """
@@ -147,28 +147,28 @@ def like(run: Run, described: Network | None, ranks: int | None) -> tuple[Networ
     run : Run
         The stored run.
     described : Network or None
-        Has the ports, and the parameters that the run says nothing of. Without one each rank has a
-        port, and what the run says nothing of costs nothing.
+        A description with the ports, and with the parameters that the run does not determine. With None,
+        each rank has a port, and such parameters cost nothing.
     ranks : int or None
-        Ranks of the result; None for those of the run.
+        Number of ranks of the result; None for that of the run.
 
     Returns
     -------
     Network
-        With that many ranks.
+        The fitted network, with that number of ranks.
     str
-        The report, as lines of comment: what was fitted, and how well.
+        The report, as lines of comment: the fitted parameters and their errors.
     list of str
-        What of the run is damaged, and was left out.
+        The damaged parts of the run, which were left out.
 
     Raises
     ------
     ResultsError
-        If the run has too few rows of own algorithms, or its ranks are placed otherwise than one node
-        after the other.
+        If the run has too few rows of hpccomm's own algorithms, or its ranks do not fill one node after
+        the other.
     UsageError
-        If the description is of other nodes, or the result needs several nodes and nothing says what
-        connects them.
+        If the description is of other nodes, or the result needs several nodes and nothing tells the
+        connection between them.
     """
     start = _start(run, described)
     used, others, damage = measurements(run, start)
@@ -214,7 +214,7 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
     network : Network
         The ranks, and the values of parameters that the measurements do not determine.
     rows : sequence of Measurement
-        Each of them on all ranks of the network.
+        Measurements on all ranks of the network.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
 
     @lru_cache(maxsize=1)
     def walk(free: tuple[str, ...], *values: float) -> tuple[Floats, Floats]:
-        """Return the relative errors of the prices, and their derivatives by the free parameters."""
+        """Return the relative errors of the prices, and the errors' derivatives by the free parameters."""
         tried = _with(network, dict(zip(free, values, strict=True)))
         priced = [linear_price(tried, each.call, each.row.algorithm, each.tuning) for each in rows]
         prices = np.array([price for price, _ in priced])
@@ -265,7 +265,7 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
         if not left and weak:
             left = {weak[-1]: "its error is larger than itself"}
         elif not left and work and not all(fitted.values()):
-            # Work on a rank must not take the time of messages: such a fit cannot tell the two apart.
+            # If the work on a rank takes all time of the messages, the fit cannot tell the two apart.
             left = {work[-1]: "messages would take no time"}
         if not left:
             return Fit(_with(network, fitted), uncertain, blank, residuals)
@@ -274,7 +274,7 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
 
 
 def parameters(network: Network) -> dict[str, float]:
-    """Return the parameters that a network has, in seconds: of a call, of a message, of a byte."""
+    """Return the parameters of a network by name, in seconds for each call, message or byte."""
     shown = {}
     for name in NAMES:
         value: Any = network
@@ -286,7 +286,7 @@ def parameters(network: Network) -> dict[str, float]:
 
 
 def _with(network: Network, seconds: Mapping[str, float]) -> Network:
-    """Return the network with these parameters."""
+    """Return the network with these parameters, in seconds as from `parameters`."""
     for name, value in seconds.items():
         part, _, of_level = name.partition(" ")
         new: Any = value if name.endswith(_TIMES) else 1 / value if value > 0 else math.inf
@@ -297,7 +297,7 @@ def _with(network: Network, seconds: Mapping[str, float]) -> Network:
 
 
 def _indistinct(columns: Floats, names: Sequence[str]) -> dict[str, str]:
-    """Return which parameters cannot be distinguished from those before them, and why."""
+    """Return the parameters that cannot be distinguished from earlier ones, each with the reason."""
     why: dict[str, str] = {}
     basis = np.empty((len(columns), 0))
     for name, column in zip(names, columns.T, strict=True):
@@ -318,7 +318,8 @@ def _errors(columns: Floats, residuals: Floats) -> Floats:
     """Return the standard errors of the fitted parameters, in seconds."""
     spare = len(columns) - columns.shape[1]
     lengths = np.linalg.norm(columns, axis=0)
-    scale = np.where(lengths, lengths, math.inf)  # no row may depend on one where the fit ends
+    # At the solution, there may be parameters on which no row depends.
+    scale = np.where(lengths, lengths, math.inf)
     inverse = np.linalg.pinv((columns / scale).T @ (columns / scale))
     variance = float(residuals @ residuals) / spare if spare else math.nan
     return np.sqrt(np.diag(inverse) * variance) / scale

@@ -68,19 +68,19 @@ from hpccomm.tools.perf.tables import MAXIMUM, MeasuredRow, PerfCase, PerfTable
 from hpccomm.topology import Topology
 from hpccomm.units import figure, rounded_size
 
-# A simulation: its request, every table, line by line, and the comparison of its algorithms.
+# The request of a simulation, its tables line by line, and the comparison of its algorithms.
 
 EVENTS, COST, TERMS = "events", "cost", "terms"
 """The models that can time a call."""
 
 MOST_UNEVEN_RANKS = 512
-"""Of a call that has counts of its own for each pair of ranks; more take long."""
+"""Most ranks of a call that has a count for each pair of ranks; more ranks take long."""
 
 MOST_STEPS = 1 << 30
-"""Rounds times ranks that are priced one by one; more take minutes."""
+"""Most steps, rounds times ranks, that are priced one by one; more take minutes."""
 
 MESSAGE_BYTES = 256
-"""Memory for one message of a round, its ways and queues included; measured."""
+"""Bytes of memory for one message of a round, with its ways and queues; measured."""
 
 SIMULATED: dict[str, Benchmark] = {
     name: collective for name, collective in COLLECTIVES.items() if collective.algorithms
@@ -95,9 +95,9 @@ class SimulationRequest:
     Attributes
     ----------
     options : Options
-        As of perf; `algorithms` is None for the choices of ``auto``.
+        The options of perf; `algorithms` is None for the choices of ``auto``.
     network : Network
-        Of all simulated ranks.
+        The network of all simulated ranks.
     model : str
         `EVENTS`, `COST` or `TERMS`.
     segment : int
@@ -107,7 +107,7 @@ class SimulationRequest:
     skew : float
         Seconds within which ranks enter a call.
     seed : int
-        Of the random entry times.
+        Seed of the random entry times.
     """
 
     options: Options
@@ -120,7 +120,7 @@ class SimulationRequest:
 
     @cached_property
     def starts(self) -> NDArray[np.float64]:
-        """When each rank enters a call: the same for every call, so that they compare."""
+        """The time in seconds at which each rank enters a call: the same for all calls, to make them comparable."""
         return np.random.default_rng(self.seed).random(self.network.ranks) * self.skew
 
     @property
@@ -148,7 +148,7 @@ class SimulationRequest:
 
 
 Signatures = tuple[Signature, ...]
-"""A call on all ranks: one signature for all of them, or one for each where they differ."""
+"""A call on all ranks: one signature for all ranks, or a signature for each if they differ."""
 
 
 def signatures_of(case: PerfCase, ranks: int) -> Signatures:
@@ -174,7 +174,7 @@ def calls(table: PerfTable, request: SimulationRequest) -> Iterator[tuple[PerfCa
 
 
 def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
-    """Return the tables of a run, and the skipped cases that do not exist.
+    """Return the tables of a run, and the cases that were asked for but do not exist.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def tables(request: SimulationRequest) -> tuple[tuple[PerfTable, ...], tuple[str
 
 
 def _check_size(table: PerfTable, request: SimulationRequest) -> None:
-    """Refuse what takes the square of the ranks, where that is too much memory or time."""
+    """Raise if a table would take too much memory or time."""
     what = table.collective.what
     everybody = not (what.rooted or what.peers or what.prefix)
     ranks, left = request.network.ranks, arrays.available()
@@ -241,7 +241,7 @@ def _check_size(table: PerfTable, request: SimulationRequest) -> None:
 
 
 def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
-    """Return the algorithms to simulate; some may not apply."""
+    """Return the algorithms to simulate; some may not apply to the collective."""
     name = collective.what.name
     named = request.options.algorithms
     if named is None:
@@ -252,7 +252,7 @@ def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str,
 
 
 def _estimated(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
-    """Return the algorithms that are estimated to be the fastest for small arrays and for large ones."""
+    """Return the algorithms with the least estimated times for the smallest and for the largest arrays."""
     name, sizes = collective.what.name, request.options.sizes
     fits = [each for each in ALGORITHMS[name] if not _refusal(collective, each, request)]
     own = fits or list(ALGORITHMS[name])
@@ -292,15 +292,15 @@ class Cost:
     nbytes : int
         The size.
     seconds : float
-        Until the last rank is done.
+        Seconds until the last rank is done.
     first : float
-        Until the first rank is done; not a number where that is not known.
+        Seconds until the first rank is done; NaN if not known.
     busbw : float
         Bus bandwidth in 1e9 B/s.
     bottleneck : str
-        What was taken for longest; empty where that is not known.
+        The resource that was in use for longest; empty if not known.
     busy : float
-        Seconds that it was taken for.
+        Seconds for which it was in use.
     """
 
     nbytes: int
@@ -312,7 +312,7 @@ class Cost:
 
 
 Curves = Mapping[str, Sequence[Cost]]
-"""For each algorithm its points, by size, the same sizes for all."""
+"""The costs by size for each algorithm; all algorithms have the same sizes."""
 
 
 def simulated_curves(
@@ -325,14 +325,14 @@ def simulated_curves(
     request : SimulationRequest
         What to simulate.
     out, err : text stream
-        For the tables, and for errors.
+        Streams for the tables, and for errors.
     terminal : text stream, optional
-        Shows the progress.
+        Stream that shows the progress.
 
     Returns
     -------
     mapping of str to Curves
-        The points of each algorithm, by the title of a table.
+        The costs of each algorithm, by the title of a comparison.
 
     Raises
     ------
@@ -368,10 +368,12 @@ def timed(
 
     Returns
     -------
-    Row, ndarray, Point
-        The line of the table; its samples, float64 (1, ranks): seconds from the first rank's start
-        to each rank's end, or (0, ranks) where the model has one time for all; and the same for the
-        comparison.
+    Row
+        The line of the table.
+    ndarray of float64, shape (1, ranks) or (0, ranks)
+        The seconds from the first rank's start to each rank's end; no row if the model has one time for all ranks.
+    Cost
+        The point of the comparison.
     """
     network, signature, algorithm = request.network, of_ranks[0], table.algorithm
     tuning = request.tuning(signature.dtype)
@@ -413,14 +415,14 @@ def run_info(request: SimulationRequest, skipped: tuple[str, ...]) -> RunInfo:
 
 
 def comparison(title: str, curves: Curves) -> str:
-    """Return lines of comment: times side by side, where one algorithm overtakes another, and what bounds each.
+    """Return lines of comment: times side by side, the sizes at which algorithms change places, and bottlenecks.
 
     Parameters
     ----------
     title : str
-        What was simulated.
+        The simulated case.
     curves : mapping of str to sequence of Cost
-        By algorithm.
+        Costs by algorithm.
     """
     first = any(not math.isnan(point.first) for points in curves.values() for point in points)
     lines = [f"# {title}: time of the last rank{' (and of the first one done)' * first} in us"]
@@ -448,7 +450,7 @@ def _times(point: Cost) -> str:
 
 
 def _limit(name: str, point: Cost) -> str:
-    """Return a line on what bounds an algorithm at its largest size."""
+    """Return a line on the bottleneck of an algorithm at its largest size; empty if not known."""
     if not point.bottleneck or point.seconds <= 0:
         return ""
     part = point.busy / point.seconds
@@ -458,7 +460,7 @@ def _limit(name: str, point: Cost) -> str:
 
 
 MOST_RANKS = 1 << 20
-"""Each takes memory and a line of the results file, with any model."""
+"""Most simulated ranks: with any model, each takes memory and a line of the results file."""
 
 _SIMULATION = readers.table(
     __package__,
@@ -514,7 +516,7 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]:
-    """Return the network, with other ranks if they are given, and the status of what was read for it."""
+    """Return the network, with `ranks` ranks unless None, and the status of the files that were read for it."""
     if args.cluster is None and args.like is None:
         raise UsageError(
             f"give the network: --cluster with a file or one of {', '.join(ready())}; or --like RUNS.h5"

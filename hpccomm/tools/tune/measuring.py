@@ -1,7 +1,7 @@
-"""Measures this machine for a table: each collective, over sizes, by every algorithm that applies.
+"""The measurement of this machine for a table: each collective, over sizes, by every algorithm that applies.
 
-`hpccomm.tools.tune.tune` calls it for each collective. The measured calls are sums of float32, as programs make them.
-In the end `auto` is measured with the new table: it is to be as fast as the best fixed choice, measured anew.
+`hpccomm.tools.tune.tune` calls it for each collective. The measured calls are on float32, and reductions are sums.
+In the end `auto` is measured with the new table, and compared with the best fixed choices, measured again.
 """
 
 import math
@@ -45,13 +45,13 @@ DTYPE = np.dtype(np.float32)
 ROOT = 0
 
 _FORMS = {ORDERED_CASE: "contributions in rank order", REGISTERED_CASE: "registered arrays"}
-"""The differences from plain calls that have cases of their own in tables."""
+"""The forms of calls that have their own cases in tables, with their difference from plain calls."""
 
 
 def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]:
-    """Return memory for calls of up to `nbytes`. It is written to, so that the system has provided it.
+    """Return two arrays for calls of up to `nbytes`. They are written to, so that the system has provided the memory.
 
-    It is registered memory of a communicator, if there is one.
+    With a communicator, they are its registered memory.
     """
     count = nbytes // DTYPE.itemsize
     empty = np.empty if comm is None else comm.empty
@@ -62,7 +62,7 @@ def arrays(nbytes: int, comm: Communicator | None = None) -> tuple[Array, Array]
 
 
 def policy_of(comm: Communicator) -> Policy:
-    """Return what decides the calls of a communicator on host arrays without an algorithm."""
+    """Return the policy that chooses algorithms for a communicator's calls on host arrays."""
     return comm._core.lanes.host.dispatch.policy  # noqa: SLF001 (tuning makes the tables that it reads)
 
 
@@ -73,7 +73,7 @@ class TunedCall:
     Attributes
     ----------
     collective : str
-        Its name.
+        Name of the collective.
     form : str
         `ORDERED_CASE` or `REGISTERED_CASE`; empty for plain calls.
     """
@@ -88,11 +88,11 @@ class TunedCall:
 
     @property
     def how(self) -> str:
-        """Its difference from other calls of the collective, in words; empty for plain ones."""
+        """Its difference from plain calls of the collective, in words; empty for a plain call."""
         return _FORMS.get(self.form, "")
 
     def case(self, *, native: bool) -> str:
-        """Return its case in tables, where the backend has its own way or not."""
+        """Return its case in tables. `native` is whether the backend has an algorithm of its own for it."""
         return self.form or (NATIVE_CASE if native else OWN_CASE)
 
     def even(self, nbytes: int, ranks: int) -> int:
@@ -111,13 +111,13 @@ class TunedCall:
         Parameters
         ----------
         comm : Communicator
-            Makes the call.
+            The communicator that makes the call.
         nbytes : int
             Size of the larger array of a rank, as `even` returns it.
         memory : tuple of two ndarray
-            As `arrays` returns it.
+            The result of `arrays`.
         algorithm : str
-            Carries the call out.
+            Name of the algorithm.
         """
         what, (x, y) = self.what, memory
         keywords: dict[str, Any] = {"algorithm": algorithm}
@@ -148,9 +148,9 @@ class TuneRequest:
     sizes : Sizes
         Bytes of the larger array of a rank.
     blocks : int
-        How often each candidate is timed at a size.
+        Number of blocks of calls in which each candidate is timed at a size.
     seconds : float
-        The approximate duration of each of these times.
+        The approximate duration of a block.
     segments : tuple of int
         Bytes that algorithms move at a time, in addition to the built-in table's segments.
     deterministic : bool
@@ -194,14 +194,14 @@ CHANGE = math.log(1.1)
 """Least gain over all sizes for which the pick changes: the logarithm of a time ratio."""
 
 LIMIT = math.log(1.05)
-"""A pick that is further from the fastest at a size than this counts `WEIGHT` times more."""
+"""Logarithmic loss against the fastest pick of a size beyond which a pick's loss counts more."""
 
 WEIGHT = 10.0
-"""The factor for the part of a loss that is beyond `LIMIT`."""
+"""The additional weight of the part of a loss that is beyond `LIMIT`."""
 
 OWN = math.log(1.02)
-"""Least gain at a size for which an algorithm of hpccomm's replaces the library's own call, which
-lets other threads run Python while it waits."""
+"""Least gain at a size, as a logarithm of a time ratio, for which an algorithm of hpccomm replaces the library's
+own call, which lets other threads run Python while it waits."""
 
 Times = Sequence[tuple[int, Mapping[Pick, float]]]
 """Pairs of a size in bytes and the seconds of each pick that was measured there, in ascending order."""
@@ -216,7 +216,7 @@ def rows(times: Times) -> TableRows:
     programming (A. J. Viterbi, "Error bounds for convolutional codes and an asymptotically optimum
     decoding algorithm", 1967).
 
-    Where two neighboring sizes have different picks, the switch point is their geometric mean.
+    If two neighboring sizes have different picks, the second row starts at the geometric mean of the sizes.
     """
     picks = sorted({pick for _, measured in times for pick in measured})
     cost = dict.fromkeys(picks, 0.0)
@@ -257,9 +257,9 @@ def _loss(seconds: float, fastest: float) -> float:
 
 
 def changes(rows: TableRows, sizes: Sequence[int]) -> list[int]:
-    """Return further sizes to measure: one between each two sizes that have different picks.
+    """Return further sizes to measure: one between each two neighboring sizes that have different picks.
 
-    Neighbors that differ by a factor of at most two need no size between them.
+    Between neighbors that differ by a factor of at most two, no size is needed.
     """
     between = []
     for row in rows[1:]:
@@ -272,7 +272,7 @@ def changes(rows: TableRows, sizes: Sequence[int]) -> list[int]:
 
 Seconds = NDArray[np.float64]
 Candidates = Mapping[Pick, Call]
-"""The candidates for a call: each algorithm, segment and number of channels."""
+"""The candidates for a call: a function for each algorithm, segment and number of channels."""
 
 MOST_CALLS = 1000
 """The most calls of a block."""
@@ -294,16 +294,16 @@ PROBES = (8, 16 << 10, 1 << 20, 64 << 20)
 """Sizes in bytes at which estimated times are compared, to leave out algorithms far from the best."""
 
 SENSIBLE = 2
-"""At each of these sizes, this many algorithms with the shortest estimated times are tried."""
+"""Number of algorithms, those with the shortest estimated times, that are tried at each of these sizes."""
 
 SLOWER = 1.1
-"""How many times as long as the best fixed choice `auto` may take."""
+"""Ratio of the time of `auto` to that of the best fixed choice above which `auto` counts as slower."""
 
 RIVALS = 3
-"""`auto` is measured against this many fixed choices: the fastest ones."""
+"""Number of fixed choices, the fastest ones, against which `auto` is measured."""
 
 TURNS = 3
-"""The most measurements of a size: `auto` may be slower in a single one by chance."""
+"""Most measurements of a size, since `auto` may be slower in a single measurement by chance."""
 
 
 @dataclass(slots=True)
@@ -315,9 +315,9 @@ class SizeTimes:
     nbytes : int
         The size.
     rough : dict of Pick to float
-        Approximate seconds of a call, by each candidate of the first round.
+        Approximate seconds of a call, for each candidate of the first, short measurement.
     seconds : dict of Pick to float
-        Seconds of a call, by each candidate of the full measurement.
+        Seconds of a call, for each candidate of the full measurement.
     samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
         The times from which `seconds` were computed.
     """
@@ -336,13 +336,13 @@ def in_turns(
     Parameters
     ----------
     comm : Communicator
-        Whose ranks call.
+        The communicator of the ranks.
     candidates : mapping of Pick to callable
         The calls.
     blocks : int
-        How often each is timed.
+        Number of blocks of each candidate.
     calls : mapping of Pick to int
-        Calls of a block, the same on all ranks.
+        Number of calls of a block, the same on all ranks.
 
     Returns
     -------
@@ -360,7 +360,7 @@ def in_turns(
 
 def roughly(comm: Communicator, candidates: Candidates) -> dict[Pick, float]:
     """Return the approximate seconds of each candidate, the same on all ranks. Collective; blocks."""
-    for call in candidates.values():  # does the work of a first use
+    for call in candidates.values():  # the first use does more work than later ones
         call()
     times = in_turns(comm, candidates, 3, dict.fromkeys(candidates, 2))
     return {pick: float(seconds.max(axis=1).min()) for pick, seconds in times.items()}
@@ -376,16 +376,16 @@ def typical(samples: Seconds) -> float:
 
 
 class Bench:
-    """Communicators with the arrays that calls are measured on.
+    """The communicators and arrays on which calls are measured.
 
     Parameters
     ----------
     comms : mapping of int to Communicator
-        One for each segment in bytes; 0 leaves segments and channels to the built-in table.
+        A communicator for each segment in bytes; 0 leaves segments and channels to the built-in table.
     memory : tuple of two ndarray
-        For the calls.
+        The arrays of the calls.
     request : TuneRequest
-        Says how much time the measurement takes, and whether to try every algorithm.
+        The request. Its `blocks`, `seconds` and `every` are used.
     """
 
     def __init__(
@@ -454,14 +454,14 @@ class Bench:
                         call.collective, name, nbytes, deterministic=call.form == ORDERED_CASE
                     )
                 if segment:
-                    if choice.segment is None:  # it is not cut: the same as without
+                    if choice.segment is None:  # it is not cut into segments: the same as without
                         continue
                     pick = pick._replace(segment=segment)
                 result.setdefault(pick, partial(getattr(comm, call.collective), *args, **keywords))
         return result
 
     def _names(self, collective: str) -> list[str]:
-        """Return the algorithms to try. Other packages' have no estimate: all are tried."""
+        """Return the algorithms to try. Those of other packages have no estimate, so all of them are tried."""
         network = policy_of(self.comm).network()
         by_messages = [name for name, each in ALGORITHMS[collective].items() if not each.shared]
         sensible = {"shm", "hierarchical" if self.comm.num_nodes > 1 else "shm"}
@@ -474,7 +474,10 @@ class Bench:
 
 
 def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:
-    """Return the candidates within a factor of the fastest, of all and of hpccomm's own; native always."""
+    """Return the candidates within a factor of the fastest of all, or of hpccomm's fastest; and always the native one.
+
+    With `most`, only that many of all candidates, and of hpccomm's, are returned.
+    """
     by_speed = sorted(rough, key=lambda pick: rough[pick])
     own = [pick for pick in by_speed if pick.algorithm != NATIVE]
     result = {pick for pick in by_speed if pick.algorithm == NATIVE}
@@ -485,7 +488,7 @@ def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """`auto` at one size.
+    """The times of `auto` and of fixed choices at one size.
 
     Attributes
     ----------
@@ -498,7 +501,7 @@ class Confirmation:
     fixed : dict of Pick to float
         Seconds of a call by the fastest fixed choices and by the backend's own algorithm.
     chosen : Pick
-        What `auto` takes at this size.
+        The choice of `auto` at this size.
     """
 
     call: TunedCall
@@ -519,9 +522,9 @@ class Confirmation:
 
     @property
     def slower(self) -> bool:
-        """Whether another choice would have been faster by more than `SLOWER`.
+        """Whether `auto` took more than `SLOWER` times as long as the best fixed choice.
 
-        Where the fastest is what `auto` takes, both times are of the same calls, and differ by noise.
+        If the best choice is that of `auto`, both times are of the same calls, and differ by noise.
         """
         return self.best != self.chosen and self.ratio > SLOWER
 
@@ -540,13 +543,13 @@ def verify(
     bench : Bench
         Measures the fixed choices.
     tuned : Communicator
-        Uses the new table.
+        A communicator that uses the new table.
     call : TunedCall
         The call.
     measured : sequence of SizeTimes
         The earlier measurements.
     progress : Progress
-        Says how far it is.
+        Shows the progress.
     """
     confirmations = []
     for times in measured:
@@ -559,7 +562,7 @@ def verify(
             for pick, run in candidates.items()
             if pick in fastest or (pick in rough and pick.algorithm == NATIVE)
         }
-        # Where the backend has no algorithm of its own, tables have another case.
+        # If the backend has no algorithm of its own, the table's case is another one.
         native = any(pick.algorithm == NATIVE for pick in candidates)
         row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
         automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
@@ -597,7 +600,7 @@ def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows
 
 
 def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tuple[Row, Seconds]]:
-    """Yield the rows of a results file for what was measured at one size."""
+    """Yield the rows of a results file, with their samples, for the measurements at one size."""
     what, nbytes = call.what, times.nbytes
     suffix, backend = call.form and f" {call.form}", comm.backends["host"] or ""
     type_name, op_name = "float" if what.moves else NO_TYPE, "sum" if what.reduces else NO_OP
@@ -610,7 +613,7 @@ def stored(comm: Communicator, call: TunedCall, times: SizeTimes) -> Iterator[tu
 
 
 def spelled(pick: Pick) -> str:
-    """Return a pick as text: its algorithm, and segment and channels unless default."""
+    """Return a pick as text: its algorithm, with segment and channels unless they are the default."""
     name, segment, channels = pick
     return (
         f"{name}/{segment or ''}/{channels}" if channels else f"{name}/{segment}".removesuffix("/0")

@@ -38,9 +38,7 @@ from hpccomm.tools.perf.options import Sizes
 from hpccomm.tools.tune import measuring
 from hpccomm.tools.tune.measuring import Bench, Confirmation, SizeTimes, TunedCall, TuneRequest
 
-# ``hpccomm tune``: a table of this machine, from the first measurement to the last check.
-#
-# It prints what it measures, and writes the file that ``auto`` reads. Every rank calls it.
+# The run: it prints its measurements, and writes the file that ``auto`` reads. Every rank calls it.
 
 
 def tune(
@@ -58,14 +56,14 @@ def tune(
     request : TuneRequest
         What to measure; the same on all ranks.
     out : text stream
-        Rank 0 writes its report there.
+        Where rank 0 writes its report.
     terminal : text stream, optional
-        Rank 0 shows there how far it is.
+        Where rank 0 shows its progress.
 
     Returns
     -------
     list of Confirmation
-        How fast `auto` is with the table; empty unless `request.verify`.
+        The times of `auto` with the table; empty unless `request.verify`.
 
     Raises
     ------
@@ -143,7 +141,7 @@ def tune(
 def _same_ranks(
     comm: Communicator, name: str, *, segment: int = 0, tuning_file: str = ""
 ) -> Communicator:
-    """Return a communicator of the same ranks that uses the table of a file, if there is a name.
+    """Return a communicator of the same ranks. It uses the table of `tuning_file`, if that is not empty.
 
     Its algorithms move `segment` bytes at a time; with 0 the table decides.
     """
@@ -152,7 +150,7 @@ def _same_ranks(
 
 
 class Sweeps(NamedTuple):
-    """Measures calls, stores the times of each size as soon as they are there, and prints them by size in the end."""
+    """The measurement of calls. It stores the times of each size at once, and prints a call's times at its end."""
 
     request: TuneRequest
     writer: Writer | None
@@ -179,7 +177,7 @@ class Sweeps(NamedTuple):
 
 
 OTHERS = 3
-"""A line names this many candidates besides the fastest."""
+"""Number of candidates that a line names besides the fastest."""
 
 
 def title(call: TunedCall) -> str:
@@ -208,7 +206,7 @@ def shown(table: Table) -> str:
 
 
 def confirmed(confirmations: Sequence[Confirmation]) -> str:
-    """Return how fast `auto` is with the table."""
+    """Return the report on `auto` with the table."""
     slow = [each for each in confirmations if each.slower]
     lines = [
         "",
@@ -229,7 +227,7 @@ def confirmed(confirmations: Sequence[Confirmation]) -> str:
 
 
 TUNED = tuple(name for name, what in DESCRIPTIONS.items() if not what.peers)
-"""Collectives that can be tuned. Where ranks list their peers, no size is known to all of them."""
+"""Collectives that can be tuned. If ranks list their peers, no size is known to all ranks."""
 
 
 FLAGS = (
