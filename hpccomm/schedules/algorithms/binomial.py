@@ -15,7 +15,7 @@ gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 ==============  ===============  =======================================
 
-`ALGORITHMS` lists them; `hierarchical` uses `backwards`.
+`ALGORITHMS` lists them; `hierarchical` uses ``backwards``.
 """
 
 from collections.abc import Iterator

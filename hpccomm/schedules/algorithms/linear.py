@@ -15,7 +15,7 @@ gather               1                its block; the root none
 scatter              1                the root (n-1)/n of its array
 ===================  ===============  ============================
 
-`ALGORITHMS` lists them; `hierarchical` uses them within nodes, and `pairwise` uses `gather_rounds`.
+`ALGORITHMS` lists them; `hierarchical` uses them within nodes, and `pairwise` uses ``gather_rounds``.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ If n is not a power of two, k is log2 of the largest power of two below n, and t
 In the first, each rank beyond that power of two, a passive rank, sends its array or block to an active neighbor,
 which works for both. In the last, it receives the result.
 
-`ALGORITHMS` lists the two; `halving_doubling` uses the active ranks. `bruck` and `scatter_all_gather` use `span`.
+`ALGORITHMS` lists the two; `halving_doubling` uses the active ranks. `bruck` and `scatter_all_gather` use ``span``.
 """
 
 import numpy as np
