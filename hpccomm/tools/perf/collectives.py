@@ -1,11 +1,12 @@
-"""The collectives that can be measured, how each is called, and the contents of each rank's arrays for a given size.
+"""The collectives that can be measured, with their calls, and the contents of each rank's arrays for a given size.
 
-The calls follow from the description of what a collective moves (`hpccomm.contracts.collectives`).
+The calls follow from the descriptions of collectives (`hpccomm.contracts.collectives`).
 Bus bandwidth is size / time times a factor that makes the figure comparable with the hardware's
 (nccl-tests, doc/PERFORMANCE.md).
 
-Sizes are nccl-tests'. The size of a case is the larger of the bytes that one rank sends and receives in full. The count is
-the one passed to the call. Collectives that work on one block a rank round the block down to a multiple of 16 bytes.
+Sizes are those of nccl-tests. The size of a case is the larger of the bytes that a rank sends in full and receives in
+full. The count is the one passed to the call. Collectives with a block for each rank round the block down to a multiple
+of 16 bytes.
 
 Flags, tables and measurements of perf read this list, and so do the importers of logs.
 """
@@ -42,13 +43,13 @@ class Layout:
     count : int
         The printed count.
     inputs : tuple of RankSlice or None
-        What the input array holds; None without an input.
+        Contents of the input array; None without an input.
     outputs : tuple of RankSlice or None
-        What the output array must hold afterwards; None without an output.
+        Expected contents of the output array after the call; None without an output.
     input_at, output_at : int
-        In place: the offsets of input and output in the one array.
+        Offsets of input and output in their common array, if the call is in place.
     send_counts, recv_counts : tuple of int
-        Of all_to_all_v.
+        The counts of all_to_all_v; empty for other collectives.
     """
 
     nbytes: int
@@ -144,11 +145,11 @@ def ring_shift(size: int, itemsize: int, member: Member) -> Layout:
 
 
 def uneven_exchange(size: int, itemsize: int, member: Member) -> Layout:
-    """Return the layout of all_to_all_v: `uneven_bytes` from each rank to each."""
+    """Return the layout of all_to_all_v: each rank sends `uneven_bytes` to each rank."""
     rank, ranks = member.rank, member.ranks
     n = _block(size, itemsize, ranks)
     total = n * ranks * itemsize
-    # One row is enough: what a rank sends depends only on the distance.
+    # One row of the table of counts is enough: a count depends only on the distance of the two ranks.
     by_distance = [uneven_bytes(total, 0, peer, ranks) // itemsize for peer in range(ranks)]
     send = tuple(by_distance[(peer - rank) % ranks] for peer in range(ranks))
     recv = tuple(by_distance[(rank - peer) % ranks] for peer in range(ranks))
@@ -187,15 +188,15 @@ class Operands:
     Attributes
     ----------
     x, out : array, 1-D, or None
-        None where the rank has no such array; in place, `x` is `out` or part of it.
+        Input and output; None if the rank has no such array. In place, `x` is `out` or part of it.
     op : ReduceOp, PremulSum or None
         The reduction.
     layout : Layout
-        What the arrays hold.
+        Contents of the arrays.
     member : Member
         The rank.
     in_place : bool
-        Whether both lie in one place.
+        Whether input and output are in the same memory.
     """
 
     x: Array | None
@@ -213,24 +214,24 @@ class Benchmark:
     Attributes
     ----------
     name : str
-        Its name on the communicator.
+        Name of its method of the communicator.
     what : Collective
-        What it is.
+        The description of the collective.
     arrange : callable
-        ``arrange(size, itemsize, member)`` gives the layout of a case.
+        ``arrange(size, itemsize, member)`` returns the layout of a case.
     arguments : callable
-        ``arguments(operands)`` gives the arguments of the call.
+        ``arguments(operands)`` returns the arguments of the call.
     names_op : bool
-        Whether its lines name the reduction of ``-o`` though nothing is reduced, as for nccl-tests'
+        Whether its lines name the reduction of ``-o`` although nothing is reduced, like nccl-tests'
         sendrecv.
     algorithms : bool
         Whether it takes ``--algorithm``.
     steps : callable or None
         ``steps(comm, operands)`` runs an operation that takes several calls of the communicator.
     carried : callable
-        ``carried(ranks)`` is the part of the size that counts in algorithm bandwidth.
+        ``carried(ranks)`` returns the fraction of the size that counts in algorithm bandwidth.
     possible : callable
-        ``possible(ranks)`` is the reason why it cannot run on this number of ranks; empty if it
+        ``possible(ranks)`` returns the reason why it cannot run on this number of ranks; empty if it
         can.
     """
 
@@ -281,7 +282,7 @@ def _ring_arguments(operands: Operands) -> Arguments:
 def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
     """Gather from all ranks by exchanges with the neighbors on a hypercube, as nccl-tests' hypercube does.
 
-    In step k a rank sends the ``2**k`` blocks that it has to the rank whose number differs in bit k.
+    In step k, a rank sends the ``2**k`` blocks that it has so far to the rank whose number differs in bit k.
     """
     out, rank, ranks = operands.out, operands.member.rank, operands.member.ranks
     assert out is not None
@@ -325,7 +326,7 @@ _UNCOMMON = {
         possible=_not_on_a_cube,
     ),
 }
-"""Calls whose sizes or arguments do not follow from a description."""
+"""Benchmarks whose sizes or arguments do not follow from a description."""
 
 COLLECTIVES = {name: _UNCOMMON.get(name) or benchmark(DESCRIPTIONS[name]) for name in MEASURED}
 """Every collective that can be measured, in the order of ``all``."""
@@ -340,9 +341,9 @@ def bind(
     *,
     planned: bool,
 ) -> Call:
-    """Return the call without arguments; `how` is passed on to it, ``copy(out, x)`` copies an array.
+    """Return the call as a function without arguments. `how` holds further arguments; ``copy(out, x)`` copies an array.
 
-    With `planned` it is a plan, which the ranks agree on here, if the collective has plans.
+    With `planned`, the call is a plan, if the collective has plans; the ranks agree on it here.
     """
     if collective.steps is not None:
         call: Call = partial(collective.steps, comm, operands)
@@ -363,10 +364,10 @@ def bind(
 
 
 def _copied_to(collective: Benchmark, operands: Operands) -> Array | None:
-    """Return where a rank's input is copied as part of the work, as in NCCL's; None if it is not.
+    """Return the array to which a rank's input is copied as part of the measured work; None if it is not copied.
 
-    A broadcast has no output: out of place, the root copies. A gathering that takes several calls begins with
-    the rank's own block, which in place is there already.
+    A broadcast has no output: out of place, the root copies its input, as in NCCL. A gathering in several calls begins
+    with a copy of the rank's own block, which in place is there already.
     """
     x, out = operands.x, operands.out
     if x is None or out is None or x is out:

@@ -1,6 +1,6 @@
-"""The facts of a run: who makes it, where, and with which libraries and settings.
+"""The facts of a run: its user, machine, libraries and settings.
 
-The header of a table and the results file show them. Every program that stores a run calls it.
+The header of a table and the results file show them. Every tool that stores a run uses it.
 """
 
 import os
@@ -42,7 +42,7 @@ class DeviceDescription(NamedTuple):
 
 
 ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
-"""Of a rank whose arrays are in host memory."""
+"""The description for a rank whose arrays are in host memory."""
 
 
 def run_info(
@@ -65,13 +65,13 @@ def run_info(
     config : Config
         The settings.
     skipped : tuple of str
-        Combinations that are skipped because they do not exist.
+        Combinations that were skipped because they do not exist.
     device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
-        Versions of libraries that not every run uses.
+        Versions of further libraries.
     series : mapping of str to str, optional
-        The series that the run is a launch of.
+        The series of launches to which the run belongs.
     group : int
         Color of this rank's group.
     machine : mapping of str to str
@@ -113,7 +113,7 @@ def local_run_info(
 
 
 def others(comm: Communicator, rest: Span) -> Others:
-    """Return what other processes took since the ranks have `rested`, on rank 0; nothing elsewhere. Collective."""
+    """Return what other processes took since the ranks have `rested`; on other ranks than 0, nothing. Collective."""
     comm.barrier()
     looks = comm.gather_object((origin.host(), *rest, look())) or []
     before = shares([(first, second) for _, first, second, _ in looks])
@@ -122,7 +122,7 @@ def others(comm: Communicator, rest: Span) -> Others:
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """Return each fact of several nodes as one text; where nodes differ, it says how many are which."""
+    """Return each fact of several nodes as one text. If nodes differ, it tells the number of nodes with each value."""
     result = {}
     for name in dict.fromkeys(name for facts in nodes.values() for name in facts):
         values = Counter(facts.get(name, "unknown") for facts in nodes.values()).most_common()
@@ -146,19 +146,19 @@ T = TypeVar("T")
 
 
 def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
-    """Do what only rank 0 does; if it fails there, raise the error on every rank.
+    """Call `action` on rank 0 alone; if it raises, raise the error on every rank.
 
     Collective; blocks.
 
     Returns
     -------
     object
-        What `action` returned, on rank 0; None elsewhere.
+        The result of `action` on rank 0; None elsewhere.
 
     Raises
     ------
     HpccommError
-        What `action` raised; `ResultsError` for an error of the operating system.
+        The error of `action`; a `ResultsError` for an error of the operating system.
     """
     value: T | None = None
     failure: HpccommError | None = None
@@ -189,8 +189,8 @@ def figures(
     factor : float
         Bus bandwidth over algorithm bandwidth.
     printed : float, optional
-        The shown time, if it differs.
+        The printed time in seconds, if it differs from `seconds`.
     """
-    # What takes no time has no bandwidth: an infinite one would be all of the average.
+    # An operation that takes no time gets bandwidth 0: an infinite one would make the average infinite.
     algbw = nbytes / 1e9 / seconds if seconds > 0 else 0.0
     return (seconds if printed is None else printed) * 1e6, algbw, algbw * factor

@@ -1,7 +1,7 @@
 """The flags of `hpccomm perf`: nccl-tests' and hpccomm's own.
 
-``flags.toml`` is the one list of them. The parser, the help, the page of documentation and the fields of `Config`
-and `Options` are filled from it: each flag names the field that takes its value.
+``flags.toml`` lists them. The parser, the help, the page of documentation and the fields of `Config` and `Options` are
+made from it: each flag names the field that takes its value.
 
 `hpccomm.tools.perf.perf` parses them; `hpccomm simulate`, `show` and `slurm` share some.
 """
@@ -44,7 +44,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
         "is not a type",
     ),
 }
-"""What reads values, by its name in the table; `hpccomm.tools.flags` has all others."""
+"""Functions that read values, by their names in the table; `hpccomm.tools.flags` has the others."""
 
 WORDS = {
     "backends": ", ".join(backends.choices()),

@@ -1,8 +1,8 @@
-"""Times repetitions: a block of them back to back, between stamps; and isolated ones, each started on all ranks together.
+"""The timing of repetitions: a block of them back to back; and isolated ones, which all ranks start at the same time.
 
-Back to back, operations overlap: a rank begins the next while others end the last. So a second
-block of repetitions is timed on a clock that all ranks read (`hpccomm.runtime.clocks`). A repetition
-lasts from the earliest start to the latest end. There are three ways to start it:
+Back to back, operations overlap: a rank begins the next one while other ranks end the last one. So a
+second block of repetitions is timed on a clock that all ranks read (`hpccomm.runtime.clocks`). A
+repetition lasts from the earliest start to the latest end. There are three ways to start it:
 
 barrier
     After a barrier. Ranks leave a barrier at different times; the figure includes that.
@@ -10,15 +10,15 @@ window
     At fixed times (the windows of SKaMPI: T. Worsch, R. Reussner, W. Augustin, "On benchmarking
     collective MPI operations", EuroPVM/MPI 2002).
 round-time
-    At a time that rank 0 broadcasts, a little ahead. A short operation is run twice, untimed,
-    between the two, to warm the caches again after the broadcast (Round-Time: S. Hunold and
+    At a time, a little ahead, that rank 0 broadcasts. Between broadcast and start, a short operation
+    is run twice, untimed, to warm the caches again (Round-Time: S. Hunold and
     A. Carpen-Amarie, "Hierarchical clock synchronization in MPI", IEEE Cluster 2018).
 
 With the last two, a repetition is discarded if a rank was late for it. The lead time of starts is
 adapted so that some repetitions are late: caches and branch predictors forget a short operation
 within some ten microseconds of waiting.
 
-`hpccomm.tools.perf.sweep` times such a block where the flags ask for one.
+`hpccomm.tools.perf.sweep` and `arrays` use both ways, `pairs` and `tune` the first.
 """
 
 import math
@@ -46,14 +46,14 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """Isolated repetitions, as one rank saw them.
+    """The times of isolated repetitions on one rank.
 
     Attributes
     ----------
     stamps : ndarray of float64, shape ``(repetitions, 2)``
-        Start and end of each, in seconds of rank 0's clock.
+        Start and end of each repetition, in seconds of rank 0's clock.
     late : int
-        Further repetitions, discarded since a rank was late; the same on all ranks.
+        Number of further repetitions that were discarded since a rank was late; the same on all ranks.
     clock_error : float
         Bound of the error of this rank's clock against rank 0's, in seconds.
     """
@@ -74,9 +74,9 @@ class RankTimes:
     Attributes
     ----------
     seconds : float
-        Of one operation: the block's time until all was done, divided by the operations.
+        Seconds of one operation: the block's time until all was done, divided by the number of operations.
     issued : float
-        Of one operation, until its call returned.
+        Seconds of one operation until its call returned.
     samples : ndarray of float64
         Seconds of one operation in each repetition; empty if not taken.
     wrong : tuple of Mismatch
@@ -108,20 +108,20 @@ def repetitions(
     Parameters
     ----------
     operations : sequence of callable
-        ``aggregated`` for each repetition.
+        The operations: `aggregated` for each repetition.
     aggregated : int
-        Operations that a repetition issues together (``-m``).
+        Number of operations that a repetition issues together (``-m``).
     batch : callable
-        Gives the context manager in which operations are issued together.
+        Returns the context manager in which operations are issued together.
     after : callable or None
-        Called after each operation, in the time (``-z 1``).
+        A function that is called after each operation, within the measured time (``-z 1``).
     """
     if aggregated == 1 and after is None:
         return list(operations)
 
     def repetition(part: Sequence[Call]) -> Call:
         def run() -> None:
-            # With a wait after each operation there is nothing left to issue together.
+            # If each operation is waited for, operations cannot be issued together.
             with batch() if after is None else nullcontext():
                 for operation in part:
                     operation()
@@ -161,14 +161,14 @@ def one_by_one(
     calls : sequence of callable
         The timed calls.
     settle : callable, optional
-        Waits until the work of a call is done, in the time.
+        A function that waits until the work of a call is done, within the measured time.
     after : callable, optional
-        Called after each, untimed.
+        A function that is called after each call, untimed.
 
     Returns
     -------
     ndarray of float64, shape (2, len(calls))
-        Seconds of each, until its call returned and until it was done.
+        Seconds of each call until it returned, and until its work was done.
     """
     seconds = np.zeros((2, len(calls)))
     with no_garbage_collection():
@@ -196,7 +196,8 @@ _MARGIN, _LEAST_MARGIN, _MOST_MARGIN = 20e-6, 1e-6, 50e-3
 """Seconds that ranks wait for a start if all goes well: at first, at least and at most."""
 
 _FEW_LATE, _MANY_LATE, _MOST_LATE = 0.2, 0.5, 0.75
-"""Parts of repetitions that are late, below and above which the margin is adapted."""
+"""Fractions of late repetitions: below the first the margin shrinks, above the second it grows, above the third it is
+doubled."""
 
 _BATCH = 20
 """Repetitions after which the margin is adapted for the first time."""
@@ -211,19 +212,19 @@ _SHORT = 1e-3
 """Seconds of an operation that is repeated, untimed, between its announcement and its start."""
 
 _TRIES = 20
-"""Attempts for each wanted repetition; then the rest are abandoned."""
+"""Attempts for each wanted repetition, after which further ones are abandoned."""
 
 _UNREAD = 1.0
-"""Seconds of starts between two comparisons of the clocks, which drift."""
+"""Most seconds between two comparisons of the clocks, which drift."""
 
 _HOPELESS = 1.0
-"""Seconds without a valid repetition, after which a row is abandoned."""
+"""Seconds without a valid repetition after which a row is abandoned."""
 
 _PATIENCE = 10.0
 """Seconds after which late repetitions are not replaced, if only ``-n`` is given."""
 
 _MOST = 100_000
-"""Repetitions that ``--ci`` may take."""
+"""Most repetitions of ``--ci``."""
 
 
 class Budget:
@@ -232,9 +233,9 @@ class Budget:
     Parameters
     ----------
     seconds : float
-        For all rows; infinite without a limit.
+        Seconds for all rows; infinite without a limit.
     rows : int
-        The expected number; further rows share the rest.
+        The expected number of rows; further rows share the rest.
     """
 
     def __init__(self, seconds: float, rows: int) -> None:
@@ -252,19 +253,19 @@ class Budget:
 
 
 class IsolatedTimer:
-    """Times isolated operations, over one communicator. Every rank makes one, and calls the same on it.
+    """A timer of isolated operations on one communicator. Every rank makes one, and makes the same calls on it.
 
     Parameters
     ----------
     comm : Communicator
-        Of the ranks.
+        The communicator of the ranks.
     settle : callable
         Waits until the work of calls is done.
     options : Options
-        How: by `sync`, at least as often as `config.iterations`, until the confidence interval is as narrow as
-        `interval`.
+        The options. Operations are started by `sync`, at least `config.iterations` times, until the confidence
+        interval is as narrow as `interval`.
     budget : Budget
-        On rank 0 it ends the repetitions of a row.
+        The time for repetitions. Rank 0's budget ends those of a row.
     """
 
     def __init__(
@@ -285,14 +286,14 @@ class IsolatedTimer:
         Parameters
         ----------
         calls : sequence of callable
-            Repetitions take them in order, again and again.
+            The operations; repetitions take them in order, again and again.
         """
         comm, wanted = self._comm, self._options.config.iterations
         self._clock.read()
         began = perf_counter()
         self._explore(calls[0])
         of_batches: list[NDArray[np.float64]] = []
-        seen: list[NDArray[np.float64]] = []  # on rank 0, what a repetition took
+        seen: list[NDArray[np.float64]] = []  # on rank 0, the seconds of each repetition
         late = turn = 0
         error = 0.0
         left, most = wanted, _BATCH
@@ -302,7 +303,7 @@ class IsolatedTimer:
                 batch = [calls[(turn + each) % len(calls)] for each in range(size)]
                 stamps, missed = self._batch(batch, self._options.sync)
             turn += size
-            self._clock.read()  # what was measured lies between two readings
+            self._clock.read()  # so that the measurement lies between two readings
             error = max(error, self._clock.error)
             stamps = self._clock.common(stamps)
             came = comm.gather_object((missed, stamps))
@@ -314,7 +315,7 @@ class IsolatedTimer:
                 verdict = valid, more, _adapted(self._margin, 1 - float(valid.mean()))
             valid, left, margin = comm.broadcast_object(verdict)
             if margin == self._margin:
-                most *= 2  # it fits
+                most *= 2  # the margin fits
             self._margin = margin
             of_batches.append(stamps[valid])
             late += int(len(valid) - valid.sum())
@@ -345,7 +346,7 @@ class IsolatedTimer:
             self._run(call)
 
     def _more(self, times: NDArray[np.float64], tried: int, seconds: float) -> int:
-        """Return how many further repetitions there are to be; 0 ends."""
+        """Return the number of further repetitions; 0 ends the row."""
         wanted, interval = self._options.config.iterations, self._options.interval
         over = tried >= _MOST or seconds >= self._budget.share
         if over or tried >= _TRIES * max(wanted, len(times)):
@@ -368,7 +369,7 @@ class IsolatedTimer:
     def _batch(
         self, calls: Sequence[Call], sync: str
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Run calls one by one; return this rank's stamps, and for which calls it was late."""
+        """Run calls one by one; return this rank's stamps, and whether it was late for each call."""
         stamps, due = np.empty((len(calls), 2)), np.full(len(calls), math.inf)
         for position, start in enumerate(self._starts(calls, sync)):
             if start is not None:
@@ -378,7 +379,7 @@ class IsolatedTimer:
         return stamps, stamps[:, 0] > due + _TOLERANCE + self._clock.error
 
     def _starts(self, calls: Sequence[Call], sync: str) -> Iterator[float | None]:
-        """Yield when each call starts, by this rank's clock; None for at once."""
+        """Yield the time at which each call starts, by this rank's clock; None if it starts at once."""
         comm, clock, announced = self._comm, self._clock, np.empty(1)
         if sync == WINDOW:
             window = 2 * self._took + self._margin
@@ -398,7 +399,7 @@ class IsolatedTimer:
             yield clock.local(float(announced[0]))
 
     def _until(self, start: float) -> None:
-        """Wait for a time of this rank's clock: asleep while it is far, as ranks may share a core."""
+        """Wait for a time of this rank's clock. Sleep while it is far ahead, since ranks may share a core."""
         clock = self._clock.clock
         far = start - clock() - _AWAKE
         if far > 0:
@@ -415,7 +416,7 @@ class IsolatedTimer:
 
 
 def _adapted(margin: float, late: float) -> float:
-    """Return the margin of the next repetitions, after a part of the last ones was late."""
+    """Return the margin of the next repetitions. `late` is the fraction of the last ones that was late."""
     if late > _MANY_LATE:
         return min(margin * (2 if late > _MOST_LATE else 1.25), _MOST_MARGIN)
     return max(margin * 0.8, _LEAST_MARGIN) if late < _FEW_LATE else margin

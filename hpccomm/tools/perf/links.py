@@ -1,17 +1,17 @@
-"""How fast memory and links are by themselves: ``hpccomm perf memory`` and ``perf copy``.
+"""The bandwidths of memory and links without communication: ``hpccomm perf memory`` and ``perf copy``.
 
-Bandwidths are measured on all ranks at once, each is stored as a row, and the table is printed.
+All ranks measure a bandwidth at the same time; each is stored as a row, and the table is printed.
 
-Memory: STREAM's Copy and Add, and updates in place, for growing numbers of cores, and for each NUMA node. Arrays are larger
-than the caches. A write to memory that was not read makes the cache read it first; STREAM does not count these reads. An
-update in place has no such reads, like an all-reduce in shared memory. Each core has a bound thread, and arrays of its own,
-whose pages lie in the NUMA node of the core that first writes to them. The threads run at the same time, because NumPy
-releases the interpreter lock while it copies and adds.
+Memory: STREAM's Copy and Add, and updates in place, for growing numbers of cores, and for each NUMA node. Arrays are
+larger than the caches. A write to memory that was not read makes the cache read it first; STREAM does not count these
+reads. An update in place has no such reads, like an all-reduce in shared memory. Each core has a bound thread, and its
+own arrays, whose pages lie in the NUMA node of the core that first writes to them. The threads run at the same time,
+because NumPy releases the interpreter lock while it copies and adds.
 
 Copies between the host and its devices, within a device, and between devices: the definitions are nvbandwidth's
 (https://github.com/NVIDIA/nvbandwidth, copies by copy engines). CUDA's events time copies that are back to back on a
-stream, after some untimed copies. For both directions at once, a second stream copies in the other direction at the same
-time, and the figure is that of one direction. Copies to peers are writes: the stream is the source's.
+stream, after some untimed copies. For both directions at once, a second stream copies in the other direction at the
+same time, and the figure is that of one direction. Copies to peers are writes: they are on the source's stream.
 """
 
 import math
@@ -53,18 +53,18 @@ from hpccomm.tools.perf.facts import figures, on_root
 from hpccomm.units import counted, numbers
 
 Repeated = tuple[NDArray[np.float64], int]
-"""Seconds of each repetition on this rank, and how many elements are wrong."""
+"""Seconds of each repetition on this rank, and the number of wrong elements."""
 
 
 class Rate(NamedTuple):
-    """One bandwidth that is measured; every rank has its part in it.
+    """One bandwidth that is measured; every rank takes part in it.
 
     Attributes
     ----------
     what : str
-        A name of `hpccomm.results.table.COUNTED`.
+        Its name, one of `hpccomm.results.table.COUNTED`.
     where : str
-        The cores, memory or devices that it belongs to.
+        The cores, memory or devices that are measured.
     nbytes : int
         Size of this rank's arrays.
     repeat : callable
@@ -91,13 +91,13 @@ def run(
     plan : callable
         Returns the rates to measure, the same on all ranks, and facts of this node for the record.
     pick : callable
-        Which of the times of the repetitions counts. Each is that of the slowest rank.
+        Returns the time that counts, from the times of all repetitions, each that of the slowest rank.
     iterations : int
-        Repetitions of each.
+        Number of repetitions of each rate.
     output : Path or None
         A results file that gets the run.
     write : callable
-        Prints, on rank 0.
+        Prints a text, on rank 0.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def run(
 
 
 def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -> Row:
-    """Return a row; its bytes are a node's."""
+    """Return the row of a rate; its bytes are those of a node."""
     host = rate.what.startswith("memory")
     backend, dtype, itemsize = ("numpy", "double", 8) if host else ("cupy", "uint8", 1)
     case = rate.what, backend, rate.where, dtype, "none", -1, nbytes, nbytes // itemsize, False
@@ -158,13 +158,13 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
 """Operations on three arrays, and the values that the third one, filled with -1, has afterwards."""
 
 _BEYOND = 4
-"""Size of an array over the size of the caches: STREAM's rule."""
+"""Ratio of the size of an array to the size of the caches: STREAM's rule."""
 
 _LEAST = 8 << 20
-"""Bytes that each core has of an array at least."""
+"""Least bytes of an array for each core."""
 
 _LONG = 0.05
-"""Seconds that a repetition takes at least, since threads do not start together to the microsecond."""
+"""Least seconds of a repetition, since threads do not start at the same microsecond."""
 
 _DEADLINE = 60.0
 
@@ -174,12 +174,12 @@ def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], di
 
     One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA
     node. With several NUMA nodes, it then measures the cores of each with the memory of each.
-    Several ranks measure their cores at once; ranks that may use the same cores share them out.
+    Several ranks measure their cores at the same time; ranks that may use the same cores share them out.
 
     Parameters
     ----------
     comm : Communicator
-        Of the ranks.
+        The communicator of the ranks.
     nbytes : int or None
         Size of an array over all cores of a rank; by default four times the caches of the cores.
 
@@ -218,7 +218,7 @@ def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], di
 
 
 def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]]:
-    """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the file system's."""
+    """Return the CPUs that may be used, one of each core, by NUMA node. `root` is the root of the file system."""
     facts = read(host.processors, root)
     threads = (allowed.intersection(numbers(core)) for core in facts.get("cores", ()))
     cores = {min(core) for core in threads if core} or allowed
@@ -227,7 +227,7 @@ def numa_nodes(allowed: set[int], root: Path = Path("/")) -> dict[int, list[int]
 
 
 def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
-    """Return the bytes of all caches that some cores have; 0 if the kernel does not list them."""
+    """Return the bytes of all caches of some cores; 0 if the kernel does not list them."""
     sizes, names = dict[str, int](), ("level", "type", "shared_cpu_list")
     for core in cores:
         for size in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*/size"):
@@ -239,7 +239,7 @@ def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
 def _repeat_kernel(
     comm: Communicator, what: str, cores: list[int], owners: list[int], nbytes: int, times: int
 ) -> Repeated:
-    """Measure the cores of all ranks, from the first that begins to the last that ends on the node. Collective."""
+    """Time a kernel on the cores of all ranks: from the first begin to the last end on the node. Collective."""
     begun, ended = np.zeros((2, len(cores), times + 1))
     gate, passes = Barrier(len(cores) + 1, timeout=_DEADLINE), 1
     kernel, expected = KERNELS[what]
@@ -255,7 +255,7 @@ def _repeat_kernel(
                 ended[number, turn] = perf_counter()
                 gate.wait()
         except BaseException:
-            gate.abort()  # else all wait for this core
+            gate.abort()  # else all other threads wait for this one
             raise
 
     with ThreadPoolExecutor(len(cores)) as pool, no_garbage_collection():
@@ -272,7 +272,7 @@ def _repeat_kernel(
                     each for each in raised if not isinstance(each, BrokenBarrierError | None)
                 )
                 raise next(causes, error) from None
-            if turn == 0:  # which warms up, and shows how long one pass takes
+            if turn == 0:  # the first turn warms up, and shows how long one pass takes
                 took = ended[:, 0].max() - begun[:, 0].min()
                 passes = math.ceil(_LONG / max(comm.all_gather_object(float(took))))
     stamps = comm.all_gather_object((comm.node, begun.min(axis=0), ended.max(axis=0)))
@@ -283,7 +283,7 @@ def _repeat_kernel(
 
 
 def _arrays(owner: int, nbytes: int) -> NDArray[np.float64]:
-    """Return three new arrays of float64, ``(3, nbytes // 8)``, whose pages lie where the core `owner` is."""
+    """Return three new arrays of float64, ``(3, nbytes // 8)``, whose pages are in the NUMA node of core `owner`."""
     os.sched_setaffinity(0, {owner})
     memory = mmap.mmap(-1, 3 * nbytes)  # new pages: malloc's pages may lie elsewhere already
     with suppress(OSError):
@@ -298,13 +298,13 @@ _WARM = 4
 """Untimed copies before the timed ones."""
 
 _POISON = 255
-"""Is in no pattern."""
+"""A byte that the pattern does not contain."""
 
 _COPY_DEADLINE = 120.0
 
 
 class CopyEnds(NamedTuple):
-    """Where a copy begins and ends: device numbers, None for the host."""
+    """The ends of a copy: device numbers, None for the host; whether host memory is pinned; whether it is both ways."""
 
     source: int | None
     target: int | None
@@ -318,12 +318,12 @@ class CopyEnds(NamedTuple):
 
     @property
     def device(self) -> int:
-        """Whose stream it is on."""
+        """The device on whose stream the copy is."""
         return self.source if self.source is not None else self.target or 0
 
 
 def copy_rates(comm: Communicator, sizes: Sequence[int]) -> tuple[list[Rate], dict[str, str]]:
-    """Return the rates to measure, and the path of each copy. Collective.
+    """Return the rates to measure, and facts for the record: the devices, and the path of each copy. Collective.
 
     Raises
     ------
@@ -370,7 +370,7 @@ def _all(number: int) -> Iterator[tuple[str, str, CopyEnds]]:
 
 
 class _Copying:
-    """One direction: its memory at both ends, and its stream."""
+    """The copies in one direction: the memory at both ends, and the stream."""
 
     def __init__(self, ends: CopyEnds, pattern: NDArray[np.uint8]) -> None:
         self._runtime, self._ends, self._pattern = cupy().cuda.runtime, ends, pattern
@@ -384,7 +384,7 @@ class _Copying:
                 self._runtime.deviceEnablePeerAccess(ends.target)
 
     def _memory(self, end: int | None) -> tuple[int, object]:
-        """Return the address of new memory, and what keeps it."""
+        """Return the address of new memory, and the object that keeps it alive."""
         nbytes = self._pattern.size
         if end is not None:
             with on_device(end):
@@ -406,7 +406,7 @@ class _Copying:
         self._runtime.memcpyAsync(self._to, self._from, size, kind, self.stream.ptr)
 
     def wrong(self) -> int:
-        """Return in how many bytes target and source differ, after all copies."""
+        """Return the number of bytes in which target and source differ after all copies."""
         done = passed(self.stream.ptr, self._ends.device)
         wait(done, timeout=_COPY_DEADLINE, gate=Gate(), expired=_expired)
         came = np.empty_like(self._pattern)
@@ -415,7 +415,7 @@ class _Copying:
 
 
 def _repeat_copies(ends: CopyEnds, cores: set[int], nbytes: int, times: int) -> Repeated:
-    """Measure copies, with the host's memory next to these cores."""
+    """Time copies, with the host's memory next to the cores `cores`."""
     os.sched_setaffinity(0, cores)
     pattern = np.tile(np.arange(251, dtype=np.uint8), nbytes // 251 + 1)[:nbytes]
     back = ends._replace(source=ends.target, target=ends.source)
@@ -428,7 +428,8 @@ def _repeat_copies(ends: CopyEnds, cores: set[int], nbytes: int, times: int) -> 
         for number in range(-_WARM, 2 * times):
             if 0 <= number <= times:
                 marks.set(number, ways[0].stream.ptr)
-            for way in ways[number >= times :]:  # the other one lasts longer, however fast it is
+            # Beyond the timed copies, only the other direction copies on, so that it lasts longer.
+            for way in ways[number >= times :]:
                 way.put()
         wrong = sum(way.wrong() for way in ways)
         return marks.seconds(), wrong

@@ -1,7 +1,7 @@
-"""Programs with the names of nccl-tests', which measure by hpccomm: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
+"""Programs with the names of those of nccl-tests, which run hpccomm: ``all_reduce_perf -b 8 -e 1G -f 2 -g 1``.
 
 ``hpccomm perf --install-programs DIR`` writes them by `make`. Each calls `main`, which runs `hpccomm.tools.perf.perf`.
-Table, JSON and exit status are nccl-tests', so its readers work.
+Table, JSON and exit status are those of nccl-tests, so that programs that read them work.
 """
 
 import os
@@ -33,14 +33,14 @@ PROGRAMS: dict[str, str] = {
     "scatter_perf": "scatter",
     "sendrecv_perf": "send_recv",
 }
-"""nccl-tests' programs, and what each measures."""
+"""The programs of nccl-tests, and the collective that each measures."""
 
 RUN_BY = "hpccomm.tools.perf.nccl_tests"
 """The module that the programs run, with their name and arguments."""
 
 
 def make(folder: Path) -> list[Path]:
-    """Write the programs into a folder, which is made if it is not there.
+    """Write the programs into a folder, which is made if it does not exist.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def make(folder: Path) -> list[Path]:
     Raises
     ------
     ResultsError
-        If one cannot be written, or another file has its name.
+        If a program cannot be written, or another file has its name.
     """
     programs = []
     try:
@@ -79,7 +79,7 @@ _MARK = "of nccl-tests, by hpccomm perf"
 
 
 def _program(name: str) -> str:
-    """Return the text of a program: a shell's, as the path of an interpreter may be too long for a first line."""
+    """Return the text of a program: a shell script, since the interpreter's path may be too long for a first line."""
     lines = ["#!/bin/sh", f"# {name} {_MARK}"]
     try:
         metadata.distribution("hpccomm")
@@ -98,10 +98,10 @@ VARIABLES: Mapping[str, str] = {
     "NCCL_TESTS_SPLIT": "--split={}",
     MASK: "--split=AND 0x{}",
 }
-"""nccl-tests' variables, and the flag for each with its value; of two for one flag the last counts."""
+"""The variables of nccl-tests, and the flag for each with its value. If two set the same flag, the last counts."""
 
 OF_ALL_TO_ALL_V = ("SPREAD", "MATRIX_FILE", "MATRIX_SCALE", "PRINT_SUMMARY")
-"""Suffixes of the variables that only ``alltoallv_perf`` reads, which is not among the programs."""
+"""Suffixes of the variables that only ``alltoallv_perf`` reads; it is not among the programs."""
 
 _OF_A_JOB = ("PMIX_", "PMI_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "SLURM_")
 """Prefixes of the variables that tell a launcher that it runs inside a job."""
@@ -110,12 +110,12 @@ _OF_A_USER = ("OMPI_MCA_", "OMPI_ALLOW_", "PRTE_MCA_", "SLURM_CLUSTER_", "SLURM_
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what a program of nccl-tests does; return the exit status.
+    """Measure as a program of nccl-tests does; return the exit status.
 
     Parameters
     ----------
     words : sequence of str, optional
-        Name of the program and its arguments; by default this process's.
+        Name of the program and its arguments; by default those of this process.
     """
     from hpccomm.tools.main import fail, main
 
@@ -148,7 +148,7 @@ _RANKS = (
 
 
 def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the ranks of a process, which in nccl-tests are threads times devices, and the other arguments."""
+    """Return the number of ranks of a process, threads times devices in nccl-tests, and the other arguments."""
     parser = Parser(prog="perf", add_help=False)
     add_flags(parser, _RANKS)
     known, rest = parser.parse_known_args(words)
@@ -156,12 +156,12 @@ def _ranks(words: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Return the command that starts ranks here: a launcher beside this Python, or on the path.
+    """Return the command that starts ranks on this node: a launcher beside this Python, or in PATH.
 
     Raises
     ------
     BackendUnavailable
-        Without a launcher.
+        If there is no launcher.
     """
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
@@ -189,7 +189,7 @@ def _line(
             protocol = "pmix" if mpi.vendor(mpi.load()).startswith("Open MPI") else "pmi2"
         except BackendUnavailable:
             protocol = "pmix"
-        # The job was asked for fewer tasks, and the step that this is has its cores.
+        # The job has fewer tasks, and this step has its cores.
         words = ["srun", f"--mpi={protocol}", "--overlap", "--overcommit", f"--ntasks={total}"]
         each, more = divmod(total, int(environ.get("SLURM_STEP_NUM_NODES", 1)))
         words += [] if more else [f"--ntasks-per-node={each}"]
@@ -197,20 +197,20 @@ def _line(
 
 
 def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a launcher that starts ranks on this node, whichever job this process belongs to.
+    """Return the environment for a launcher that starts ranks on this node, without the variables of a job around it.
 
-    A batch job of one task has one slot to Open MPI's launcher, and MPICH's would ask Slurm for a step.
+    With these, Open MPI's launcher finds one slot in a batch job of one task, and MPICH's asks Slurm for a step.
     """
     own = {
         name: value
         for name, value in environ.items()
         if name.startswith(_OF_A_USER) or not name.startswith(_OF_A_JOB)
     }
-    # As with nccl-tests, there may be fewer cores.
+    # As with nccl-tests, there may be fewer cores than ranks.
     own.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
     own.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
     if own.get(DEVICE, "").strip().isdecimal():
-        own[DEVICE] = f"{own[DEVICE].strip()}+"  # the first of them
+        own[DEVICE] = f"{own[DEVICE].strip()}+"  # the device of the first rank
     return own
 
 
@@ -229,7 +229,7 @@ def _flags(environ: Mapping[str, str], rank: int) -> list[str]:
 
 
 def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each variable that looks like nccl-tests' but is unknown to it."""
+    """Yield a line for each variable that looks like one of nccl-tests but is not."""
     known = (*VARIABLES, *(f"NCCL_TESTS_ALLTOALLV_{end}" for end in OF_ALL_TO_ALL_V))
     for name in sorted(environ):
         if name.startswith("NCCL_TESTS_") and name not in known:

@@ -1,6 +1,6 @@
 """The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
 
-Made from the flags by `hpccomm.tools.perf.perf` and `hpccomm.tools.simulate.simulate`; read by all of perf.
+`flags` and `hpccomm.tools.simulate.simulate` make them from the command line; all of perf reads them.
 """
 
 import math
@@ -79,14 +79,14 @@ def split(text: str) -> RankSplit:
 def grouped(
     world: "Communicator", asked: RankSplit | None
 ) -> Iterator[tuple["Communicator", int, int]]:
-    """Give this rank's group, its color, and the number of ranks of the smallest. Collective; blocks.
+    """Yield this rank's group, its color, and the number of ranks of the smallest group. Collective; blocks.
 
     Parameters
     ----------
     world : Communicator
-        Of all ranks.
+        The communicator of all ranks.
     asked : RankSplit or None
-        That of rank 0 is taken, as not every launcher passes variables on; None leaves the ranks together.
+        The split. Rank 0's is used, since not every launcher passes variables on. None leaves the ranks together.
     """
     how: RankSplit | None = world.broadcast_object(asked)
     if how is None:
@@ -101,12 +101,12 @@ def grouped(
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes in bytes, as ``-b``, ``-e``, ``-f`` and ``-i`` give them.
+    """Sizes in bytes, from the flags ``-b``, ``-e``, ``-f`` and ``-i``.
 
     Attributes
     ----------
     smallest, largest : int
-        Bytes.
+        The smallest and the largest size.
     factor : int
         Factor between a size and the next; 0 if they grow by `step`.
     step : int
@@ -121,7 +121,7 @@ class Sizes:
     def measured(self, itemsize: int) -> Iterator[int]:
         """Yield the sizes to measure, ascending.
 
-        A size of 0 is followed by one element of `itemsize` bytes, and that by the factor or step.
+        A size of 0 is followed by `itemsize` bytes; from there on, sizes grow by the factor or step.
         """
         size = self.smallest
         while size <= self.largest:
@@ -132,16 +132,16 @@ class Sizes:
                 size = size * self.factor if self.factor else size + self.step
 
     def number(self, itemsize: int) -> int:
-        """Return how many sizes there are to measure."""
+        """Return the number of sizes to measure."""
         if self.factor:
             return sum(1 for _ in self.measured(itemsize))
-        # By a step there can be billions.
+        # With a step there can be billions of sizes.
         first = self.smallest or itemsize
         zero = 0 if self.smallest else 1
         return zero + max(0, 1 + (self.largest - first) // self.step)
 
     def warmups(self, itemsize: int) -> Iterator[int]:
-        """Return the sizes to warm up with, as nccl-tests does: doubling."""
+        """Return the sizes for warming up, which double, as in nccl-tests."""
         return replace(self, factor=2).measured(itemsize)
 
 
@@ -150,7 +150,7 @@ _LONGEST = next(int(each.kind[1:]) for each in columns(Timing) if each.name == "
 _SETTINGS = tuple(each.name for each in VARIABLES)
 
 _PER_COMMUNICATOR = re.compile(r"HPCCOMM_\w+|NCCL_ALGO|NCCL_PROTO")
-"""Variables that are read when a communicator is made, and not once in each process."""
+"""Pattern of variables that are read whenever a communicator is made, and not once in each process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +160,9 @@ class Variant:
     Attributes
     ----------
     name : str
-        As it was given.
+        The text that was given.
     backend, algorithm : str or None
-        Its values of ``--backend`` and ``--algorithm``.
+        Its values for ``--backend`` and ``--algorithm``.
     environment : mapping of str to str
         Environment variables that it sets.
     """
@@ -178,20 +178,20 @@ class Variant:
         return [word for flag, value in flags.items() if value for word in (flag, value)]
 
     def same(self, other: "Variant") -> bool:
-        """Whether both set the same, however they are spelled."""
+        """Whether both set the same values, however they are spelled."""
         return self.algorithm == other.algorithm and self.same_communicator(other)
 
     def same_communicator(self, other: "Variant") -> bool:
-        """Whether one communicator serves both."""
+        """Whether both can use the same communicator."""
         return (self.backend, self.environment) == (other.backend, other.environment)
 
     def refuse_process_variables(self) -> None:
-        """Raise if it sets a variable that a process reads only once, as it starts.
+        """Raise if it sets a variable that a process reads only once, when it starts.
 
         Raises
         ------
         UsageError
-            If it does; whole launches can differ in it.
+            If it does. Whole launches can differ in such variables.
         """
         for name in self.environment:
             if not _PER_COMMUNICATOR.fullmatch(name):
@@ -210,7 +210,7 @@ class Variant:
         finally:
             for name, value in before.items():
                 if value is None:
-                    os.environ.pop(name, None)  # what ran within may have removed it
+                    os.environ.pop(name, None)  # the block may have removed it
                 else:
                     os.environ[name] = value
 
@@ -220,14 +220,14 @@ ONLY = Variant("")
 
 
 def name_of_variant(text: str) -> str:
-    """Read the name of a variant, as results files hold it."""
+    """Read the name of a variant, which results files can hold."""
     if not text.strip() or len(as_utf8(text).encode()) > _LONGEST:
         raise ArgumentTypeError(f"{text!r} is not a name; give one of 1 to {_LONGEST} bytes")
     return text
 
 
 def variant(text: str) -> Variant:
-    """Read a variant: words with blanks between them, as `Variant` has them.
+    """Read a variant from words with blanks between them.
 
     A word is ``algorithm=NAME``, ``backend=NAME``, a variable ``NAME=VALUE``, or the name of an algorithm or a
     backend alone.
@@ -270,49 +270,50 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a run of perf: among them the sizes, and the two variants of ``--interleave``.
+    """The options of a run of perf.
 
     Attributes
     ----------
     collectives : tuple of Benchmark
+        The collectives. Each combination of collective, backend and algorithm is one table.
     backends : tuple of str
-        Each combination is one table.
+        Names of the backends.
     algorithms : tuple of str or None
-        For each, one table; None if the flag was not given.
+        Names of the algorithms; None if the flag was not given.
     types, ops : tuple of str
         Names of `TYPES` and `OPS`.
     root : int
-        Or `ALL_ROOTS`.
+        The root, or `ALL_ROOTS`.
     sizes : Sizes
         The sizes to measure.
     config : Config
         The flags that are recorded with the results.
     timeout : int
-        Seconds; 0 for the communicator's own.
+        Deadline of calls in seconds; 0 for the communicator's default.
     memory : bool
-        Report the memory that was used.
+        Whether to report the used memory.
     json, csv, output : Path or None
         Files to write.
     arrays : str
         Memory of the arrays: ``auto``, ``host`` or ``device``.
     sync : str
-        How isolated repetitions are started together; empty for none.
+        The way in which ranks start isolated repetitions at the same time; empty for no such repetitions.
     interval : float
-        How narrow the confidence interval of their median is to be, as a part of it; 0 for any.
+        Half the width of the confidence interval of their median that ends them, as a fraction of it; 0: any width.
     budget : float
-        Seconds that all of them may take; infinite for any.
+        Most seconds for all isolated repetitions; infinite without a limit.
     least_busbw : float or None
-        Average bus bandwidth in 1e9 B/s; a table with less than 0.9 times that fails.
+        Required average bus bandwidth in 1e9 B/s; a table with less than 0.9 times that fails.
     series : mapping of str to str
-        The series that the run is a launch of, as `RunInfo` has it.
+        The series of launches to which the run belongs, as in `RunInfo`.
     variants : tuple of Variant or None
-        Two that are measured in turns.
+        Two variants that are measured in turns.
     expected : str or None
-        What the rows should have: a file, or the name of a link.
+        The expected bandwidths of the rows: a file, or the name of a link.
     near : float
-        Part of it that is enough.
+        The fraction of the expected bandwidth that is enough.
     split : RankSplit or None
-        Groups of ranks that measure at the same time.
+        The split of the ranks into groups that measure at the same time.
     device : int or None
         This rank's device; None for its number on the node.
     """
@@ -352,17 +353,17 @@ class Options:
 
     @property
     def series_of_run(self) -> dict[str, str]:
-        """The series, with the names of two variants, as `RunInfo` has them."""
+        """The series of launches with the names of the two variants, as in `RunInfo`."""
         names = [variant.name for variant in self.variants or ()]
         return {**dict(zip(("base", "new"), names, strict=False)), **self.series}
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
-        """Return the pairs of type and reduction that mean something for a collective.
+        """Return the pairs of type and reduction that have a meaning for a collective.
 
         Raises
         ------
         UsageError
-            Without a pair that the reduction is defined for.
+            If no pair has a meaning.
         """
         if not collective.what.reduces:
             op_name = self.ops[0] if collective.names_op else NO_OP
@@ -377,17 +378,17 @@ class Options:
 
     @property
     def samples(self) -> bool:
-        """Whether to time every repetition, and not only the block."""
+        """Whether to time every repetition too, and not only the block."""
         stored = self.output is not None or self.csv is not None or self.expected is not None
         return self.config.per_iter_timing or stored or self.variants is not None
 
     def refuse_device_flags(self, why: str) -> None:
-        """Raise if there is a flag that host arrays cannot follow.
+        """Raise if a flag is given that is for device arrays alone.
 
         Parameters
         ----------
         why : str
-            Ends the message: why the arrays are on the host, and what to do.
+            The end of the message: why the arrays are on the host, and what to do.
         """
         config = self.config
         flags = {
@@ -402,14 +403,14 @@ class Options:
                 raise UsageError(f"{flag}, and {why}")
 
     def skipped(self) -> tuple[str, ...]:
-        """Return the pairs that mean nothing, as ``"avg on bool"``; empty if nothing is reduced."""
+        """Return the pairs without a meaning, such as ``"avg on bool"``; empty if no collective reduces."""
         if not any(collective.what.reduces for collective in self.collectives):
             return ()
         pairs = product(self.types, self.ops)
         return tuple(f"{op} on {kind}" for kind, op in pairs if not _meaningful(kind, op))
 
     def roots(self, collective: Benchmark, ranks: int) -> tuple[int, ...]:
-        """Return the roots to measure a collective with; -1 for one without a root.
+        """Return the roots with which a collective is measured; -1 for a collective without a root.
 
         Raises
         ------

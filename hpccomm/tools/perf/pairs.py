@@ -45,9 +45,7 @@ from hpccomm.units import grouped
 if TYPE_CHECKING:
     from hpccomm.results.schema import RunInfo
 
-# Latency and bandwidth between the ranks of each pair, measured round by round.
-#
-# All ranks measure.
+# Latency and bandwidth between the ranks of each pair, measured round by round, by all ranks.
 #
 # Pairs of a round share no link. Between nodes, a round is one of a round-robin tournament of the
 # nodes (the circle method, T. Kirkman, 1850), in which each node meets one other; one rank of each of
@@ -77,7 +75,7 @@ def tournament(players: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def between(one: Sequence[int], other: Sequence[int]) -> Iterator[Pair]:
-    """Yield all pairs of a rank of one node and one of another; the first of them cover all ranks."""
+    """Yield all pairs of a rank of one node and a rank of another node; the first pairs cover all ranks."""
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     for shift in range(len(shorter)):
         for number, rank in enumerate(longer):
@@ -103,7 +101,7 @@ def rounds(nodes: Sequence[int]) -> list[Round]:
         [(min(pair), max(pair)) for met in tournament(each) for pair in met]
         for each in members.values()
     )
-    # In step with each other, so that a part of all rounds has its part of both.
+    # Both kinds are mixed, so that the first rounds have the same fraction of both.
     share = len(inside) / max(1, len(outside))
     mixed: list[Round] = []
     for number, each in enumerate(outside):
@@ -119,7 +117,7 @@ def _abreast(queues: Iterable[Iterable[Pair]]) -> list[Round]:
 
 
 def again(pairs: Sequence[Pair], nodes: Sequence[int]) -> list[Round]:
-    """Return rounds of some pairs, which share no rank, and no node as far as they are of different nodes."""
+    """Return rounds that measure some pairs, such that no two pairs of a round share a node."""
     left, planned = list(pairs), []
     while left:
         busy: set[int] = set()
@@ -140,19 +138,19 @@ _WARM = 2
 """Untimed exchanges before the timed ones."""
 
 _AGAIN = 3
-"""How often what seems slow is measured again, as long as it does."""
+"""Most times that pairs are measured again while they seem slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """How pairs are measured.
+    """The options of the measurement of pairs.
 
     Attributes
     ----------
     small, large : int
         Bytes of the messages for latency and for bandwidth.
     iterations, streams : int
-        Numbers of timed exchanges.
+        Numbers of timed exchanges for latency and for bandwidth.
     budget : float
         Seconds after which no further round is begun; the same time again for slow pairs.
     device : bool
@@ -177,18 +175,18 @@ def measure(
     Parameters
     ----------
     comm : Communicator
-        Of the ranks.
+        The communicator of the ranks.
     options : PairOptions
-        How.
+        The options.
     thresholds : Thresholds
-        What is slow.
+        Thresholds for slow pairs.
     say : callable
         Called on every rank with the name of the current measurement.
 
     Returns
     -------
     MeasuredPairs or None
-        On rank 0.
+        The measurements on rank 0; None elsewhere.
     """
     rest = facts.rested(comm.barrier)
     nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
@@ -218,9 +216,9 @@ def measure(
 
 
 class _PairRounds:
-    """Measures rounds of pairs: the arrays of one rank, and its exchanges with partners.
+    """The measurement of rounds: the arrays of one rank, and its exchanges with partners.
 
-    Every rank makes one, and calls the same on it.
+    Every rank makes one, and makes the same calls on it.
     """
 
     def __init__(
@@ -234,12 +232,13 @@ class _PairRounds:
         self._large[:] = 0
 
     def run(self, planned: Sequence[Round], deadline: float) -> list[PairLink] | None:
-        """Measure rounds, at least one, until the deadline of rank 0; return what was found, on rank 0."""
+        """Measure rounds, at least one, until the deadline of rank 0; return the links on rank 0, None elsewhere."""
         comm, over = self._comm, np.zeros(1, np.int32)
         own: list[tuple[Pair, float, float]] = []
         for number, pairs in enumerate(planned):
             over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
-            comm.all_reduce(over, op=ReduceOp.MAX)  # no rank begins before all have ended the last
+            # No rank begins a round before all ranks have ended the last one.
+            comm.all_reduce(over, op=ReduceOp.MAX)
             if over[0]:
                 break
             self._say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
@@ -261,18 +260,18 @@ class _PairRounds:
         ]
 
     def _pair(self, partner: int, first: bool) -> tuple[float, float]:
-        """Return seconds of a small message, one way, and the bytes a second of large ones to the partner."""
+        """Return the seconds of a small message in one direction, and the bytes a second of large ones to `partner`."""
         options = self._options
         round_trip = self._exchanges(partner, first, self._small, options.iterations)
         forward = self._exchanges(partner, first, self._large, options.streams)
         back = self._exchanges(partner, not first, self._large, options.streams)
         latency = round_trip / 2
-        # What comes back is one small message, whose time is known where both ends know the latency.
+        # The answer to a large message is a small one, which takes the latency.
         seconds = (forward if first else back) - latency
         return latency, options.large / seconds if seconds > 0 else 0.0
 
     def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:
-        """Send a message that a small one answers; return the median of the seconds."""
+        """Exchange a message for a small answer; return the median seconds. `asks`: this rank sends the message."""
         sends, receives = self._comm.send, self._comm.recv
         if self._options.device:
             sends, receives = _waited(sends), _waited(receives)
@@ -287,7 +286,7 @@ class _PairRounds:
 
 
 def _waited(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call on device arrays that ends when their message is there."""
+    """Return a call on device arrays that returns when the message has arrived."""
     return lambda message, partner: call(message, partner, async_op=True).wait(block=True)
 
 
@@ -295,7 +294,7 @@ def _waited(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def expected(text: str) -> dict[str, float]:
-    """Read what pairs should have: seconds and bytes a second."""
+    """Read the expected latency and bandwidth of pairs, in seconds and bytes a second."""
     read = {"latency": units.seconds, "bandwidth": units.rate}
     parts = [part.partition("=") for part in text.split(",")]
     unitless = any(name == "latency" and not value.endswith("s") for name, _, value in parts)
@@ -359,7 +358,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:
-    """Return the writer of the results file, if named. An unwritable one is refused early."""
+    """Return the writer of the results file, or None without one. Raise early if a file cannot be written."""
     for file in filter(None, (args.json, args.output)):
         folder = file.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -372,5 +371,5 @@ def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any
         return None
     from hpccomm.results.writer import Writer  # h5py takes long to import
 
-    # Last, as the run that it holds is not taken out again if another file is refused.
+    # Last, since its run stays in the file if another file is refused.
     return opened.enter_context(Writer(args.output, info, expected_rows=0, expected_repetitions=0))

@@ -1,4 +1,4 @@
-"""Data whose reduction is known without reducing it.
+"""Test data whose reduction is known without reducing them.
 
 Every element is drawn by a hash of (seed, stream, index), so any rank can write any other rank's
 data, from any index, without communication. For reductions the value of the result is drawn first
@@ -6,7 +6,7 @@ and then shared out over the ranks. Every partial result, in any order, is exact
 the dtype: any correct algorithm gives the same bits, and the expected element costs the same on two
 ranks as on two thousand.
 
-How a result is shared out depends on what the reduction is:
+The way of sharing out a result depends on the reduction:
 
 ========================================== ========================================================
 integers under SUM, PROD, BXOR             a group: ``share(r) = g(r+1) - g(r)`` with
@@ -16,18 +16,18 @@ MAX, BOR, SUM of bool                      one rank owns the result, the others 
 MIN, BAND, PROD of bool                    one rank owns the result, the others have more bits
 floats under SUM, AVG, mulsum;             an integer of the dtype's precision, cut into shares of
 integers under AVG                         one sign: no partial sum exceeds the result
-floats under PROD                          powers of two, exponents cut into shares likewise; one
+floats under PROD                          powers of two, exponents cut into shares too; one
                                            rank owns the mantissa; signs (complex: quarter turns)
                                            form a group
 ========================================== ========================================================
 
 The idea is that of NCCL's verifiable reductions, with other formulas.
 
-`fill` fills arrays with it, and `compare` compares results by it. Both work in blocks that fit the cache, so that the
-check of an array needs no second array.
+`fill` fills arrays with the data, and `compare` compares results with them. Both work in blocks that fit the cache, so
+that the check of an array needs no second array. `sweep` and `arrays` use them.
 
-`TYPES` and `OPS` are the names that flags, tables, logs and tuning have: nccl-tests', and NumPy's or our own where it
-has none.
+`TYPES` and `OPS` have the names of types and reductions in flags, tables, logs and tuning. They are those of
+nccl-tests; where it has none, NumPy's or hpccomm's own.
 """
 
 import functools
@@ -81,16 +81,16 @@ OPS: dict[str, Op] = {
 """Reductions in the order of ``-o all``, by the name that is printed."""
 
 AUTO, HOST, DEVICE = "auto", "host", "device"
-"""Where arrays may lie, as ``--arrays`` has it."""
+"""Memory of the arrays, as ``--arrays`` names it."""
 
 NCCL = "nccl"
-"""The backend that device arrays are for."""
+"""Name of the backend that is made for device arrays."""
 
 NO_OP = "none"
-"""Printed where nothing is reduced."""
+"""The printed reduction of a collective that reduces nothing."""
 
 NO_TYPE = "none"
-"""Printed where nothing is moved: the barrier."""
+"""The printed type of a collective that moves nothing: the barrier."""
 
 
 Array = NDArray[Any]
@@ -137,7 +137,7 @@ def _key(seed: int, stream: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ElementRange:
-    """Elements `start` to ``start + count`` of the data that `seed` gives to `ranks` ranks."""
+    """Elements `start` to ``start + count`` of the data of `ranks` ranks that are drawn from `seed`."""
 
     seed: int
     ranks: int
@@ -155,15 +155,15 @@ class ElementRange:
         return numbers
 
     def owned_by(self, rank: int) -> slice:
-        """Return the elements that `rank` owns: every `ranks`-th, another for each seed."""
+        """Return the elements that `rank` owns: every `ranks`-th, beginning with another one for each seed."""
         return slice((rank - self.seed - self.start) % self.ranks, None, self.ranks)
 
 
 REDUCED = -1
-"""As the source of elements: all ranks' contributions, reduced."""
+"""The source of elements that are the reduction of all ranks' contributions."""
 
 BLOCK = 1 << 14
-"""Elements made at a time: the temporaries of a block stay in cache."""
+"""Number of elements that are made at a time: the temporaries of a block stay in cache."""
 
 
 def _significand(dtype: DType) -> int:
@@ -192,12 +192,12 @@ _TURN = 1 << 42
 
 
 Scheme = Callable[[ElementRange, int, DType], Array]
-"""How one reduction's result is shared out: ``scheme(span, source, dtype)`` is what rank `source`
-contributes or, for `REDUCED`, the reduction of all contributions."""
+"""The way in which a reduction's result is shared out. ``scheme(span, source, dtype)`` is the contribution of rank
+`source` or, for `REDUCED`, the reduction of all contributions."""
 
 
 def _bounds(span: ElementRange, source: int) -> tuple[int, int]:
-    """Return the first rank whose contribution `source` stands for, and the one after the last."""
+    """Return the range of ranks whose contributions `source` stands for: the first, and the one after the last."""
     return (0, span.ranks) if source == REDUCED else (source, source + 1)
 
 
@@ -278,7 +278,7 @@ def _real_for(precision: int) -> DType:
 
 
 def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
-    """Return how much of `total` lies below the share of `rank`: an integer, growing with rank."""
+    """Return the sum of the shares of `total` of the ranks below `rank`: an integer that grows with the rank."""
     if rank == 0:
         return np.zeros_like(total)
     if rank == span.ranks:
@@ -296,7 +296,7 @@ def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
 
 
 def _precision(dtype: DType) -> int:
-    """Return for how many bits every integer of that many bits is exact in `dtype`."""
+    """Return the largest number of bits such that every integer of so many bits is exact in `dtype`."""
     if dtypes.is_float(dtype):
         return _significand(dtype)
     return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
@@ -445,12 +445,12 @@ _COMPLEX: dict[ReduceOp | str, Scheme] = {
 
 
 def scheme(op: Op, dtype: DType) -> Scheme:
-    """Return how the results of `op` on `dtype` are shared out.
+    """Return the scheme by which results of `op` on `dtype` are shared out.
 
     Raises
     ------
     UnsupportedDtype
-        If the pair has no exact data.
+        If there are no exact data for the pair.
     """
     if dtype == dtypes.BOOL:
         table = _BOOL
@@ -482,11 +482,11 @@ class RankSlice:
     Attributes
     ----------
     source : int
-        The rank whose data it is, or `patterns.REDUCED`.
+        The rank whose data they are, or `patterns.REDUCED`.
     start : int
-        Index of its first element in that rank's input, or in the reduction of all inputs.
+        Index of the first element in that rank's input, or in the reduction of all inputs.
     count : int
-        Elements.
+        Number of elements.
     """
 
     source: int
@@ -501,7 +501,7 @@ class CheckedData:
     Attributes
     ----------
     dtype : dtype
-        Of the elements.
+        Dtype of the elements.
     op : ReduceOp, PremulSum or None
         The reduction; None without a reduction.
     ranks : int
@@ -509,8 +509,8 @@ class CheckedData:
     seed : int
         Another seed gives other data.
     multiplied : bool
-        Whether averages of floats are sums of contributions multiplied by 1 / ranks, as NCCL's are:
-        each contribution is rounded then, so that no data give exact results.
+        Whether averages of floats are sums of contributions multiplied by 1 / ranks, as in NCCL. Then each
+        contribution is rounded, so that no data give exact results.
     """
 
     dtype: DType
@@ -521,7 +521,7 @@ class CheckedData:
 
     @property
     def inexact(self) -> bool:
-        """Whether results may differ in roundings. Multiplying by a power of two rounds nothing."""
+        """Whether results may differ by rounding. Multiplication by a power of two does not round."""
         inexact_dtype = dtypes.is_float(self.dtype) or dtypes.is_complex(self.dtype)
         rounds = self.multiplied and self.ranks & (self.ranks - 1) != 0
         return rounds and self.op is ReduceOp.AVG and inexact_dtype
@@ -534,13 +534,13 @@ class Mismatch:
     Attributes
     ----------
     wrong : int
-        Elements that differ.
+        Number of elements that differ.
     index : int
-        The first of them.
+        Index of the first of them.
     expected, got : str
-        Its value and, in hexadecimal, its bytes from the most significant to the least.
+        Its expected and its actual value: as a number and, in hexadecimal, the bytes from the most significant on.
     repetition : int or None
-        The timed operation that wrote it, from 0; None for an untimed one.
+        Number of the timed operation that wrote it, from 0; None for an untimed operation.
     """
 
     wrong: int
@@ -575,11 +575,11 @@ def fill(
     Parameters
     ----------
     array : array, 1-D of data.dtype
-        As long as the segments are together.
+        An array as long as all segments together.
     data : CheckedData
-        What the ranks hold.
+        The data of the ranks.
     segments : sequence of RankSlice
-        Which parts of it.
+        The parts of the data.
     put : callable, optional
         Writes a block into an array that is not NumPy's.
     """
@@ -590,7 +590,7 @@ def fill(
 def poison(
     array: Array, data: CheckedData, segments: Sequence[RankSlice], put: Put = put_block
 ) -> None:
-    """Write into `array` what differs from `segments` in every byte (for bool: in every element)."""
+    """Fill `array` so that it differs from `segments` in every byte (for bool: in every element)."""
     for at, block in blocks(data, segments):
         if block.dtype == dtypes.BOOL:
             put(array, at, np.logical_not(block))
@@ -601,7 +601,7 @@ def poison(
 def compare(
     array: Array, data: CheckedData, segments: Sequence[RankSlice], read: Read = read_block
 ) -> Mismatch | None:
-    """Compare `array` with the data of `fill`. None if they are equal."""
+    """Return the difference of `array` from the data that `fill` writes; None if they are equal."""
     wrong = 0
     first = None
     for at, block in blocks(data, segments):
@@ -619,7 +619,7 @@ def compare(
 
 
 def blocks(data: CheckedData, segments: Sequence[RankSlice]) -> Iterator[tuple[int, Array]]:
-    """Make the segments in blocks; yields where each block lies in the array, and the block."""
+    """Yield the blocks of the segments: the index of each block in the array, and the block."""
     at = 0
     for segment in segments:
         stop = segment.start + segment.count
@@ -651,8 +651,8 @@ def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]
 def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> NDArray[np.bool_]:
     """Compare sums of contributions times 1 / ranks with exact averages.
 
-    The factor, each product and each sum is rounded: relative errors of ``ranks + 2`` unit roundoffs
-    together, contributions being of one sign; below the normal numbers absolute ones.
+    The factor, each product and each sum is rounded. Since contributions have one sign, these are relative errors
+    of together ``ranks + 2`` unit roundoffs; below the normal numbers, they are absolute errors.
     """
     real = expected.real.dtype
     kind = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]

@@ -61,15 +61,15 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
     from hpccomm.tools.perf.sweep import CommSource
 
-# Repeated launches of a measurement: the unit in which runs are compared (``--launches``).
+# Repeated launches of a measurement (``--launches``). A launch is the unit in which runs are compared.
 #
 # The placement of ranks, their pages, and the other work of a machine differ more between launches
-# than between repetitions of one (S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is
-# still not as easy as you think", IEEE TPDS 2016).
+# than between repetitions within a launch (S. Hunold and A. Carpen-Amarie, "Reproducible MPI
+# benchmarking is still not as easy as you think", IEEE TPDS 2016).
 # A process that is not a rank starts them.
 
 _GRACE = 20.0
-"""Seconds that a launch has to store its rows, after this program was asked to end."""
+"""Seconds that a launch has to store its rows after this program was asked to end."""
 
 
 _DONE: dict[int, str] = {
@@ -77,7 +77,7 @@ _DONE: dict[int, str] = {
     Status.RAISED: "a result was wrong, or a row too slow",
     Status.UNDECIDED: "undecided: busy",
 }
-"""The statuses of a launch that has measured, and what they mean."""
+"""The exit statuses of a launch that has measured, with their meanings."""
 
 
 def launch_command(given: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def launch_command(given: Sequence[str] | None, environ: Mapping[str, str]) -> t
     Raises
     ------
     UsageError
-        Without a launcher.
+        If no launcher is known.
     """
     if given:
         return tuple(given)
@@ -110,7 +110,7 @@ _OWN = [
     for flag in flags.FLAGS["sound timing"]
     if flag.takes in ("launches", "launcher", "variants")
 ]
-"""Flags that launches do not get."""
+"""Flags that are not passed to launches."""
 
 
 def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY) -> list[str]:
@@ -123,7 +123,7 @@ def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY
     series : str
         Value of ``--series``.
     variant : Variant, optional
-        What the launch measures; its flags come behind all others, since the last ones count.
+        The variant that the launch measures. Its flags come behind all others, since the last flags count.
     """
     parser = Parser(add_help=False)
     add_flags(parser, _OWN)
@@ -147,15 +147,15 @@ def run_launches(
     words : sequence of str
         The command line behind ``hpccomm``, which starts with ``perf``.
     command : sequence of str
-        What starts the ranks.
+        The command that starts the ranks.
     launches : int
-        How many.
+        Number of launches.
     output : Path
-        The results file, which gets a run from each.
+        The results file, to which each launch adds a run.
     say : callable
         Prints a line.
     variants : tuple of Variant, optional
-        Each is launched so often, in pairs whose order is drawn, and both are compared at the end.
+        Two variants. Each is launched `launches` times, in pairs in random order; both are compared at the end.
 
     Returns
     -------
@@ -165,11 +165,11 @@ def run_launches(
     Raises
     ------
     LaunchError
-        If a launch failed, or left no completed run; the runs of those before are kept.
+        If a launch failed, or left no completed run. The runs of earlier launches are kept.
     KeyboardInterrupt
-        If it was interrupted; likewise.
+        If it was interrupted. The runs of earlier launches are kept.
     SystemExit
-        If it was sent SIGTERM; likewise.
+        If it was sent SIGTERM. The runs of earlier launches are kept.
     """
     name = f"{output.stem}-{secrets.token_hex(4)}"
     status = 0
@@ -179,14 +179,14 @@ def run_launches(
             which = f"launch {number} of {launches}" + (variant.name and f" of {variant.name}")
             arguments = words_of_a_launch(words, f"{name}:{number}:{launches}", variant)
             ended = _started([*command, *_python(variant), "-m", "hpccomm", *arguments])
-            # Launchers end with status 1 too, where they could not start the ranks.
+            # A launcher also ends with status 1 if it could not start the ranks.
             if ended not in _DONE or not _completed(output, name, number, variant):
                 without = " and left no completed run" if ended in _DONE else ""
                 raise LaunchError(
                     f"{which} ended with status {ended}{without}; {number - 1} before it are kept in {output} as "
                     f"series {name}; its errors stand above"
                 )
-            # Wrong results outdo what is undecided.
+            # Wrong results count more than undecided ones.
             status = min(filter(None, (status, ended)), default=0)
             say(f"# {which}: {_DONE[ended]}\n")
     if variants is None:
@@ -220,7 +220,7 @@ def _completed(output: Path, name: str, number: int, variant: Variant) -> bool:
 
 
 def _started(command: Sequence[str]) -> int:
-    """Run a launch, whose table is in the file; pass on to it when this process is asked to end."""
+    """Run a launch without its output, and return its status. If this process is asked to end, end the launch too."""
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL) as process:
@@ -255,7 +255,7 @@ def summary(output: Path, name: str) -> Iterator[str]:
     output : Path
         The results file.
     name : str
-        Of the series.
+        Name of the series.
 
     Raises
     ------
@@ -287,7 +287,7 @@ def summary(output: Path, name: str) -> Iterator[str]:
 
 
 def _make_programs(folder: str) -> None:
-    """Make the programs of nccl-tests' names, and end: nothing else has to be given."""
+    """Make the programs with the names of nccl-tests', and end the process: no other argument is needed."""
     from hpccomm.tools.perf import nccl_tests
 
     if output.speaks():
@@ -320,7 +320,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sources(options: Options) -> list["CommSource"]:
-    """Return where the communicator of each variant comes from; without variants, that of each backend."""
+    """Return the source of the communicator of each variant; without variants, of each backend."""
     from hpccomm.tools.perf.sweep import CommSource
 
     names = options.backends

@@ -1,4 +1,4 @@
-"""The output of a run: the table, CSV, nccl-tests' JSON, the results file. Only on rank 0.
+"""The output of a run, on rank 0: the table, CSV, the JSON of nccl-tests, and the results file.
 
 `sweep` and `hpccomm simulate` pass it each table and line.
 """
@@ -37,33 +37,33 @@ Samples = NDArray[np.float64]
 
 
 class Report:
-    """Writes a run down, row by row. A context manager: leaving it ends the run.
+    """The report of a run, written row by row. A context manager: leaving it ends the run.
 
     Parameters
     ----------
     info : RunInfo
         Facts of the run.
     options : Options
-        Says which files are written. All are opened here, before anything is measured.
+        The options, which name the files. All are opened here, before anything is measured.
     expected_rows : int
-        Rows that the run will have, as far as is known.
+        The expected number of rows.
     out, err : text stream
-        For the table, and for wrong results.
+        Streams for the table, and for wrong results.
     progress : Progress
-        Its line is taken away while others are printed, and for good when this is left.
+        The progress. Its line is hidden while others are printed, and removed when the report is left.
 
     Attributes
     ----------
     wrong : int
-        Wrong elements so far.
+        Number of wrong elements so far.
     slow : int
-        Tables so far whose average bus bandwidth is too low.
+        Number of tables so far whose average bus bandwidth is too low.
     info : RunInfo
         Facts of the run.
     progress : Progress
-        Shows what is measured.
+        Shows the current measurement.
     others : Others
-        What other processes took so far.
+        What other processes have taken of the machine so far.
 
     Raises
     ------
@@ -102,7 +102,7 @@ class Report:
         with ExitStack() as opened:
             if options.csv is not None:
                 self._csv = opened.enter_context(_open_csv(options.csv))
-            # Last, as the run that it holds is not taken out again if another file is refused.
+            # Last, since its run stays in the file if another file is refused.
             if options.output is not None:
                 try:
                     self._writer = opened.enter_context(_writer(options, info, expected_rows))
@@ -110,14 +110,14 @@ class Report:
                     if options.csv is not None:
                         _remove_without_rows(options.csv)
                     raise
-            # The files are this object's from here on, and closed when it is left.
+            # From here on the files belong to this object, and are closed when it is left.
             self._opened = opened.pop_all()
         before_end(self._end_at_once, first=True)
         if self._json is not None:
             self.show(f"# Writing JSON output to {self._json}\n")
 
     def begin(self, tables: Sequence[TableNames]) -> None:
-        """Print what stands before a table, and its heading. There is one, of each variant if there are several."""
+        """Print the header of a table, and its heading. `tables` has one table; for variants, a table of each."""
         self._tally = table.TableTally()
         self._isolated = []
         self.show(table.run_header(self.info, *tables[0]))
@@ -145,7 +145,7 @@ class Report:
         self.complain(wrong)
 
     def keep(self, halves: Sequence[MeasuredRow]) -> None:
-        """Write rows to the files, and show nothing of them."""
+        """Write rows to the files, without printing them."""
         for half in halves:
             row, samples = half.row, half.samples
             if self._writer is not None:
@@ -166,7 +166,7 @@ class Report:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
     def finish(self, others: Others = UNKNOWN) -> None:
-        """Print what stands behind a table; `others` says what other processes took until now."""
+        """Print the footer of a table. `others` is what other processes have taken until now."""
         self.others = others
         assert self._begun is not None
         collective, self._begun = self._begun, None
@@ -178,7 +178,7 @@ class Report:
         self.show(table.isolated_text(self._isolated))
 
     def conclude(self) -> Status:
-        """Print and store the remarks on all tables; return what the checks say."""
+        """Print and store the remarks on all tables; return the status of the checks."""
         self.show(self.others.line)
         self.others.store(self._writer)
         if self._judge is not None:
@@ -217,7 +217,7 @@ class Report:
             _log.info("the end of the run is not written: %s", second)
 
     def _end_at_once(self) -> None:
-        """Write down what would be lost where hpccomm ends the process. From any thread."""
+        """Write what would be lost when hpccomm ends the process. From any thread."""
         if self._left:
             return
         interrupted = service.ending() in (Status.TERMINATED, Status.INTERRUPTED)
@@ -231,9 +231,9 @@ class Report:
         self._left = True
 
     def _break_off(self, *, interrupted: bool) -> None:
-        """Close the table, where that was interrupted, and say where the rows are. From any thread."""
+        """Close the table, if the run was interrupted, and print where the rows are. From any thread."""
         text, rows = self._closing() if interrupted else "", self._kept_rows()
-        # What must not wait goes first: a launcher that reads nothing any more fills its pipes.
+        # The text that must not wait goes first: a launcher that does not read any more lets its pipes fill.
         self.progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
         if text:
             # Past the stream's buffer, which is empty and whose lock the main thread may hold.
@@ -256,7 +256,7 @@ class Report:
         return text
 
     def _kept_rows(self) -> str:
-        """Return where the rows are of a run that is broken off; empty if none are stored."""
+        """Return a sentence on where the rows of a run are that is broken off; empty if none are stored."""
         if self._writer is None:
             return ""
         path, rows = self._writer.path, self._writer.rows
@@ -295,10 +295,10 @@ def _writer(options: Options, info: RunInfo, rows: int) -> Any:
 
 
 def _cut_off() -> bool:
-    """Whether nothing reads what this process prints any more.
+    """Whether the output of this process is not read any more.
 
-    From Ctrl-C on, Open MPI's mpiexec drops it. It sends SIGTERM after a quarter of a second, and SIGKILL as
-    soon afterwards.
+    From Ctrl-C on, Open MPI's mpiexec drops it. It sends SIGTERM after a quarter of a second, and SIGKILL
+    after another.
     """
     place = launched()
     ended = service.ending() == Status.TERMINATED
@@ -306,7 +306,7 @@ def _cut_off() -> bool:
 
 
 def _put(file: TextIO, text: str) -> None:
-    """Write, and see it through to the system."""
+    """Write a text, and flush it."""
     try:
         file.write(text)
         file.flush()
@@ -315,7 +315,7 @@ def _put(file: TextIO, text: str) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """Return the name that a new file would have, after trying whether it can be made."""
+    """Return the name that a new file would have, after a test that it can be made."""
     free = _new_file(path)
     free.unlink()
     return free
@@ -333,7 +333,7 @@ def _write_new(path: Path, text: str) -> Path:
 
 
 def _new_file(path: Path) -> Path:
-    """Make an empty file that is not there yet; like nccl-tests, add .0, .1, ... to a name that is taken."""
+    """Make a new empty file. If the name is taken, add .0, .1, ... to it, like nccl-tests."""
     tried, numbers = path, itertools.count()
     while True:
         try:

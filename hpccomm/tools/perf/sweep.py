@@ -1,18 +1,18 @@
 """A run of perf: every table, every line, from the first check to the last footer.
 
-Variants (``--interleave``) are open at the same time, and measured in turns. A run without them is
-one of a single variant. Its backends are opened one after another, since NCCL and MPI never use a
-device at the same time. Each is opened twice: to see what it can do, and to measure.
+Variants (``--interleave``) are open at the same time, and measured in turns. A run without them has
+a single variant. Its backends are opened one after another, since NCCL and MPI must not use a
+device at the same time. Each backend is opened twice: to find out what it can do, and to measure.
 
-A machine's other work changes within seconds, and two launches differ by more than many an effect.
-So each size is measured by both variants, one right after the other, in a random order; then the
-next size; and all of it again in several passes. A pass is the unit of the comparison, which is
-printed at once.
+The other work of a machine changes within seconds, and two launches may differ by more than two
+variants. So each size is measured by both variants, one right after the other, in random order;
+then the next size; and all of it again in several passes. A pass is the unit of the comparison,
+which is printed at once.
 
 A case is measured on each rank by `CaseRunner`: it lays out arrays, fills them, times a block and compares results.
-Repetitions walk over the arrays as nccl-tests' do: a case smaller than the largest size uses
-another part of them each time, so that small sizes do not only measure the cache. Verified
-repetitions have arrays of their own, which nothing else writes after they were prepared: the
+Repetitions walk over the arrays as those of nccl-tests do: a case smaller than the largest size
+uses another part of them each time, so that small sizes do not measure only the cache. Verified
+repetitions have their own arrays, which nothing else writes after they were prepared: the
 compared data are the output of these timed repetitions.
 
 `hpccomm.tools.perf.perf` calls `run` on every rank.
@@ -56,15 +56,15 @@ from hpccomm.tools.perf.tables import (
 )
 
 Tile = tuple[int, int]
-"""A part of the arrays as large as the case: number of the slot, and of the part in it."""
+"""A part of the arrays that is as large as the case: number of the slot, and number of the part in it."""
 
 Places = tuple[Tile, Tile]
-"""Where input and output of an operation lie. If that is one tile, the operation is in place."""
+"""The tiles of an operation's input and output. If they are the same tile, the operation is in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """An operation that is verified: what array must hold what, and when it was run."""
+    """A check of an operation: an array, its expected contents, and the number of the repetition; None if untimed."""
 
     array: Array
     expected: Segments
@@ -77,15 +77,15 @@ class CaseRunner:
     Parameters
     ----------
     comm : Communicator
-        Whose collectives are measured. Every rank makes a runner and calls the same on it.
+        The communicator whose collectives are measured. Every rank makes a runner, and makes the same calls on it.
     memory : MemoryKind
         The arrays, allocated.
     options : Options
         The options.
     algorithm : str
-        Passed to the calls that take one.
+        The algorithm, which is passed to the calls that take one.
     case : PerfCase
-        What to measure.
+        The case to measure.
     serial : int, optional
         Number of this measurement, the same on all ranks. Another number gives other data.
     """
@@ -104,7 +104,7 @@ class CaseRunner:
         self._config, self._samples = config, options.samples
         self._layout = layout = case.arrange(comm.rank, comm.size)
         self._data = CheckedData(case.dtype, case.op, comm.size, serial, memory.multiplies)
-        # Always passed, since it overrides HPCCOMM_ALGORITHM: the table names what runs.
+        # Always passed, to override HPCCOMM_ALGORITHM: the table names the algorithm that runs.
         self._how = {"algorithm": algorithm} if case.collective.algorithms else {}
         self._offset = config.unalign * case.dtype.itemsize
         self._verifies = config.validation > 0 and case.collective.what.moves
@@ -125,19 +125,19 @@ class CaseRunner:
     def measure(self, isolated: IsolatedTimer | None, *, in_place: bool) -> RankTimes:
         """Measure the case and verify it. Collective; blocks.
 
-        Out of place, slot 0 is input, slot 1 output, and slot 2 output of the last repetition. In
-        place, slot 0 is for the first repetition, slot 1 for a random one, and slot 2 for all others.
+        Out of place, slot 0 is the input, slot 1 the output, and slot 2 the output of the last repetition.
+        In place, slot 0 is for the first repetition, slot 1 for a random one, and slot 2 for all others.
 
         Parameters
         ----------
         isolated : IsolatedTimer or None
-            Times further repetitions, one by one.
+            Times further repetitions, one by one; None for none.
         in_place : bool
             Whether input and output are one array.
         """
         if in_place:
-            # Zeros stay zeros under every reduction, so that repetitions on the output of the last
-            # one do not overflow, and do not differ.
+            # Zeros stay zeros under every reduction, so that repetitions on the output of the previous
+            # one do not overflow, and all do the same work.
             self._clear(2, self._tiles)
         else:
             self._fill_tiles(self._tiles)
@@ -151,12 +151,12 @@ class CaseRunner:
             operations[turn] = self._operation(places)
         batched, batch = self._config.aggregated_iterations, self._comm.batch
         block = repetitions(operations, batched, batch, self._memory.after)
-        calls[0]()  # before the block, this does the work of a first use
+        calls[0]()  # before the block, since the first use does more work
         self._memory.settle()
         self._memory.barrier()
         times, again = self._memory.time(block, self._samples)
         if again is not None and in_place and self._config.graph > 1:
-            # What was replayed has worked on its own results: it starts from known data once more.
+            # The replayed operations have worked on their own results: run them once from known data.
             for turn, places in verified.items():
                 self._prepare(places, turn)
             again()
@@ -171,7 +171,7 @@ class CaseRunner:
         return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
 
     def _verified(self, *, in_place: bool) -> dict[int, Places]:
-        """Return the timed operations that are verified, by number, and where their arrays lie."""
+        """Return the places of the arrays of each timed operation that is verified, by its number."""
         if not self._verifies:
             return {}
         last = self._operations - 1
@@ -199,7 +199,7 @@ class CaseRunner:
             self._clear(0, tiles)
 
     def _prepare(self, places: Places, turn: int | None) -> list[_Check]:
-        """Poison an operation's output and, in place, fill its input; return what must come out."""
+        """Poison an operation's output and, in place, fill its input; return the checks of the result."""
         x, out = self._arrays(places)
         inputs = self._layout.inputs if places[0] == places[1] else None
         outputs = self._layout.outputs
@@ -209,7 +209,7 @@ class CaseRunner:
             patterns.fill(x, self._data, inputs, self._memory.put)
         if outputs is not None:
             return [_Check(out, outputs, turn)]
-        # In place, a rank that gets no result keeps its input.
+        # In place, a rank without a result keeps its input.
         return [] if inputs is None else [_Check(x, inputs, turn)]
 
     def _check_once(self, *, in_place: bool) -> list[Mismatch]:
@@ -231,7 +231,7 @@ class CaseRunner:
         ]
 
     def _arrays(self, places: Places) -> tuple[Array, Array]:
-        """Return input and output, or None; in place, as one array if equal."""
+        """Return the arrays of input and output, None where there is none; in place, one array if they are equal."""
         layout, (x_at, out_at) = self._layout, places
         in_place = x_at == out_at
         x = out = None
@@ -247,7 +247,7 @@ class CaseRunner:
         member = Member(comm.rank, comm.size, case.root)
         arrays, in_place = self._arrays(places), places[0] == places[1]
         operands = Operands(*arrays, case.op, self._layout, member, in_place)
-        # Over NCCL it is plans that use registered memory.
+        # Over NCCL, only plans use registered memory.
         planned = memory.name == DEVICE and self._config.local_register > 0
         return bind(comm, case.collective, operands, self._how, memory.copy, planned=planned)
 
@@ -261,14 +261,14 @@ class CaseRunner:
 
 @dataclass(frozen=True, slots=True)
 class CommSource:
-    """Where a communicator comes from.
+    """The source of a communicator.
 
     Attributes
     ----------
     backend : str
-        As requested.
+        Name of the backend, as requested.
     opened : callable
-        Gives the communicator as a context manager. Collective; blocks.
+        Returns a context manager of the communicator. Collective; blocks.
     """
 
     backend: str
@@ -276,7 +276,7 @@ class CommSource:
 
 
 def source_of(comm: Communicator, backend: str = AUTO) -> CommSource:
-    """Return the source of a communicator that is open, and stays so."""
+    """Return the source of a communicator that is open, and that stays open."""
     return CommSource(backend, lambda: nullcontext(comm))
 
 
@@ -298,13 +298,13 @@ def run(
     out, err : text stream
         Rank 0 writes the tables to `out`, wrong results to `err`.
     terminal : text stream, optional
-        Rank 0 shows its progress there.
+        Where rank 0 shows its progress.
 
     Returns
     -------
     Status
         On every rank: `RAISED` if a result was wrong, or a table or row too slow; `UNDECIDED` if some were slow while
-        others kept nodes busy.
+        other processes kept nodes busy.
 
     Raises
     ------
@@ -366,16 +366,16 @@ def run(
 
 
 def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
-    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+    """Return the memory of a run's arrays: `HOST` or `DEVICE`. Collective; blocks.
 
     Raises
     ------
     UsageError
-        If they are on the host, and a flag is for device arrays.
+        If it is the host's, and a flag is for device arrays.
     """
     kind = kind_of_arrays(sources, options.arrays)
     if options.arrays == AUTO and not any(each.what.moves for each in options.collectives):
-        kind = HOST  # a barrier is the host's, for arrays of any memory
+        kind = HOST  # a barrier runs on the host, whatever the memory of arrays
     if kind == HOST:
         options.refuse_device_flags(
             "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
@@ -384,10 +384,9 @@ def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
 
 
 def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
-    """Return where the arrays of a run lie: `HOST` or `DEVICE`. Collective; blocks.
+    """Return the memory of a run's arrays: `HOST` or `DEVICE`. Collective; blocks.
 
-    With ``auto`` they are in device memory if a backend is NCCL by name, or is ``auto`` and it
-    found NCCL.
+    With ``auto`` it is the device's if a backend is named NCCL, or is ``auto`` and has found NCCL.
     """
     if arrays != AUTO:
         return arrays
@@ -402,18 +401,18 @@ def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
 
 
 class _Side(NamedTuple):
-    """A variant that is open, and its ranks.
+    """An open variant, and its ranks.
 
     Attributes
     ----------
     variant : Variant
         The variant.
     world, comm : Communicator
-        Of all ranks, and of this rank's group.
+        The communicator of all ranks, and that of this rank's group.
     memory : MemoryKind
         The arrays.
     color : int
-        Of this rank's group.
+        Color of this rank's group.
     least : int
         Number of ranks of the smallest group.
     """
@@ -429,7 +428,7 @@ class _Side(NamedTuple):
 def _all_open(
     stack: ExitStack, sources: Sequence[CommSource], variants: Sequence[Variant]
 ) -> list[CommSource]:
-    """Open all sources for good; variants share a communicator where they can. Collective."""
+    """Open all sources until `stack` is closed. Variants share a communicator if they can. Collective."""
     opened: list[CommSource] = []
     for source, variant in zip(sources, variants, strict=True):
         if opened and variant.same_communicator(variants[0]):
@@ -444,7 +443,7 @@ def _all_open(
 def _opened(
     sources: Sequence[CommSource], variants: Sequence[Variant], options: Options, kind: str
 ) -> Iterator[list[_Side]]:
-    """Open sources, with the memory of the first one's arrays current. Collective."""
+    """Open sources, and enter the memory of the first one's arrays. Collective."""
     made = DeviceMemory if kind == DEVICE else HostMemory
     with ExitStack() as stack:
         sides: list[_Side] = []
@@ -486,7 +485,7 @@ def _refuse_unequal(side: _Side, plan: TablePlan) -> None:
 
 
 class _Sweep:
-    """The report of a run, which only rank 0 has, and counts of all ranks.
+    """The measuring of a run's tables, with the report, which only rank 0 has.
 
     Leaving `closing` ends the report.
     """
@@ -514,11 +513,11 @@ class _Sweep:
             return self.closing.enter_context(kind(info, options, lines, out, err, progress))
 
         self._report, self._rest = on_root(comm, opened), facts.rested(comm.barrier)
-        # All ranks draw the same orders.
+        # All ranks draw the same orders of variants.
         self._draw.seed(int(comm.broadcast_object(secrets.randbits(64))))
 
     def allocate(self, sides: Sequence[_Side]) -> None:
-        """Make the arrays, which variants share where any communicator may use them. Collective."""
+        """Make the arrays. Variants share them, unless they belong to one communicator. Collective."""
         first = sides[0].memory
         registered = first.name == DEVICE and self._options.config.local_register
         self._note("Initialization", first)
@@ -539,7 +538,7 @@ class _Sweep:
             ]
 
     def measure(self, sides: Sequence[_Side], tables: Sequence[PerfTable]) -> None:
-        """Measure one table, or that of each variant in turns. Collective; blocks."""
+        """Measure one table, or a table of each variant in turns. Collective; blocks."""
         options, world = self._options, sides[0].world
         turns = list(zip(sides, tables, self._timers, strict=True))
         self._write(world, lambda to: to.begin([table.names for table in tables]))
@@ -568,13 +567,13 @@ class _Sweep:
             side.memory.slots = ()
 
     def _note(self, stage: str, memory: MemoryKind) -> None:
-        """Keep what a stage has added to the memory in use; of a stage that comes again, the most."""
+        """Note the bytes that a stage has added to the memory in use; if a stage comes again, the larger number."""
         before, self._in_use = self._in_use, memory.in_use()
         added = self._in_use - before
         self._usage[stage] = max(added, self._usage.get(stage, added))
 
     def conclude(self, side: _Side) -> Status:
-        """Close the report; return what its checks say, on every rank. Collective."""
+        """Close the report; return the status of its checks, on every rank. Collective."""
         memory, comm = side.memory, side.world
         if self._options.memory:
             usages = comm.gather_object(self._usage) or []
@@ -591,7 +590,7 @@ class _Sweep:
     def _measure_line(
         self, side: _Side, table: PerfTable, timer: IsolatedTimer | None, case: PerfCase
     ) -> None:
-        """Measure one line of a table, and write it down. Collective; blocks."""
+        """Measure one line of a table, and report it. Collective; blocks."""
         options = self._options
         halves: list[list[RankTimes] | None] = []
         for in_place in (False, True)[: 1 + case.collective.in_place]:
@@ -615,13 +614,13 @@ class _Sweep:
         self._write(side.world, write)
 
     def _write(self, comm: Communicator, action: Callable[[Report], Any]) -> Any:
-        """Write something down; return what that returns on rank 0. Collective."""
+        """Call `action` with the report on rank 0; return its result there, and None elsewhere. Collective."""
         report = self._report
         return on_root(comm, lambda: None if report is None else action(report))
 
 
 class InterleavedReport(Report):
-    """Writes a run of two variants down: it stores their rows, and prints how they compare."""
+    """The report of a run of two variants: it stores their rows, and prints their comparison."""
 
     _measured: dict[str, list[LaunchRow]]
 
@@ -630,7 +629,7 @@ class InterleavedReport(Report):
         return self.info.series["base"], self.info.series["new"]
 
     def begin(self, tables: Sequence[TableNames]) -> None:
-        """Print what stands before the passes of a collective."""
+        """Print the header of a collective's passes."""
         self._measured = {name: [] for name in self._names}
         collectives, *others = zip(*tables, strict=True)
         backends, algorithms = (" and ".join(dict.fromkeys(names)) for names in others)

@@ -1,10 +1,6 @@
-"""The tables and lines of a run, decided before anything is measured.
+"""The tables and lines of a run, decided before anything is measured; and a line from the measurements of all ranks.
 
-`sweep` measures them, `report` prints them, and `hpccomm simulate` computes them.
-
-From the measurements of all ranks to a line of the table. For rank 0.
-
-`sweep` makes lines of what was measured; `report` and `hpccomm simulate` print them.
+`sweep` measures tables, and makes lines on rank 0. `report` prints them. `hpccomm simulate` computes them.
 """
 
 import time
@@ -50,11 +46,11 @@ class PerfCase:
     collective : Benchmark
         The collective.
     type_name, op_name : str
-        Type and reduction, as they are printed.
+        Names of type and reduction, as they are printed.
     root : int
         The root, or -1.
     size : int
-        Bytes.
+        The size in bytes.
     """
 
     collective: Benchmark
@@ -70,7 +66,7 @@ class PerfCase:
 
     @property
     def op(self) -> Op | None:
-        """The reduction; None where nothing is reduced."""
+        """The reduction; None if nothing is reduced."""
         return OPS[self.op_name] if self.collective.what.reduces else None
 
     def arrange(self, rank: int, ranks: int) -> Layout:
@@ -94,7 +90,7 @@ class PerfCase:
         Parameters
         ----------
         table : TableNames
-            The table that it is in.
+            The table of the row.
         ranks : int
             Number of ranks.
         seconds : float
@@ -102,7 +98,7 @@ class PerfCase:
         in_place, wrong, iterations
             Fields of `Row`.
         printed : float, optional
-            The shown time, if it differs.
+            The printed time in seconds, if it differs from `seconds`.
         """
         layout, collective = self.arrange(0, ranks), self.collective
         carried, factor = collective.carried(ranks), collective.what.bus_factor(ranks)
@@ -127,11 +123,11 @@ class PerfTable:
     source : int
         Number of the backend, in the order of the options.
     backend : str
-        As it is printed.
+        Name of the backend, as it is printed.
     collective : Benchmark
-        Which is measured.
+        The collective that is measured.
     algorithm : str
-        As it is printed, and passed to the calls.
+        Name of the algorithm, as it is printed and passed to the calls.
     pairs : tuple of Pair
         Types and reductions that are measured.
     """
@@ -148,10 +144,7 @@ class PerfTable:
         return self.collective.name, self.backend, self.algorithm
 
     def segments(self, options: Options, ranks: int) -> Iterator[tuple[PerfCase, Sizes]]:
-        """Yield lines that differ only in size, as the case of size 0 and the sizes.
-
-        They come type by type, reduction by reduction, root by root.
-        """
+        """Yield the lines, grouped by type, reduction and root: a case of size 0, and the sizes of its lines."""
         if not self.collective.what.moves:
             yield PerfCase(self.collective, NO_TYPE, NO_OP, -1, 0), Sizes(0, 0, 2, 0)
             return
@@ -160,7 +153,7 @@ class PerfTable:
                 yield PerfCase(self.collective, *pair, root, 0), options.sizes
 
     def lines(self, options: Options, ranks: int) -> int:
-        """Return the number of lines; of one cycle, if the cycles are endless."""
+        """Return the number of lines; if the cycles are endless, that of one cycle."""
         segments = self.segments(options, ranks)
         lines = sum(sizes.number(empty.dtype.itemsize) for empty, sizes in segments)
         return lines * max(1, options.config.run_cycles)
@@ -181,7 +174,7 @@ class TablePlan:
     Attributes
     ----------
     versions : dict of str to str
-        Of the backends' libraries.
+        Versions of the backends' libraries.
     """
 
     def __init__(self, options: Options) -> None:
@@ -198,9 +191,9 @@ class TablePlan:
         Parameters
         ----------
         number : int
-            The backend's, in the order of the options.
+            Number of the backend, in the order of the options.
         comm : Communicator
-            Over it.
+            A communicator over it.
         memory : MemoryKind
             The arrays.
         """
@@ -230,7 +223,7 @@ class TablePlan:
     def _recorded(
         self, collective: Benchmark, algorithm: str, check: Check, pairs: tuple[Pair, ...]
     ) -> tuple[Pair, ...]:
-        """Return the pairs whose calls a graph can hold: the host takes no part in them."""
+        """Return the pairs whose calls a CUDA graph can hold, since the host takes no part in them."""
         fit = []
         for pair in pairs:
             case = PerfCase(collective, *pair, -1, 0)
@@ -245,7 +238,7 @@ class TablePlan:
     def _obstacle(
         self, collective: Benchmark, ranks: int, memory: MemoryKind
     ) -> tuple[str, str] | None:
-        """Return why a collective cannot be measured, and whether it is then skipped."""
+        """Return why a collective cannot be measured, as an error and for the list of skipped cases; None if it can."""
         name, batched = collective.name, self._options.config.aggregated_iterations
         if memory.name == DEVICE and not collective.what.moves:
             why = f"{name} moves no arrays, on a device or elsewhere; measure it with --arrays host"
@@ -266,19 +259,19 @@ class TablePlan:
         """Yield the algorithms of a collective; some may not apply."""
         requested = self._options.algorithms
         if requested is None or not collective.algorithms:
-            # A table has one algorithm, so the variable holds for a table only if it does for every line.
+            # A table has one algorithm, so the variable applies to a table only if it applies to every line.
             variable = str(settings.read("HPCCOMM_ALGORITHM"))
             applies = collective.algorithms and not self._failures(collective, variable, check)
             yield variable if applies else AUTO
         elif ALL in requested:
-            yield from (name for name in policy.names() if name != AUTO)  # which takes one of them
+            yield from (name for name in policy.names() if name != AUTO)  # AUTO takes one of them
         else:
             yield from requested
 
     def _failures(self, collective: Benchmark, algorithm: str, check: Check) -> dict[Pair, str]:
-        """Return the pairs that an algorithm does not apply to, and why.
+        """Return the pairs to which an algorithm does not apply, each with the reason.
 
-        Whether it applies does not depend on size or root: empty arrays and root 0 suffice.
+        That does not depend on size or root, so empty arrays and root 0 are tried.
         """
         fails: dict[Pair, str] = {}
         for pair in () if algorithm == AUTO else self._options.pairs(collective):
@@ -289,7 +282,7 @@ class TablePlan:
         return fails
 
     def _fit(self, collective: Benchmark, algorithm: str, check: Check) -> tuple[Pair, ...]:
-        """Return the pairs that an algorithm applies to."""
+        """Return the pairs to which an algorithm applies."""
         fails = self._failures(collective, algorithm, check)
         fit = tuple(pair for pair in self._options.pairs(collective) if pair not in fails)
         if not fit and ALL in (self._options.algorithms or ()):
@@ -301,7 +294,7 @@ class TablePlan:
         return fit
 
     def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
-        """Return the tables, and the skipped cases that do not exist.
+        """Return the tables, and the cases that were skipped since they do not exist.
 
         Raises
         ------
@@ -352,12 +345,12 @@ def side_by_side(
 def check_algorithm(
     comm: "Communicator", memory: MemoryKind, case: PerfCase, algorithm: str
 ) -> "Choice":
-    """Return how a case is carried out by `algorithm`. Local.
+    """Return how `algorithm` carries out a case. Local.
 
     Raises
     ------
     UsageError
-        If it does not; the message lists the ones that apply.
+        If it does not apply to the case; the message lists the algorithms that do.
     """
     layout = case.arrange(comm.rank, comm.size)
     x = None if layout.inputs is None else memory.module.empty(layout.input_size, case.dtype)
@@ -368,17 +361,17 @@ def check_algorithm(
 
 
 RANK_0, AVERAGE, MINIMUM, MAXIMUM = range(4)
-"""Values of ``-a``."""
+"""Values of ``-a``: the ways to make one time from the times of all ranks."""
 
 
 def over_ranks(means: NDArray[np.float64], how: int) -> float:
-    """Make one time of the ranks' times, as ``-a`` says, whose values number these ways."""
+    """Return one time for the times of all ranks. `how` is the value of ``-a``."""
     return float((means[0], means.mean(), means.min(), means.max())[how])
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """A row with its timing, and what both are computed from.
+    """A row with its timing, and the samples from which both are computed.
 
     Attributes
     ----------
@@ -387,9 +380,9 @@ class MeasuredRow:
     timing : Timing
         How it was timed.
     samples : ndarray of float64, shape ``(repetitions, ranks)``
-        Seconds of each repetition back to back; no repetitions where they were not taken.
+        Seconds of each repetition back to back; no repetitions if they were not timed singly.
     isolated : ndarray of float64, shape ``(repetitions, ranks, 2)``
-        Start and end of each isolated repetition, in seconds on one clock; no repetitions likewise.
+        Start and end of each isolated repetition, in seconds on one clock; no repetitions if there were none.
     """
 
     row: Row
@@ -411,7 +404,7 @@ class TableLine:
     options : Options
         The flags.
     ranks : int
-        Number of ranks; in a split run, of rank 0's group, whose bandwidths nccl-tests prints.
+        Number of ranks. In a split run, that of rank 0's group, whose bandwidths nccl-tests prints.
     variant : str
         Name of the interleaved variant; empty without ``--interleave``.
     """
@@ -435,8 +428,8 @@ class TableLine:
             self.ranks,
             seconds,
             in_place=in_place,
-            # As in nccl-tests, the time of the calls is printed in place of the work's, while
-            # bandwidths still follow from the work's.
+            # As in nccl-tests, the time until calls return is printed in place of the time of the
+            # work, from which bandwidths are still computed.
             printed=issued if config.report_cputime else seconds,
             wrong=wrong,
             iterations=config.iterations * max(1, config.graph),
@@ -449,7 +442,7 @@ class TableLine:
             stamps,
             sync=self.options.sync,
             late=times[0].isolated.late,
-            # Two ranks can be wrong in opposite ways.
+            # The clocks of two ranks can be wrong in opposite directions.
             clock_error=sum(sorted(each.isolated.clock_error for each in times)[-2:]),
             variant=self.variant,
         )
@@ -458,7 +451,7 @@ class TableLine:
     def wrong(self, times: Sequence[RankTimes], *, in_place: bool) -> Iterator[str]:
         """Yield a sentence on each operation that went wrong: rank, index, expected and got.
 
-        It names the lowest rank, and counts the others.
+        The sentence names the lowest rank with a wrong element, and lists all such ranks.
         """
         case, layout = self.case, self.case.arrange(0, self.ranks)
         root = f" root {case.root}" if case.root >= 0 else ""
