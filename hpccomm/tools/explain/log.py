@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from io import BufferedIOBase, BufferedReader
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -338,9 +339,11 @@ MOST_SAID = 10
 """Most lines of an exception's message that are read."""
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,)? in (?P<name>\S+)')
+_MODULES = "|".join(re.escape(each.name) for each in Path(__file__).parents[2].iterdir())
 _NOT_THE_USERS = re.compile(
-    r"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p(?:yx|xd|yd|xi)$|/hpccomm/(?:backends|bench|cli|communicator|dispatch|gradients|memory|runtime)/"
+    rf"site-packages|dist-packages|/lib(?:64)?/python\d|^<|\.p(?:yx|xd|yd|xi)$|/hpccomm/(?:{_MODULES})(?:/|$)"
 )
+"""Pattern of files that are not the user's: also hpccomm's own in a checkout, which may have the user's as well."""
 _IN_GROUP = re.compile(r"^ +[|+] ?")
 """Pattern of the prefix of each line in a traceback of an exception group."""
 _RAISED = re.compile(r"(?:[\w.]*\.)?\w+(?:: .*)?$")

@@ -509,3 +509,16 @@ def test_the_documentation_shows_what_is_printed() -> None:
     for name, text in shown:
         told = log_report.lines(read((LOGS / f"{name}.log").read_bytes(), f"{name}.log"))
         assert text.splitlines() == [f"   {line}" for line in told], name
+
+
+def test_a_traceback_ends_at_the_program_whatever_file_of_hpccomm_raised():
+    package = Path(log.__file__).parents[2]
+    for file in package.rglob("*.py"):
+        frames = (
+            f'  File "{each}", line {n}, in f'
+            for n, each in ((7, "/home/u/hpccomm/fit.py"), (9, file))
+        )
+        lines = ["Traceback (most recent call last):", *frames, "ValueError: no"]
+        found = log.read_traceback(enumerate(lines))
+        assert found is not None
+        assert found[2] == "fit.py line 7, in f", file
