@@ -86,6 +86,7 @@ def test_the_communicator_is_made_for_the_programs_device(given, current, taken)
         backend.init(**({} if device is None else {"device_id": device}))
         made = backend.communicator()
         assert made.device == taken
+        made.finalize()  # of ranks that are threads, shutdown() leaves the device claimed
         torch.distributed.group.WORLD.shutdown()
 
     run_ranks(1, main)
