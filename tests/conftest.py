@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from alone import LIMIT
 from chosen import EXAMPLES, MARKS, chosen_items
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
@@ -220,7 +221,7 @@ def starting(start: Mpiexec) -> Mpiexec:
     def run(
         ranks: int,
         *arguments: str | os.PathLike[str],
-        timeout: float = 110.0,
+        timeout: float = LIMIT,
         env: dict[str, str] | None = None,
         cwd: str | os.PathLike[str] = ".",
     ) -> subprocess.CompletedProcess[str]:
@@ -235,8 +236,8 @@ def mpiexec(launcher: str) -> Mpiexec:
     """Start ``python ARGUMENTS`` on n ranks: ``mpiexec(2, "-m", "hpccomm", "perf", ...)``.
 
     Returns the `subprocess.CompletedProcess` with the text of both streams. Keywords: ``timeout``
-    (seconds; the launcher is killed, the test fails; 110 by default, so that a busy machine fails no test, and a hang
-    is ended before pytest ends itself by its own limit), ``env`` (variables to add), ``cwd``.
+    (seconds, default `alone.LIMIT`; the launcher is killed, the test fails), ``env`` (variables to add),
+    ``cwd``.
     """
     return starting(
         lambda ranks, words, timeout, env, cwd: subprocess.run(

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from typing import Any
 
+LIMIT = 110.0
+"""Seconds until a process of a test is killed: a busy machine fails no test, and pytest's own limit comes later."""
+
 
 def python(
-    *words: str | os.PathLike[str], timeout: float = 110, **options: Any
+    *words: str | os.PathLike[str], timeout: float = LIMIT, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python WORDS`` with the options of `subprocess.run`; return it with the text of both streams."""
     command = [sys.executable, *map(os.fspath, words)]
