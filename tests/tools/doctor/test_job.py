@@ -5,7 +5,7 @@ import sys
 from typing import get_args
 
 import pytest
-from planted_trees.node import SOUND
+from planted_trees import SOUND
 
 from hpccomm.tools.doctor import job
 from hpccomm.tools.doctor import rule as judge

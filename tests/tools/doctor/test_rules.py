@@ -1,34 +1,27 @@
 """Each rule fires on a planted tree, and does not on the same tree without the fault.
 
-Each module of planted_trees has ``SOUND``, the facts of a sound node by source, and ``FAULTS``: by the id of a rule,
-the facts to plant, by their paths. A pair of such dicts is what both trees have beyond ``SOUND``, and the fault. A rule
-that compares nodes gets the sound tree on one, and the fault on the other; where any other value is one, `ODD` has it.
+The trees are data: see tests/helpers/planted_trees. A rule that compares nodes gets the sound tree on one, and the
+fault on the other; where any other value is one, `ODD` has it.
 """
 
-import importlib
 import json
-from pathlib import Path
 
 import pytest
-from healthy_nodes import HEALTHY
+from planted_trees import FAULTS as PLANTED
+from planted_trees import HEALTHY, SOUND
 
 from hpccomm.tools.doctor import rule as judge
 from hpccomm.tools.doctor.rules import RULES
 
-PLANTED = [
-    importlib.import_module(f"planted_trees.{path.stem}")
-    for path in sorted((Path(__file__).parents[2] / "helpers" / "planted_trees").glob("*.py"))
-]
-SOUND = {source: facts for module in PLANTED for source, facts in module.SOUND.items()}
 OTHER = {"host.boot_id": "9b0d3f0e-0000-4000-8000-000000000002"}
 """What a sound second node has otherwise."""
 ODD = {
-    rule.id: {rule.reads[0].rstrip("?").replace("*", "0"): "another"}
+    rule.id: ({}, {rule.reads[0].rstrip("?").replace("*", "0"): "another"})
     for rule in RULES
     if rule.id.startswith("alike.")
 }
 """Another value of what must be equal on all nodes, which the sound nodes have."""
-FAULTS = ODD | {rule: fault for module in PLANTED for rule, fault in module.FAULTS.items()}
+FAULTS = ODD | PLANTED
 BY_ID = {rule.id: rule for rule in RULES}
 
 
@@ -54,7 +47,7 @@ def judged(rule, tree, other):
 def test_a_rule_fires_on_its_fault_alone(rule, monkeypatch):
     monkeypatch.delenv("HPCCOMM_BUSY")  # users have the default
     assert rule.id in FAULTS, f"{rule.id} has no fault in tests/helpers/planted_trees"
-    both, fault = FAULTS[rule.id] if isinstance(FAULTS[rule.id], tuple) else ({}, FAULTS[rule.id])
+    both, fault = FAULTS[rule.id]
     sound = planted(SOUND, both)
     other = planted(sound, OTHER)
     well = judged(rule, sound, other)
@@ -98,7 +91,9 @@ def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
 
 @pytest.mark.parametrize("rule", ["slurm.tasks", "slurm.nodes", "slurm.components"])
 def test_a_process_alone_in_a_batch_job_is_not_the_job(rule):
-    alone = planted(SOUND, FAULTS[rule] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1})
+    alone = planted(
+        SOUND, FAULTS[rule][1] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1}
+    )
     assert judged(BY_ID[rule], SOUND, alone).status == "ok"
 
 
