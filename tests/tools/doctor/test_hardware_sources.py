@@ -10,7 +10,7 @@ import pytest
 from planted_sysfs import cpus, pci, plant, rdma
 
 from hpccomm.tools.doctor.reading import read
-from hpccomm.tools.doctor.sources import gpus, host, network
+from hpccomm.tools.doctor.sources import host, network
 from hpccomm.tools.doctor.sources import pci as pci_source
 
 
@@ -153,19 +153,3 @@ def test_rates_with_their_lanes(tmp_path, text, rate):
     rdma(tmp_path, pci(tmp_path, "0000:00/00:03.0", "0x020700"), "mlx5_0", rate=text)
     (port,) = read(network.rdma, tmp_path, wait=lambda: None)["ports"]
     assert (port["rate"], port["width"], port["generation"]) == rate
-
-
-def test_nvlink_and_what_is_at_its_other_end(tmp_path, nvml):
-    assert read(gpus.nvlink, tmp_path)["unread"] == {"gpus": "NVIDIA's driver is not loaded"}
-    plant(tmp_path, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580"})
-    gpu, _ = read(gpus.nvlink, tmp_path)["gpus"]
-    assert (gpu["name"], gpu["pci"], gpu["rate"]) == (
-        "NVIDIA H100 80GB HBM3",
-        "0000:3b:00.0",
-        25.781,
-    )
-    assert gpu["links"] == [
-        {"link": 0, "up": True, "to": "0000:c4:00.0"},
-        {"link": 1, "up": True},
-        {"link": 2, "up": False, "to": "0000:c4:00.0"},
-    ]

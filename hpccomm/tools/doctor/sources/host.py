@@ -36,7 +36,7 @@ def gather(reading: Reading) -> None:
         reading.take(fact, partial(_policies, reading, name))
     reading.take("clock_synchronised", _synchronised)
     reading.put("container", _container(reading))
-    reading.file("own_address", "/etc/hosts", _own_address)
+    reading.take("own_address", lambda: _own_address(reading))
 
 
 def _policies(reading: Reading, name: str) -> dict[str, int]:
@@ -55,10 +55,11 @@ def _synchronised() -> bool:
     return state != _TIME_ERROR
 
 
-def _own_address(hosts: str) -> str:
+def _own_address(reading: Reading) -> str:
     """Return the address that the table of hosts has first for this one; empty if it has none."""
-    own = {os.uname().nodename, os.uname().nodename.partition(".")[0]}
-    for line in hosts.splitlines():
+    name = reading.text("/proc/sys/kernel/hostname")
+    own = {name, name.partition(".")[0]}
+    for line in reading.text("/etc/hosts").splitlines():
         address, *names = line.partition("#")[0].split() or [""]
         if own & {*names}:
             return address

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from hpccomm.tools.doctor.reading import Reading, run, why
 
@@ -27,8 +28,8 @@ def variables() -> dict[str, str]:
     return {name: os.environ[name] for name in sorted(os.environ) if _VARIABLES.fullmatch(name)}
 
 
-def gather(reading: Reading) -> None:
-    """Read the facts, as far as its commands answer in time."""
+def gather(reading: Reading, patience: float = PATIENCE) -> None:
+    """Read the facts, as far as its commands answer within `patience` seconds each."""
     given = variables()
     if shutil.which("scontrol") is None and not given:
         reading.miss("", "Slurm is not installed here")
@@ -44,7 +45,9 @@ def gather(reading: Reading) -> None:
         "mpi_types": ["srun", "--mpi=list"],
     }
     with ThreadPoolExecutor(len(commands)) as pool:  # side by side
-        said = dict(zip(commands, pool.map(_answer, commands.values()), strict=True))
+        said = dict(
+            zip(commands, pool.map(partial(_answer, patience), commands.values()), strict=True)
+        )
     answers = {name: text for name, (text, problem) in said.items() if not problem}
     problems = {name: problem for name, (_, problem) in said.items() if problem}
     unconfigured = "configuration source" in " ".join(problems.values())
@@ -69,13 +72,13 @@ def gather(reading: Reading) -> None:
         reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
 
 
-def _answer(command: list[str]) -> tuple[str, str]:
+def _answer(patience: float, command: list[str]) -> tuple[str, str]:
     """Return the output of a command, and why it failed."""
     try:
-        done = run(command, PATIENCE)
+        done = run(command, patience)
     except (OSError, subprocess.TimeoutExpired) as error:
         late = isinstance(error, subprocess.TimeoutExpired)
-        return "", f"no answer within {PATIENCE:g} s" if late else why(error)
+        return "", f"no answer within {patience:g} s" if late else why(error)
     text = done.stdout + done.stderr
     lines = text.strip().splitlines() or [f"status {done.returncode}"]
     return text, lines[-1] if done.returncode else ""
