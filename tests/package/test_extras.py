@@ -1,13 +1,13 @@
 """Messages advise to install the libraries of the package's extras."""
 
 import configparser
+import os
 import re
 import shlex
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
-import pytest
+from alone import python
 
 from hpccomm.spelling import install_command
 
@@ -15,31 +15,32 @@ SETUP = Path(__file__).parents[2] / "setup.cfg"
 
 
 def test_the_command_names_the_libraries_of_the_extra():
-    stated = configparser.ConfigParser()
-    stated.read(SETUP)
-    libraries = stated["options.extras_require"]["plot"].split("\n")[1:]
-    pip, install, *named = shlex.split(install_command("plot"))
-    assert (pip, install) == ("pip", "install")
-    assert named == [library.replace(" ", "") for library in libraries]
+    libraries = [library.replace(" ", "") for library in stated()["plot"]]
+    assert shlex.split(install_command("plot")) == ["pip", "install", *libraries]
 
 
-def test_the_libraries_are_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch):
-    lines = [
-        "numpy>=2",
-        'draw>=2; extra == "plot"',
-        "plotter; extra == 'plot'",
-        'x; extra == "plots"',
-    ]
-    monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    assert install_command("plot") == "pip install 'draw>=2' plotter"
+METADATA = """Metadata-Version: 2.1
+Name: hpccomm
+Version: 1
+Requires-Dist: numpy>=2
+Requires-Dist: draw>=2; extra == "plot"
+Requires-Dist: plotter; extra == 'plot'
+Requires-Dist: x; extra == "plots"
+"""
 
 
-def test_a_checkout_that_is_not_installed_installs_its_extra(monkeypatch: pytest.MonkeyPatch):
-    def missing(name: str):
-        raise metadata.PackageNotFoundError(name)
+def test_the_libraries_are_read_from_the_metadata_and_a_checkout_installs_its_extra(tmp_path: Path):
+    (tmp_path / "hpccomm").symlink_to(SETUP.parent / "hpccomm")
+    program = "import hpccomm.spelling as s; print(s.install_command('plot'))"
 
-    monkeypatch.setattr(metadata, "requires", missing)
-    assert install_command("plot") == "pip install '.[plot]'"
+    def command() -> str:  # without the packages of this environment
+        done = python("-S", "-c", program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""})
+        return done.stdout.strip() or done.stderr
+
+    assert command() == "pip install '.[plot]'"
+    (tmp_path / "hpccomm-1.dist-info").mkdir()
+    (tmp_path / "hpccomm-1.dist-info" / "METADATA").write_text(METADATA)
+    assert command() == "pip install 'draw>=2' plotter"
 
 
 def stated() -> dict[str, list[str]]:

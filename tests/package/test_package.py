@@ -10,41 +10,28 @@ from alone import python
 import hpccomm
 
 HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "vl_convert"}
-
-
-def modules_after(program: str) -> set[str]:
-    """Names of all modules that a fresh interpreter has loaded after a program."""
-    report = "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    done = python("-c", f"{program}\n{report}", check=True)
-    return set(json.loads(done.stdout))
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import hpccomm",
-        "import hpccomm; hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError",
-        "import hpccomm.tools.main",
-        "import hpccomm.testing",
-        "import hpccomm.tools.slurm.slurm",
-        "import hpccomm; hpccomm.gradients.GradientSync",
-    ],
+STEPS = (
+    "import hpccomm",
+    "hpccomm.ReduceOp, hpccomm.CommOptions, hpccomm.LaunchError, hpccomm.gradients.GradientSync; "
+    "import hpccomm.tools.main, hpccomm.testing, hpccomm.tools.slurm.slurm",
+    "hpccomm.new_comm('loopback').barrier()",
+    "import hpccomm.results",
 )
-def test_import_loads_neither_mpi_nor_cuda_nor_hdf5(program: str) -> None:
-    assert modules_after(program) & HEAVY == set()
+"""What one fresh interpreter does, one after the other."""
 
 
-def test_import_of_the_package_alone_loads_no_numpy() -> None:
-    assert "numpy" not in modules_after("import hpccomm")
-
-
-def test_a_communicator_loads_no_part_that_few_programs_need() -> None:
-    program = "import hpccomm; comm = hpccomm.new_comm('loopback'); comm.barrier()"
-    assert modules_after(program) & HEAVY <= {"mpi4py", "mpi4py.MPI"}
-
-
-def test_results_load_neither_mpi_nor_cuda() -> None:
-    assert modules_after("import hpccomm.results") & {"mpi4py", "cupy"} == set()
+def test_what_is_not_used_is_not_loaded() -> None:
+    """Neither MPI nor CUDA nor HDF5 by imports, by the package alone not even NumPy, and HDF5 by results alone."""
+    report = "print(json.dumps(sorted(sys.modules)))"
+    lines = [line for step in STEPS for line in (step, report)]
+    done = python("-c", "\n".join(("import json, sys", *lines)), check=True)
+    package, imports, communicator, results = (
+        set(json.loads(line)) for line in done.stdout.splitlines()
+    )
+    assert "numpy" not in package
+    assert imports & HEAVY == set()
+    assert communicator & HEAVY <= {"mpi4py", "mpi4py.MPI"}
+    assert (results - communicator) & HEAVY <= {"h5py"}
 
 
 def test_public_names_are_there() -> None:

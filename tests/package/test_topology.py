@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpccomm.backends.bootstrap.launch import Launch, launched
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import choose
-from hpccomm.memory.cuda.streams import _is_number
+from hpccomm.memory.cuda.streams import user_stream
 from hpccomm.topology import Topology, arrange
 
 
@@ -77,6 +77,7 @@ def test_a_device_that_is_not_there(requested: object, visible: int, says: str) 
         choose(requested, 0, visible)
 
 
-@pytest.mark.parametrize("stream", [-1, True, 1 << 64, None, 1.0])
-def test_a_number_that_is_no_stream(stream: object) -> None:
-    assert not _is_number(stream)
+def test_what_is_no_stream_is_refused() -> None:
+    for stream in (-1, True, 1 << 64, None, 1.0):
+        with pytest.raises(UsageError, match=r"stream is .*give a CuPy stream"):
+            user_stream(stream)
