@@ -21,21 +21,17 @@ def crossings(collective: str, form: Form, topology: Topology) -> list[object]:
     given = which.case(topology.size, segment=2, channels=3, topology=topology)
     node = np.array(topology.node_of)
     found: list[object] = []
-    for _, _, schedule in given.parts():
-        for channel in schedule.channels:
-            rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
-            for each in channel():
-                for way, tables in (("send", each.sends), ("receive", each.receives)):
-                    for table in tables:
-                        for rank, peer, count in zip(
-                            table.rank.tolist(),
-                            table.peer.tolist(),
-                            table.count.tolist(),
-                            strict=True,
-                        ):
-                            if node[rank] != node[peer]:
-                                rows.setdefault((way, rank), []).append((peer, count))
-            found.append(rows)
+    for channel in (channel for part in given.parts() for channel in part.schedule.channels):
+        rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for each in channel():
+            for way, table in (
+                *(("send", table) for table in each.sends),
+                *(("receive", table) for table in each.receives),
+            ):
+                for rank, *what in np.stack([table.rank, table.peer, table.count], 1).tolist():
+                    if node[rank] != node[what[0]]:
+                        rows.setdefault((way, rank), []).append(tuple(what))
+        found.append(rows)
     return found
 
 
@@ -50,20 +46,23 @@ def test_each_node_may_take_either_form(collective: str) -> None:
 
 
 @pytest.mark.parametrize("scattered", [False, True])
-def test_each_element_leaves_a_node_by_all_ranks_as_often_as_it_must(scattered: bool) -> None:
-    nodes = arrange([rank % 8 if scattered else rank // 4 for rank in range(32)])
-    count = 32 * 64
+@pytest.mark.parametrize(("nodes", "each"), [(2, 2), (4, 3), (8, 4)])
+def test_each_element_leaves_a_node_by_all_ranks_as_often_as_it_must(
+    nodes: int, each: int, scattered: bool
+) -> None:
+    ranks = nodes * each
+    topology = arrange([rank % nodes if scattered else rank // each for rank in range(ranks)])
+    count = ranks * 64
     call = Signature("all_reduce", np.dtype(np.float32), (count,), op=ReduceOp.SUM)
-    schedule = messages("all_reduce")(world(32), call, Tuning(16, topology=nodes))
-    where = placement(nodes)
-    out, senders = np.zeros(nodes.num_nodes, np.int64), set()
-    for channel in schedule.channels:
-        for each in channel():
-            for table in each.sends:
-                leaves = where.node[table.rank] != where.node[table.peer]
-                rank, peer = table.rank[leaves], table.peer[leaves]
-                np.add.at(out, where.node[rank], table.count[leaves])
-                senders.update(rank.tolist())
-                assert (where.local[rank] == where.local[peer]).all()
-    assert (out == 2 * count * 7 // 8).all()
-    assert senders == set(range(32))
+    schedule = messages("all_reduce")(world(ranks), call, Tuning(16, topology=topology))
+    where = placement(topology)
+    out, senders = np.zeros(nodes, np.int64), set()
+    rounds = (one for channel in schedule.channels for one in channel())
+    for table in (table for one in rounds for table in one.sends):
+        leaves = where.node[table.rank] != where.node[table.peer]
+        rank, peer = table.rank[leaves], table.peer[leaves]
+        np.add.at(out, where.node[rank], table.count[leaves])
+        senders.update(rank.tolist())
+        assert (where.local[rank] == where.local[peer]).all()
+    assert (out == 2 * count * (nodes - 1) // nodes).all()  # as few as a ring's
+    assert senders == set(range(ranks))
