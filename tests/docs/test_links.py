@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.(?:rst|md|tsv|svg)")
+NAMED = re.compile(r"(?<![\w/.-])(?:docs/[\w/-]+\.(?:rst|md|tsv|svg)|jobs/[\w/-]+\.\w+)")
 ROLE = re.compile(r":doc:`(?:[^`<]*<)?/([\w/-]+)>?`")
 
 

@@ -65,29 +65,14 @@ def check(code: str, ours: Ours) -> None:
 
 
 def spelled() -> list[str]:
-    return sorted(
-        {
-            code
-            for row in table()
-            for cell in (row["hpccomm"], row["differs"])
-            for code in literals(cell)
-        }
-    )
+    cells = (row[column] for row in table() for column in ("hpccomm", "differs"))
+    return sorted({code for cell in cells for code in literals(cell)})
 
 
-@pytest.mark.parametrize(
-    "code", [c for c in spelled() if re.match(rf"(with )?({'|'.join(NAMES)})\b", c)]
-)
-def test_what_the_page_spells_is_there(code: str, ours: Ours) -> None:
-    check(code, ours)
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["comm.allreduce(x)", "comm.send(x)", "comm.barrier(x, 1, root=0)", "with window.lock(0)"],
-)
-def test_what_is_not_there_is_found(code: str, ours: Ours) -> None:
-    with pytest.raises((AttributeError, TypeError)):
+def test_what_the_page_spells_is_there(ours: Ours) -> None:
+    codes = [code for code in spelled() if re.match(rf"(with )?({'|'.join(NAMES)})\b", code)]
+    assert len(codes) > 100
+    for code in codes:
         check(code, ours)
 
 

@@ -4,10 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 README = Path(__file__).parents[2] / "README.md"
-SCRIPTS = ("quickstart.sh", "test.sh", "docs.sh", "bench.sh", "perf.sbatch", "gpu_acceptance.sh")
 
 
 def block_after(start: str) -> list[str]:
@@ -43,9 +40,3 @@ def test_the_measurement_looks_as_it_is_shown(shared_job: Callable, tmp_path: Pa
     assert len(others) == 1
     assert skeleton(table.strip("\n").split("\n")) == skeleton(shown)
     assert (tmp_path / "runs.h5").is_file()
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_scripts_are_there(name: str) -> None:
-    assert f"jobs/{name}" in README.read_text(encoding="utf-8")
-    assert (README.parent / "jobs" / name).is_file()
