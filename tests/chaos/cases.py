@@ -2,8 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 PROCESS = ("kill", "lost", "stop", "exception", "late", "overdue", "sys_exit", "os_exit")
 """What befalls a process. Of a lost rank the job goes on (ULFM); a late one comes within the deadline,
@@ -15,21 +14,17 @@ KINDS = (*PROCESS, "absent", *DIFFERING, "disk", *LINKS)
 
 ARRAYS = ("native", "schedule", "shm", "batch", "plan", "async")
 """Operations that are a collective on arrays."""
-OPERATIONS = (*ARRAYS, "object", "message", "window", "creation", "split", "finalisation", "perf")
-
-_REPEATED = tuple(each for each in OPERATIONS if each != "perf")
+_REPEATED = (*ARRAYS, "object", "message", "window", "creation", "split", "finalisation")
+OPERATIONS = (*_REPEATED, "perf")
 APPLIES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(PROCESS, _REPEATED),
+    **dict.fromkeys((*PROCESS, "skipped", "extra"), _REPEATED),
+    **dict.fromkeys(("shape", "op", "algorithm"), ARRAYS),
     "absent": ("creation",),
     "shape": (*ARRAYS, "message"),
     "dtype": (*ARRAYS, "message", "window"),
-    "op": ARRAYS,
     "root": (*ARRAYS, "object"),
     "order": (*ARRAYS, "object", "window", "split", "finalisation"),
-    "algorithm": ARRAYS,
     "synchrony": ("native", "schedule", "shm", "plan", "async", "message"),
-    "skipped": _REPEATED,
-    "extra": _REPEATED,
     "disk": ("perf",),
     "slow_link": ("native", "schedule", "message"),
     "cut_link": ("native", "schedule", "object", "async"),
@@ -106,11 +101,6 @@ class Case:
         return self.kind == "stop" and self.caught and self.variant % 2 == 1
 
     @property
-    def ulfm(self) -> bool:
-        """Whether the job is started so that it survives the loss of a rank."""
-        return self.kind == "lost"
-
-    @property
     def on_hosts(self) -> bool:
         """Whether its ranks are spread over two virtual hosts."""
         return self.kind in LINKS
@@ -133,30 +123,14 @@ class Case:
         """Ranks that others miss: all of the host whose link is cut."""
         return frozenset(range(self.faulty, self.ranks) if self.on_hosts else [self.faulty])
 
-    def dump(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
-    def __str__(self) -> str:
-        shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("seed", "kind", "operation"):
-            del shown[name]
-        rest = " ".join(f"{name}={value}" for name, value in shown.items())
-        return f"{self.seed}: {self.kind} x {self.operation} ({rest})"
-
-
-def load(data: dict[str, Any]) -> Case:
-    """Return the case of plain data."""
-    return Case(**data)
-
-
-def pairs(kinds: tuple[str, ...] = KINDS) -> list[tuple[str, str]]:
+def pairs() -> list[tuple[str, str]]:
     """Return every fault with every operation in which it can happen, in the order of the seeds.
 
     The kinds take turns, so that a few seeds in a row have all of them and all operations.
     """
     dealer = random.Random(12)
-    waiting = {kind: dealer.sample(APPLIES[kind], len(APPLIES[kind])) for kind in kinds}
+    waiting = {kind: dealer.sample(APPLIES[kind], len(APPLIES[kind])) for kind in KINDS}
     dealt: list[tuple[str, str]] = []
     often: Counter[str] = Counter()
     while any(waiting.values()):
@@ -173,68 +147,48 @@ PAIRS = pairs()
 
 
 def deal(seed: int) -> Case:
-    """Return the case of a seed."""
+    """Return the case of a seed. The order of the draws is part of what a seed says."""
     kind, operation = PAIRS[seed % len(PAIRS)]
     draw = random.Random(seed)
-    ranks = draw.randint(2, 4) if kind not in LINKS else draw.randint(2, 3)
-    collective = _collective(kind, operation, draw)
+    on_links, at_creation = kind in LINKS, operation == "creation"
+    ranks = draw.randint(2, 3 if on_links else 4)
+    collective, algorithm, moment, amid = "all_reduce", None, 0, 0.0
+    if operation == "object":
+        collective = draw.choice(OBJECTS[::2] if kind == "root" else OBJECTS)
+    elif operation in ARRAYS:
+        collective = draw.choice({"op": REDUCTIONS, "root": ROOTED}.get(kind, COLLECTIVES))
     ints = draw.random() < 0.5
     dtype = draw.choice(("int64", "int32") if ints else ("float64", "float32"))
-    faulty = draw.randrange(ranks) if kind not in LINKS else ranks // 2
+    faulty = ranks // 2 if on_links else draw.randrange(ranks)
+    if operation in ("native", "shm"):
+        algorithm = operation
+    elif operation in ARRAYS:
+        others = () if operation == "schedule" else (None, "native")
+        algorithm = draw.choice((*others, *OWN[collective]))
+    if operation == "finalisation":
+        moment = LOOPS
+    elif kind not in ("absent", "disk"):
+        moment = draw.randrange(int(at_creation and kind in ("skipped", "extra")), LOOPS)
+    soon = round(draw.random() ** 2 * AT_ONCE, 3)
+    if kind in ("kill", "lost", "stop", "exception", "os_exit") and draw.random() < 0.5:
+        amid = soon if at_creation else round(soon / 10, 4)
     return Case(
         seed=seed,
         kind=kind,
         operation=operation,
         collective=collective,
-        algorithm=_algorithm(operation, collective, draw),
+        algorithm=algorithm,
         asynchronous=operation == "async",
         ranks=ranks,
         faulty=faulty,
-        moment=_moment(kind, operation, draw),
-        amid=_amid(kind, operation, draw),
-        count=draw.choice((1, 250, 20_000) if kind in LINKS else (1, 250, 20_000, 150_000)),
+        moment=moment,
+        amid=amid,
+        count=draw.choice((1, 250, 20_000) if on_links else (1, 250, 20_000, 150_000)),
         dtype=dtype,
         op=draw.choice(("SUM", "PROD", "MAX", "MIN") if ints else ("SUM", "PROD")),
         root=draw.randrange(ranks),
         companion=kind == "order" or draw.random() < 0.4,
         caught=draw.random() < 0.75,
         variant=draw.randrange(4),
-        deadline=CREATION_DEADLINE if operation == "creation" else DEADLINE,
+        deadline=CREATION_DEADLINE if at_creation else DEADLINE,
     )
-
-
-def _collective(kind: str, operation: str, draw: random.Random) -> str:
-    if operation == "object":
-        return draw.choice(OBJECTS[::2] if kind == "root" else OBJECTS)
-    if operation in ARRAYS:
-        fits = {"op": REDUCTIONS, "root": ROOTED}.get(kind, COLLECTIVES)
-        return draw.choice(fits)
-    return "all_reduce"
-
-
-def _algorithm(operation: str, collective: str, draw: random.Random) -> str | None:
-    if operation == "native":
-        return "native"
-    if operation == "shm":
-        return "shm"
-    if operation == "schedule":
-        return draw.choice(OWN[collective])
-    if operation in ARRAYS:
-        return draw.choice((None, "native", *OWN[collective]))
-    return None
-
-
-def _moment(kind: str, operation: str, draw: random.Random) -> int:
-    if operation == "finalisation":
-        return LOOPS
-    if kind in ("absent", "disk"):
-        return 0
-    least = 1 if operation == "creation" and kind in ("skipped", "extra") else 0
-    return draw.randrange(least, LOOPS)
-
-
-def _amid(kind: str, operation: str, draw: random.Random) -> float:
-    amid = round(draw.random() ** 2 * AT_ONCE, 3)
-    if kind in ("kill", "lost", "stop", "exception", "os_exit") and draw.random() < 0.5:
-        return amid if operation == "creation" else round(amid / 10, 4)
-    return 0.0

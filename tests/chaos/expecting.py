@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .cases import ROOTED, Case
+from .victim import CAUGHT
 
 TIMEOUT = frozenset({"CollectiveTimeout"})
 LOST = frozenset({"PeerLost"})
@@ -20,8 +21,6 @@ RAISED = 1
 """Exit status where an exception was not caught."""
 ENDED = 3
 """Exit status where hpccomm ended the job, since a call cannot be left."""
-CAUGHT = 7
-"""Exit status of a victim that caught the error."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,12 @@ class Expected:
         Classes of which the errors of the ranks may be that are not in `told_by`.
     statuses : frozenset of int, or None
         Exit statuses of a failure; None is any but 0.
-    launcher : bool
-        Whether the launcher may end the job by itself, since a process is gone. Where it says that it
-        has, nothing need be told.
     shifted : bool
         Whether results may be those of another iteration until the failure is found: ranks that make
         one call fewer or more pair other calls, which are right as such.
+    launcher : bool
+        Whether the launcher may end the job by itself, since a process is gone. Where it says that it
+        has, nothing need be told.
     told_by : frozenset of int
         Ranks one of which, at least, must tell an error; where the set is empty, all healthy ones must.
     within : float
@@ -53,8 +52,8 @@ class Expected:
     success: bool | None
     errors: frozenset[str] = frozenset()
     statuses: frozenset[int] | None = None
-    launcher: bool = False
     shifted: bool = False
+    launcher: bool = False
     told_by: frozenset[int] = frozenset()
     within: float = 0.0
     elsewhere: frozenset[str] = UNMATCHED
@@ -63,31 +62,29 @@ class Expected:
 def expected(case: Case) -> Expected:
     """Return what is promised for a case."""
     statuses = frozenset({CAUGHT if case.caught else RAISED, ENDED})
+    at_the_end, in_messages = case.operation == "finalisation", case.operation == "message"
     soon = case.deadline + 5.0
-    if case.operation == "finalisation" and case.amid > 0:
+    if at_the_end and case.amid > 0:
         soon = case.creation_deadline + 5.0
     at_start = case.operation == "creation" and case.moment == 0
     if at_start:
         soon += MPI_START
-    right = frozenset({(case.faulty + 1) % case.ranks})
-    anyone = frozenset(range(case.ranks))
     # Who comes late to the end, or leaves instead, holds up no result.
-    at_the_end = case.operation == "finalisation"
     late = None if at_the_end else False
     left = None if at_the_end or _is_not_waited_for(case) else False
     # Of what waits for several ranks the others may still come, of which one has left: a deadline tells.
-    several = at_start or case.operation in ("message", "window")
-    without = GONE if several else LOST
+    without = GONE if at_start or case.operation in ("message", "window") else LOST
     match case.kind:
         case "late":
             return Expected(True, within=soon)
         case "slow_link":
             return Expected(True, within=case.deadline + 30.0)
-        case "synchrony" if case.operation == "message":
+        case "synchrony" if in_messages:
             return Expected(True, within=soon)
         case "exception":
             return Expected(False, GONE, frozenset({RAISED}), launcher=True, within=soon)
-        case "kill":
+        case "kill" | "cut_link":
+            # The MPI library itself may give up on a connection that breaks, and says so.
             return Expected(False, GONE, launcher=True, within=soon)
         case "lost":
             # The launcher's status: it may be 0 although a rank ended the job with another.
@@ -99,30 +96,22 @@ def expected(case: Case) -> Expected:
             return Expected(left, without, launcher=True, within=soon)
         case "absent":
             return Expected(False, GONE, statuses, within=soon)
-        case "stop":
+        case "stop" | "overdue":
             ended = frozenset({ENDED}) if case.returns else statuses
             return Expected(False, TIMEOUT, ended, within=soon)
-        case "overdue":
-            return Expected(False, TIMEOUT, statuses, within=soon)
-        case "cut_link":
-            # The MPI library itself may give up on a connection that breaks, and says so.
-            return Expected(False, GONE, launcher=True, within=soon)
         case "disk":
             return Expected(False, statuses=frozenset({2}), within=40.0)
-        case "shape" | "dtype" if case.operation == "message":
-            return Expected(
-                False, MESSAGE, statuses, told_by=right, within=soon, elsewhere=MESSAGE | GONE
-            )
+        case "shape" | "dtype" if in_messages:
+            right, others = frozenset({(case.faulty + 1) % case.ranks}), MESSAGE | GONE
+            return Expected(False, MESSAGE, statuses, told_by=right, within=soon, elsewhere=others)
         case "skipped" | "extra":
             success = None if at_the_end and case.kind == "skipped" else False
             # Neighbors that are never blocked come to their end.
-            told_by = anyone if at_the_end or case.operation == "message" else frozenset()
-            return Expected(
-                success, UNMATCHED, statuses, shifted=True, told_by=told_by, within=soon
-            )
+            told_by = frozenset(range(case.ranks) if at_the_end or in_messages else ())
+            return Expected(success, UNMATCHED, statuses, True, told_by=told_by, within=soon)
         case "order":
-            errors = UNMATCHED if case.operation == "finalisation" else MISMATCH
-            return Expected(False, errors, statuses, shifted=True, within=soon)
+            errors = UNMATCHED if at_the_end else MISMATCH
+            return Expected(False, errors, statuses, True, within=soon)
     return Expected(False, MISMATCH, statuses, within=soon)
 
 

@@ -17,12 +17,13 @@ _WAITING = re.compile(r"\branks? \d[\d, and-]* waits? in it")
 _RANKS = re.compile(r"\branks? (\d[\d, and-]*)", re.IGNORECASE)
 _SIDE_BY_SIDE = re.compile(r"call different things as number -?\d+: (.*)")
 _CROSSED = "wait for each other"
+_TOGETHER = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_object")
+"""Collectives that all ranks leave at about the same time."""
 
 
 def healthy(case: Case) -> frozenset[int]:
     """Return the ranks of which an error may be expected."""
-    alone = {case.faulty} if not case.on_hosts else set()
-    return frozenset(range(case.ranks)) - alone
+    return frozenset(range(case.ranks)) - ({case.faulty} if not case.on_hosts else set())
 
 
 def outcomes(seen: Seen) -> dict[int, dict[str, Any]]:
@@ -43,59 +44,47 @@ def named(case: Case, seen: Seen, wanted: Expected) -> bool | None:
     if wanted.success is True or case.kind == "disk":
         return None
     told = outcomes(seen)
-    of_healthy = [outcome for rank, outcome in told.items() if rank in healthy(case)]
-    if of_healthy:
+    if of_healthy := [outcome for rank, outcome in told.items() if rank in healthy(case)]:
         return all(_names(case, outcome) for outcome in of_healthy)
     if case.faulty in wanted.told_by and case.faulty in told:
         ranks = set(told[case.faulty]["ranks"])  # itself, or all that make another call than it
         return case.faulty in ranks or ranks == healthy(case)
     if case.kind == "exception":
-        return _raised(case, seen)
+        before_mpi = (
+            case.operation == "creation" and case.moment == 0
+        )  # then only the launcher tells
+        by_launcher = before_mpi and case.faulty in _listed(seen.stderr + seen.stdout)
+        return by_launcher or f"hpccomm: rank {case.faulty} raised:" in seen.stderr
     if not wanted.launcher or seen.status == ENDED:
         return any(_blames(case, line) for line in seen.stderr.splitlines())
     return None
 
 
-def _raised(case: Case, seen: Seen) -> bool:
-    """Return whether the planted exception is told of with its rank's number."""
-    told = f"hpccomm: rank {case.faulty} raised:" in seen.stderr
-    before_mpi = case.operation == "creation" and case.moment == 0  # then only the launcher tells
-    return told or (before_mpi and case.faulty in _listed(seen.stderr + seen.stdout))
-
-
 def _names(case: Case, outcome: dict[str, Any]) -> bool:
     """Return whether one rank's error names whom it should."""
-    text = outcome["text"]
+    text, rank, culprits = outcome["text"], outcome["rank"], case.faulty_ranks
     if "BufferMismatch" in outcome["kinds"]:  # of one message: the communicator is as it was
-        return bool(accused(text) & case.faulty_ranks)
+        return bool(accused(text) & culprits)
+    in_the_text = _listed(_SPEAKERS.sub("", text)) & culprits
     if _CROSSED in text and case.kind in ("skipped", "extra"):
         # Of ranks that wait for each other, nothing shows which one left a call out, or added one. It is
         # fair to name those that are stuck, as long as the text tells of the faulty one as well.
-        return bool(_listed(_SPEAKERS.sub("", text)) & case.faulty_ranks)
+        return bool(in_the_text)
     ranks = frozenset(outcome["ranks"])
-    if not ranks - {outcome["rank"]}:
+    if not ranks - {rank}:
         return False
-    culprits = case.faulty_ranks
-    if case.on_hosts and outcome["rank"] in culprits:  # it is cut off from all others
+    if case.on_hosts and rank in culprits:  # it is cut off from all others
         culprits = frozenset(range(case.ranks)) - culprits
     if case.ranks == 2 and case.kind in DIFFERING:
         return True  # of two that differ, either does
     if ranks & culprits:
-        late = "CollectiveTimeout" in outcome["kinds"]
-        return ranks == culprits or (late and _may_wait_behind(case, ranks))
+        # Besides those may be named that it holds up, where ranks leave a call at different times.
+        ahead = case.collective not in _TOGETHER or case.operation == "message"
+        behind = ranks <= case.faulty_ranks or (ahead and len(ranks) < case.ranks)
+        return ranks == culprits or ("CollectiveTimeout" in outcome["kinds"] and behind)
     # A message may be missing since the sender waits for the faulty rank itself, which the text tells.
-    behind = case.operation == "message" and ranks == {(outcome["rank"] - 1) % case.ranks}
-    return behind and bool(_listed(_SPEAKERS.sub("", text)) & culprits)
-
-
-def _may_wait_behind(case: Case, ranks: frozenset[int]) -> bool:
-    """Return whether ranks besides the faulty ones may be named: those that it holds up.
-
-    So it is where ranks leave a collective at different times: some are calls ahead of others.
-    """
-    symmetric = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "all_gather_object")
-    ahead = case.collective not in symmetric or case.operation == "message"
-    return ranks <= case.faulty_ranks or (ahead and len(ranks) < case.ranks)
+    behind = case.operation == "message" and ranks == {(rank - 1) % case.ranks}
+    return behind and bool(in_the_text)
 
 
 def _blames(case: Case, line: str) -> bool:

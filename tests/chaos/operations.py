@@ -83,13 +83,13 @@ def equal(result: Any, wanted: Any) -> bool:
     return result.size == wanted.size and bool(np.array_equal(result.ravel(), wanted.ravel()))
 
 
-class Loop:
-    """Calls of one kind on one rank.
+class Calls:
+    """The right calls of one rank, in iterations.
 
     Parameters
     ----------
     case : Case
-        As it was dealt. `calls` gets what this rank makes of it, which differs where it is faulty.
+        As it was dealt. What makes a call gets what this rank makes of it, which differs where it is faulty.
     comm : hpccomm.Communicator or None
         None where communicators are what is made.
     """
@@ -98,50 +98,33 @@ class Loop:
         self.case = case
         self.comm = comm
         self.rank = rank
+        n = case.ranks
+        self.to, self.source = (rank + 1) % n, (rank - 1) % n
 
-    def calls(self, iteration: int, mine: Case) -> list[Call]:
+    def of(self, iteration: int, mine: Case) -> list[Call]:
         """Return the calls of one iteration, not yet made."""
-        calls: list[Call] = [lambda: self.main(iteration, mine)]
-        if self.case.companion:
+        main = getattr(self, mine.operation, self.collective)
+        calls: list[Call] = [lambda: main(iteration, mine)]
+        if self.case.companion and mine.operation not in ("batch", "creation"):
             calls.append(lambda: self.beside(iteration))
         return calls
 
-    def main(self, iteration: int, mine: Case) -> bool:
-        """Make the call that the case is about."""
-        raise NotImplementedError
+    def collective(self, iteration: int, mine: Case, comm: Any = None) -> bool:
+        """Make one collective call on arrays."""
+        args, keywords = arguments(mine, self.rank, iteration)
+        call = getattr(comm or self.comm, mine.collective)
+        result = call(*args, **keywords, async_op=mine.asynchronous)
+        result = result.wait() if mine.asynchronous else result
+        return equal(result, truth(mine, self.rank, iteration))
 
     def beside(self, iteration: int) -> bool:
         """Make a call of another signature."""
         other = "all_gather" if self.case.collective != "all_gather" else "all_reduce"
-        small = replace(
-            self.case, collective=other, count=3, dtype="int64", op="SUM", algorithm=None
-        )
-        return collective(self.comm, small, self.rank, iteration)
-
-
-def collective(comm: Any, mine: Case, rank: int, iteration: int) -> bool:
-    """Make one collective call."""
-    args, keywords = arguments(mine, rank, iteration)
-    result = getattr(comm, mine.collective)(*args, **keywords, async_op=mine.asynchronous)
-    if mine.asynchronous:
-        result = result.wait()
-    return equal(result, truth(mine, rank, iteration))
-
-
-class Collectives(Loop):
-    """Collectives on arrays, one after the other."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
-        return collective(self.comm, mine, self.rank, iteration)
-
-
-class Batches(Loop):
-    """Two collectives in a batch."""
-
-    def calls(self, iteration: int, mine: Case) -> list[Call]:
-        return [lambda: self.batch(iteration, mine)]
+        small = replace(self.case, collective=other, count=3, dtype="int64", op="SUM")
+        return self.collective(iteration, replace(small, algorithm=None))
 
     def batch(self, iteration: int, mine: Case) -> bool:
+        """Make two collectives in a batch."""
         small = replace(mine, collective="all_gather", count=2, dtype="int64", algorithm=None)
         both = [mine, small]
         if mine.kind == "order" and not mine.companion:
@@ -151,115 +134,70 @@ class Batches(Loop):
             for each in both:
                 args, keywords = arguments(each, self.rank, iteration)
                 results.append(getattr(self.comm, each.collective)(*args, **keywords))
-        return all(
-            equal(result, truth(each, self.rank, iteration))
-            for each, result in zip(both, results, strict=True)
-        )
+        right = [truth(each, self.rank, iteration) for each in both]
+        return all(map(equal, results, right))
 
-
-class Plans(Loop):
-    """A planned collective, planned anew when the fault comes."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
+    def plan(self, iteration: int, mine: Case) -> bool:
+        """Make a planned collective, planned anew when the fault comes."""
+        args, keywords = arguments(mine, self.rank, iteration)
         if iteration in (0, self.case.moment) or mine != self.case:
-            args, keywords = arguments(mine, self.rank, iteration)
             if mine.asynchronous:
                 keywords["async_op"] = True
             self.array = args[0]
-            self.plan = self.comm.plan(mine.collective, *args, **keywords)
-        fresh, _ = arguments(mine, self.rank, iteration)
-        if self.array is not None:
-            self.array[...] = fresh[0]
-        result = self.plan()
-        if mine.asynchronous:
-            result = result.wait()
+            self.planned = self.comm.plan(mine.collective, *args, **keywords)
+        elif self.array is not None:
+            self.array[...] = args[0]
+        result = self.planned()
+        result = result.wait() if mine.asynchronous else result
         return equal(result, truth(mine, self.rank, iteration))
 
-
-class ObjectCalls(Loop):
-    """Collectives on objects."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
-        def value(rank: int) -> dict[str, Any]:
-            return {"rank": rank, "iteration": iteration, "filling": "x" * self.case.count}
-
-        call = getattr(self.comm, mine.collective)
+    def object(self, iteration: int, mine: Case) -> bool:
+        """Make a collective on objects."""
+        filling = "x" * self.case.count
+        values = [
+            {"rank": rank, "iteration": iteration, "filling": filling} for rank in range(mine.ranks)
+        ]
+        call, mine_is_root = getattr(self.comm, mine.collective), self.rank == mine.root
         if mine.collective == "all_gather_object":
-            return bool(call(value(self.rank)) == [value(r) for r in range(mine.ranks)])
-        result = call(value(self.rank), mine.root)
+            return bool(call(values[self.rank]) == values)
+        result = call(values[self.rank], mine.root)
         if mine.collective == "broadcast_object":
-            return bool(result == value(mine.root))
-        if self.rank != mine.root:
-            return result is None
-        return bool(result == [value(r) for r in range(mine.ranks)])
+            return bool(result == values[mine.root])
+        return bool(result == (values if mine_is_root else None))
 
+    def message(self, iteration: int, mine: Case) -> bool:
+        """Send to the next rank. What is wrong is what is sent."""
+        x, out = block(mine, self.rank, iteration), np.zeros(self.case.count, self.case.dtype)
+        asynchronous = mine.asynchronous
+        result = self.comm.send_recv(x, self.to, out, self.source, async_op=asynchronous)
+        result = result.wait() if asynchronous else result
+        return equal(result, block(self.case, self.source, iteration))
 
-class Exchanges(Loop):
-    """Each rank sends to the next one."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
-        n = mine.ranks
-        to, source = (self.rank + 1) % n, (self.rank - 1) % n
-        x = block(mine, self.rank, iteration)
-        # What is wrong is what is sent.
-        out = np.zeros(self.case.count, self.case.dtype)
-        result = self.comm.send_recv(x, to, out, source, async_op=mine.asynchronous)
-        if mine.asynchronous:
-            result = result.wait()
-        return equal(result, block(self.case, source, iteration))
-
-
-class Windows(Loop):
-    """Each rank writes to the next one's memory; the window is made anew when the fault comes."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
-        n = mine.ranks
-        to, source = (self.rank + 1) % n, (self.rank - 1) % n
+    def window(self, iteration: int, mine: Case) -> bool:
+        """Write to the next rank's memory; the window is made anew when the fault comes."""
         small = replace(mine, count=min(mine.count, _WINDOW))
         if iteration in (0, self.case.moment):
             self.memory = np.zeros(small.count, mine.dtype)
-            self.window = self.comm.window(self.memory)
-        self.window.put(block(small, self.rank, iteration).astype(self.window.dtype), to)
-        self.window.fence()
-        right = equal(self.memory, block(small, source, iteration))
-        self.window.fence()
+            self.made = self.comm.window(self.memory)
+        self.made.put(block(small, self.rank, iteration).astype(self.made.dtype), self.to)
+        self.made.fence()
+        right = equal(self.memory, block(small, self.source, iteration))
+        self.made.fence()
         return right
 
-
-class Splits(Loop):
-    """A communicator made of another one, used once and ended."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
+    def split(self, iteration: int, mine: Case) -> bool:
+        """Make a communicator of another one, use it once and end it."""
         part = self.comm.split(0, self.rank)
-        right = collective(part, mine, self.rank, iteration)
+        right = self.collective(iteration, mine, part)
         part.finalize()
         return right
 
-
-class Creations(Loop):
-    """A communicator made from nothing, used once and ended."""
-
-    def main(self, iteration: int, mine: Case) -> bool:
+    def creation(self, iteration: int, mine: Case) -> bool:
+        """Make a communicator from nothing, use it once or twice and end it."""
         comm = hpccomm.new_comm(timeout=self.case.deadline, name=f"made {iteration}")
-        right = collective(comm, mine, self.rank, iteration)
+        right = self.collective(iteration, mine, comm)
         if self.case.companion:
             self.comm = comm
             right = self.beside(iteration) and right
         comm.finalize()
         return right
-
-    def calls(self, iteration: int, mine: Case) -> list[Call]:
-        return [lambda: self.main(iteration, mine)]
-
-
-LOOPS_OF: dict[str, type[Loop]] = {
-    **dict.fromkeys(("native", "schedule", "shm", "async", "finalisation"), Collectives),
-    "batch": Batches,
-    "plan": Plans,
-    "object": ObjectCalls,
-    "message": Exchanges,
-    "window": Windows,
-    "split": Splits,
-    "creation": Creations,
-}
-"""The loop of each operation."""

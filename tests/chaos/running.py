@@ -10,11 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from conftest import launch_environment
 
 from . import victim
 from .cases import Case
@@ -34,10 +36,6 @@ UNAVAILABLE = 77
 
 LAUNCHERS_OWN = ("ompi.", "prte.", "pmix", "hydra", "mpich_", "vader_", "sm_segment", "tmp-")
 """How the names begin of what the MPI libraries themselves may leave when they are killed."""
-
-
-class Unavailable(Exception):
-    """The case cannot be run on this machine; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -68,92 +66,93 @@ class Seen:
     files: tuple[str, ...] = ()
     open_mpi: bool = True
 
+    def noted(self, event: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return where an event was noted, with its facts, by ranks."""
+        every = sorted(self.events.items())
+        return [(rank, e) for rank, each in every for e in each if e["event"] == event]
+
     @property
     def fault_at(self) -> float | None:
         """When the fault happened (``time.time``); None if it did not."""
-        return min(self.times("fault"), default=None)
+        return min((each["at"] for _, each in self.noted("fault")), default=None)
 
-    def times(self, event: str) -> list[float]:
-        """Return when ranks noted an event."""
-        return [e["at"] for each in self.events.values() for e in each if e["event"] == event]
+    @property
+    def wrong(self) -> list[int]:
+        """Ranks that got a wrong number."""
+        return sorted({rank for rank, _ in self.noted("wrong")})
+
+    def done(self, rank: int) -> bool:
+        """Return whether a rank came to its end without an error."""
+        return [each["event"] for each in self.events[rank]][-1:] == ["done"]
 
 
 def unavailable(case: Case, open_mpi: bool) -> str:
     """Return why a case cannot be run here, or an empty string."""
-    if case.ulfm and not open_mpi:
+    root = os.geteuid() == 0
+    if case.kind == "lost" and not open_mpi:
         return "only Open MPI goes on after the loss of a rank"
-    if case.kind == "disk" and os.geteuid() != 0:
+    if case.kind == "disk" and not root:
         return "only root may mount a tiny disk"
-    if case.on_hosts and (os.geteuid() != 0 or not open_mpi):
+    if case.on_hosts and not (root and open_mpi):
         return "virtual hosts need root and Open MPI"
     return ""
 
 
-def run(case: Case, launcher: str, open_mpi: bool) -> Seen:
+def run(case: Case, launcher: str, open_mpi: bool) -> Seen | str:
     """Run the job of a case to its end, or end it; `launcher` is Open MPI's or MPICH's.
 
-    Raises
-    ------
-    Unavailable
-        If it cannot be run here.
+    Return why, if it cannot be run here.
     """
     if why := unavailable(case, open_mpi):
-        raise Unavailable(why)
+        return why
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        folder, mark, start = Path(name), uuid4().hex, time.time()
         for part in ("work", "tmp", "shm"):
             (folder / part).mkdir()
-        (folder / "case.json").write_text(json.dumps(case.dump()))
-        return replace(_run_in(folder, case, launcher), open_mpi=open_mpi)
-
-
-def _run_in(folder: Path, case: Case, launcher: str) -> Seen:
-    mark = uuid4().hex
-    environment = _environment(launcher, mark, folder)
-    start = time.time()
-    out, err = folder / "stdout", folder / "stderr"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            _in_a_room(folder, case, _command(folder, case, launcher, environment)),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            env=environment,
-            cwd=folder / "work",
-            start_new_session=True,
-        )
-        status = _wait(process, folder, case)
-    end = time.time()
-    left = _processes_left(mark)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    events = {rank: victim.read(folder, rank) for rank in range(case.ranks)}
-    # Open MPI's launcher ends its own notes with a zero byte, before the next rank's line.
-    text = err.read_text(errors="replace").replace("\0", "")
-    if status == UNAVAILABLE and case.on_hosts:
-        raise Unavailable(" ".join(text.split()))
-    seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
-    if seen.fault_at is not None:
-        seen = replace(seen, seconds=end - max(seen.fault_at, *seen.times("ready"), 0.0))
-    return replace(seen, files=tuple(_files_left(folder)))
+        (folder / "case.json").write_text(json.dumps(asdict(case)))
+        environment, out, err = _environment(launcher, mark, folder), folder / "out", folder / "err"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                _in_a_room(folder, case, _command(folder, case, launcher, environment)),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=environment,
+                cwd=folder / "work",
+                start_new_session=True,
+            )
+            status = _wait(process, folder, case)
+        end, left = time.time(), processes_left(mark)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        events = {rank: victim.read(folder, rank) for rank in range(case.ranks)}
+        # Open MPI's launcher ends its own notes with a zero byte, before the next rank's line.
+        text = err.read_text(errors="replace").replace("\0", "")
+        if status == UNAVAILABLE and case.on_hosts:
+            return " ".join(text.split())
+        seen = Seen(status, events, out.read_text(errors="replace"), text, end - start, left)
+        if seen.fault_at is not None:
+            ready = [each["at"] for _, each in seen.noted("ready")]
+            seen = replace(seen, seconds=end - max(seen.fault_at, *ready, 0.0))
+        return replace(seen, files=tuple(files_left(folder)), open_mpi=open_mpi)
 
 
 def _command(folder: Path, case: Case, launcher: str, environment: dict[str, str]) -> list[str]:
     program = [sys.executable, "-m", "chaos.victim", str(folder)]
     if case.on_hosts:
-        script = CHECKOUT / "jobs" / "virtual_cluster.sh"
-        sizes = f"{case.faulty},{case.ranks - case.faulty}"
+        script, sizes = (
+            CHECKOUT / "jobs/virtual_cluster.sh",
+            (case.faulty, case.ranks - case.faulty),
+        )
+        words = f"bash {script} --nodes 2 --ranks-per-node {sizes[0]},{sizes[1]} -- env"
         # The launcher passes no variables on to other hosts.
         passed = ("PYTHONPATH", "PYTHONFAULTHANDLER", MARK, "NO_COLOR")
-        given = ["env", *(f"{name}={environment[name]}" for name in passed)]
-        command = ["bash", str(script), "--nodes", "2", "--ranks-per-node", sizes, "--"]
-        return [*command, *given, *program]
+        return [*words.split(), *(f"{name}={environment[name]}" for name in passed), *program]
     if case.kind == "disk":
-        file = f"run{('.h5', '.csv', '.json', '.h5')[case.variant]}"
-        sweep = ["-b", "8", "-e", "64K", "-f", "2", "-n", "20", "-w", "1"]
-        program = [sys.executable, "-m", "hpccomm", "perf", case.collective, *sweep]
-        program += ["--output", str(folder / "work" / file)]
-    options = ["--with-ft", "ulfm"] if case.ulfm else []
+        file = folder / "work" / f"run{('.h5', '.csv', '.json', '.h5')[case.variant]}"
+        sweep = f"perf {case.collective} -b 8 -e 64K -f 2 -n 20 -w 1 --output {file}"
+        program = [sys.executable, "-m", "hpccomm", *sweep.split()]
+    options = ["--with-ft", "ulfm"] if case.kind == "lost" else []
     return [launcher, *options, "-n", str(case.ranks), *program]
 
 
@@ -164,42 +163,38 @@ def _in_a_room(folder: Path, case: Case, command: list[str]) -> list[str]:
     """
     if case.on_hosts or not _may_mount():
         return command
-    mounts = ["mount -t tmpfs shm /dev/shm"]
-    if case.kind == "disk":
-        mounts.append(f"mount -t tmpfs -o size={TINY} tiny .")
-        mounts.append('cd "$PWD"')  # which until now is what the disk hides
-    script = " && ".join(mounts)
+    mounts = "mount -t tmpfs shm /dev/shm"
+    if case.kind == "disk":  # which until the last step hides nothing
+        mounts += f' && mount -t tmpfs -o size={TINY} tiny . && cd "$PWD"'
     ending = f'"$@"; s=$?; ls -A /dev/shm >{folder}/shm/left; exit $s'
-    return ["unshare", "--mount", "sh", "-c", f"{script} && {{ {ending}; }}", "sh", *command]
+    return ["unshare", "--mount", "sh", "-c", f"{mounts} && {{ {ending}; }}", "sh", *command]
 
 
 @cache
 def _may_mount() -> bool:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
-    tried = ["unshare", "--mount", "mount", "-t", "tmpfs", "shm", "/dev/shm"]
-    return subprocess.run(tried, capture_output=True).returncode == 0
+    tried = "unshare --mount mount -t tmpfs shm /dev/shm"
+    return subprocess.run(tried.split(), capture_output=True).returncode == 0
 
 
 def _environment(launcher: str, mark: str, folder: Path) -> dict[str, str]:
-    of_a_job = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "HYDRA_", "MPI_LOCAL", "HPCCOMM_")
-    environment = {n: v for n, v in os.environ.items() if not n.startswith(of_a_job)}
-    paths = [str(CHECKOUT / "tests"), str(CHECKOUT)]
+    environment = launch_environment()
+    for name in [each for each in environment if each.startswith("HPCCOMM_")]:
+        del environment[name]
+    # In its own /dev/shm that folder is not there.
+    environment.pop("OMPI_MCA_btl_sm_backing_directory", None)
     return environment | {
         MARK: mark,
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "tests"), str(CHECKOUT)]),
         "TMPDIR": str(folder / "tmp"),
         "NO_COLOR": "1",
         "PYTHONFAULTHANDLER": "1",  # a crash is then told of, whatever the launcher makes of it
         "HPCCOMM_MPIEXEC": launcher,
         "HPCCOMM_VENV": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_osc": "^ucx",
         # More ranks than cores, which would poll for each other's time.
         "OMPI_MCA_mpi_yield_when_idle": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
 
 
@@ -210,31 +205,23 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, case: Case) -> int | N
     """
     start = time.time()
     faulty = victim.path_of(folder, case.faulty)
+    limit = case.creation_deadline if case.operation == "finalisation" else case.deadline
+    limit += GRACE + (MPI_START if case.operation == "creation" else 0.0)
+    limit += case.deadline + case.overdue if case.kind == "overdue" else 0.0
+    limit += LAUNCH / 3 if case.kind == "late" or case.on_hosts else 0.0
     while True:
-        try:
-            return process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            struck = faulty.exists() and '"fault"' in faulty.read_text()
-            since = faulty.stat().st_mtime if struck else start
-            late = case.deadline + case.overdue if case.kind == "overdue" else 0.0
-            deadline = case.deadline if case.operation != "finalisation" else case.creation_deadline
-            deadline += MPI_START if case.operation == "creation" else 0.0
-            limit = deadline + GRACE + late + (2.0 if struck else LAUNCH)
-            if case.kind in ("late", "slow_link") or case.on_hosts:
-                limit += LAUNCH / 3
-            if time.time() - since > limit:
-                _end(process)
-                return None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher that hangs: in order, so that it may clean up, then at once."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.1)
+        struck = faulty.exists() and '"fault"' in faulty.read_text()
+        since = faulty.stat().st_mtime if struck else start
+        if time.time() - since > limit + (2.0 if struck else LAUNCH):
+            break
+    for number in (signal.SIGTERM, signal.SIGKILL):  # in order, so that it may clean up
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, number)
             process.wait(3.0)
-            return
+            break
+    return None
 
 
 def _marked(mark: str) -> Iterator[Path]:
@@ -245,23 +232,21 @@ def _marked(mark: str) -> Iterator[Path]:
                 yield each
 
 
-def _processes_left(mark: str) -> tuple[str, ...]:
+def processes_left(mark: str) -> tuple[str, ...]:
     """Kill the processes of a job that outlive it by more than a second; return what they are."""
     until = time.monotonic() + 1.0
-    while list(_marked(mark)):
-        if time.monotonic() > until:
-            break
+    while list(_marked(mark)) and time.monotonic() < until:
         time.sleep(0.05)
     names = []
     for each in _marked(mark):
         with contextlib.suppress(OSError):
-            words = (each / "cmdline").read_bytes().split(b"\0")
-            names.append(f"{each.name}: {b' '.join(words).decode(errors='replace').strip()[:100]}")
+            words = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            names.append(f"{each.name}: {words.strip()[:100]}")
             os.kill(int(each.name), signal.SIGKILL)
     return tuple(names)
 
 
-def _files_left(folder: Path) -> Iterator[str]:
+def files_left(folder: Path) -> Iterator[str]:
     """Return what is left in /dev/shm, in TMPDIR and where the job ran, and is not to be there."""
     listing = folder / "shm" / "left"
     shared = listing.read_text().splitlines() if listing.exists() else []

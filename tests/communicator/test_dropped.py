@@ -1,9 +1,10 @@
-"""A communicator dropped without finalize() gives a warning, and its place is reused.
+"""What is dropped is told of: a communicator without its finalize(), a `Work` without a wait, an error unseen.
 
-MPICH has place for 2,048 communicators of its own, which are some 500 of hpccomm's, a node's included.
+The place of a dropped communicator is used again. MPICH has place for 2,048 communicators of its own, which are some 500 of hpccomm's, a node's included.
 """
 
 import gc
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,42 +15,60 @@ import pytest
 from conftest import Mpiexec
 
 import hpccomm
-from hpccomm.calls import core
+from hpccomm import BufferMismatch
 from hpccomm.runtime import answering
 from hpccomm.testing import run_ranks
 
 
-def warned(act: Callable[[Any], object], ranks: int = 1) -> list[warnings.WarningMessage]:
+def warned(act: Callable[[Any], object], ranks: int = 1, shown: Any = "always") -> list[Any]:
+    """Return the warnings of what ranks leave behind."""
     gc.collect()  # what earlier tests left in circles is warned of here, not below
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter(shown)
         run_ranks(ranks, act)
         gc.collect()
-    return [each for each in caught if "without finalize()" in str(each.message)]
+    return [each for each in caught if issubclass(each.category, ResourceWarning)]
+
+
+DROPPED = {
+    "without finalize()": [
+        lambda comm: comm.dup().barrier(),
+        lambda comm: comm.split(0).barrier(),
+        lambda comm: comm.split_ranks([0]).barrier(),
+        lambda comm: hpccomm.new_comm("loopback").barrier(),
+    ],
+    "asynchronous all_reduce": [lambda comm: comm.all_reduce(np.ones(3), async_op=True)],
+}
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda comm: comm.dup(),
-        lambda comm: comm.split(0),
-        lambda comm: comm.split_ranks([0]),
-        lambda comm: hpccomm.new_comm("loopback"),
-    ],
-    ids=["dup", "split", "split_ranks", "new_comm"],
+    ("said", "act"), [(said, act) for said, acts in DROPPED.items() for act in acts]
 )
-def test_one_that_is_dropped_is_warned_of_with_its_line(make) -> None:
+def test_what_is_dropped_is_warned_of_with_its_line(said: str, act: Any) -> None:
+    for shown in ("always", "default"):
+
+        def repeats(comm: Any, shown: str = shown) -> None:
+            for _ in range(3):
+                act(comm)
+
+        found = warned(repeats, shown=shown)
+        # By Python's default once for a line and text, which has the names of most communicators.
+        texts = [str(each.message) for each in found]
+        assert len(texts) == (3 if shown == "always" else len(set(texts)))
+        for each in found:
+            assert said in str(each.message)
+            assert f"{Path(__file__).name} line {act.__code__.co_firstlineno}" in str(each.message)
+            assert each.filename == __file__
+            assert each.lineno == act.__code__.co_firstlineno
+
+
+def test_what_has_an_end_is_not() -> None:
     def act(comm) -> None:
-        make(comm).barrier()
-
-    (warning,) = warned(act)
-    assert warning.category is ResourceWarning
-    assert f"{Path(__file__).name} line {make.__code__.co_firstlineno}" in str(warning.message)
-    assert warning.filename == __file__
-
-
-def test_one_that_has_an_end_is_not() -> None:
-    def act(comm) -> None:
+        for asked in ("wait", "done", "exception"):
+            getattr(comm.all_reduce(np.ones(3), async_op=True), asked)()
+        with comm.batch(async_op=True) as batch:
+            comm.broadcast(np.ones(3))
+        batch.work.wait()
         comm.dup().finalize()
         comm.dup().abort()
         with comm.dup() as other:
@@ -131,7 +150,7 @@ def program():
         for _ in range(2):
             comm.dup().finalize()
         if comm.rank == 1:
-            assert not kept._core.calls.closed
+            assert kept.send_recv(np.ones(1), 1, np.zeros(1), 1)[0] == 1
             kept = None
         comm.dup().finalize()
         made = comm.dup()  # and of what is dropped under way, so does this
@@ -154,24 +173,60 @@ def test_the_place_of_dropped_ones_is_used_again(shared_job: Mpiexec) -> None:
     assert job.returncode == 0, job.stderr
 
 
-def test_the_error_of_a_library_without_place_counts_them(monkeypatch) -> None:
-    monkeypatch.setattr(core, "_dropped", [object()] * 3)
-    with (
-        pytest.raises(hpccomm.CommunicationError, match=r"dropped 3 .* finalize .* full"),
-        core.counting(),
-    ):
-        raise hpccomm.CommunicationError("full")
-    with pytest.raises(hpccomm.PeerLost, match=r"^gone$"), core.counting():
-        raise hpccomm.PeerLost("gone")
+def test_the_error_of_a_library_without_place_counts_them(shared_job: Mpiexec) -> None:
+    """Those wait for the ranks to meet: where the library has no place, its error comes here."""
+    program = """
+import hpccomm
+from hpccomm.calls.core import counting
+
+def told(error, words):
+    try:
+        with counting():
+            raise error
+    except hpccomm.CommunicationError as raised:
+        assert words in str(raised), raised
+
+with hpccomm.new_comm() as comm:
+    made = [comm.dup() for _ in range(3)]
+    del made
+    told(hpccomm.CommunicationError("full"), "dropped 3 of them")
+    told(hpccomm.PeerLost("gone"), "gone")
+    comm.dup().finalize()
+    told(hpccomm.CommunicationError("full"), "dropped 0 of them")
+"""
+    job = shared_job(2, "-c", program)
+    assert job.returncode == 0, job.stderr
 
 
 def test_nobody_answers_for_one_that_is_gone() -> None:
     def act(comm) -> None:
         gc.collect()
-        before = len(answering._answering)
+        before = len(answering.communicators())
         for _ in range(5):
             comm.dup().barrier()
         gc.collect()
-        assert len(answering._answering) == before
+        assert len(answering.communicators()) == before
 
     assert len(warned(act)) == 5
+
+
+def test_an_error_that_nobody_saw_is_logged_at_finalize(caplog: pytest.LogCaptureFixture) -> None:
+    def act(comm) -> None:
+        peer = 1 - comm.rank
+        seen = comm.recv(np.empty(2), peer, async_op=True)
+        unseen = comm.recv(np.empty(3), peer, async_op=True)
+        for _ in range(2):
+            comm.send(np.empty(5), peer)
+        with pytest.raises(BufferMismatch):
+            seen.wait()
+        while not unseen.done():  # which tells not how it ended
+            pass
+
+    with caplog.at_level(logging.ERROR, "hpccomm"):
+        run_ranks(2, act, timeout=60)
+    unseen = [each.getMessage() for each in caplog.records if "neither wait()" in each.getMessage()]
+    assert len(unseen) == 2  # one on each rank
+    for each in unseen:
+        assert each.startswith("recv (call 2 of communicator 'world'"), each
+        assert "test_dropped.py line" in each
+        assert "BufferMismatch" in each
