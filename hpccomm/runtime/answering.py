@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import platform
-import sys
 import threading
 import time
 import weakref
@@ -18,7 +17,7 @@ from typing import Any
 
 from hpccomm.contracts.backend import Facts
 from hpccomm.runtime import dump
-from hpccomm.runtime.recorder import doing, lingering
+from hpccomm.runtime.recorder import doing, frames, lingering
 from hpccomm.runtime.service import ServiceThread, after_fork
 
 logger = logging.getLogger("hpccomm")
@@ -121,7 +120,7 @@ def across(calls: Any) -> Facts:
         own |= {each.thread for each in communicators()} - {calls.thread}
         own |= {threading.main_thread().ident} - {calls.thread}
     told = [each.answer({"across": True}) for each in of_rank(calls)]
-    return {"across": told, "alone": len(sys._current_frames().keys() - own) == 1}  # noqa: SLF001
+    return {"across": told, "alone": len(frames().keys() - own) == 1}
 
 
 def answer(question: Facts) -> Facts:
