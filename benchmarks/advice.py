@@ -29,8 +29,8 @@ import numpy as np
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.program import Ranks
+from contest.promises import Figure
 from contest.rounds import Call
 from hpccomm.tools.programs.advice import Analysis, advise
 

@@ -26,12 +26,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from contest import figures, jobs, program
-from contest.figures import Figure
-from contest.jobs import CHECKOUT, UNAVAILABLE
-from contest.machine import machine
+from contest import jobs, program
+from contest.jobs import CHECKOUT, UNAVAILABLE, machine
 from contest.program import Option
-from contest.promises import FILE, Group, Promise, promises
+from contest.promises import FILE, Figure, Group, Promise, figures, promises
 
 TOLERANCE = 0.1
 """By which a figure may be worse than that of another checkout: as much as launches differ."""
@@ -144,7 +142,7 @@ def measured(group: Group, names: Sequence[str], checkout: Path) -> dict[str, Fi
             raise Unavailable(done.stderr.strip().splitlines()[0])
         if done.returncode:
             raise CannotMeasure(f"exit status {done.returncode}: {done.stderr.strip()[-2000:]}")
-        return figures.read(file)
+        return figures(file)
 
 
 def _launcher(group: Group) -> list[str]:

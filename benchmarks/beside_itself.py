@@ -30,8 +30,8 @@ import numpy as np
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.program import Option, Ranks
+from contest.promises import Figure
 from contest.rounds import Call, block
 
 

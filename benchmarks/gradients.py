@@ -41,8 +41,8 @@ import numpy as np
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.program import Ranks
+from contest.promises import Figure
 from contest.rounds import Call, Times
 from hpccomm.gradients import GradientSync
 

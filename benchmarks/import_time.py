@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from contest import program
-from contest.figures import Figure
+from contest.promises import Figure
 
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 

@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.program import Ranks
+from contest.promises import Figure
 from contest.rounds import Call
 from hpccomm import Communicator
 from hpccomm.units import size

@@ -4,7 +4,7 @@ On one node, run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/over_sizes.py
     mpiexec -n 2 python benchmarks/over_sizes.py --collectives all_reduce --sizes 64M,256M --rounds 21
-    mpiexec -n 4 python benchmarks/over_sizes.py --output node.h5 --plot node.svg --rst node.rst
+    mpiexec -n 4 python benchmarks/over_sizes.py --rst node.rst
     mpiexec -n 2 python benchmarks/over_sizes.py --contenders auto,every
 
 On several nodes, on a virtual cluster, as root, and on a real one::
@@ -31,38 +31,45 @@ ranks of a node share one link, which sends and receives at the same time. Else 
 rank copies an array of the size that is measured, all at the same time.
 """
 
-import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
 import hpccomm
-from contest import contenders, links, picture, program, record, results, tables
+from contest import contenders, links, program, tables
 from contest.cases import COLLECTIVES, SHAPES, Case
-from contest.contenders import COPY, GLOO, OF_EMPTY, PLAN, SETTINGS, Contender
+from contest.contenders import (
+    AUTO,
+    COPY,
+    GLOO,
+    LIBRARY,
+    OF_EMPTY,
+    PEERS,
+    PLAN,
+    SETTINGS,
+    Enter,
+)
 from contest.gloo import gloo
-from contest.machine import machine
+from contest.jobs import machine
 from contest.program import Option
-from contest.race import Limit, race
-from contest.results import Line, Result
+from contest.race import Limit, Line, Results, race
 from hpccomm.calls import policy
-from hpccomm.results import facts as origin
-from hpccomm.results.schema import RunInfo
-from hpccomm.tools import drawing, flags
-from hpccomm.tools.drawing import check_place, save
-from hpccomm.tools.perf import facts
+from hpccomm.tools import flags
 
 EVERY = "every"
 """Stands for every algorithm, the backend's own among them."""
 CONTENDERS = (GLOO, COPY, PLAN, *OF_EMPTY, *SETTINGS, *policy.NAMES, EVERY)
+OWN_COST = 3e-6
+"""Seconds that a call of hpccomm may take over the library's own."""
+SLOWER = 1.1
+"""How many times as long as the best ``auto`` may take."""
 
 
 def _some_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
@@ -82,153 +89,103 @@ def main() -> int:
         "link": Option(None, "rate of each node's link, such as 1gbit", links.rate),
         "interface": Option(None, "network of Gloo (default: lo, or eth0 with --link)", str),
         "out-of-place": Option(False, "give all_reduce, reduce and scan an output of its own"),
-        "output": Option(None, "results file (.h5) that the run is added to", Path),
-        "plot": Option(None, "picture, SVG or PNG", Path),
         "rst": Option(None, "tables as reStructuredText", Path),
     }
     request = program.parser(__doc__, options).parse_args()
     bare = MPI.COMM_WORLD.Dup()
-    skipped: dict[str, str] = {}
     with ExitStack() as stack:
         comm = stack.enter_context(hpccomm.new_comm())
-        entered = [contenders.library(bare)]
         named = [policy.NAMES[1:] if name == EVERY else (name,) for name in request.contenders]
+        entered: dict[str, Enter] = {LIBRARY: contenders.library(bare)}
+        missing = ""
         for name in chain(*named):
             if name == GLOO:
                 interface = request.interface or ("eth0" if request.link else "lo")
-                entered += _gloo_where_it_is(stack, bare, interface, skipped)
-            elif name == COPY:
-                entered.append(contenders.copy())
+                try:
+                    entered[GLOO] = stack.enter_context(gloo(bare, interface))
+                except (ImportError, LookupError) as error:
+                    missing = str(error)
             else:
-                entered.append(contenders.ours(name, comm, stack))
-        limit: tuple[str, Limit] = "memcpy", _memcpy
-        if request.link is not None:
-            rate = f"that of a link of {request.link * 8 / 1e9:g} Gbit/s a node"
-            limit = rate, links.limit(comm, request.link)
-        return Contest(comm, bare, entered, *limit, request, skipped).run()
+                copies = name == COPY
+                entered[name] = contenders.copy() if copies else contenders.ours(name, comm, stack)
+        limit: Limit = _memcpy if request.link is None else links.limit(comm, request.link)
+        said = facts(comm, request.rounds, request.link)
+        said |= {"no gloo": missing} if missing else {}
+        fields = "".join(f"{name}: {value}\n" for name, value in said.items())
+        root = comm.rank == 0
+        if root:
+            print("".join(f"# {field}" for field in fields.splitlines(True)))
+        every: list[Line] = []
+        page = "".join(f":{field}" for field in fields.splitlines(True))
+        for collective in request.collectives:
+            lines = []
+            for nbytes in request.sizes:
+                case = Case(collective, nbytes, comm.rank, comm.size, apart=request.out_of_place)
+                lines.append(race(case, entered, bare, request.rounds, limit=limit))
+            every += lines
+            page += f"\n{tables.restructured(lines, list(entered))}"
+            if root:
+                print(tables.text(lines, list(entered)), flush=True)
+        if root:
+            print("".join(f"# {finding}\n" for finding in findings(every)), end="")
+            if request.rst is not None:
+                request.rst.write_text(page)
+    wrong = any(result.wrong for line in every for result in line.results.values())
+    return int(wrong or (EVERY in request.contenders and any(map(slower, every))))
 
 
-def _memcpy(_: Case, results: dict[str, Result]) -> float:
+def _memcpy(_: Case, results: Results) -> float:
     """Return the seconds of a copy of the array; not a number where it was left out."""
     return results[COPY].times.seconds if COPY in results else math.nan
 
 
-def _gloo_where_it_is(
-    stack: ExitStack, bare: MPI.Intracomm, interface: str, skipped: dict[str, str]
-) -> list[Contender]:
-    """Return Gloo as a contender until the stack is left, or note why not. Collective."""
-    try:
-        return [stack.enter_context(gloo(bare, interface))]
-    except ImportError as error:
-        skipped[GLOO] = f"PyTorch cannot be loaded ({error})"
-    except LookupError as error:
-        skipped[GLOO] = str(error)
-    return []
+def facts(comm: hpccomm.Communicator, rounds: int, link: float | None) -> dict[str, str]:
+    """Return what a run is made with, in words."""
+    name, number = MPI.get_vendor()
+    limit = "memcpy" if link is None else f"that of a link of {link * 8 / 1e9:g} Gbit/s a node"
+    packages = ["hpccomm", "numpy", "mpi4py", *["torch"] * ("torch" in sys.modules)]
+    return {
+        "library": f"{name} {'.'.join(map(str, number))} through mpi4py",
+        "ranks": f"{comm.size} on nodes: {comm.num_nodes}",
+        "machine": machine(),
+        "date": f"{datetime.now().astimezone():%Y-%m-%d}",
+        "with": ", ".join(f"{package} {version(package)}" for package in packages),
+        "figures": f"medians of {rounds} rounds, slowest rank; the limit is {limit}",
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """A run: who measures what, and where it is written. Every rank makes one.
+def best(line: Line) -> str:
+    """Return the fastest of hpccomm's on plain arrays."""
+    plain = [name for name in line.results if name not in (*PEERS, *OF_EMPTY)]
+    return min(plain, key=lambda name: line.results[name].times.seconds)
 
-    Attributes
-    ----------
-    comm : Communicator
-        Names the ranks and nodes.
-    bare : MPI.Intracomm
-        For what is not measured.
-    contenders : sequence of Contender
-        The same on all ranks, the library's own calls among them.
-    limit_name : str
-        What the limit is.
-    limit : callable
-        ``limit(case, results)``.
-    request : Namespace
-        The command line.
-    skipped : mapping of str to str
-        Contenders that are missing, and why.
-    """
 
-    comm: hpccomm.Communicator
-    bare: MPI.Intracomm
-    contenders: Sequence[Contender]
-    limit_name: str
-    limit: Limit
-    request: argparse.Namespace
-    skipped: dict[str, str]
+def slower(line: Line) -> bool:
+    """Tell whether ``auto`` is slower than the best, by more than the clock's noise."""
+    if AUTO not in line.results:
+        return False
+    auto, other = line.results[AUTO].times, line.results[best(line)].times
+    return auto.over(other) > SLOWER and auto.seconds - other.seconds > 1e-6
 
-    def run(self) -> int:
-        """Measure everything, and write it. Collective; returns the exit status on every rank."""
-        request, root = self.request, self.comm.rank == 0
-        info = self._info()
-        with ExitStack() as stack:
-            writer: Any = None
-            if root:
-                if request.plot is not None:
-                    check_place(request.plot)
-                    drawing.library()  # raises before the work where it is missing
-                if request.output is not None:
-                    from hpccomm.results.writer import Writer
 
-                    writer = stack.enter_context(Writer(request.output, info))
-                print("".join(f"# {name}: {value}\n" for name, value in self._facts().items()))
-            done: list[list[Line]] = []
-            for name in request.collectives:
-                lines = [self._measure(name, nbytes) for nbytes in request.sizes]
-                done.append(lines)
-                if root:
-                    print(tables.text(lines, self.contenders), flush=True)
-                    if writer is not None:
-                        record.write(writer, lines, self.contenders)
-        every = [line for lines in done for line in lines]
-        if root:
-            for finding in results.findings(every):
-                print(f"# {finding}")
-            self._draw(done)
-        wrong = any(result.wrong for line in every for result in line.results.values())
-        slow = EVERY in request.contenders and any(line.slower for line in every)
-        return int(wrong or slow)
-
-    def _info(self) -> RunInfo:
-        """Return what a results file says of the run. Collective."""
-        config = record.config(self.request.sizes, self.request.rounds)
-        skipped = tuple(f"{name}: {why}" for name, why in self.skipped.items())
-        info = facts.run_info(self.comm, config, skipped)
-        peers = {one.backend: one.algorithm for one in self.contenders if one.name == GLOO}
-        return replace(info, arguments=tuple(sys.argv), versions={**info.versions, **peers})
-
-    def _facts(self) -> dict[str, str]:
-        """Return what the run is made with, in words."""
-        comm = self.comm
-        library, version = MPI.get_vendor()
-        gloos = [one.algorithm for one in self.contenders if one.name == GLOO]
-        said = {
-            "library": f"{library} {'.'.join(map(str, version))} through mpi4py",
-            "ranks": f"{comm.size} rank{'s' * (comm.size > 1)} on "
-            f"{comm.num_nodes} node{'s' * (comm.num_nodes > 1)}",
-            "machine": machine(),
-            "date": f"{datetime.now().astimezone():%Y-%m-%d}",
-            "with": ", ".join([*(f"{n} {v}" for n, v in origin.versions().items()), *gloos]),
-            "figures": f"medians of {self.request.rounds} rounds, slowest rank; the limit is "
-            f"{self.limit_name}",
-        }
-        said |= {f"no {name}": why for name, why in self.skipped.items()}
-        return said
-
-    def _measure(self, collective: str, nbytes: int) -> Line:
-        """Check and measure every contender on one case. Collective."""
-        apart, rounds = self.request.out_of_place, self.request.rounds
-        case = Case(collective, nbytes, self.comm.rank, self.comm.size, apart=apart)
-        return race(case, self.contenders, self.bare, rounds, limit=self.limit)
-
-    def _draw(self, done: Sequence[Sequence[Line]]) -> None:
-        """Write the page and the picture that the command line names. On rank 0."""
-        request, said = self.request, self._facts()
-        if request.rst is not None:
-            body = tables.restructured(done, self.contenders)
-            request.rst.write_text(f"{tables.fields(said)}\n{body}")
-        if request.plot is not None:
-            title = ", ".join(said[name] for name in ("library", "ranks", "machine", "date"))
-            save(drawing.svg(picture.draw(done, self.contenders, title)), request.plot)
+def findings(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield a sentence on each wrong result, and where ``auto`` could have been faster."""
+    for line in lines:
+        where = f"{line.case.collective} of {line.case.nbytes} B"
+        for name, result in line.results.items():
+            if result.wrong:
+                yield f"WRONG: {where}: {result.wrong} elements by {name}"
+        auto = line.results.get(AUTO)
+        if auto is None:
+            continue
+        if auto.times.seconds - OWN_COST > line.results[LIBRARY].times.seconds / 0.9:
+            yield f"{where}: auto ({auto.took}) is at {line.faster(AUTO):.2f} of {LIBRARY}'s speed"
+        if slower(line):
+            name = best(line)
+            longer = auto.times.over(line.results[name].times)
+            yield f"{where}: auto ({auto.took}) takes {longer:.2f} times as long as {name}"
+    quick = len(lines) - sum(map(slower, lines))
+    yield f"auto is within {SLOWER - 1:.0%} of the best at {quick} of {len(lines)} sizes"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 
 import hpccomm
 from contest import jobs, program
-from contest.figures import Figure
+from contest.promises import Figure
 from hpccomm.results.recording import Recording, collectives
 from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network import load

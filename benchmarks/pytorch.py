@@ -25,8 +25,8 @@ import numpy as np
 from gradients import MODELS
 
 from contest import program
-from contest.figures import Figure
 from contest.program import Ranks
+from contest.promises import Figure
 
 SIZES = {"8": 8, "64K": 64 << 10, "1M": 1 << 20, "64M": 64 << 20}
 

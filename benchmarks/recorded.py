@@ -23,9 +23,9 @@ import numpy as np
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.jobs import CHECKOUT
 from contest.program import Ranks
+from contest.promises import Figure
 
 CALLS = 1 << 15
 """Calls of a turn: several blocks of them are packed in it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from contest import jobs, program
-from contest.figures import Figure
+from contest.promises import Figure
 from hpccomm.results.recording import (
     POLLED,
     STEP,

@@ -23,37 +23,59 @@ import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from contest import contenders, links, program
 from contest.cases import Case
-from contest.contenders import COPY, LIBRARY, Contender
-from contest.figures import Figure
+from contest.contenders import COPY, LIBRARY, Enter
 from contest.program import Option, Ranks
-from contest.race import no_limit, race
-from contest.results import Line, Result
-from contest.wanted import wanted
+from contest.promises import Figure
+from contest.race import Line, no_limit, race
+from hpccomm.units import size
+
+OUT_OF_PLACE = "out-of-place"
+MEASURES = ("speed", "time", "added", "memcpy", "link")
 
 
-def value(line: Line, result: Result, measure: str) -> float:
-    """Return a figure of one line."""
-    if measure == "speed":
-        return line.faster(result)
-    if measure == "time":
-        return result.times.over(line.results[LIBRARY].times)
-    if measure == "added":
-        return result.times.beyond(line.results[LIBRARY].times) * 1e6
-    if measure == "memcpy":
-        return result.times.over(line.results[COPY].times)
-    return line.share(result)
+class Wanted(NamedTuple):
+    """The name of a figure, taken apart."""
+
+    collective: str
+    nbytes: int
+    apart: bool
+    contender: str
+    measure: str
 
 
-def says(line: Line, result: Result) -> str:
-    """Return the times behind a figure."""
-    ours, library = result.times.seconds * 1e6, line.results[LIBRARY].times.seconds * 1e6
-    unit, scale = ("µs", 1.0) if library < 1000 else ("ms", 1e-3)
+def wanted(name: str) -> Wanted:
+    """Read the name of a figure."""
+    collective, nbytes, contender, *rest = name.split()
+    measure = rest[-1] if rest else ""
+    if measure not in MEASURES:
+        raise SystemExit(f"{name!r} ends with no measure; give one of {', '.join(MEASURES)}")
+    return Wanted(collective, size(nbytes), OUT_OF_PLACE in rest, contender, measure)
+
+
+def figure(line: Line, contender: str, measure: str) -> Figure:
+    """Return a figure of one line, with the times behind it."""
+    result, library = line.results[contender], line.results[LIBRARY].times
+    if result.wrong:
+        value = math.nan
+    elif measure == "speed":
+        value = line.faster(contender)
+    elif measure == "link":
+        value = line.share(contender)
+    elif measure == "added":
+        value = result.times.beyond(library) * 1e6
+    else:
+        peer = LIBRARY if measure == "time" else COPY
+        value = result.times.over(line.results[peer].times)
+    unit, scale = ("µs", 1e6) if library.seconds < 1e-3 else ("ms", 1e3)
     took = f", {result.took}" if result.took else ""
     wrong = f", WRONG in {result.wrong} elements" if result.wrong else ""
-    return f"{ours * scale:.2f} {unit}{took}; mpi4py {library * scale:.2f} {unit}{wrong}"
+    ours, theirs = result.times.seconds * scale, library.seconds * scale
+    says = f"{ours:.2f} {unit}{took}; mpi4py {theirs:.2f} {unit}{wrong}"
+    return Figure(value, says, result.times.seconds)
 
 
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
@@ -62,7 +84,7 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     comm, request = ranks.comm, ranks.request
     measured = {}
     with ExitStack() as stack:
-        entered: dict[str, Contender] = {
+        entered: dict[str, Enter] = {
             LIBRARY: contenders.library(ranks.bare),
             COPY: contenders.copy(),
         }
@@ -70,23 +92,22 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
             if one.contender not in entered:
                 entered[one.contender] = contenders.ours(one.contender, comm, stack)
         through_link = links.limit(comm, request.link)
-        for collective, nbytes, apart in dict.fromkeys(one.case for one in asked.values()):
-            here = {n: o for n, o in asked.items() if o.case == (collective, nbytes, apart)}
+        for case in dict.fromkeys(one[:3] for one in asked.values()):
+            here = {name: one for name, one in asked.items() if one[:3] == case}
+            measures = {one.measure for one in here.values()}
             racing = [LIBRARY, *dict.fromkeys(one.contender for one in here.values())]
-            racing += [COPY] * any(one.measure == "memcpy" for one in here.values())
+            racing += [COPY] * ("memcpy" in measures)
             line = race(
-                Case(collective, nbytes, comm.rank, comm.size, apart=apart),
-                [entered[name] for name in racing],
+                Case(*case[:2], comm.rank, comm.size, apart=case[2]),
+                {name: entered[name] for name in racing},
                 ranks.bare,
                 request.rounds,
                 calls=request.calls,
-                limit=through_link if any(o.measure == "link" for o in here.values()) else no_limit,
+                limit=through_link if "link" in measures else no_limit,
             )
             for name, one in here.items():
-                result = line.results.get(one.contender)
-                if result is not None:
-                    number = math.nan if result.wrong else value(line, result, one.measure)
-                    measured[name] = Figure(number, says(line, result), result.times.seconds)
+                if one.contender in line.results:
+                    measured[name] = figure(line, one.contender, one.measure)
                 elif comm.rank == 0:
                     print(f"{name}: there is no such call", file=sys.stderr)
     return measured

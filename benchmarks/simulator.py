@@ -11,7 +11,7 @@ import argparse
 import resource
 
 from contest import jobs, program
-from contest.figures import Figure
+from contest.promises import Figure
 
 
 def simulated(name: str, _: argparse.Namespace) -> Figure:

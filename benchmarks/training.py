@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 
 import hpccomm
 from contest import program
-from contest.figures import Figure
 from contest.program import Ranks
+from contest.promises import Figure
 from contest.rounds import Call
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK

@@ -3,9 +3,9 @@
 program
     From the command line of a program to the figures that it prints; the ranks that measure together.
 jobs
-    Commands and jobs that programs start.
-promises, figures, wanted
-    What the documentation promises, the figures that are held against it, and their names.
+    Commands and jobs that programs start; the machine in words.
+promises
+    What the documentation promises, and the figures that are held against it.
 cases
     One call of a collective: its arrays, what goes in, what must come out.
 contenders
@@ -14,10 +14,8 @@ gloo, ddp
     PyTorch's Gloo and DistributedDataParallel as contenders.
 rounds, race
     The turns that contenders take, and all contenders on one case.
-results, links
-    What is made of their times; what the links between nodes allow.
-tables, picture, record, machine
-    Text and reStructuredText, SVG and PNG, a results file, the machine in words.
+links, tables
+    What the links between nodes allow; times as text and reStructuredText.
 device, verdicts
     What programs on GPUs share, and the lines in which they pass or fail.
 """

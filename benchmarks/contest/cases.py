@@ -39,15 +39,12 @@ class Shape:
         Whether it sums.
     blocks : bool
         Whether its array consists of one block for each rank.
-    factor : callable
-        ``factor(ranks)`` is bus bandwidth over algorithm bandwidth (nccl-tests, PERFORMANCE.md).
     """
 
     x: str
     out: str
     reduces: bool = False
     blocks: bool = True
-    factor: Callable[[int], float] = lambda ranks: (ranks - 1) / ranks
 
     @property
     def rooted(self) -> bool:
@@ -55,28 +52,24 @@ class Shape:
         return "root" in (self.x, self.out)
 
 
-def _one(_ranks: int) -> float:
-    return 1.0
-
-
 SHAPES = {
-    "all_reduce": Shape("whole", "whole", True, False, lambda ranks: 2 * (ranks - 1) / ranks),
+    "all_reduce": Shape("whole", "whole", reduces=True, blocks=False),
     "reduce_scatter": Shape("whole", "block", reduces=True),
     "all_gather": Shape("block", "whole"),
-    "broadcast": Shape("root", "whole", blocks=False, factor=_one),
-    "reduce": Shape("whole", "root", reduces=True, blocks=False, factor=_one),
+    "broadcast": Shape("root", "whole", blocks=False),
+    "reduce": Shape("whole", "root", reduces=True, blocks=False),
     "all_to_all": Shape("whole", "whole"),
     "gather": Shape("block", "root"),
     "scatter": Shape("root", "block"),
-    "send_recv": Shape("whole", "whole", blocks=False, factor=_one),
-    "scan": Shape("whole", "whole", reduces=True, blocks=False, factor=_one),
+    "send_recv": Shape("whole", "whole", blocks=False),
+    "scan": Shape("whole", "whole", reduces=True, blocks=False),
     "all_gather_v": Shape("block", "whole"),
     "reduce_scatter_v": Shape("whole", "block", reduces=True),
     "all_to_all_v": Shape("whole", "whole"),
     "gather_v": Shape("block", "root"),
     "scatter_v": Shape("root", "block"),
     "neighbor_all_to_all": Shape("whole", "whole"),
-    "barrier": Shape("none", "none", blocks=False, factor=_one),
+    "barrier": Shape("none", "none", blocks=False),
 }
 """Every collective that has contenders. ``send_recv`` is an exchange round the ranks, and in
 ``neighbor_all_to_all`` every rank is a neighbor."""
@@ -127,6 +120,8 @@ class Case:
         Of the whole array, and of one rank's part of it.
     in_place : bool
         Whether input and output are one array.
+    expected : ndarray of float32, or None
+        What must come out on this rank.
     """
 
     def __init__(self, collective: str, nbytes: int, rank: int, ranks: int, *, apart: bool) -> None:
@@ -140,22 +135,12 @@ class Case:
         self.block = self.elements // ranks
         self._arrays: dict[Allocate, Arrays] = {}
         self._input = self._part(self.shape.x, self._contribution(rank))
-        self._expected = self._part(self.shape.out, self._result())
+        self.expected = self._part(self.shape.out, self._result())
 
     @property
     def nbytes(self) -> int:
         """The size that was meant, rounded to what the collective can do."""
         return self.elements * DTYPE.itemsize
-
-    @property
-    def count(self) -> int:
-        """The count that nccl-tests prints: a block's where there are blocks."""
-        return self.block if self.shape.blocks else self.elements
-
-    @property
-    def root(self) -> int:
-        """The root, or -1."""
-        return ROOT if self.shape.rooted else -1
 
     @property
     def own(self) -> slice:
@@ -167,7 +152,7 @@ class Case:
         if allocate not in self._arrays:
             x, out = (
                 None if part is None else allocate(part.size)
-                for part in (self._input, self._expected)
+                for part in (self._input, self.expected)
             )
             if self.in_place:
                 both = out if x is None else x
@@ -177,25 +162,23 @@ class Case:
 
     def arguments(self, arrays: Arrays) -> Arguments:
         """Return what hpccomm's call is made with."""
-        counts = (self.block,) * self.ranks
-        root = {"root": ROOT} if self.shape.rooted else {}
-        name = self.collective
-        # Calls in place get no output, but for a scan, which makes one unless it gets one.
-        out = {} if self.in_place and name != "scan" else {"out": arrays.out}
+        counts, name = (self.block,) * self.ranks, self.collective
         if name == "barrier":
             return (), {}
-        if name == "broadcast":
-            return (arrays.out,), root
         if name == "send_recv":
             after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
             return (arrays.x, after, arrays.out, before), {}
+        keywords: dict[str, Any] = {"root": ROOT} if self.shape.rooted else {}
+        if name == "broadcast":
+            return (arrays.out,), keywords
+        # Calls in place get no output, but for a scan, which makes one unless it gets one.
+        if not self.in_place or name == "scan":
+            keywords["out"] = arrays.out
         if name == "neighbor_all_to_all":
-            return (arrays.x, list(range(self.ranks))), out
+            return (arrays.x, list(range(self.ranks))), keywords
         if name == "all_to_all_v":
-            return (arrays.x, counts, counts), out
-        if name.endswith("_v"):
-            return (arrays.x,), {"counts": counts, **root, **out}
-        return (arrays.x,), {**root, **out}
+            return (arrays.x, counts, counts), keywords
+        return (arrays.x,), keywords | ({"counts": counts} if name.endswith("_v") else {})
 
     def prepare(self, arrays: Arrays) -> None:
         """Put in what goes in; what comes out is then wrong everywhere."""
@@ -206,9 +189,9 @@ class Case:
 
     def wrong(self, arrays: Arrays) -> int:
         """Return how many elements differ from what must come out on this rank."""
-        if arrays.out is None or self._expected is None:
+        if arrays.out is None or self.expected is None:
             return 0
-        return int(np.count_nonzero(arrays.out != self._expected))
+        return int(np.count_nonzero(arrays.out != self.expected))
 
     def rest(self) -> None:
         """Put in what stays as it is however often calls are made, so that no sum overflows."""

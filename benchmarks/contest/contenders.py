@@ -21,6 +21,8 @@ PLAN = "plan"
 REGISTERED = "registered"
 REGISTERED_PLAN = "registered-plan"
 ASYNC = "async"
+PEERS = (LIBRARY, COPY, GLOO)
+"""The others are hpccomm."""
 OF_EMPTY = (REGISTERED, REGISTERED_PLAN)
 """Those on arrays of `Communicator.empty`."""
 SETTINGS = ("pages", "staging")
@@ -47,30 +49,7 @@ class Entry:
 
 
 Enter = Callable[[Case], Entry | None]
-"""Enters for a case; None where the contender has no such call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """Who makes calls.
-
-    Attributes
-    ----------
-    name : str
-        Heads its column.
-    backend, algorithm : str
-        Name it in a results file.
-    enter : callable
-        ``enter(case)``.
-    ours : bool
-        Whether it is hpccomm.
-    """
-
-    name: str
-    backend: str
-    algorithm: str
-    enter: Enter
-    ours: bool = False
+"""A contender: enters for a case; None where it has no such call."""
 
 
 def plain(count: int) -> Array:
@@ -84,24 +63,22 @@ def in_segment(comm: Communicator, count: int) -> Array:
 
 
 def hpccomm(
-    name: str, comm: Communicator, algorithm: str = AUTO, memory: str = "plain", how: str = ""
-) -> Contender:
+    comm: Communicator, algorithm: str = AUTO, how: str = "", *, empty: bool = False
+) -> Enter:
     """Return hpccomm as a contender.
 
     Parameters
     ----------
-    name : str
-        Heads its column.
     comm : Communicator
         Makes the calls.
     algorithm : str
         Passed to them, where they take one.
-    memory : str
-        `REGISTERED`, where arrays are of `Communicator.empty`; else how plain ones are reached.
     how : str
         `PLAN` decides each call once, and then only makes it; `ASYNC` begins each and waits for it at once.
+    empty : bool
+        Whether arrays are of `Communicator.empty`.
     """
-    allocate: Allocate = partial(in_segment, comm) if memory == REGISTERED else plain
+    allocate: Allocate = partial(in_segment, comm) if empty else plain
 
     def enter(case: Case) -> Entry | None:
         call = getattr(comm, case.collective, None)
@@ -128,30 +105,25 @@ def hpccomm(
             return Entry(comm.plan(case.collective, *args, **keywords), arrays, took)
         return Entry(partial(call, *args, **keywords), arrays, took)
 
-    what = ", ".join(
-        [algorithm, *([memory] * (memory != "plain" or not how)), *([how] * bool(how))]
-    )
-    return Contender(name, comm.backends["host"] or "", what, enter, ours=True)
+    return enter
 
 
-def ours(name: str, comm: Communicator, stack: ExitStack) -> Contender:
+def ours(name: str, comm: Communicator, stack: ExitStack) -> Enter:
     """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms.
 
     `stack` closes what the contender needs beside `comm`. Collective.
     """
-    if name in (PLAN, ASYNC):
-        return hpccomm(name, comm, how=name)
-    if name == REGISTERED:
-        return hpccomm(name, comm, AUTO, REGISTERED)
-    if name == REGISTERED_PLAN:
-        return hpccomm(name, comm, AUTO, REGISTERED, PLAN)
     if name in SETTINGS:
-        forced = stack.enter_context(new_comm(options=CommOptions(shared_memory=name)))
-        return hpccomm(name, forced, "shm", name)
-    return hpccomm(name, comm, name)
+        return hpccomm(
+            stack.enter_context(new_comm(options=CommOptions(shared_memory=name))), "shm"
+        )
+    ways = {PLAN: PLAN, ASYNC: ASYNC, REGISTERED: "", REGISTERED_PLAN: PLAN}
+    if name in ways:
+        return hpccomm(comm, AUTO, ways[name], empty=name in OF_EMPTY)
+    return hpccomm(comm, name)
 
 
-def library(bare: MPI.Intracomm) -> Contender:
+def library(bare: MPI.Intracomm) -> Enter:
     """Return the MPI library's own calls, through mpi4py, as a contender."""
 
     def enter(case: Case) -> Entry:
@@ -159,7 +131,8 @@ def library(bare: MPI.Intracomm) -> Contender:
         # Where a rank has no array, the library takes None; mpi4py's types do not say so.
         x: Any = arrays.x
         out: Any = arrays.out
-        rank, ranks = case.rank, case.ranks
+        ranks = case.ranks
+        after, before = (case.rank + 1) % ranks, (case.rank - 1) % ranks
         sent = MPI.IN_PLACE if x is not None and x is out else x
         counts = [case.block] * ranks
         if case.collective == "neighbor_all_to_all":
@@ -181,20 +154,14 @@ def library(bare: MPI.Intracomm) -> Contender:
             "scatter_v": partial(bare.Scatterv, [sent, counts], out, root=ROOT),
             "scan": partial(bare.Scan, sent, out),
             "barrier": bare.Barrier,
-            "send_recv": partial(
-                bare.Sendrecv,
-                x,
-                (rank + 1) % ranks,
-                recvbuf=out,
-                source=(rank - 1) % ranks,
-            ),
+            "send_recv": partial(bare.Sendrecv, x, after, recvbuf=out, source=before),
         }
         return Entry(calls[case.collective], arrays)
 
-    return Contender(LIBRARY, "mpi4py", "native", enter)
+    return enter
 
 
-def copy() -> Contender:
+def copy() -> Enter:
     """Return the limit of a node's memory: every rank copies an array of the case's size."""
 
     def enter(case: Case) -> Entry:
@@ -202,4 +169,4 @@ def copy() -> Contender:
         target = np.zeros_like(source)
         return Entry(partial(np.copyto, target, source), Arrays(None, None))
 
-    return Contender(COPY, "numpy", "copyto", enter)
+    return enter

@@ -12,7 +12,8 @@ from typing import Any
 from mpi4py.MPI import Intracomm
 
 from contest.cases import ROOT, Case
-from contest.contenders import GLOO, Contender, Entry, plain
+from contest.contenders import Enter, Entry, plain
+from contest.rounds import Call
 
 _SIOCGIFADDR = 0x8915
 """Of ``ioctl`` on Linux: gives the IPv4 address of a network interface (netdevice(7))."""
@@ -30,7 +31,7 @@ def address(interface: str) -> str | None:
 
 
 @contextmanager
-def gloo(bare: Intracomm, interface: str) -> Iterator[Contender]:
+def gloo(bare: Intracomm, interface: str) -> Iterator[Enter]:
     """Give Gloo as a contender, and end its process group. Collective.
 
     Parameters
@@ -64,54 +65,50 @@ def gloo(bare: Intracomm, interface: str) -> Iterator[Contender]:
         store = group.TCPStore(hosts[0], port, ranks, is_master=False)
     group.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     try:
-        yield Contender(GLOO, "gloo", f"torch {torch.__version__}", _enter(torch, group))
+        yield _enter(torch, group)
     finally:
         bare.Barrier()  # the store is rank 0's
         group.destroy_process_group()
 
 
-def _enter(torch: Any, group: Any) -> Callable[[Case], Entry | None]:
+def _enter(torch: Any, group: Any) -> Enter:
+    """Return Gloo's calls on tensors that share the memory of a case's arrays."""
+
     def enter(case: Case) -> Entry | None:
         arrays = case.arrays(plain)
-        x = None if arrays.x is None else torch.from_numpy(arrays.x)
-        out = None if arrays.out is None else torch.from_numpy(arrays.out)
-        call = _call(group, case, x, out)
+        x, out = (
+            None if each is None else torch.from_numpy(each) for each in (arrays.x, arrays.out)
+        )
+        received, sent = (
+            None if each is None else list(each.chunk(case.ranks)) for each in (out, x)
+        )
+
+        def reduced(call: Callable[[Any], object]) -> Call:
+            """Gloo reduces in place alone: out of place the input is copied beforehand."""
+            if case.in_place or out is None:
+                return lambda: call(x)
+            return lambda: call(out.copy_(x))
+
+        def exchange() -> None:
+            begun = group.isend(x, (case.rank + 1) % case.ranks)
+            group.recv(out, (case.rank - 1) % case.ranks)
+            begun.wait()
+
+        # Of PyTorch 2.13; the older names go on working, with a warning.
+        gathered = getattr(group, "all_gather_single", None) or group.all_gather_into_tensor
+        scattered = getattr(group, "reduce_scatter_single", None) or group.reduce_scatter_tensor
+        calls: dict[str, Call] = {
+            "all_reduce": reduced(group.all_reduce),
+            "broadcast": lambda: group.broadcast(out, ROOT),
+            "reduce": reduced(lambda tensor: group.reduce(tensor, ROOT)),
+            "all_gather": lambda: gathered(out, x),
+            "reduce_scatter": lambda: scattered(out, x),
+            "all_to_all": lambda: group.all_to_all_single(out, x),
+            "gather": lambda: group.gather(x, received, ROOT),
+            "scatter": lambda: group.scatter(out, sent, ROOT),
+            "send_recv": exchange,
+        }
+        call = calls.get(case.collective)
         return None if call is None else Entry(call, arrays)
 
     return enter
-
-
-def _call(group: Any, case: Case, x: Any, out: Any) -> Callable[[], object] | None:
-    """Return Gloo's call on tensors that share the memory of `x` and `out`."""
-    rank, ranks, root = case.rank, case.ranks, ROOT
-
-    def blocks(tensor: Any) -> Any:
-        return None if tensor is None else list(tensor.chunk(ranks))
-
-    def reduced(call: Callable[[Any], object]) -> Callable[[], object]:
-        """Gloo reduces in place alone: out of place the input is copied beforehand."""
-        if case.in_place or out is None:
-            return lambda: call(x)
-        return lambda: call(out.copy_(x))
-
-    def exchange() -> None:
-        sent = group.isend(x, (rank + 1) % ranks)
-        group.recv(out, (rank - 1) % ranks)
-        sent.wait()
-
-    received, sent = blocks(out), blocks(x)
-    # Of PyTorch 2.13; the older names go on working, with a warning.
-    gathered = getattr(group, "all_gather_single", None) or group.all_gather_into_tensor
-    scattered = getattr(group, "reduce_scatter_single", None) or group.reduce_scatter_tensor
-    calls: dict[str, Callable[[], object]] = {
-        "all_reduce": reduced(group.all_reduce),
-        "broadcast": lambda: group.broadcast(out, root),
-        "reduce": reduced(lambda tensor: group.reduce(tensor, root)),
-        "all_gather": lambda: gathered(out, x),
-        "reduce_scatter": lambda: scattered(out, x),
-        "all_to_all": lambda: group.all_to_all_single(out, x),
-        "gather": lambda: group.gather(x, received, root),
-        "scatter": lambda: group.scatter(out, sent, root),
-        "send_recv": exchange,
-    }
-    return calls.get(case.collective)

@@ -1,6 +1,7 @@
-"""Commands and jobs that programs start: what they are launched by, and how long they take."""
+"""Commands and jobs that programs start, what they are launched by, and the machine in words."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,28 +22,26 @@ def mpiexec() -> str:
 def cluster(nodes: int, ranks: int, link: str = "1gbit") -> list[str]:
     """Return what launches a command on ranks of virtual hosts behind links. As root."""
     script = str(CHECKOUT / "jobs" / "virtual_cluster.sh")
-    return [
-        *("bash", script, "--nodes", str(nodes), "--ranks-per-node", str(ranks)),
-        "--link",
-        link,
-        "--",
-    ]
+    sizes = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--link", link]
+    return ["bash", script, *sizes, "--"]
+
+
+def machine() -> str:
+    """Return this machine in words: processor, cores, kernel."""
+    said = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    kernel = f"{os.uname().sysname} {os.uname().release}"
+    return f"{said[1] if said else 'unknown processor'}, {os.cpu_count()} cores, {kernel}"
 
 
 def run(command: Sequence[str]) -> None:
     """Run a command, and end this process with what it printed if it fails."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    said = done.stdout + done.stderr
     if done.returncode == UNAVAILABLE:
-        print(done.stdout, file=sys.stderr)
+        print(said, file=sys.stderr)
         sys.exit(UNAVAILABLE)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{said}")
 
 
 def seconds(*command: str) -> float:

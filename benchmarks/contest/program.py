@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hpccomm
 from contest import rounds
-from contest.figures import Figure
 from contest.jobs import UNAVAILABLE
+from contest.promises import Figure
 from hpccomm.units import size
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
-"""Promises as data: ``promises.toml``, and whether a measured figure keeps one."""
+"""Promises as data, ``promises.toml``, and the figures that are held against them."""
 
+import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 FILE = Path(__file__).parents[1] / "promises.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value, which a program hands to ``bench.py`` in a file.
+
+    Attributes
+    ----------
+    value : float
+        What a promise bounds.
+    says : str
+        What stands behind it, in words and units.
+    seconds : float or None
+        What hpccomm took, where the value is a ratio to a peer's time.
+    """
+
+    value: float
+    says: str
+    seconds: float | None = None
+
+
+def figures(file: Path) -> dict[str, Figure]:
+    """Return the figures that a program wrote."""
+    return {name: Figure(**figure) for name, figure in json.loads(file.read_text()).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,72 +1,71 @@
 """A run as text for a terminal, and as reStructuredText for a page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from contest.contenders import AUTO, COPY, Contender
-from contest.results import Line, Result
+from contest.contenders import AUTO, COPY, PEERS
+from contest.race import Line
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-Column = tuple[str, ...]
-"""A heading, and what stands below it, line by line."""
+Table = list[tuple[str, ...]]
+"""A heading, and a row for each line."""
 
 
-def text(lines: Sequence[Line], contenders: Sequence[Contender]) -> str:
+def text(lines: Sequence[Line], names: Sequence[str]) -> str:
     """Return the table of one collective for a terminal."""
-    columns = _columns(lines, contenders)
-    widths = [max(map(len, column)) for column in columns]
-    table = [
+    rows = _table(lines, names)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *others = (
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in zip(*columns, strict=True)
-    ]
-    return "\n".join(
-        [f"# {_title(lines)}", f"# {table[0]}", *(f"  {row}" for row in table[1:]), ""]
+        for row in rows
     )
+    return "\n".join([f"# {_title(lines)}", f"# {head}", *(f"  {row}" for row in others), ""])
 
 
-def restructured(tables: Sequence[Sequence[Line]], contenders: Sequence[Contender]) -> str:
-    """Return the tables of all collectives, each a ``csv-table``."""
-    return "\n".join(_csv_table(lines, contenders) for lines in tables)
+def restructured(lines: Sequence[Line], names: Sequence[str]) -> str:
+    """Return the table of one collective as a ``csv-table``."""
+    head, *rows = (", ".join(f'"{cell}"' for cell in row) for row in _table(lines, names))
+    table = [f".. csv-table:: {_title(lines)}", f"   :header: {head}", ""]
+    return "".join(f"{line}\n" for line in [*table, *(f"   {row}" for row in rows)])
 
 
-def _csv_table(lines: Sequence[Line], contenders: Sequence[Contender]) -> str:
-    columns = zip(*_columns(lines, contenders), strict=True)
-    table = [", ".join(f'"{cell}"' for cell in row) for row in columns]
-    head = [f".. csv-table:: {_title(lines)}", f"   :header: {table[0]}", ""]
-    return "".join(f"{line}\n" for line in [*head, *(f"   {row}" for row in table[1:])])
-
-
-def _columns(lines: Sequence[Line], contenders: Sequence[Contender]) -> list[Column]:
+def _table(lines: Sequence[Line], names: Sequence[str]) -> Table:
     """Return the sizes, a column for each contender that has such a call, the limit, and what ``auto`` chose."""
-    columns: list[Column] = [("size", *(size(line.nbytes) for line in lines))]
-    columns += [
-        (one.name, *(_cell(line, line.results.get(one.name)) for line in lines))
-        for one in contenders
-        if any(one.name in line.results for line in lines)
-    ]
+    there = [name for name in names if any(name in line.results for line in lines)]
     # Where a contender's times are the limit, or it is not known, it has no column.
-    if all(math.isfinite(line.limit) and COPY not in line.results for line in lines):
-        columns.append(("the limit", *(duration(line.limit) for line in lines)))
-    took = [line.results[AUTO].took if AUTO in line.results else "" for line in lines]
-    return [*columns, (f"{AUTO} took", *took)] if any(took) else columns
+    limits = all(math.isfinite(line.limit) and COPY not in line.results for line in lines)
+    took = any(AUTO in line.results and line.results[AUTO].took for line in lines)
+    head = ["size", *there, *["the limit"] * limits, *[f"{AUTO} took"] * took]
+    rows = [
+        [
+            size(line.case.nbytes),
+            *(_cell(line, name) for name in there),
+            *[duration(line.limit)] * limits,
+            *[line.results[AUTO].took if AUTO in line.results else ""] * took,
+        ]
+        for line in lines
+    ]
+    return [tuple(row) for row in (head, *rows)]
 
 
 def _title(lines: Sequence[Line]) -> str:
-    return f"{lines[0].collective}{' in place' if lines[0].in_place else ''}, float32"
+    case = lines[0].case
+    return f"{case.collective}{' in place' if case.in_place else ''}, float32"
 
 
-def _cell(line: Line, result: Result | None) -> str:
+def _cell(line: Line, name: str) -> str:
+    result = line.results.get(name)
     if result is None:
         return ""
     spelled = duration(result.times.seconds) + " WRONG" * (result.wrong > 0)
-    if result.contender.name == COPY:
+    if name == COPY:
         return spelled
-    share = line.share(result)
+    share = line.share(name)
     of_limit = f"{share:.2f}" if math.isfinite(share) else "-"
-    if not result.contender.ours:
+    if name in PEERS:
         return f"{spelled} ({of_limit})"
-    ratio = line.faster(result)
+    ratio = line.faster(name)
     faster = f"{ratio:.1f}" if ratio >= 9.95 else f"{ratio:.2f}"
     return f"{spelled} ({faster}{TIMES}; {of_limit})"
 
@@ -83,8 +82,3 @@ def duration(seconds: float) -> str:
     """Print a time with three digits."""
     value, unit = (seconds * 1e6, "µs") if seconds < 1e-3 else (seconds * 1e3, "ms")
     return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-
-
-def fields(facts: Mapping[str, str]) -> str:
-    """Return what a run was made with as a reStructuredText field list."""
-    return "".join(f":{name}: {value}\n" for name, value in facts.items())

@@ -1,7 +1,8 @@
-"""The benchmarks run, check their contenders' results, and write their reports."""
+"""The benchmarks run, check their contenders' results against NumPy's, and say of each promise whether it is kept."""
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,22 +12,16 @@ import numpy as np
 import pytest
 from conftest import Mpiexec
 
-from hpccomm.results import reader
-
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
 from bench import Line  # noqa: E402
+from side_by_side import wanted  # noqa: E402
 
 from contest import cases, promises  # noqa: E402
-from contest.figures import Figure  # noqa: E402
-from contest.wanted import wanted  # noqa: E402
+from contest.promises import Figure  # noqa: E402
 
-PROMISED = list(promises.promises(promises.FILE))
-COLLECTIVES = (
-    *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
-    *("all_to_all", "gather", "scatter", "send_recv", "scan"),
-)
+PROMISED = list(promises.promises())
 ALONE = {"import_time.py", "simulator.py", "recordings.py"}
 MESSAGES = [one.figure for one in PROMISED if one.group.name == "messages"]
 
@@ -52,44 +47,26 @@ def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.thorough
 def test_one_node(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    contenders = "gloo,memcpy,auto,registered,pages,staging,plan,linear"
-    files = [tmp_path / name for name in ("run.h5", "run.svg", "run.rst")]
-    done = mpiexec(
-        2,
-        *(
-            FOLDER / "over_sizes.py",
-            "--sizes",
-            "8,64K",
-            "--rounds",
-            "2",
-            "--contenders",
-            contenders,
-        ),
-        *("--output", files[0], "--plot", files[1], "--rst", files[2]),
-    )
+    contenders = ["gloo", "memcpy", "auto", "registered", "pages", "staging", "plan", "linear"]
+    asked = ["--sizes", "8,64K", "--rounds", "2", "--contenders", ",".join(contenders)]
+    page = tmp_path / "run.rst"
+    done = mpiexec(2, FOLDER / "over_sizes.py", *asked, "--rst", page)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
-
-    (run,) = reader.read(files[0])
-    assert run.status == "completed"
-    measured = {(row.collective, row.algorithm) for row in run.rows}
-    assert {collective for collective, _ in measured} == set(COLLECTIVES)
-    for way in (
-        *("native", "copyto", "auto, plain", "auto, registered", "shm, pages", "shm, staging"),
-    ):
-        assert ("all_reduce", way) in measured
-    assert ("gather", "linear, plain") in measured
-    assert {row.wrong for row in run.rows} == {0}
-    assert {row.bytes for row in run.rows} == {8, 32, 64 << 10}  # 32: blocks of the least size
-    for index, row in enumerate(run.rows):
-        samples = run.samples(index)
-        assert samples.shape == (2, 2)
-        assert row.time == pytest.approx(np.median(samples.max(axis=1)) * 1e6)
-
-    assert files[1].read_text().count("speed over mpi4py") == len(COLLECTIVES)
-    page = files[2].read_text()
-    assert page.count(".. csv-table::") == len(COLLECTIVES)
-    assert page.startswith(":library: ")
+    text = page.read_text()
+    assert text.startswith(":library: ")
+    tables = text.split(".. csv-table:: ")[1:]
+    assert [each.split()[0].rstrip(",") for each in tables] == list(cases.COLLECTIVES)
+    for table in tables:
+        columns = table.splitlines()[1].split('", "')[1:]
+        assert {"mpi4py", "memcpy", "auto", "registered"} <= set(columns)
+    missing = {"linear"} if "no gloo: " not in text else {"linear", "gloo"}  # without PyTorch
+    assert set(contenders) - missing <= set(tables[0].splitlines()[1].split('"'))
+    assert '"linear"' in tables[cases.COLLECTIVES.index("gather")]
+    # 32 bytes: blocks of the least size.
+    assert {row.split('"')[1] for each in tables for row in each.splitlines()[3:] if row} == {
+        *("8 B", "32 B", "64 KiB"),
+    }
 
 
 @pytest.mark.thorough
@@ -165,21 +142,19 @@ def test_each_promise_can_be_measured() -> None:
             assert (one.kind == "most") == (case.measure in ("time", "added", "memcpy"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "kept", "worse"),
-    [
+def test_what_keeps_a_promise() -> None:
+    """What is within a tenth of the other checkout's is no worse; what is not a number keeps nothing."""
+    for kind, value, kept, worse in (
         ("most", 1.9, True, False),
         ("most", 2.3, False, True),
         ("most", math.nan, False, True),
         ("least", 2.1, True, False),
         ("least", 1.7, False, True),
         ("least", math.nan, False, True),
-    ],
-)
-def test_what_keeps_a_promise(kind: str, value: float, kept: bool, worse: bool) -> None:
-    promise = replace(PROMISED[0], kind=kind, bound=2.0)
-    assert promise.kept(value) == kept
-    assert promise.worse(value, 2.0, tolerance=0.1) == worse
+    ):
+        promise = replace(PROMISED[0], kind=kind, bound=2.0)
+        assert promise.kept(value) == kept
+        assert promise.worse(value, 2.0, tolerance=0.1) == worse
 
 
 def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
@@ -191,31 +166,27 @@ def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
     assert line.text().splitlines()[1:] == ["          not against: ImportError: it"]
 
 
-@pytest.mark.parametrize(
-    ("bound", "status", "verdict"), [(1000, 0, "kept"), (0, 1, "SHORT")], ids=["kept", "short"]
-)
-def test_a_promise_falls_short_twice(
-    tmp_path: Path, bound: float, status: int, verdict: str
-) -> None:
+def test_a_promise_falls_short_twice(tmp_path: Path) -> None:
     """The other checkout is this one, so that both figures are there."""
-    facts = "what = 'it'\nprogram = 'import_time.py'\noptions = ['--turns', '1']"
-    (tmp_path / "promises.toml").write_text(
-        f"[x]\n{facts}\npeer = 'NumPy'\nunit = 'times'\n[x.most]\nimport = {bound}\n"
-    )
-    done = bench(
-        *("--promises", tmp_path / "promises.toml", "--output", tmp_path / "run.json"),
-        *("--against", FOLDER.parent),
-    )
-    assert done.returncode == status or verdict == "kept", done.stdout + done.stderr
-    run = json.loads((tmp_path / "run.json").read_text())
-    (one,) = run["promises"]
-    if status:
-        assert one["verdict"] == verdict
-        assert len(one["tries"]) == 2
-        assert "1 fell short; each is measured once more" in done.stdout
-        assert "short: x: import" in done.stdout
-    assert len(one["against"]) == len(one["tries"]) >= 1
-    assert one["bound"] == bound
+    facts = "program = 'import_time.py'\noptions = ['--turns', '1']\npeer = 'NumPy'\nunit = 'times'"
+    file, output = tmp_path / "promises.toml", tmp_path / "run.json"
+    bounds = {"kept": 1000, "short": 0}
+    groups = [
+        f"[{name}]\nwhat = 'it'\n{facts}\n[{name}.most]\nimport = {most}\n"
+        for name, most in bounds.items()
+    ]
+    file.write_text("".join(groups))
+    done = bench("--promises", file, "--output", output, "--against", FOLDER.parent)
+    assert done.returncode == 1, done.stdout + done.stderr
+    kept, short = json.loads(output.read_text())["promises"]
+    assert short["verdict"] == "SHORT"
+    assert len(short["tries"]) == 2
+    assert "short: short: import" in done.stdout
+    assert re.search("[12] fell short; each is measured once more", done.stdout)
+    assert kept["verdict"] != "SHORT"  # on a busy machine it may be worse than the other checkout
+    for one in (kept, short):
+        assert len(one["against"]) == len(one["tries"]) >= 1
+        assert one["bound"] == bounds[one["group"]]
 
 
 def test_what_bench_refuses(tmp_path: Path) -> None:
@@ -226,19 +197,19 @@ def test_what_bench_refuses(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_what_is_wrong_is_found(collective: str) -> None:
-    case = cases.Case(collective, 256, 0, 4, apart=False)
-    arrays = case.arrays(lambda count: np.zeros(count, np.float32))
-    case.prepare(arrays)
-    assert arrays.out is not None
-    right = case._expected
-    there = collective in ("broadcast", "scan")  # in place rank 0 has the result from the start
-    assert case.wrong(arrays) == (0 if there else right.size)
-    arrays.out[:] = right
-    assert case.wrong(arrays) == 0
-    arrays.out[-1] = 0.5
-    assert case.wrong(arrays) == 1
+def test_what_is_wrong_is_found() -> None:
+    for collective in cases.COLLECTIVES:
+        case = cases.Case(collective, 256, 0, 4, apart=False)
+        arrays = case.arrays(lambda count: np.zeros(count, np.float32))
+        case.prepare(arrays)
+        assert arrays.out is not None
+        right = case.expected
+        there = collective in ("broadcast", "scan")  # in place rank 0 has the result from the start
+        assert case.wrong(arrays) == (0 if there else right.size)
+        arrays.out[:] = right
+        assert case.wrong(arrays) == 0
+        arrays.out[-1] = 0.5
+        assert case.wrong(arrays) == 1
 
 
 def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
