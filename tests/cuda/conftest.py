@@ -6,15 +6,15 @@
 
 In processes of their own: the stand-in is importable as ``cupy``, and other tests must not see it.
 Under ``--with-mpi`` each rank runs the tests that are marked ``mpi`` or ``processes``, as one test with
-one outcome (see ``mpi_ranks``); without it, all but those marked ``mpi`` run. Those marked ``standin`` need the stand-in, those
-marked ``gpu`` a GPU. What cannot run is skipped, and says why.
+one outcome (see ``mpi_ranks``); without it, all but those marked ``mpi`` run. Those marked ``standin`` need the stand-in.
+What cannot run is skipped, and says why.
 """
 
 import gc
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nccl_ranks
 import pytest
@@ -52,7 +52,6 @@ def absent() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marks, and bring the ranks together."""
     config.addinivalue_line("markers", "standin: needs the stand-in for CuPy")
-    config.addinivalue_line("markers", "gpu: needs a GPU")
     if not config.pluginmanager.hasplugin("pytest_mpi"):
         config.addinivalue_line("markers", "mpi: needs pytest-mpi")
     config.addinivalue_line("markers", "processes: its ranks may be threads or processes")
@@ -92,8 +91,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if item.get_closest_marker("standin") and not is_standin():
             item.add_marker(pytest.mark.skip(reason="needs the stand-in: a fault is planted in it"))
-        if item.get_closest_marker("gpu") and is_standin():
-            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
         if ranks and not any(map(item.get_closest_marker, ("mpi", "processes"))):
             item.add_marker(pytest.mark.skip(reason="is for one process"))
         if not with_mpi and item.get_closest_marker("mpi"):
@@ -106,19 +103,6 @@ def few_objects() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def standins_library() -> Iterator[None]:
-    """Let the backend take the stand-in's NCCL library for the one of each borrowed communicator."""
-    if not is_standin():
-        yield
-        return
-    from hpccomm.backends.nccl import opening
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "another_library", lambda given: "")  # it is no file that is mapped
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -136,9 +120,45 @@ def rules_are_kept(
     del control.violations[:]
     control.forget_nccl()
     yield
+    del control.watchers[:]
     graphs.forget()  # a test may fail in a capture, or do what hpccomm's threads do, which stay relaxed
     broken, control.violations[:] = list(control.violations), []
     assert not broken, "\n".join(broken)
+
+
+@pytest.fixture
+def seen() -> list[tuple[Any, ...]]:
+    """Give what is called of CUDA and NCCL from now on: names and arguments, of those that the stand-in tells."""
+    from standin import control
+
+    found: list[tuple[Any, ...]] = []
+    control.watchers.append(lambda *of: found.append(of))
+    return found
+
+
+@pytest.fixture
+def interrupted() -> Callable[..., None]:
+    """Give ``interrupted(name, what)``, which has something happen just before a function's next call."""
+    from standin import control
+
+    def at(name: str, what: Callable[..., object]) -> None:
+        def watch(called: str, *arguments: object) -> None:
+            if called == name and watch in control.watchers:
+                control.watchers.remove(watch)
+                what(*arguments)
+
+        control.watchers.append(watch)
+
+    return at
+
+
+@pytest.fixture
+def nccl_made() -> Callable[[], list[Any]]:
+    """Give what returns the stand-in's NCCL communicators that were made since then and have not ended."""
+    from standin.nccl import calls
+
+    before = {*calls.all_communicators()}
+    return lambda: [each for each in calls.all_communicators() if each not in before]
 
 
 @pytest.fixture
@@ -148,7 +168,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def made(standins_library: None) -> Iterator[dict[str, "hpccomm.Communicator"]]:
+def made() -> Iterator[dict[str, "hpccomm.Communicator"]]:
     """Keep a communicator from test to test, by its way of device arrays: making it takes long.
 
     One at a time, as NCCL and MPI may not have a device at once.

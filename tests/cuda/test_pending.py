@@ -1,7 +1,9 @@
-"""Calls under way on a device: how long they keep their arrays, and who checks them."""
+"""Calls under way on a device: how long they keep their arrays, and who checks them.
+
+Events and captures do what the CUDA Runtime API says of them; on the stand-in, as its README lists it.
+"""
 
 import gc
-import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +20,13 @@ from hpccomm.memory.cuda import streams
 from hpccomm.runtime.pending import MARK_BYTES, QUIET_SECONDS, PendingCalls, pending_call
 from hpccomm.runtime.recorder import LABEL, TIMEOUT, Origin
 
+runtime = cupy.cuda.runtime
 DEVICE = 0
 NOW = 1000.0
 """When calls begin here, whatever this machine is at."""
 
-SMALL = CallFingerprint("all_reduce", 8)
 ORIGIN = Origin("", "world", 0, 1)
-
-
+SMALL = CallFingerprint("all_reduce", 8)
 LARGE = CallFingerprint("all_reduce", MARK_BYTES)
 """Has an event of its own at once; small ones that follow closely share one, which comes later."""
 
@@ -45,28 +46,22 @@ def pending_calls():
     return PendingCalls(DEVICE, lambda: None, take), told
 
 
-def entry(number, begin, timeout=30.0, label=SMALL):
+def entry(begin=NOW, timeout=30.0, label=SMALL):
     """Return the record of a call."""
-    return [ORIGIN, number, number, label, "device", None, begin, timeout, None, None]
+    return [ORIGIN, 1, 1, label, "device", None, begin, timeout, None, None]
 
 
-def noted(pending, stream, label=SMALL, timeout=30.0):
+def noted(pending, stream, record):
     """Note a call that was put on the stream just now; return a reference to what it holds."""
-    held = Owner()
-    seen = weakref.ref(held)
-    captured = pending.capturing(stream.ptr)
-    pending.note(stream.ptr, stream, held, entry(1, NOW, timeout, label), captured)
-    return seen
+    held, (number, holder) = Owner(), streams.user_stream(stream)
+    pending.note(number, holder, held, record, pending.capturing(number))
+    return weakref.ref(held)
 
 
 def last_of_two(pending, stream):
     """Note two calls at one time; return a reference to what the last holds, which has no event."""
-    queue = streams.user_stream(stream)
-    pending.note(*queue, Owner(), entry(1, NOW))
-    held = Owner()
-    seen = weakref.ref(held)
-    pending.note(*queue, held, entry(2, NOW))
-    return seen
+    noted(pending, stream, entry())
+    return noted(pending, stream, entry())
 
 
 @pytest.fixture
@@ -81,35 +76,24 @@ def gone(held):
     return held() is None
 
 
-def test_trap_what_a_call_touches_is_held_until_its_event_has_come(stream):
+def test_trap_what_calls_touch_is_held_until_the_event_that_they_share_has_come(stream):
     pending, _ = pending_calls()
     held_up = Held(stream)
-    held = noted(pending, stream, LARGE)
+    held = [noted(pending, stream, entry(label=LARGE))]
+    held += [noted(pending, stream, entry(NOW + n * 1e-5)) for n in range(50)]
     assert not pending.idle()
-    assert not gone(held)
-    held_up.let_go()
-    stream.synchronize()
-    assert pending.idle()
-    assert gone(held)
-
-
-def test_calls_that_follow_closely_share_an_event_and_are_let_go_together(stream, monkeypatch):
-    recorded = []
-    record = streams.record
-    monkeypatch.setattr(streams, "record", lambda *args: (recorded.append(args), record(*args)))
-    pending, _ = pending_calls()
-    held, held_up = [], Held(stream)
-    for number in range(50):
-        owner = Owner()
-        held.append(weakref.ref(owner))
-        # Ten microseconds apart.
-        pending.note(stream.ptr, stream, owner, entry(number, NOW + number * 1e-5))
-        del owner
-    assert 1 <= len(recorded) < 10
     assert not any(map(gone, held))
     held_up.let_go()
     until(pending.idle)
     assert all(map(gone, held))
+
+
+@pytest.mark.standin
+def test_calls_that_follow_closely_share_an_event(stream, seen):
+    pending, _ = pending_calls()
+    for number in range(50):  # ten microseconds apart
+        noted(pending, stream, entry(NOW + number * 1e-5))
+    assert 1 <= [name for name, *_ in seen].count("eventRecord") < 10
 
 
 def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
@@ -127,88 +111,97 @@ def test_the_watchdog_looks_after_the_last_calls_of_a_burst(stream):
 def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     pending, told = pending_calls()
     held_up = Held(stream)
-    noted(pending, stream, LARGE, timeout=0.1)
-    noted(pending, stream, LARGE._replace(name="broadcast"), timeout=30.0)
+    noted(pending, stream, entry(label=LARGE, timeout=0.1))
+    noted(pending, stream, entry(label=CallFingerprint("broadcast", MARK_BYTES)))
     other = cupy.cuda.Stream(non_blocking=True)
-    held = noted(pending, other, LARGE, timeout=0.05)  # is done, though one before is not
+    held = noted(
+        pending, other, entry(label=LARGE, timeout=0.05)
+    )  # is done, though one before is not
     other.synchronize()
     pending.look(NOW)
     assert not told
     pending.look(NOW + 0.2)
     assert gone(held)
-    assert [(call.entry[LABEL].name, call.entry[TIMEOUT]) for call, _ in told] == [
-        ("all_reduce", 0.1)
-    ]
-    pending.look(NOW + 60)
-    assert len(told) == 1, "told once"
+    for _ in range(2):  # told once
+        ((call, _),) = told
+        assert (call.entry[LABEL].name, call.entry[TIMEOUT]) == ("all_reduce", 0.1)
+        pending.look(NOW + 60)
     held_up.let_go()
 
 
+@pytest.mark.standin
 @pytest.mark.parametrize("asks", [PendingCalls.done, lambda pending, _: pending.idle()])
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_what_an_abort_completes_is_not_done(stream, asks, meanwhile, monkeypatch):
+def test_what_an_abort_completes_is_not_done(stream, asks, meanwhile, interrupted):
     """NCCL's abort completes the event of a call that was stuck, also while that is asked for.
 
     A question to the driver may wait for a thread that the abort releases.
     """
     pending, _ = pending_calls()
-    held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(1, NOW), ())
+    held_up, call = Held(stream), pending_call(stream.ptr, stream, entry(), ())
     pending.note_alone(call)
-    asked = streams.event_status
 
-    def abort():
+    def abort(*_):
         pending.abandon()
         held_up.let_go()
         stream.synchronize()
 
-    if meanwhile:
-        monkeypatch.setattr(streams, "event_status", lambda event: abort() or asked(event))
-    else:
-        abort()
+    interrupted("eventQuery", abort) if meanwhile else abort()
     asks(pending, call)
     assert not call.over
 
 
 @pytest.mark.standin
-def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, monkeypatch):
+def test_trap_an_error_of_the_device_is_no_event_that_is_not_ready(stream, interrupted):
     """An event may never come for it, and the watchdog tells; also where it may ask for nothing else."""
     from standin import devices
 
     pending, told = pending_calls()
-    held_up, event = Held(stream), streams.make_event()
-    noted(pending, stream, LARGE)
+    held_up, event, there = Held(stream), streams.make_event(), devices.device(DEVICE)
+    noted(pending, stream, entry(label=LARGE))
     streams.record(event, stream.ptr)
     assert not streams.ready(event)
     pending.look(NOW)
     assert not told
-    monkeypatch.setattr(devices.device(DEVICE), "error", 700)
-    with pytest.raises(CommunicationError, match="CUDA has failed"):
-        streams.ready(event)
-    lost, told_of_it = pending_calls()
-    pending.look(NOW)
-    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", devices.device(DEVICE).check)
-    lost.look(NOW)
+    try:
+        there.error = 700
+        with pytest.raises(CommunicationError, match="CUDA has failed"):
+            streams.ready(event)
+        lost, told_of_it = pending_calls()
+        pending.look(NOW)
+        interrupted("getDevice", there.check)
+        lost.look(NOW)
+    finally:
+        there.error = 0
     for (_, error), *more in (told, told_of_it):
         assert "CUDA has failed" in str(error)
         assert not more
     held_up.let_go()
 
 
-def test_trap_the_watchdog_has_a_device_of_its_own(monkeypatch):
+@pytest.mark.standin
+def test_trap_the_watchdog_has_a_device_of_its_own(interrupted):
     """And makes it current without the interpreter, which CuPy holds in setDevice (14.2, runtime.pyx:417: no nogil)."""
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("needs two devices")
     pending = PendingCalls(1, lambda: None, lambda *_: CollectiveTimeout("overdue"))
     with cupy.cuda.Device(1):
         held = last_of_two(pending, cupy.cuda.Stream.null)
-    monkeypatch.setattr(cupy.cuda.runtime, "setDevice", None)
+    asked = []
+    interrupted("setDevice", asked.append)
 
     def watch():
-        assert cupy.cuda.runtime.getDevice() == 0, "as every thread begins"
+        assert runtime.getDevice() == 0, "as every thread begins"
         until(lambda: pending.look(NOW + 1) or gone(held))
 
     with ThreadPoolExecutor(1) as threads:
         threads.submit(watch).result()
+    assert asked == []
+
+
+def test_a_thread_without_a_context_learns_that_an_event_has_come(stream):
+    event = streams.make_event()
+    streams.record(event, stream.ptr)
+    stream.synchronize()
+    assert in_thread(lambda: streams.ready(event))
 
 
 def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream):
@@ -219,9 +212,9 @@ def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream):
     cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     cupy.cuda.Device().synchronize()
     with capturing:
-        capturing.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        capturing.begin_capture(runtime.streamCaptureModeThreadLocal)
         cupy.add(x, np.float32(1), out=x)
-        captured = noted(pending, capturing, LARGE, timeout=0.1)
+        captured = noted(pending, capturing, entry(label=LARGE, timeout=0.1))
         in_thread(lambda: pending.look(NOW + 1))
         graph = capturing.end_capture()
         graph.launch(capturing)
@@ -238,8 +231,8 @@ def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream):
 def test_a_stream_that_only_its_number_is_known_of_is_asked_for_nothing_later():
     pending, _ = pending_calls()
     own = cupy.cuda.Stream(non_blocking=True)
-    pending.note(own.ptr, own, Owner(), entry(1, NOW))
-    pending.note(own.ptr, None, Owner(), entry(2, NOW))
+    noted(pending, own, entry())
+    pending.note(own.ptr, None, Owner(), entry())
     own.synchronize()
     del own
     gc.collect()
@@ -258,35 +251,77 @@ def test_calls_on_a_threads_own_default_stream_have_their_event_there():
     assert gone(held)
 
 
+# Events that get into a graph: else a call never is done, and its arrays are held until the deadline of finalize.
+
+
+def by_a_call_on_another_stream(pending, stream, interrupted):
+    """At which the event of those before is recorded."""
+    last_of_two(pending, stream)
+    stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+    noted(pending, cupy.cuda.Stream(non_blocking=True), entry())
+    return stream
+
+
+def by_a_capture_that_begins_in_between(pending, stream, interrupted):
+    """After the watchdog has seen that there is none."""
+    last_of_two(pending, stream)
+    interrupted("eventRecord", lambda *_: stream.begin_capture())
+    pending.look(NOW + 1)
+    assert stream.is_capturing()
+    return stream
+
+
+def by_a_capture_that_begins_and_ends_in_between(pending, stream, interrupted):
+    """Which the next query of the event tells."""
+    last_of_two(pending, stream)
+
+    def begins(*_):
+        stream.begin_capture()
+        interrupted("streamIsCapturing", lambda *_: stream.end_capture())
+
+    interrupted("eventRecord", begins)
+    pending.look(NOW + 1)
+
+
+def on_the_default_stream(pending, stream, interrupted):
+    """Which no other thread may use while a blocking stream is captured."""
+    last_of_two(pending, cupy.cuda.Stream.null)
+    blocking = cupy.cuda.Stream()
+    blocking.begin_capture(runtime.streamCaptureModeThreadLocal)
+    noted(pending, stream, entry())
+    return blocking
+
+
+def refused_on_the_default_stream(pending, stream, interrupted):
+    """The capture begins after the watchdog has seen that there is none (cudaErrorStreamCaptureImplicit)."""
+    last_of_two(pending, cupy.cuda.Stream.null)
+    blocking = cupy.cuda.Stream()
+    interrupted("eventRecord", lambda *_: blocking.begin_capture())
+    pending.look(NOW + 1)
+    with pytest.raises(RuntimeError):
+        blocking.end_capture()
+
+
 @pytest.mark.standin
-def test_an_event_that_cuda_refuses_to_record_is_made_anew_at_the_next_look(monkeypatch):
-    """As on the default stream beside a capture (cudaErrorStreamCaptureImplicit) that has begun just now."""
+@pytest.mark.parametrize(
+    "how",
+    [
+        by_a_call_on_another_stream,
+        by_a_capture_that_begins_in_between,
+        by_a_capture_that_begins_and_ends_in_between,
+        on_the_default_stream,
+        refused_on_the_default_stream,
+    ],
+)
+def test_an_event_that_a_graph_has_taken_is_recorded_again(stream, how, interrupted):
     from standin import events
 
     pending, _ = pending_calls()
-    last_of_two(pending, cupy.cuda.Stream.null)
-    capturing = cupy.cuda.Stream()
-    capturing.begin_capture()
-    monkeypatch.setattr(streams, "undisturbed", lambda number: True)
-    before = {*events._by_pointer}
+    before = {*events.by_pointer}
+    captured = how(pending, stream, interrupted)
     for _ in range(3):
         pending.look(NOW + 1)
-        assert before >= {*events._by_pointer}, "one that was refused is there still"
-    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):  # it was refused
-        capturing.end_capture()
-
-
-@pytest.mark.gpu
-def test_the_driver_answers_about_an_event_in_a_thread_without_a_context(stream):
-    import ctypes
-
-    from hpccomm.memory.cuda.library import driver_library
-
-    event, answers = streams.make_event(), []
-    streams.record(event, stream.ptr)
-    stream.synchronize()
-    ask = driver_library().cuEventQuery
-    thread = threading.Thread(target=lambda: answers.append(ask(ctypes.c_void_p(event.ptr))))
-    thread.start()
-    thread.join()
-    assert answers == [0]
+    if captured:
+        captured.end_capture()
+    until(pending.idle)
+    assert {*events.by_pointer} == before, "one is there still"

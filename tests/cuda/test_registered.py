@@ -172,7 +172,7 @@ def registers_by_default(monkeypatch):
 @pytest.mark.parametrize("mixture", MIXTURES)
 @ranked(2, timeout=30.0)
 def test_ranks_may_capture_what_they_like(comm, calls, mixture):
-    """NCCL registers the arrays of a captured call by itself, on each rank by its own memory (test_standin_nccl)."""
+    """NCCL registers the arrays of a captured call by itself, on each rank by its own memory (test_standin_rules)."""
     from standin import control
 
     x = mixture(comm)

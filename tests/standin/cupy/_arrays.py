@@ -233,15 +233,15 @@ def _operand(x: Any, device: int) -> Any:
     return x._layout
 
 
-_loaded: set[tuple[Any, ...]] = set()
+loaded: set[tuple[Any, ...]] = set()
 """Kernels that this process has compiled and loaded, by device."""
 
 
 def _load(kernel: tuple[Any, ...]) -> None:
     """Load a kernel upon its first use, which is refused where a capture forbids unsafe calls."""
-    if kernel not in _loaded:
+    if kernel not in loaded:
         graphs.forbid_while_capturing()
-        _loaded.add(kernel)
+        loaded.add(kernel)
 
 
 def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:

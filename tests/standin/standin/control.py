@@ -20,6 +20,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 MEMORY = 80 << 30
@@ -90,6 +91,16 @@ def nccl_param(name: str) -> str:
 def forget_nccl() -> None:
     """Have NCCL read its files and variables again, as in a new process."""
     _params.clear()
+
+
+watchers: list[Callable[..., object]] = []
+"""What a test has called with the name and the arguments of some functions of CUDA and NCCL, just before them."""
+
+
+def seen(name: str, *arguments: object) -> None:
+    """Tell that a function was called."""
+    for watcher in tuple(watchers):
+        watcher(name, *arguments)
 
 
 violations: list[str] = []

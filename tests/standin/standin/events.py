@@ -3,13 +3,13 @@
 import itertools
 import time
 
-from standin import devices, graphs, streams
+from standin import control, devices, graphs, streams
 from standin.errors import NOT_READY, CUDARuntimeError
 
 DISABLE_TIMING = 2
 
 _numbers = itertools.count(0x7F20_0000_0000, 0x20)
-_by_pointer: dict[int, "Event"] = {}
+by_pointer: dict[int, "Event"] = {}
 
 
 class Event:
@@ -39,25 +39,28 @@ class Event:
 
 def create(flags: int) -> int:
     """Return the number of a new event of the current device."""
+    graphs.forbid_beside_others()
+    control.seen("eventCreate", flags)
     pointer = next(_numbers)
-    _by_pointer[pointer] = Event(flags)
+    by_pointer[pointer] = Event(flags)
     return pointer
 
 
 def find(pointer: int) -> Event:
     """Return an event by its number."""
     devices.touch()
-    return _by_pointer[pointer]
+    return by_pointer[pointer]
 
 
 def destroy(event: int) -> None:
     """End an event. Streams that wait for it still do."""
     find(event)
-    del _by_pointer[event]
+    del by_pointer[event]
 
 
 def record(pointer: int, stream: streams.Stream) -> None:
     """Make an event the moment at which all that is on a stream has run."""
+    control.seen("eventRecord", pointer, stream.pointer)
     event = find(pointer)
     if event.device is not stream.device:
         raise CUDARuntimeError(400)
@@ -95,12 +98,13 @@ def query(pointer: int, *, driver: bool = False) -> int:
 
     Asked of the driver it makes no context; a thread that has none current is refused.
     """
+    control.seen("eventQuery", pointer)
     try:
         devices.count()
         if driver and not devices.has_current():
             return 201
         graphs.forbid_while_capturing()
-        event = _by_pointer[pointer] if driver else find(pointer)
+        event = by_pointer[pointer] if driver else find(pointer)
         _forbid_captured(event)
         streams.await_driver(event.device, "" if driver else "eventQuery")
         if event.device.error:

@@ -4,7 +4,7 @@ import itertools
 import threading
 from typing import NamedTuple
 
-from standin import streams
+from standin import control, streams
 from standin.errors import CUDARuntimeError
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -160,6 +160,16 @@ def forbid_while_capturing() -> None:
         capture.invalidate()
     if spoilt:
         raise CUDARuntimeError(900)
+
+
+def forbid_beside_others() -> None:
+    """Note that an event or a stream is made while another thread captures in global mode.
+
+    CUDA does not say whether that ends the capture, as an allocation does; a relaxed thread may do it.
+    """
+    me, mine = threading.get_ident(), getattr(_local, "mode", GLOBAL)
+    if mine == GLOBAL and any(c.mode == GLOBAL and c.thread != me for c in tuple(_captures)):
+        control.violation("an event or a stream was made beside another thread's capture")
 
 
 def launch(pointer: int, stream: streams.Stream) -> None:

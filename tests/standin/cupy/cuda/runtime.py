@@ -15,7 +15,7 @@ streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidat
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
 memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice = 0, 1, 2
-getDeviceCount, getDevice = devices.count, devices.current
+getDeviceCount = devices.count
 streamDestroy, graphExecDestroy = streams.destroy, graphs.destroy
 eventCreateWithFlags, eventDestroy, eventSynchronize = (
     events.create, events.destroy, events.synchronize,
@@ -41,7 +41,13 @@ def runtimeGetVersion() -> int:
     return 12090
 
 
+def getDevice() -> int:
+    control.seen("getDevice")
+    return devices.current()
+
+
 def setDevice(device: int) -> None:
+    control.seen("setDevice", device)
     if not devices.used(device):
         # CuPy 14.2, runtime.pyx:417, has no nogil. Whether CUDA waits there is not known: a thread's first may.
         streams.await_driver(devices.device(device), "setDevice")
@@ -119,6 +125,7 @@ def memcpy(dst: int, src: int, size: int, kind: int) -> None:
 
 
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    control.seen("memcpyAsync", dst, src, size, kind, stream)
     there = streams.find(stream)
     if size == 0:
         return
@@ -160,6 +167,7 @@ def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
 
 
 def streamCreateWithPriority(flags: int, priority: int) -> int:
+    graphs.forbid_beside_others()
     return streams.create(flags, min(0, max(-5, priority))).pointer
 
 
@@ -173,6 +181,7 @@ def _not_captured(stream: int) -> streams.Stream:
 
 
 def streamSynchronize(stream: int) -> None:
+    control.seen("streamSynchronize", stream)
     _not_captured(stream).synchronize()
 
 
@@ -201,6 +210,7 @@ def streamEndCapture(stream: int) -> int:
 
 
 def streamIsCapturing(stream: int) -> bool:
+    control.seen("streamIsCapturing", stream)
     status = graphs.status(streams.find(stream))
     if status == streamCaptureStatusInvalidated:
         raise RuntimeError(

@@ -229,6 +229,7 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
             return INVALID_ARGUMENT
         return Collective(replace(terms, op=PREMUL), send, recv, factor)
 
+    control.seen(terms.kind, handle, terms)
     return _called(handle, made, stream)
 
 
@@ -242,6 +243,7 @@ def message(
             return INVALID_ARGUMENT
         return Message(sends, peer, pointer, count, datatype)
 
+    control.seen("message", handle)
     return _called(handle, made, stream)
 
 

@@ -110,6 +110,8 @@ def _taking(kind: str, words: str) -> Callable[..., int]:
 class Library:
     """The functions, as ctypes.CDLL has them."""
 
+    _name = os.devnull  # no file that is mapped
+
     def __getattribute__(self, name: str) -> Any:
         since = 23200 if name in _SELECTING else _SINCE.get(name, 0)
         if control.nccl_version() < since:

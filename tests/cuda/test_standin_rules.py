@@ -1,0 +1,418 @@
+"""The stand-in refuses what CUDA and NCCL refuse, and sees code that breaks their rules.
+
+``tests/standin/README.md`` has the rules and their sources. No GPU has shown them.
+"""
+
+import ctypes
+import threading
+from importlib import import_module
+
+import numpy as np
+import pytest
+from held import Held, in_thread
+from raw_ranks import broken, on_ranks, raw, sound, status_of
+from until import until
+
+control = pytest.importorskip("standin.control")
+cupy = pytest.importorskip("cupy")
+nccl = pytest.importorskip("cupy.cuda.nccl")
+
+calls = import_module("standin.nccl.calls")
+devices = import_module("standin.devices")
+heap = import_module("standin.heap")
+library = import_module("standin.nccl.library").library
+runtime = cupy.cuda.runtime
+Event, Stream = cupy.cuda.Event, cupy.cuda.Stream
+
+pytestmark = pytest.mark.standin
+
+SIZE = 3
+FLOAT32 = nccl.NCCL_FLOAT32
+SUM, AVG = nccl.NCCL_SUM, nccl.NCCL_AVG
+
+
+def refused(status, function, *arguments):
+    """Check that CUDA refuses a call."""
+    with pytest.raises(runtime.CUDARuntimeError) as raised:
+        function(*arguments)
+    assert raised.value.status == status
+
+
+# CUDA: streams, events, threads.
+
+
+def test_work_runs_later_and_the_default_stream_waits_for_blocking_streams_alone():
+    x = cupy.zeros(1)
+    Stream.null.synchronize()
+    free, blocking = Held(Stream(non_blocking=True)), Held(Stream())
+    with free.stream:
+        x += 1
+        x *= 3
+    event = free.stream.record()
+    assert runtime.eventQuery(event.ptr) == runtime.streamQuery(Stream.null.ptr) == 600
+    blocking.let_go()
+    assert x.get(stream=Stream.null) == 0
+    free.let_go()
+    event.synchronize()
+    assert x.get() == 3
+
+
+def test_an_event_belongs_to_the_device_it_was_made_on_and_tells_the_time_if_it_is_to():
+    with cupy.cuda.Device(1):
+        stream = Stream()
+    refused(400, Event().record, stream)
+    events = [Stream.null.record(Event(disable_timing=timeless)) for timeless in (True, False)]
+    refused(400, cupy.cuda.get_elapsed_time, *events)
+
+
+def test_the_driver_makes_no_context_and_wants_one():
+    from standin.driver import Loader
+
+    driver, event = Loader("libcuda.so.1"), Event(disable_timing=True)
+    event.record()
+    event.synchronize()
+    assert driver.cuEventQuery(ctypes.c_void_p(event.ptr)) == 0
+    assert in_thread(lambda: driver.cuEventQuery(ctypes.c_void_p(event.ptr))) == 201
+
+
+@pytest.mark.parametrize("asked", ["eventQuery", "setDevice"])
+def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, monkeypatch):
+    """A launch, a record and a copy wait for it (PyTorch pull requests 97066, 122732).
+
+    CuPy's eventQuery and setDevice hold the interpreter's lock (CuPy 14.2, runtime.pyx:1077, 417: no nogil),
+    and may wait in the driver for a lock of the thread that waits there.
+    """
+    monkeypatch.setenv("STANDIN_QUEUE", "3")
+    with cupy.cuda.Device(1):
+        held, event = Held(Stream(non_blocking=True)), Event(disable_timing=True)
+        there = import_module("standin.streams").find(held.stream.ptr)
+        thread = threading.Thread(target=lambda: [event.record(held.stream) for _ in range(5)])
+        thread.start()
+        until(lambda: there.crowd)
+        threading.Thread(target=lambda: until(lambda: control.violations) or held.let_go()).start()
+        in_thread(lambda: getattr(runtime, asked)(event.ptr if asked == "eventQuery" else 1))
+        thread.join()
+    broken("holds the interpreter's lock")
+
+
+# CUDA: memory.
+
+
+def test_an_illegal_address_loses_the_device():
+    host = np.zeros(4)
+    with cupy.cuda.Device(7):
+        memory = cupy.cuda.UnownedMemory(host.ctypes.data, 32, host, 7)
+        cupy.ndarray(4, float, cupy.cuda.MemoryPointer(memory, 0)).fill(1)
+        refused(700, Stream.null.synchronize)
+        refused(700, cupy.zeros, 1)
+    devices.device(7).error = 0
+
+
+def test_pinned_memory_is_not_kept_and_to_free_it_waits_for_the_device():
+    pinned, held = [cupy.cuda.PinnedMemory(64)], Held(Stream(non_blocking=True))
+    block = heap.find(pinned[0].ptr)
+    block.bytes[:] = 1
+    thread = threading.Thread(target=pinned.clear)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    held.let_go()
+    thread.join()
+    assert heap.find(block.pointer) is None
+    assert (block.bytes == heap.POISON).all()
+
+
+def test_memory_let_go_of_while_another_stream_uses_it_is_seen():
+    held = Held(Stream(non_blocking=True))
+    read, written, y = cupy.ones(4), cupy.ones(77), cupy.zeros(4)
+    Stream.null.synchronize()
+    with held.stream:
+        cupy.add(read, 0, out=y)
+        written.fill(5)
+    del read, written
+    Stream.null.synchronize()
+    held.let_go()
+    held.stream.synchronize()
+    assert (y.view(np.uint8).get() == heap.POISON).all()
+    cupy.empty(77).get()
+    broken("written after it was freed")
+
+
+# CUDA: graphs.
+
+
+@pytest.mark.parametrize(
+    ("mine", "capture", "own", "spoils"),
+    [
+        (0, 0, True, True), (0, 0, False, True), (0, 1, True, True), (0, 1, False, False),
+        (1, 0, True, True), (1, 0, False, False), (1, 1, True, True), (1, 2, True, False),
+        (2, 0, True, False), (2, 0, False, False), (2, 1, True, False), (0, 2, True, False),
+    ],
+)  # fmt: skip
+def test_the_mode_of_a_thread_says_which_captures_forbid_it(mine, capture, own, spoils):
+    """CUDA Runtime API, cudaThreadExchangeStreamCaptureMode."""
+    exchange = import_module("standin.graphs").exchange_mode
+    event, stream = Event(disable_timing=True), Stream(non_blocking=True)
+
+    def ask():
+        before = exchange(mine)
+        status = runtime.eventQuery(event.ptr)
+        exchange(before)
+        return status
+
+    stream.begin_capture(capture)
+    assert (ask() if own else in_thread(ask)) == (900 if spoils else 0)
+    if spoils:
+        with pytest.raises(RuntimeError, match="invalidated"):
+            stream.is_capturing()
+        refused(901, stream.end_capture)
+    else:
+        stream.end_capture()
+
+
+KERNELS = import_module("cupy._arrays").loaded
+# What is done while a stream is captured, and CUDA's answers in thread-local and in relaxed mode.
+SPOILS = {
+    "a query": (lambda stream, x, event: runtime.streamQuery(stream.ptr), 900, 900),
+    "a wait": (lambda stream, x, event: stream.synchronize(), 900, 900),
+    "a query of its event": (lambda stream, x, event: runtime.eventQuery(event.ptr), 900, 907),
+    "a copy to the host": (lambda stream, x, event: x.get(stream), 900, 900),
+    "an event of before": (lambda stream, x, event: stream.wait_event(BEFORE[0]), 905, 905),
+    "the default stream": (lambda stream, x, event: x.fill(1), 906, 906),
+    "memory of CUDA's": (lambda stream, x, event: heap.malloc(8), 900, 0),
+    "a kernel's first use": (lambda s, x, e: KERNELS.clear() or cupy.hypot(x, x, out=x), 900, 0),
+}
+BEFORE = []
+
+
+@pytest.mark.parametrize("what", SPOILS)
+def test_what_spoils_a_capture(what):
+    call, *expected = SPOILS[what]
+    BEFORE[:] = [Stream.null.record(Event(disable_timing=True))]
+    blocking = what == "the default stream"
+    stream, x = Stream(non_blocking=not blocking), cupy.zeros(3)
+    modes = runtime.streamCaptureModeThreadLocal, runtime.streamCaptureModeRelaxed
+    for mode, status in zip(modes, expected, strict=True):
+        stream.begin_capture(mode)
+        event = stream.record(Event(disable_timing=True))
+        try:
+            with Stream.null if blocking else stream:
+                answer = call(stream, x, event)
+        except runtime.CUDARuntimeError as error:
+            answer = error.status
+        if status:
+            assert answer == status
+            refused(901, stream.end_capture)
+        else:
+            stream.end_capture()
+
+
+def test_a_capture_is_joined_before_it_ends():
+    stream, other = (Stream(non_blocking=True) for _ in range(2))
+    x = cupy.zeros(1)
+    stream.begin_capture()
+    other.wait_event(stream.record(Event(disable_timing=True)))
+    with other:
+        x += 1
+    refused(904, stream.end_capture)
+
+
+# NCCL: calls.
+
+
+def summed(c, x, stream, **how):
+    """Return the status of a sum of float32 in place; by default of one element."""
+    given = {"count": 1, "datatype": FLOAT32, "op": SUM, **how}
+    return status_of(c.allReduce, x, x, *given.values(), stream.ptr)
+
+
+@pytest.mark.parametrize(("version", "float8"), [("22304", 4), ("22400", 0)])
+def test_what_nccl_has_no_number_for_is_refused(version, float8, monkeypatch):
+    monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
+
+    def main(rank, c, stream):
+        x = cupy.zeros(4).data.ptr
+        wrong = ({"datatype": 10}, {"datatype": 12}, {"op": 5})
+        told = [summed(c, x, stream, **how) for how in wrong]
+        told.append(status_of(c.broadcast, x, x, 1, FLOAT32, SIZE, stream.ptr))
+        told.append(status_of(c.send, x, 1, FLOAT32, -1, stream.ptr))
+        return [*told, summed(c, 0, stream)]
+
+    assert sound(on_ranks(main)) == [[float8] + [4] * 5] * SIZE
+
+
+BARRIER = threading.Barrier(2)
+
+
+@raw(2)
+def test_two_sends_without_a_group_block_their_streams_until_an_abort(rank, c, stream):
+    x, y = cupy.zeros(1), cupy.zeros(1)
+    stream.synchronize()
+    c.send(x.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
+    c.recv(y.data.ptr, 1, FLOAT32, 1 - rank, stream.ptr)
+    BARRIER.wait(20)
+    assert not stream.done
+    c.abort()
+    stream.synchronize()
+    assert (c.comm, status_of(c.size)) == (0, 4)
+
+
+@raw(2)
+def test_a_group_runs_by_size_and_not_in_the_order_of_the_calls_or_not_at_all(rank, c, stream):
+    arrays = [cupy.ones(n, np.float32) for n in (1, SIZE)]
+    cupy.cuda.Device().synchronize()
+    for wrong in (False, True):
+        nccl.groupStart()
+        for x in arrays if rank else arrays[::-1]:
+            summed(c, x.data.ptr, stream, count=x.size)
+        if wrong:
+            assert summed(c, x.data.ptr, stream, datatype=99) == 4
+        assert status_of(nccl.groupEnd) == 4 * wrong
+    assert status_of(nccl.groupEnd) == 5
+    assert [x.get().tolist() for x in arrays] == [[2], [2] * SIZE]
+
+
+@raw(breaks="differs between the ranks", times=SIZE)
+def test_calls_that_differ_are_an_error_that_nccl_notices(rank, c, stream):
+    x = cupy.ones(4, np.float32).data.ptr
+    summed(c, x, stream, count=1 + (rank == 1))
+    until(lambda: status_of(c.check_async_error))
+    assert (summed(c, x, stream), stream.done) == (5, False)
+    c.abort()
+
+
+@raw(breaks="overlaps", times=3 * SIZE)
+def test_memory_of_one_group_overlaps_nowhere(rank, c, stream):
+    x = cupy.ones(2 * SIZE, np.float32)
+    at, own = x.data.ptr, x.data.ptr + rank * 4
+    for send, recv, count in [(at, at + 4, 1), (at, at, 1), (at, at + 4, 2)]:
+        nccl.groupStart()
+        c.send(send, count, FLOAT32, (rank + 1) % SIZE, stream.ptr)
+        c.recv(recv, count, FLOAT32, (rank - 1) % SIZE, stream.ptr)
+        nccl.groupEnd()
+    # In place, as it is meant.
+    c.allGather(own, at, 1, FLOAT32, stream.ptr)
+    c.reduceScatter(at, own, 1, FLOAT32, SUM, stream.ptr)
+    c.allReduce(at, at, 2, FLOAT32, SUM, stream.ptr)
+    # And not.
+    c.allReduce(at, at + 4, 2, FLOAT32, SUM, stream.ptr)
+    stream.synchronize()
+
+
+@raw(1)
+def test_one_thread_at_a_time_uses_a_communicator_which_ends_once(rank, c, stream):
+    x, handle = cupy.ones(1, np.float32).data.ptr, c.comm
+    with calls.find(handle).using:  # as another thread inside a call has it
+        assert summed(c, x, stream) == 5
+    broken("two threads")
+    for _ in range(2):
+        c.destroy()
+    assert summed(c, x, stream) == 4
+    assert control.violations == []
+    for end in (calls.destroy, calls.async_error):  # through the raw pointer
+        assert end(handle) in (4, (4, 0))
+        broken("had ended")
+
+
+@raw(1)
+def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank, c, stream):
+    x, y = cupy.asarray(np.arange(4, dtype=np.float32)), cupy.zeros(4, np.float32)
+    given = x.data.ptr, y.data.ptr, 4
+    for datatype in (10, 11):
+        told = [status_of(c.allReduce, *given, datatype, op, stream.ptr) for op in (SUM, AVG)]
+        assert told == [0, 4]
+    assert not control.violations
+    with cupy.cuda.Device(1):
+        c.allReduce(*given, FLOAT32, SUM, 0)
+    broken("NCCL copies on the current device, 1, and not on that")
+
+
+@pytest.mark.parametrize("revoked", [True, False])
+def test_an_abort_while_a_thread_is_in_a_call_is_seen(revoked, monkeypatch):
+    """A revocation frees nothing."""
+    monkeypatch.setenv("STANDIN_CONNECT", "1")
+
+    def main(rank, c, stream):
+        def leave():
+            until(lambda: calls.find(c.comm).inside)
+            calls.revoke(c.comm) if revoked else c.abort()
+
+        if not rank:
+            ends = threading.Thread(target=leave)
+            ends.start()
+            x = cupy.ones(1, np.float32).data.ptr
+            assert in_thread(lambda: summed(c, x, stream)) == 3
+            ends.join()
+
+    sound(on_ranks(main, 2))
+    broken("aborted while a thread was in a call", not revoked)
+
+
+# NCCL: memory.
+
+
+def allocated(nbytes):
+    """Return memory of ncclMemAlloc."""
+    pointer = ctypes.c_void_p()
+    assert library.ncclMemAlloc(ctypes.byref(pointer), nbytes) == 0
+    return pointer
+
+
+@raw(1)
+def test_memory_of_nccl_is_freed_once_when_it_is_registered_no_more(rank, c, stream):
+    pointer, handle = allocated(4), ctypes.c_void_p()
+    library.ncclCommRegister(c.comm, pointer, 4, ctypes.byref(handle))
+    for status, words in ((0, "memory that is registered"), (4, "ncclMemAlloc has not given")):
+        assert library.ncclMemFree(pointer) == status
+        broken(words)
+    assert library.ncclCommDeregister(c.comm, handle) == 0
+    assert library.ncclCommDeregister(c.comm, handle) == 4
+    broken("what is not registered")
+
+
+@raw(2, breaks="registered on some ranks", times=3)
+def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset(rank, c, stream):
+    pointer, handle = allocated(4 * SIZE), ctypes.c_void_p()
+    for registered in ((0, 1), (1,), (0,)):
+        if rank in registered:
+            library.ncclCommRegister(c.comm, pointer, 4 * SIZE, ctypes.byref(handle))
+        summed(c, pointer.value, stream)
+        if registered == (0, 1):
+            summed(c, pointer.value + 4 * rank, stream)
+        stream.synchronize()
+        if rank in registered:
+            assert library.ncclCommDeregister(c.comm, handle) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "on", "mixed"),
+    [(False, "1", True), (True, "1", True), (False, "0", True), (True, "1", False)],
+)
+def test_a_captured_call_needs_memory_of_one_kind_where_nccl_registers_it(
+    message, on, mixed, monkeypatch
+):
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", on)
+    stuck = on == "1" and mixed
+
+    def main(rank, c, stream):
+        pointer, x = allocated(4), cupy.zeros(1, np.float32)
+        at = x.data.ptr if rank and mixed else pointer.value
+        stream.begin_capture()
+        if message:
+            (c.recv if rank else c.send)(at, 1, FLOAT32, 1 - rank, stream.ptr)
+        else:
+            summed(c, at, stream)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        if stuck:
+            until(lambda: control.violations)
+            assert (stream.done, status_of(c.check_async_error)) == (False, 0)
+            aborting = threading.Thread(target=c.abort)
+            aborting.start()
+            stream.synchronize()
+            del graph  # NCCL's abort waits for it
+            aborting.join()
+        stream.synchronize()
+
+    sound(on_ranks(main, 2))
+    broken("NCCL_GRAPH_REGISTER", stuck)
