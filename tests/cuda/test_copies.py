@@ -8,11 +8,11 @@ no speed.
 import re
 from itertools import product
 
-import cupy
 import numpy as np
 import pytest
 from damage import called
 
+import hpccomm
 from hpccomm.results import reader
 from hpccomm.tools import nvml
 from hpccomm.tools.perf import links
@@ -21,30 +21,12 @@ from hpccomm.tools.perf.links import Rate
 pytestmark = pytest.mark.standin
 
 WARM, TIMED = 4, 16
-runtime = cupy.cuda.runtime
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def two(monkeypatch):
-    """Two devices are seen."""
+    """Two devices are seen: the stand-in's eight are 56 pairs."""
     monkeypatch.setattr(links, "visible_devices", lambda: 2)
-
-
-@pytest.fixture
-def put(monkeypatch):
-    """Copies on streams and marks, in the order in which they were put there."""
-    found = []
-
-    def note(name, real, stream):
-        def noted(*arguments):
-            found.append((name, arguments[stream]))
-            return real(*arguments)
-
-        monkeypatch.setattr(runtime, real.__name__, noted)
-
-    note("copy", runtime.memcpyAsync, 4)
-    note("mark", runtime.eventRecord, 1)
-    return found
 
 
 def rows(out):
@@ -53,7 +35,7 @@ def rows(out):
     return [(line[0], line[1], line[5], line[6:]) for line in lines]
 
 
-def test_every_copy_is_verified_stored_and_shown(two, tmp_path):
+def test_every_copy_is_verified_stored_and_shown(tmp_path):
     path = tmp_path / "links.h5"
     status, out, err = called("perf", "copy", "-b", "4K,8K", "-n", "2", "--output", str(path))
     assert status == 0, err
@@ -78,69 +60,68 @@ def test_every_copy_is_verified_stored_and_shown(two, tmp_path):
     assert out[out.index("# what") :] in shown
 
 
-def test_copies_are_warmed_up_timed_back_to_back_and_go_both_ways_all_the_while(monkeypatch, put):
-    one_way, both_ways = links.CopyEnds(None, 0), links.CopyEnds(None, 0, both=True)
-    seconds, wrong = links._repeat_copies(one_way, links.os.sched_getaffinity(0), 4096, TIMED)
-    assert (len(seconds), wrong) == (TIMED, 0)
-    ours = [each for each in put if each[1] == put[0][1]]
-    assert [name for name, _ in ours[: WARM + 1 + 2 * TIMED]] == [
-        *["copy"] * WARM, "mark", *["copy", "mark"] * TIMED,
-    ]  # fmt: skip
-    del put[:]
-    links._repeat_copies(both_ways, links.os.sched_getaffinity(0), 4096, TIMED)
-    ours, others = put[0][1], put[1][1]
+def test_copies_are_warmed_up_timed_back_to_back_and_go_both_ways_all_the_while(seen):
+    with hpccomm.new_comm("loopback") as comm:
+        rates = {rate.where: rate for rate in links.copy_rates(comm, (4096,))[0]}
+
+    def put(where):
+        """Return the copies and marks of a rate, each with its stream."""
+        del seen[:]
+        seconds, wrong = rates[where].repeat(TIMED)
+        assert (len(seconds), wrong) == (TIMED, 0)
+        stream = {"memcpyAsync": -1, "eventRecord": -1}
+        return [(name, of[stream[name]]) for name, *of in seen if name in stream]
+
+    found = put("GPU 0, pinned")
+    ours = [name for name, stream in found if stream == found[0][1]]
+    copy, mark = "memcpyAsync", "eventRecord"
+    assert ours[: WARM + 1 + 2 * TIMED] == [*[copy] * WARM, mark, *[copy, mark] * TIMED]
+    found = put("GPU 0, pinned, both ways")
+    ours, others = found[0][1], found[1][1]
     assert ours != others
-    last = max(at for at, each in enumerate(put) if each == ("copy", ours))
-    before = put[:last].count(("copy", others))
-    after = put[last:].count(("copy", others))
-    assert before >= WARM + TIMED - 1
-    assert after >= TIMED
+    last = max(at for at, each in enumerate(found) if each == (copy, ours))
+    assert found[:last].count((copy, others)) >= WARM + TIMED - 1
+    assert found[last:].count((copy, others)) >= TIMED
 
 
 def test_so_many_are_timed_as_nvbandwidth_does_and_the_median_counts(monkeypatch):
     def repeat(times):
-        seen.append(times)
+        asked.append(times)
         return np.array([1e-4, *[1e-3] * (times - 2), 1.0]), 0
 
     def plan(comm, sizes):
-        seen.append(sizes)
+        asked.append(sizes)
         return [Rate("host_to_device", "GPU 0, pinned", 10**9, repeat)], {}
 
-    seen = []
-    monkeypatch.setattr(links, "copy_rates", plan)
+    asked = []
+    monkeypatch.setattr(links, "copy_rates", plan)  # copies of 256 MiB and of known times
     _, out, _ = called("perf", "copy")
-    assert seen == [(256 << 20,), TIMED]
+    assert asked == [(256 << 20,), TIMED]
     assert "1000000000      1000.0  1000.00" in out
 
 
 def test_bytes_that_did_not_come_are_wrong(monkeypatch):
-    monkeypatch.setattr(links, "visible_devices", lambda: 1)
-    monkeypatch.setattr(runtime, "memcpyAsync", lambda *arguments: None)
+    monkeypatch.setenv("STANDIN_NO_COPIES", "1")
     status, out, _ = called("perf", "copy", "-b", "4K", "-n", "2")
     assert status == 1
     for what, where, wrong, _ in rows(out):
         assert wrong == str(4096 * (1 + ("both" in where))), (what, where)
 
 
-def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, two, tmp_path):
+def test_a_line_has_its_path_and_the_share_of_its_peak(monkeypatch, seen, tmp_path):
     """A source gets access to its peer, which it may have already (704): nvbandwidth's writes, in the source's context."""
-    peaks, asked = {"host": 63.0, "own": 3352.0, "peer": 450.0}, []
-
-    def enable(peer):
-        asked.append((runtime.getDevice(), peer))
-        raise runtime.CUDARuntimeError(704)
+    peaks = {"host": 63.0, "own": 3352.0, "peer": 450.0}
 
     def path(one, other):
         kind = "host" if other is None else "own" if one == other else "peer"
         return nvml.GpuLink(f"path of {kind}", peaks[kind])
 
-    monkeypatch.setattr(nvml, "path", path)
-    monkeypatch.setattr(runtime, "deviceCanAccessPeer", lambda one, other: int(one == 0))
-    monkeypatch.setattr(runtime, "deviceEnablePeerAccess", enable)
+    monkeypatch.setattr(nvml, "path", path)  # there is no NVML here
     file = tmp_path / "links.h5"
     status, out, err = called("perf", "copy", "-b", "1M", "-n", "1", "--output", str(file))
     assert status == 0, err
-    assert set(asked) == {(0, 1), (1, 0)}
+    asked = {tuple(of) for name, *of in seen if name == "deviceEnablePeerAccess"}
+    assert asked == {(0, 1), (1, 0)}
     (run,) = reader.read(file)
     for row, (what, where, _, rest) in zip(run.rows, rows(out), strict=True):
         if where.startswith("GPU 1 to GPU 0"):

@@ -64,11 +64,13 @@ def deviceGetPCIBusId(device: int) -> str:
 
 
 def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
-    return 0
+    return int(device < peerDevice)
 
 
 def deviceEnablePeerAccess(peerDevice: int) -> None:
-    raise CUDARuntimeError(217)  # cudaErrorPeerAccessUnsupported
+    control.seen("deviceEnablePeerAccess", peerDevice, devices.current())
+    # cudaErrorPeerAccessAlreadyEnabled, or unsupported
+    raise CUDARuntimeError(704 if deviceCanAccessPeer(devices.current(), peerDevice) else 217)
 
 
 def getDeviceProperties(device: int) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def memcpy(dst: int, src: int, size: int, kind: int) -> None:
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
     control.seen("memcpyAsync", dst, src, size, kind, stream)
     there = streams.find(stream)
-    if size == 0:
+    if size == 0 or control.on("STANDIN_NO_COPIES"):
         return
     if there.capture is None and _pageable(src):
         # The host's pageable memory is read before the call returns.

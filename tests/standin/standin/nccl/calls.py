@@ -26,6 +26,7 @@ _own_ops = itertools.count(FIRST_OWN_OP)
 handles = itertools.count(0x7F40_0000_0000, 0x1000)
 _communicators: dict[int, Communicator] = {}
 _ended: set[int] = set()
+_ending: list[Communicator] = []
 
 
 class _Group(threading.local):
@@ -42,8 +43,16 @@ _group = _Group()
 
 
 def all_communicators() -> list[Communicator]:
-    """Return this process's that have not ended."""
-    return list(_communicators.values())
+    """Return this process's that have not ended, or whose end waits for graphs."""
+    return [*_communicators.values(), *_ending]
+
+
+def _end(handle: int, communicator: Communicator, finish: Callable[[], object]) -> None:
+    _ended.add(handle)
+    _ending.append(communicator)
+    finish()
+    communicator.outlive_graphs()
+    _ending.remove(communicator)
 
 
 def _registered(communicator: Communicator) -> int:
@@ -87,11 +96,6 @@ def shrink(handle: int, exclude: list[int]) -> tuple[int, int]:
     return SUCCESS, _child(parent, f"shrunk{number}", left)
 
 
-def _stop(parent: Communicator) -> None:
-    parent.abort()
-    parent.finish()
-
-
 def _child(parent: Communicator, name: str, ranks: list[int]) -> int:
     addresses = [parent.addresses[rank] for rank in ranks]
     made = Communicator(
@@ -114,9 +118,7 @@ def destroy(handle: int) -> int:
     communicator = _communicators.pop(handle, None)
     if communicator is None:
         return _not_there(handle, "destroyed")
-    _ended.add(handle)
-    communicator.finish()
-    communicator.outlive_graphs()
+    _end(handle, communicator, communicator.finish)
     return SUCCESS
 
 
@@ -132,7 +134,8 @@ def revoke(handle: int) -> int:
     if communicator.revoked:
         return INVALID_ARGUMENT
     communicator.revoked = True
-    _stop(communicator)
+    communicator.abort()
+    communicator.finish()
     communicator.aborted = False
     return SUCCESS
 
@@ -147,13 +150,7 @@ def abort(handle: int) -> int:
             f"NCCL communicator {communicator.name} was aborted while a thread was in a call of it, which "
             "goes on in freed memory"
         )
-    _ended.add(handle)
-    if communicator.revoked:  # init.cc, commReclaim: it is not waited for once more
-        communicator.abort()
-        communicator.freed = True
-    else:
-        _stop(communicator)
-    communicator.outlive_graphs()
+    _end(handle, communicator, communicator.stop)
     return SUCCESS
 
 

@@ -185,6 +185,14 @@ class Communicator:
         self.aborted = True
         self._box(self.rank).wake()
 
+    def stop(self) -> None:
+        """End what is under way; after a revocation it is not waited for once more (init.cc, commReclaim)."""
+        self.abort()
+        if self.revoked:
+            self.freed = True
+        else:
+            self.finish()
+
     def notice(self, status: int) -> None:
         """Notice an error: calls are refused, and what is under way is stuck until it is aborted."""
         self.error = self.error or status
