@@ -5,13 +5,10 @@ from typing import Any
 import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
-import pytest
 from hypothesis import given
 
-from hpccomm import UnsupportedDtype, UsageError
 from hpccomm.gradients import Parameter, ReductionSettings, layout
 from hpccomm.gradients.layout import ALIGNMENT, mean_order, ordered, padded
-from hpccomm.gradients.parameters import read
 
 DTYPES = [np.dtype(each) for each in (np.float32, np.float64, ml_dtypes.bfloat16)]
 
@@ -74,33 +71,3 @@ def test_buckets_come_in_the_order_in_which_they_are_complete() -> None:
 def test_one_order_of_readiness_for_ranks_that_differ() -> None:
     assert mean_order([["a", "b", "c"], ["b", "a", "c"], ["b", "c", "a"]]) == ["b", "a", "c"]
     assert mean_order([["a"], ["b", "a"]]) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "error", "text"),
-    [
-        pytest.param(
-            [("a", np.ones(1)), ("a", np.ones(2))], UsageError, "'a' is used twice", id="twice"
-        ),
-        pytest.param({"": np.ones(1)}, UsageError, "non-empty", id="empty name"),
-        pytest.param(
-            {"n": np.ones(1, int)}, UnsupportedDtype, "'n' has dtype int64", id="integers"
-        ),
-        pytest.param({"n": np.ones(1, complex)}, UnsupportedDtype, "complex128", id="complex"),
-        pytest.param({"n": [1.0]}, UsageError, r"'n' is \[1.0\]; give a NumPy", id="list"),
-        pytest.param(["n"], UsageError, "not a pair", id="not a pair"),
-    ],
-)
-def test_what_is_no_model(parameters: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        read(parameters)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"order": "revers"}, {"bucket_bytes": 0}, {"min_bucket_bytes": -1}, {"bucketing": 1}],
-    ids=str,
-)
-def test_settings_are_checked(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        ReductionSettings(**wrong)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hpccomm import Communicator, RankMismatch, UsageError
-from hpccomm.gradients import BucketChoice, GradientSync, adaptive
-from hpccomm.gradients.adaptive import Measurements, choose
+from hpccomm import Communicator, UsageError
+from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import MixedPrecision, PowerSGD, TopK
 from hpccomm.gradients.record import common
-from hpccomm.gradients.settings import LossScale, ReductionSettings
+from hpccomm.gradients.settings import LossScale
 from hpccomm.testing import run_ranks
 
 # The loss scale.
@@ -27,18 +26,7 @@ def test_the_rule_of_the_loss_scale() -> None:
         seen.append(state)
     assert seen == [(8, 1), (32, 0), (32, 1), (8, 0), (8, 1), (32, 0), (8, 0), (2, 0)]
     assert LossScale(2.0**1023, interval=1).after(2.0**1023, 0, True) == (2.0**1023, 0)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"initial": 0}, {"growth": 0.5}, {"backoff": 1}, {"interval": 0}, {"initial": "1"}]
-)
-def test_a_wrong_rule_is_refused(wrong: Any) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        LossScale(**wrong)
-
-
-def test_the_scale_has_a_least_value() -> None:
-    rule, scale = LossScale(1.0), 1.0
+    scale = 1.0
     for _ in range(2000):
         scale, _ = rule.after(scale, 0, False)
     assert scale == 2.0**-40
@@ -56,19 +44,18 @@ def test_the_scale_has_a_least_value() -> None:
 )
 def test_what_is_kept_is_in_units_that_do_not_change(compressor: Any) -> None:
     # The scale doubles after each step. What is not sent at first arrives later, and not as a part of it.
-    def body(comm: Communicator) -> Any:
-        rule = LossScale(1.0, interval=1)
-        model = {"w": np.zeros((4, 4), "f")}
-        sync = GradientSync(comm, model, op="sum", compressor=compressor, loss_scale=rule)
-        first, total = np.arange(16, dtype="f").reshape(4, 4), np.zeros((4, 4))
-        for step in range(20):
-            grad = (first if step == 0 else np.zeros((4, 4), "f")) * sync.loss_scale
-            sync.sync({"w": grad.astype("f")})
-            total += sync.gradients["w"]
-        return total
+    first = np.arange(16, dtype="f").reshape(4, 4)
 
-    for total in run_ranks(2, body):
-        np.testing.assert_allclose(total, 2 * np.arange(16.0).reshape(4, 4), atol=0.01)
+    def body(comm: Communicator) -> None:
+        rule, model = LossScale(1.0, interval=1), {"w": np.zeros((4, 4), "f")}
+        sync = GradientSync(comm, model, op="sum", compressor=compressor, loss_scale=rule)
+        total = np.zeros((4, 4))
+        for step in range(20):
+            sync.sync({"w": first * np.float32(sync.loss_scale * (step == 0))})
+            total += sync.gradients["w"]
+        np.testing.assert_allclose(total, 2 * first, atol=0.01)
+
+    run_ranks(2, body)
 
 
 @pytest.mark.parametrize("compressor", [None, MixedPrecision("float16")], ids=["plain", "float16"])
@@ -165,7 +152,6 @@ def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
                 assert (view == step + 0.5).all()
             assert (sync.choice is None) == (step < 3)
         assert sync.choice is not None
-        assert str(sync.choice) == sync.choice.reason
         layout = tuple(map(str, sync.buckets()))
         sync.configure(adaptive=1)
         sync.wait()
@@ -175,43 +161,20 @@ def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
     assert others == [first]
 
 
-def test_what_came_before_a_step_that_raised_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured = []
-
-    def noted(measurements: Measurements, settings: ReductionSettings) -> BucketChoice:
-        measured.append(measurements.ready)
-        return choose(measurements, settings)
-
-    monkeypatch.setattr(adaptive, "choose", noted)
-
+def test_what_came_before_a_step_that_raised_is_not_measured() -> None:
     def body(comm: Communicator) -> None:
-        model = {"a": np.zeros(8), "b": np.zeros(16)}
-        sync = GradientSync(comm, model, adaptive=1, nonfinite="raise")
-        sync.ready("b", np.full(16, np.nan))
+        model = {"a": np.zeros(8), "b": np.zeros(100_000)}
+        sync = GradientSync(
+            comm, model, adaptive=1, nonfinite="raise", first_bucket_bytes=1, min_bucket_bytes=0
+        )
+        sync.ready("b", np.full(100_000, np.nan))
         with pytest.raises(UsageError, match="NaN"):
             sync.wait()
+        time.sleep(2)
         sync.ready("a", np.zeros(8))
         sync.wait()
+        assert sync.choice is not None
+        assert sync.choice.seconds_now is not None
+        assert sync.choice.seconds_now < 1
 
     run_ranks(1, body)
-    (((_, without), (_, given)),) = measured  # of b, which comes first in the bucket, and of a
-    assert given == 0 < without
-
-
-# Checks.
-
-
-def test_parameters_that_drift_apart_are_found_every_so_many_steps() -> None:
-    def body(comm: Communicator) -> None:
-        parameters = {"a": np.zeros(4)}
-        sync = GradientSync(comm, parameters, check_every=3)
-        for step in range(1, 6):
-            if step == 4 and comm.rank == 1:
-                parameters["a"][2] = 1
-            sync.sync({"a": np.ones(4)})
-        with pytest.raises(RankMismatch, match="parameter 'a' on rank 1"):
-            sync.sync({"a": np.ones(4)})
-
-    run_ranks(3, body)

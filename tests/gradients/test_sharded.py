@@ -9,7 +9,7 @@ import pytest
 from chosen import everything
 from hypothesis import given
 
-from hpccomm import Communicator, RankMismatch, UsageError
+from hpccomm import Communicator
 from hpccomm.gradients import ShardedOptimizer, adam, sgd
 from hpccomm.testing import run_ranks
 
@@ -220,30 +220,6 @@ def test_narrow_parameters_are_rounded_once(dtype: Any) -> None:
         np.testing.assert_array_equal(model["w"], exact.astype(np.float32).astype(dtype))
 
     run_ranks(2, run)
-
-
-def test_ranks_with_other_models_or_updates_learn_it_together() -> None:
-    def run(comm: Communicator) -> None:
-        last = comm.rank == 2
-        with pytest.raises(
-            RankMismatch, match=r"'w' is float64 \(3,\) on rank 0.*rank 2"
-        ) as caught:
-            ShardedOptimizer(comm, {"w": np.zeros(4 if last else 3)}, sgd(0.1))
-        assert caught.value.ranks == (2,)
-        with pytest.raises(RankMismatch, match=r"update is .*lr=0\.1.*on rank 0.*lr=0\.2.*rank 2"):
-            ShardedOptimizer(comm, {"w": np.zeros(3)}, sgd(0.2 if last else 0.1))
-        with pytest.raises(UsageError if last else RankMismatch, match="op is 'mean'"):
-            ShardedOptimizer(comm, {"w": np.zeros(3)}, sgd(0.1), op="mean" if last else "sum")  # type: ignore[arg-type]
-        optimizer = ShardedOptimizer(comm, {"w": np.zeros(3)}, sgd(0.1, momentum=0.5))
-        with pytest.raises(UsageError if last else RankMismatch, match="no 'velocity' of 'w'"):
-            optimizer.load_state(
-                {"steps": 1, "state": {"w": {} if last else {"velocity": np.ones(3)}}}
-            )
-        with pytest.raises(UsageError, match="unknown gradient 'v'"):
-            optimizer.step({"v": np.zeros(3)})
-        optimizer.step({"w": np.ones(3)})
-
-    run_ranks(3, run)
 
 
 def test_the_root_gives_its_parameters() -> None:

@@ -1,6 +1,7 @@
 """Gradients in buckets that were not written since the last step."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,19 @@ def step(sync: GradientSync, way: str) -> bool:
     return sync.wait()
 
 
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    SMALL,
+    {"bucketing": False},
+    {"op": "sum"},
+    {"accumulate": 2},
+    {"deterministic": True},
+]
+
+
 @pytest.mark.parametrize("way", ["sync", "ready"])
-@pytest.mark.parametrize(
-    "settings",
-    [{}, SMALL, {"bucketing": False}, {"op": "sum"}, {"accumulate": 2}, {"deterministic": True}],
-    ids=str,
-)
-def test_what_nobody_has_written_is_named_on_every_rank(way: str, settings: dict[str, Any]) -> None:
-    def body(comm: Communicator) -> str:
+def test_what_nobody_has_written_is_named_on_every_rank(way: str) -> None:
+    def said(comm: Communicator, settings: dict[str, Any]) -> str:
         sync, views = made(comm, **settings)
         micro = settings.get("accumulate", 1)
         for number in range(3):
@@ -56,61 +62,51 @@ def test_what_nobody_has_written_is_named_on_every_rank(way: str, settings: dict
         assert there
         return str(caught.value)
 
-    for said in run_ranks(2, body):
-        assert all(f"'{name}'" in said for name in "wbn")
-        assert "on ranks 0 and 1" in said
-        assert "the bits of the last results" in said
+    for texts in run_ranks(2, lambda comm: [said(comm, each) for each in SETTINGS]):
+        for text in texts:
+            assert all(f"'{name}'" in text for name in "wbn")
+            assert "on ranks 0 and 1" in text
+            assert "the bits of the last results" in text
 
 
-def written(view: Any, value: float) -> None:
-    view[...] = value
+def fill(views: dict[str, Any], *values: float) -> None:
+    """Write to each view, from one value for all or one for each."""
+    for view, value in zip(views.values(), values * len(views), strict=False):
+        view[...] = value
 
 
 LEGITIMATE: dict[str, Callable[[GradientSync, dict[str, Any], int, int], object]] = {
     "zeros": lambda sync, views, number, rank: None,
-    "NaN": lambda sync, views, number, rank: [written(v, np.nan) for v in views.values()][:0],
-    "the same on each rank": lambda sync, views, number, rank: [
-        written(sync.gradients[name], 3) for name in views
-    ],
-    "the same on one rank, others on others": lambda sync, views, number, rank: [
-        written(v, rank) for v in views.values()
-    ],
-    "the same after zero()": lambda sync, views, number, rank: (
-        sync.zero(),
-        [written(v, 3) for v in views.values()],
-    ),
-    "one of them is constant": lambda sync, views, number, rank: (
-        written(views["b"], 24),
-        written(views["n"], 2),
-        written(views["w"], rank + number),
-    ),
+    "NaN": lambda sync, views, number, rank: fill(views, np.nan),
+    "the same on each rank": lambda sync, views, number, rank: fill(dict(sync.gradients), 3),
+    "the same on one rank": lambda sync, views, number, rank: fill(views, rank),
+    "the same after zero()": lambda sync, views, number, rank: (sync.zero(), fill(views, 3)),
+    "two are constant": lambda sync, views, number, rank: fill(views, rank + number, 24, 2),
     "results were read": lambda sync, views, number, rank: (
-        written(views["w"], 1 + rank) if not number else sync.gradients["w"].sum()
+        sync.gradients["w"].sum() if number else fill({"w": views["w"]}, 1 + rank)
     ),
-    "a single element has changed": lambda sync, views, number, rank: views["w"].__setitem__(
+    "one element has changed": lambda sync, views, number, rank: views["w"].__setitem__(
         (0, 0), number + rank
     ),
 }
 
 
 @pytest.mark.parametrize("way", ["sync", "ready"])
-@pytest.mark.parametrize("case", LEGITIMATE)
-def test_gradients_that_may_be_as_they_were_are_taken(case: str, way: str) -> None:
+def test_gradients_that_may_be_as_they_were_are_taken(way: str) -> None:
     def body(comm: Communicator) -> None:
-        for settings in ({}, SMALL):
+        for case, settings in product(LEGITIMATE, ({}, SMALL)):
             sync, views = made(comm, **settings)
             for number in range(4):
                 LEGITIMATE[case](sync, views, number, comm.rank)
-                assert step(sync, way)
+                assert step(sync, way), case
 
     run_ranks(3, body)
 
 
-def test_one_rank_and_arrays_that_are_given_are_not_looked_at() -> None:
+def test_one_rank_arrays_that_are_given_clipped_results_and_another_layout() -> None:
     def body(comm: Communicator) -> None:
         sync, views = made(comm)
-        for view in views.values():
-            view[...] = 3
+        fill(views, 3)
         given = {name: np.full_like(view, 3) for name, view in views.items()}
         for _ in range(3):
             if comm.size == 1:
@@ -119,21 +115,14 @@ def test_one_rank_and_arrays_that_are_given_are_not_looked_at() -> None:
             for name, grad in given.items():
                 sync.ready(name, grad)
             assert sync.wait()
+        if comm.size > 1:
+            fill(views, 1 + comm.rank)
+            sync.sync()
+            sync.clip_by_global_norm(0.5)
+            with pytest.raises(UsageError, match="were not written since the last step"):
+                sync.sync()
+            sync.configure(**SMALL)  # the values stay, in other memory
+            assert sync.sync()
 
     for ranks in (1, 2):
         run_ranks(ranks, body)
-
-
-def test_clipped_results_and_another_layout() -> None:
-    def body(comm: Communicator) -> None:
-        sync, views = made(comm)
-        for view in views.values():
-            view[...] = 1 + comm.rank
-        sync.sync()
-        sync.clip_by_global_norm(0.5)
-        with pytest.raises(UsageError, match="were not written since the last step"):
-            sync.sync()
-        sync.configure(**SMALL)  # the values stay, in other memory
-        assert sync.sync()
-
-    run_ranks(2, body)

@@ -10,11 +10,26 @@ import ml_dtypes
 import numpy as np
 
 from hpccomm import Communicator
-from hpccomm.gradients import GradientSync
+from hpccomm.gradients import Bucket, Exchange, GradientSync
 
 DTYPES = [np.dtype(each) for each in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
 
 shapes = st.lists(st.integers(0, 5), max_size=2).map(tuple)
+
+
+class Exact:
+    """A compressor that leaves nothing out, so that what it takes part in can be told exactly."""
+
+    memory_bytes = 0
+
+    def __repr__(self) -> str:
+        return "Exact()"
+
+    def channel(self, bucket: Bucket) -> "Exact":
+        return self
+
+    def reduce(self, x: Any, exchange: Exchange) -> None:
+        exchange.sum(x)
 
 
 @st.composite
@@ -28,6 +43,12 @@ def random_trainings(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
             for _ in range(ranks)
         ]
         for _ in range(draw(st.integers(1, 3)))
+    ]
+    ways: list[dict[str, Any]] = [
+        {},
+        {"deterministic": True},
+        {"compressor": Exact()},
+        {"compressor": Exact(), "hierarchical": True},
     ]
     return {
         "ranks": ranks,
@@ -43,7 +64,7 @@ def random_trainings(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
             "first_bucket_bytes": draw(st.integers(1, 300)),
             "min_bucket_bytes": draw(st.integers(0, 100)),
             "bucketing": draw(st.booleans()),
-            "deterministic": draw(st.booleans()),
+            **draw(st.sampled_from(ways)),
         },
     }
 

@@ -1,0 +1,201 @@
+"""What cannot be trained by is refused in words on every rank: the documented limits of arguments, and ranks that differ."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpccomm import Communicator, HpccommError, RankMismatch, UnsupportedDtype, UsageError
+from hpccomm.gradients import (
+    GradientSync,
+    LocalSteps,
+    LossScale,
+    MixedPrecision,
+    PowerSGD,
+    ReductionSettings,
+    ShardedOptimizer,
+    TopK,
+    sgd,
+)
+from hpccomm.testing import run_ranks
+
+
+def one(**other: Any) -> dict[str, Any]:
+    return {"a": np.zeros((2, 3)), "b": np.zeros(4), **other}
+
+
+def raised(comm: Communicator, function: Callable[[], object]) -> HpccommError:
+    with pytest.raises(HpccommError) as caught:
+        function()
+    comm.all_reduce(np.ones(1))  # the communicator can still be used
+    return caught.value
+
+
+Make = Callable[..., Any]
+
+
+def sync(comm: Communicator, model: Any = None, **options: Any) -> GradientSync:
+    return GradientSync(comm, one() if model is None else model, **options)
+
+
+def sharded(
+    comm: Communicator, model: Any = None, update: Any = None, **options: Any
+) -> ShardedOptimizer:
+    model = one() if model is None else model
+    return ShardedOptimizer(comm, model, update or sgd(0.1), **options)
+
+
+def local(comm: Communicator, model: Any = None, every: int = 3) -> LocalSteps:
+    return LocalSteps(comm, one() if model is None else model, every=every)
+
+
+WRONG: list[tuple[Make, dict[str, Any], str]] = [
+    (sync, {"model": [("a", np.ones(1)), ("a", np.ones(2))]}, "'a' is used twice"),
+    (sync, {"model": {"": np.ones(1)}}, "non-empty"),
+    (sync, {"model": {"n": np.ones(1, int)}}, "'n' has dtype int64"),
+    (sync, {"model": {"n": np.ones(1, complex)}}, "complex128"),
+    (sync, {"model": {"n": [1.0]}}, r"'n' is \[1.0\]; give a NumPy"),
+    (sync, {"model": ["n"]}, "not a pair"),
+    (sync, {"model": []}, "no parameters"),
+    (sync, {"initial": "brodcast"}, r"initial is 'brodcast'.*did you mean broadcast"),
+    (sync, {"compressor": TopK}, "give an object"),
+    (sync, {"compressor": TopK(), "deterministic": True}, "leave one out"),
+    (sync, {"hierarchical": True}, "give one"),
+    (sync, {"loss_scale": 8.0}, "LossScale"),
+    (sync, {"log": 17}, "give the path of a file"),
+    (sync, {"model": {"x": np.float64(3)}}, "cannot be written"),
+    (sync, {"model": {"x": bytes(8)}}, "cannot be written"),
+    (sharded, {"op": "mean"}, "op is 'mean'"),
+    (sharded, {"initial": None}, r"initial is None.*check, broadcast, ignore"),
+    *(
+        (lambda comm, **wrong: ReductionSettings(**wrong), wrong, next(iter(wrong)))
+        for wrong in (
+            {"order": "revers"},
+            {"bucket_bytes": 0},
+            {"min_bucket_bytes": -1},
+            {"bucketing": 1},
+        )
+    ),
+    *(
+        (lambda comm, **wrong: LossScale(**wrong), wrong, next(iter(wrong)))
+        for wrong in (
+            {"initial": 0},
+            {"initial": "1"},
+            {"growth": 0.5},
+            {"backoff": 1},
+            {"interval": 0},
+        )
+    ),
+    (lambda comm, ratio: TopK(ratio), {"ratio": 0}, "above 0 and at most 1"),
+    (lambda comm, ratio: TopK(ratio), {"ratio": 10**400}, "finite"),
+    (lambda comm, rank: PowerSGD(rank), {"rank": 0}, "at least 1"),
+    (lambda comm, wire: MixedPrecision(wire), {"wire": "float"}, "float16"),
+]
+
+
+def test_what_is_wrong_on_all_ranks_is_a_usage_error_on_each() -> None:
+    def body(comm: Communicator) -> None:
+        for make, options, text in WRONG:
+            error = raised(comm, lambda: make(comm, **options))  # noqa: B023 (called at once)
+            with pytest.raises(UsageError, match=text):
+                raise error
+            assert isinstance(error, UnsupportedDtype) == ("has dtype" in str(error)), error
+
+    run_ranks(2, body)
+
+
+DIFFERING: list[tuple[Make, dict[str, Any], str]] = [
+    # What the last rank gives, while the others give nothing but the default.
+    (sync, {"model": one(c=np.zeros(1))}, "'c' is missing on rank 0"),
+    (sync, {"model": one(b=np.zeros(5))}, r"'b' is float64 \(4,\).*\(5,\)"),
+    (sync, {"model": one(b=np.zeros(4, "f"))}, "'b'.*float32"),
+    (sync, {"model": dict(reversed(one().items()))}, "order differs: number 0"),
+    (sync, {"bucket_bytes": 9}, "bucket_bytes is 26214400"),
+    (sync, {"op": "sum"}, "op is 'average' on rank 0"),
+    (sync, {"accumulate": 2}, "accumulate is 1"),
+    (sync, {"frozen": "b"}, r"frozen is \(\) on rank 0 and \('b',\)"),
+    (sync, {"initial": "ignore"}, "initial is 'check' on rank 0 and 'ignore' on rank 2"),
+    (sync, {"order": "revers"}, "did you mean reverse"),
+    (sync, {"bucket_byte": 1}, "did you mean bucket_bytes"),
+    (sync, {"model": []}, "no parameters"),
+    (sharded, {"model": one(b=np.zeros(5))}, r"'b' is float64 \(4,\) on rank 0.*rank 2"),
+    (sharded, {"update": sgd(0.2)}, r"update is .*lr=0\.1.*on rank 0.*lr=0\.2.*rank 2"),
+    (sharded, {"op": "mean"}, "op is 'mean'"),
+    (local, {"every": 4}, "every is 3 on rank 0 and 4 on rank 2"),
+    (local, {"model": one(b=np.zeros(5))}, r"'b' is float64 \(4,\) on rank 0.*rank 2"),
+]
+
+
+def test_ranks_that_differ_learn_it_together_and_hear_of_whom() -> None:
+    def body(comm: Communicator) -> list[HpccommError]:
+        last = comm.rank == 2
+        return [
+            raised(comm, lambda make=make, options=options: make(comm, **(options if last else {})))
+            for make, options, _ in DIFFERING
+        ]
+
+    for rank, errors in enumerate(run_ranks(3, body)):
+        for error, (*_, text) in zip(errors, DIFFERING, strict=True):
+            with pytest.raises(type(error), match=text):
+                raise error
+            if isinstance(error, RankMismatch):
+                assert error.ranks == (2,)
+                assert "rank 2" in str(error)
+            else:
+                assert isinstance(error, UsageError)
+                assert rank == 2
+
+
+ARGUMENTS: list[tuple[Callable[[GradientSync], object], str]] = [
+    (lambda sync: sync.ready("bb"), "did you mean b"),
+    (lambda sync: sync.ready("a", np.ones(6)), r"'a' is float64 \(6,\), and its parameter"),
+    (lambda sync: sync.ready("a", sync.gradients["a"][::-1]), "overlaps its place"),
+    (lambda sync: sync.sync({"a": np.ones((2, 3), "f")}), "'a' is float32"),
+    (lambda sync: sync.sync({"b": np.broadcast_to(1.0, 4)}), "read-only"),
+    (lambda sync: sync.sync({"x": np.float64(3)}), "'x' is a float64, which cannot"),
+    (lambda sync: sync.sync({"x": bytes(8)}), "'x' is a bytes, which cannot"),
+    (lambda sync: sync.configure(bucket_byte=1), "did you mean bucket_bytes"),
+    (lambda sync: sync.configure(compressor="powersgd"), "did you mean PowerSGD"),
+    (lambda sync: sync.remove("c"), "unknown parameter 'c'"),
+    (lambda sync: sync.add("a", np.ones(1)), "'a' is used twice"),
+    (lambda sync: sync.clip_by_global_norm(1.0), "not reduced"),
+    (lambda sync: sync.weigh(3), "op is 'average'"),
+    (lambda sync: sync.has_gradients("c"), "unknown gradient 'c'"),
+]
+
+
+def test_a_wrong_argument_changes_nothing() -> None:
+    def body(comm: Communicator) -> None:
+        sync = GradientSync(comm, one(x=np.zeros(())))
+        for call, text in ARGUMENTS:
+            with pytest.raises(UsageError, match=text):
+                call(sync)
+        assert sync.sync({"a": np.full((2, 3), 1.0 * comm.rank), "b": np.ones(4)})
+        assert (sync.gradients["a"] == 0.5).all()
+        sync.ready("a")
+        for call, text in (
+            (lambda: sync.ready("a"), "given before"),
+            (sync.zero, "under way"),
+            (sync.sync, "end it by wait"),
+        ):
+            with pytest.raises(UsageError, match=text):
+                call()
+        assert sync.wait()
+
+    run_ranks(2, body)
+
+
+def test_a_step_of_a_divided_optimizer_takes_its_own_names_and_state() -> None:
+    def body(comm: Communicator) -> None:
+        last = comm.rank == 2
+        optimizer = ShardedOptimizer(comm, {"w": np.zeros(3)}, sgd(0.1, momentum=0.5))
+        with pytest.raises(UsageError if last else RankMismatch, match="no 'velocity' of 'w'"):
+            optimizer.load_state(
+                {"steps": 1, "state": {"w": {} if last else {"velocity": np.ones(3)}}}
+            )
+        with pytest.raises(UsageError, match="unknown gradient 'v'"):
+            optimizer.step({"v": np.zeros(3)})
+        optimizer.step({"w": np.ones(3)})
+
+    run_ranks(3, body)
