@@ -140,7 +140,7 @@ def test_any_model_is_updated_everywhere_and_padding_stays_0(
     run_ranks(ranks, run)
 
 
-def test_missing_gradients_count_as_0() -> None:
+def test_missing_gradients_count_as_0_and_the_root_gives_its_parameters() -> None:
     def run(comm: Communicator) -> None:
         model = {"w": np.zeros(3), "v": np.zeros(3)}
         optimizer = ShardedOptimizer(comm, model, sgd(1.0), op="average")
@@ -148,6 +148,11 @@ def test_missing_gradients_count_as_0() -> None:
         optimizer.step({"w": np.ones(3) if comm.rank else None})
         assert (model["w"] == -1.5).all()
         assert (model["v"] == -1).all()
+        model["w"][:] = comm.rank
+        optimizer.broadcast_parameters(root=1)
+        assert (model["w"] == 1).all()
+        optimizer.step({"w": np.ones(3)})
+        assert (model["w"] == 0).all()
 
     run_ranks(2, run)
 
@@ -218,18 +223,5 @@ def test_narrow_parameters_are_rounded_once(dtype: Any) -> None:
         wide = grad.astype(np.float64)
         exact = first.astype(np.float64) - 0.1 * wide / (np.abs(wide) + 1e-8)
         np.testing.assert_array_equal(model["w"], exact.astype(np.float32).astype(dtype))
-
-    run_ranks(2, run)
-
-
-def test_the_root_gives_its_parameters() -> None:
-    def run(comm: Communicator) -> None:
-        model = {"w": np.zeros(5)}
-        optimizer = ShardedOptimizer(comm, model, sgd(1.0))
-        model["w"][:] = comm.rank
-        optimizer.broadcast_parameters(root=1)
-        assert (model["w"] == 1).all()
-        optimizer.step({"w": np.ones(5)})
-        assert (model["w"] == 0).all()
 
     run_ranks(2, run)
