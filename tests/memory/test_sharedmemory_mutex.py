@@ -1,8 +1,9 @@
 """Mutexes in memory that processes share: one at a time has one, and a lost holder is named."""
 
 import mmap
-import os
+import multiprocessing
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import pytest
@@ -20,12 +21,10 @@ def shared_memory() -> np.ndarray:
     return memory
 
 
-def forked(program: Callable[[], None]) -> int:
-    """Run a function in another process, which ends as it does then; return the process."""
-    child = os.fork()
-    if not child:
-        program()
-        os._exit(0)
+def forked(program: Callable[[], object]) -> BaseProcess:
+    """Run a function in another process."""
+    child = multiprocessing.get_context("fork").Process(target=program)
+    child.start()
     return child
 
 
@@ -46,14 +45,16 @@ def test_one_process_at_a_time_has_it() -> None:
 
     children = [forked(lambda rank=rank: count(rank)) for rank in (1, 2)]
     count(0)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
     assert number[0] == 3 * TURNS
 
 
 def test_a_holder_that_has_ended_is_named() -> None:
     memory = shared_memory()
     mutex = NodeMutex(memory[:MUTEX_BYTES], 0)
-    os.waitpid(forked(lambda: NodeMutex(memory[:MUTEX_BYTES], 7).taken()), 0)
+    forked(lambda: NodeMutex(memory[:MUTEX_BYTES], 7).taken()).join()
     for _ in range(2):
         with pytest.raises(PeerLost, match="rank 7") as lost:
             mutex.taken()

@@ -7,27 +7,56 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hpccomm.contracts.transport import Pages, Reach
+from hpccomm.contracts.transport import MemoryUse, Pages, Reach
 from hpccomm.errors import CommunicationError, PeerLost
-from hpccomm.memory.shared import NodeMemory, heap
-from hpccomm.memory.shared.heap import FreeRanges, HeapSegment, IdlePages
+from hpccomm.memory.shared import NodeMemory
+from hpccomm.memory.shared.heap import (
+    FreeRanges,
+    Heap,
+    HeapSegment,
+    IdlePages,
+    Leases,
+    PeerSegments,
+    ProcessMemory,
+)
 from hpccomm.memory.shared.node import NodeExposure
 
 F4 = np.dtype(np.float32)
 ROOM = 1 << 16
+GONE = (1 << 22) + 1
+"""No process has that number."""
 
 Ranks = Sequence[NodeMemory]
 
 
-@pytest.fixture
-def ranks(monkeypatch) -> Ranks:
-    monkeypatch.setattr(heap, "_of_process", {})  # leases and segments of this test's own
-    return _ranks()
+class GrowingHeap(Heap):
+    """One whose segment, once there is one, lies where another array was."""
+
+    segment: HeapSegment | None = None
+
+    def where(self, at: int) -> HeapSegment | None:
+        return self.segment or super().where(at)
+
+    @property
+    def segments(self) -> int:
+        return super().segments + (self.segment is not None)
 
 
-def _ranks(plain: bool = True, pid: int | None = None) -> Ranks:
+def process() -> ProcessMemory:
+    heap = GrowingHeap()
+    return ProcessMemory(heap, Leases(heap), PeerSegments(), MemoryUse())
+
+
+def made(of: ProcessMemory, plain: bool = True, pid: int | None = None) -> Ranks:
     pids = {0: os.getpid(), 1: pid or os.getpid()}
-    return [NodeMemory(rank, pids, 2, plain=plain, how="as tested") for rank in range(2)]
+    return [
+        NodeMemory(rank, pids, 2, plain=plain, how="as tested", process=of) for rank in range(2)
+    ]
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    return made(process())
 
 
 def exposed(
@@ -36,6 +65,7 @@ def exposed(
     scratch: int = 0,
     plain: bool = True,
     rooms: Sequence[int] = (ROOM, ROOM),
+    numbers: Sequence[int] = (0, 1),
 ) -> tuple[list[NodeExposure], list[Reach]]:
     """Expose each rank's arrays; exchange the records as ranks do, in a table that is used again."""
     both = [
@@ -43,7 +73,7 @@ def exposed(
         for rank, own, room in zip(ranks, arrays, rooms, strict=True)
     ]
     table = np.array([each.record for each in both])
-    reach = [each.take_records({0: table[0], 1: table[1]}) for each in both]
+    reach = [each.take_records(dict(zip(numbers, table, strict=True))) for each in both]
     table[:] = -1
     return both, reach
 
@@ -53,63 +83,53 @@ def seen(view: "np.ndarray | Pages") -> np.ndarray:
 
 
 def arrays_of(rank: NodeMemory, registered: Sequence[bool], n: int = 100) -> list[np.ndarray]:
-    made = []
+    arrays = []
     for number, each in enumerate(registered):
         data = rank.empty(n * 4).view(F4) if each else np.empty(n, F4)
         data[:] = np.arange(n) + 1000 * rank.rank + 100_000 * number
-        made.append(data)
-    return made
+        arrays.append(data)
+    return arrays
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "scratch", "plain", "reach"),
+    # Whether arrays are registered, bytes of scratch and room for them, whether plain arrays are reached and so agreed.
+    ("first", "second", "scratch", "rooms", "plain", "agreed", "reach"),
     [
-        ((1, 1), (1, 1), 0, False, Reach.DIRECT),
-        ((1, 1), (1, 0), 64, False, Reach.STAGED),
-        ((0, 0), (1, 1), 64, False, Reach.STAGED),
-        ((0, 0), (1, 1), 64, True, Reach.DIRECT),
-        ((0, 0), (0, 0), 0, False, Reach.NONE),
-        ((0, 0), (0, 0), ROOM + 1, False, Reach.NONE),
-        ((1, 1), (1, 1), ROOM + 1, False, Reach.DIRECT),
+        ((1, 1), (1, 1), 0, (ROOM, ROOM), False, True, Reach.DIRECT),
+        ((1, 1), (1, 0), 64, (ROOM, ROOM), False, True, Reach.STAGED),
+        ((0, 0), (1, 1), 64, (ROOM, ROOM), False, True, Reach.STAGED),
+        ((0, 0), (1, 1), 64, (ROOM, ROOM), True, True, Reach.DIRECT),
+        ((0, 0), (0, 0), 0, (ROOM, ROOM), False, True, Reach.NONE),
+        ((0, 0), (0, 0), ROOM + 1, (ROOM, ROOM), False, True, Reach.NONE),
+        ((1, 1), (1, 1), ROOM + 1, (ROOM, ROOM), False, True, Reach.DIRECT),
+        ((0, 0), (0, 0), 0, (ROOM, ROOM), True, False, Reach.NONE),
+        ((0, 0), (0, 0), 128, (ROOM, 100), False, True, Reach.NONE),
     ],
 )
-def test_all_ranks_find_the_same(ranks, first, second, scratch, plain, reach) -> None:
+def test_all_ranks_find_the_same(first, second, scratch, rooms, plain, agreed, reach) -> None:
+    ranks = made(process(), plain=agreed)
     own = [arrays_of(rank, kind) for rank, kind in zip(ranks, (first, second), strict=True)]
-    _, found = exposed(ranks, own, scratch, plain)
+    both, found = exposed(ranks, own, scratch, plain, rooms)
     assert found == [reach] * 2
+    assert [each.scratch is not None for each in both] == [0 < scratch <= room for room in rooms]
 
 
-def test_plain_arrays_are_not_reached_where_that_was_not_agreed(ranks) -> None:
-    strict = _ranks(plain=False)
-    own = [arrays_of(rank, (False, False)) for rank in strict]
-    assert exposed(strict, own, 0)[1] == [Reach.NONE] * 2
-
-
-def test_one_rank_without_scratch_sends_all_apart(ranks) -> None:
-    own = [arrays_of(rank, (False, False)) for rank in ranks]
-    both, reach = exposed(ranks, own, 128, plain=False, rooms=(ROOM, 100))
-    assert reach == [Reach.NONE] * 2
-    assert both[0].scratch is not None
-    assert both[1].scratch is None
-
-
-def test_empty_arrays_are_reachable(ranks) -> None:
+def test_empty_arrays_are_reachable(ranks: Ranks) -> None:
     own = [[np.empty(0, F4), np.empty(0, F4)], arrays_of(ranks[1], (True, True))]
     both, reach = exposed(ranks, own, plain=False)
     assert reach == [Reach.DIRECT] * 2
     assert both[1].peer_buffer(0, 0, F4).size == 0
 
 
-def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
+def test_room_is_that_of_the_process_whatever_the_calls(ranks: Ranks) -> None:
     own = arrays_of(ranks[0], (False, False))
 
-    def ask(nbytes: int) -> NodeExposure:
-        return ranks[0].expose(own, 1, nbytes, plain=False, room=1000)
+    def ask(nbytes: int, rank: int = 0) -> NodeExposure:
+        return ranks[rank].expose(own, 1, nbytes, plain=False, room=1000)
 
-    first, second = ask(600), ask(600)
+    first = ask(600)
     assert first.scratch is not None
-    assert second.scratch is None
-    second.release()
+    assert ask(600).scratch is None
     third = ask(400)
     assert third.scratch is not None
     assert ask(1).scratch is None
@@ -119,28 +139,29 @@ def test_room_is_that_of_the_process_whatever_the_calls(ranks) -> None:
     assert whole.scratch is not None
     assert ask(1).scratch is None
     whole.release()
-    # Another communicator of the process has the same room.
-    other = ranks[1].expose(own, 1, 700, plain=False, room=1000)
+    other = ask(700, rank=1)  # of another communicator of the process
     assert other.scratch is not None
     assert ask(600).scratch is None
     other.release()
     assert ask(600).scratch is not None
 
 
-def test_plain_memory_whose_place_a_segment_takes_is_noticed(ranks, monkeypatch) -> None:
-    own = arrays_of(ranks[0], (False, False))
-    heap = ranks[0]._heap
-    record = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
+def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:
+    memory = process()
+    assert isinstance(memory.heap, GrowingHeap)
+    rank = made(memory)[0]
+    own = arrays_of(rank, (False, False))
+    record = rank.expose(own, 5, 0, plain=True, room=ROOM).record
     # Freed, its pages would go back to the system, which gives their addresses to the next mapping.
-    segment = HeapSegment(9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages())
-    monkeypatch.setattr(heap, "_segments", [segment])
-    monkeypatch.setattr(heap, "_map", ((segment.at,), (segment,)))
-    again = ranks[0].expose(own, 5, 0, plain=True, room=ROOM).record
+    memory.heap.segment = HeapSegment(
+        9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages()
+    )
+    again = rank.expose(own, 5, 0, plain=True, room=ROOM).record
     assert record[2] == -1
-    assert again[2] == segment.key
+    assert again[2] == memory.heap.segment.key
 
 
-def test_an_array_is_told_from_registered_memory_by_its_address(ranks) -> None:
+def test_an_array_is_told_from_registered_memory_by_its_address(ranks: Ranks) -> None:
     data = ranks[0].empty(4096)
     assert ranks[0].holds(data[100:].view(np.uint8)[::3])
     assert ranks[1].holds(data)
@@ -157,14 +178,14 @@ def test_an_array_is_told_from_registered_memory_by_its_address(ranks) -> None:
     ],
 )
 def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
-    ranks, monkeypatch, error: OSError, says: str
+    error: OSError, says: str
 ) -> None:
+    class Refusing(PeerSegments):
+        def find(self, pid: int, key: int) -> np.ndarray:
+            raise error
+
+    ranks = made(process()._replace(peers=Refusing()))
     own = [arrays_of(rank, (True, True)) for rank in ranks]
-
-    def refuse(pid: int, key: int) -> None:
-        raise error
-
-    monkeypatch.setattr(ranks[0]._segments, "find", refuse)
     both, _ = exposed(ranks, own)
     assert np.array_equal(seen(both[0].peer_buffer(1, 0, F4)), own[1][0])
     both, _ = exposed(ranks, own, plain=False)
@@ -173,10 +194,9 @@ def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
     assert not isinstance(caught.value, PeerLost)
 
 
-def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
-    apart = _ranks(pid=(1 << 22) + 1)  # no process has that number
-    own = [arrays_of(rank, (True, False)) for rank in apart]
-    both, _ = exposed(apart, own)
+def test_a_process_that_ended_is_a_lost_peer() -> None:
+    ranks = made(process(), pid=GONE)
+    both, _ = exposed(ranks, [arrays_of(rank, (True, False)) for rank in ranks])
     for buffer in (0, 1):
         with pytest.raises(PeerLost) as caught:
             seen(both[0].peer_buffer(1, buffer, F4))
@@ -184,8 +204,14 @@ def test_a_process_that_ended_is_a_lost_peer(ranks) -> None:
 
 
 def test_a_group_numbers_its_ranks_anew() -> None:
-    memory = NodeMemory(3, {1: 101, 3: 103, 4: 104}, 4, plain=True, how="")
-    group = memory.group([0, 4, 3, 2], 2)
-    assert group._peers.pids == {1: 104, 2: 103}
-    assert group.rank == 2
-    assert group.share(1000) == 250  # as on the fullest node of the job
+    pids = {1: GONE, 3: os.getpid(), 4: os.getpid()}
+    ranks = [NodeMemory(rank, pids, 4, plain=True, how="") for rank in (4, 3)]
+    groups = [each.group([0, 4, 3, 2], number) for number, each in enumerate(ranks, 1)]
+    assert [each.rank for each in groups] == [1, 2]
+    assert groups[0].share(1000) == 250  # as on the fullest node of the job
+    own = [arrays_of(each, (True, False)) for each in groups]
+    both, reach = exposed(groups, own, numbers=(1, 2))
+    assert reach == [Reach.DIRECT] * 2
+    for buffer in (0, 1):
+        assert np.array_equal(seen(both[0].peer_buffer(2, buffer, F4)), own[1][buffer])
+        assert np.array_equal(seen(both[1].peer_buffer(1, buffer, F4)), own[0][buffer])

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -140,7 +141,7 @@ def _initialize(mpi: Any) -> bool:
         return False
     import mpi4py
 
-    _check_room(mpi)
+    check_room(mpi, free_room)
     rc = mpi4py.rc
     level = getattr(mpi, f"THREAD_{str(rc.thread_level).upper()}", mpi.THREAD_MULTIPLE)
     library = libmpi.library()
@@ -209,7 +210,7 @@ _OTHERWISE = ("UCX_TLS", "UCX_POSIX_DIR", "MPIR_CVAR_CH4_NETMOD")
 """Variables by which users keep UCX from taking that memory."""
 
 
-def _check_room(mpi: Any) -> None:
+def check_room(mpi: Any, available: Callable[[], float]) -> None:
     """Refuse to start MPICH if the node's shared memory is too small: it would crash without a message."""
     launch, version = launched(), mpi.Get_library_version()
     if (
@@ -223,7 +224,7 @@ def _check_room(mpi: Any) -> None:
     least, more = _OF_MPICH * ranks, 0.0
     if "ch4:ucx" in version and not any(name in os.environ for name in _OTHERWISE):
         more = _OF_UCX * ranks
-    room = _room()
+    room = available()
     if least + more <= room:
         return
     raise BackendUnavailable(
@@ -235,16 +236,16 @@ def _check_room(mpi: Any) -> None:
     )
 
 
-def _room() -> float:
-    """Return the bytes of shared memory that this job may take; infinite if unknown.
+def free_room(folder: str = SHARED) -> float:
+    """Return the bytes of shared memory, in its folder, that this job may take; infinite if unknown.
 
     They include what ranks of the job have taken already, since ranks start one after another.
     """
     try:
-        system = os.statvfs(SHARED)
+        system = os.statvfs(folder)
         others = [
             each.stat(follow_symlinks=False).st_blocks * 512
-            for each in os.scandir(SHARED)
+            for each in os.scandir(folder)
             if not each.name.startswith(("mpich_shm_", "ucx_shm_"))
         ]
     except OSError:  # missing, or a file is gone by now

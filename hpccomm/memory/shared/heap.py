@@ -18,6 +18,7 @@ import time
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -262,10 +263,12 @@ class Heap:
     commit : bool
         Whether to take memory from the system when an array is made, not at the first write. That is needed
         if the system does not overcommit memory: else the write would kill the process.
+    clock : callable
+        Returns the time in seconds.
     """
 
-    def __init__(self, commit: bool = False) -> None:
-        self._commit = commit
+    def __init__(self, commit: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._commit, self._clock = commit, clock
         self._lock = threading.Lock()
         self._segments: list[HeapSegment] = []
         # Ascending by address; replaced as a whole, so that readers need no lock.
@@ -320,7 +323,7 @@ class Heap:
 
     def housekeep(self) -> None:
         """Return pages that have been free for long to the system. Cheap if there are none."""
-        if time.monotonic() > self._next_look:
+        if self._clock() > self._next_look:
             self._try_to_take_back()
 
     def _give(self, segment: HeapSegment, start: int, size: int) -> None:
@@ -339,7 +342,7 @@ class Heap:
 
     def _take_back(self) -> None:
         """Make freed memory usable again, and return pages that have been free for long to the system."""
-        now = time.monotonic()
+        now = self._clock()
         while self._given:
             segment, start, size = self._given.popleft()
             segment.free.give(start, size)

@@ -29,7 +29,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.folding import FAR_BLOCK_BYTES
 from hpccomm.memory.foreign import AddressedBytes
-from hpccomm.memory.shared.heap import Heap, RegisteredBytes, process_memory
+from hpccomm.memory.shared.heap import Heap, ProcessMemory, RegisteredBytes, process_memory
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory, ended
 from hpccomm.memory.views import ScratchBuffer, address
 
@@ -105,6 +105,8 @@ class NodeMemory:
         Whether ranks reach plain arrays, on all nodes.
     how : str
         How plain arrays are reached, or why they are not, in words.
+    process : ProcessMemory, optional
+        The registered memory of this process.
 
     Attributes
     ----------
@@ -113,14 +115,19 @@ class NodeMemory:
     """
 
     def __init__(
-        self, rank: int, pids: Mapping[int, int], fullest: int, *, plain: bool, how: str
+        self,
+        rank: int,
+        pids: Mapping[int, int],
+        fullest: int,
+        *,
+        plain: bool,
+        how: str,
+        process: ProcessMemory | None = None,
     ) -> None:
-        self.plain = plain
-        self.how = how
-        self.rank = rank
+        self.plain, self.how, self.rank = plain, how, rank
         self._fullest = fullest
         self._peers = _Peers(pids)
-        self._heap, self._leases, self._segments, self.use = process_memory()
+        self._heap, self._leases, self._segments, self.use = process or process_memory()
         self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._told = False

@@ -125,18 +125,19 @@ class RemoteMemory:
         Id of the process.
     rank : int
         Rank of the process, for messages.
+    library : object, optional
+        The C library.
     """
 
     __slots__ = ("_far", "_far_at", "_from", "_near", "_near_at", "_pid", "_rank", "_to")
 
-    def __init__(self, pid: int, rank: int) -> None:
-        self._pid = pid
-        self._rank = rank
+    def __init__(self, pid: int, rank: int, library: Any = None) -> None:
+        self._pid, self._rank = pid, rank
         # These objects are made once, because making them takes longer than the call.
         self._near, self._far = Vector(), Vector()
         self._near_at = ctypes.addressof(self._near)
         self._far_at = ctypes.addressof(self._far)
-        functions = libc()
+        functions = library or libc()
         self._from = getattr(functions, "process_vm_readv", None)
         self._to = getattr(functions, "process_vm_writev", None)
 
