@@ -258,14 +258,14 @@ class SizedTransport:
         self.isend_packet, self.irecv_packet = checked.isend_packet, checked.irecv_packet
         self._persistent: list[Any] = []
         # Most bytes that a tag can encode and MPI's plain counts can hold.
-        self._most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
+        self.most = min((self._checked.largest_tag + 1) // TAGS - 2, INT_MAX)
         self.rank: int = comm.rank
         self.size: int = comm.size
 
     def isend(self, data: NDArray[Any], dst: int, tag: int) -> Request:
         """Begin to send."""
         nbytes = data.nbytes
-        if nbytes > self._most:
+        if nbytes > self.most:
             return self._checked.isend(data, dst, tag)
         # The request keeps the memory, which must outlive the transfer.
         test: Request = self._isend([data, nbytes, _BYTE], dst, (nbytes + 1) * TAGS + tag).Test
@@ -274,7 +274,7 @@ class SizedTransport:
     def irecv(self, data: NDArray[Any], src: int, tag: int) -> Request:
         """Begin to receive. Receives of one sender and tag match in their order."""
         nbytes = data.nbytes
-        if nbytes > self._most:
+        if nbytes > self.most:
             return self._checked.irecv(data, src, tag)
         test: Request = self._irecv([data, nbytes, _BYTE], src, (nbytes + 1) * TAGS + tag).Test
         return test
@@ -285,13 +285,13 @@ class SizedTransport:
 
     def isend_again(self, data: NDArray[Any], dst: int, tag: int) -> BoundSet:
         """Return the messages that send this array at each start."""
-        if data.nbytes > self._most:
+        if data.nbytes > self.most:
             return self._checked.isend_again(data, dst, tag)
         return self._again(self._comm.Send_init, data, dst, tag)
 
     def irecv_again(self, data: NDArray[Any], src: int, tag: int) -> BoundSet:
         """Return the messages that receive into this array at each start."""
-        if data.nbytes > self._most:
+        if data.nbytes > self.most:
             return self._checked.irecv_again(data, src, tag)
         return self._again(self._comm.Recv_init, data, src, tag)
 
