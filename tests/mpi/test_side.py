@@ -1,10 +1,14 @@
-"""The side channel of MPI ranks: on one node by sockets, between nodes by messages."""
+"""The side channel of MPI ranks on several nodes, whose sockets do not reach each other.
 
-from collections.abc import Iterator
+Each rank takes the others for ranks of other nodes here. On one node the channel is that of every backend's contract.
+"""
+
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hpccomm.backends.bootstrap.node_sockets import Address, serve
+from hpccomm.backends.mpi.side import MpiSideChannel, SideMessages
 from hpccomm.contracts.backend import ANSWERED, SILENT, Facts
 from hpccomm.runtime import answering
 
@@ -13,102 +17,78 @@ if TYPE_CHECKING:
 
 LARGE = 300_000
 """Characters; more than MPI libraries send before the receiver takes part."""
+
 LONG = 30.0
 
 
 class Answering:
     """A rank that answers as long as it lives."""
 
-    def __init__(self, backend: Any) -> None:
-        answering.register(backend.uid, backend.rank, self.answer)
+    def __init__(self, uid: str, rank: int) -> None:
+        answering.register(uid, rank, self.answer)
 
     def answer(self, question: Facts) -> Facts:
         return {"rank": question["rank"], "large": "x" * question.get("large", 0)}
 
 
-@pytest.fixture(params=["one node", "nodes"])
-def backend(
-    request: pytest.FixtureRequest, mpi_comm: "MPI.Intracomm", monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
-    """Give a backend whose ranks reach each other's sockets, or each believes itself on its own host."""
-    from hpccomm.backends.bootstrap import node_sockets
-    from hpccomm.backends.mpi import backend as module
-
-    if request.param == "nodes":
-        host = f"host {mpi_comm.rank}"
-        own = node_sockets.serve()._replace(network=host)
-        monkeypatch.setattr(module, "serve", lambda rank: own)
-        monkeypatch.setattr(node_sockets, "network", lambda: host)
-    made = module.make(mpi_comm)
-    if made.thread_restriction:
-        pytest.skip("takes MPI_THREAD_MULTIPLE")
-    return made
+@pytest.fixture
+def messages(mpi_comm: "MPI.Intracomm") -> SideMessages:
+    addresses = [
+        Address(each.name, each.pid, each.host, each.network if rank == mpi_comm.rank else "far")
+        for rank, each in enumerate(mpi_comm.allgather(serve(None)))
+    ]
+    messages = SideMessages(mpi_comm, addresses)
+    messages.addresses = addresses  # type: ignore[attr-defined]
+    return messages
 
 
+def channel(mpi_comm: "MPI.Intracomm", messages: Any) -> MpiSideChannel:
+    return MpiSideChannel(mpi_comm.rank, messages.addresses, messages, range(mpi_comm.size))
+
+
+@pytest.mark.mpi(min_size=2)
 def test_ranks_answer_while_their_callers_are_stuck(
-    backend: Any, mpi_comm: "MPI.Intracomm"
+    messages: SideMessages, mpi_comm: "MPI.Intracomm"
 ) -> None:
-    kept = Answering(backend)
+    side, rank, everyone = channel(mpi_comm, messages), mpi_comm.rank, range(mpi_comm.size)
+    kept, group_kept = Answering("all", rank), Answering("group", mpi_comm.size - 1 - rank)
+    group = side.group(everyone[::-1], mpi_comm.size - 1 - rank)
     mpi_comm.Barrier()
-    question = {"comm": backend.uid, "large": LARGE}
-    everyone = range(backend.size)
-    if backend.rank == 0:
+    question = {"comm": "all", "large": LARGE}
+    if rank == 0:
         for _ in range(2):
-            answers = backend.side.ask(everyone, question, LONG)
-            assert {rank: each.state for rank, each in answers.items()} == dict.fromkeys(
-                everyone, ANSWERED
-            )
+            answers = side.ask(everyone, question, LONG)
+            assert {each.state for each in answers.values()} == {ANSWERED}
             assert [answers[rank].facts["rank"] for rank in everyone] == list(everyone)
             assert {len(each.facts["large"]) for each in answers.values()} == {LARGE}
-        assert backend.side.ask([0], {"comm": "?"}, LONG)[0].facts["unknown"]
-    elif backend.rank == 1:
-        answering.withdraw(backend.uid, 1, {"closed": "was finalized"})
-        kept = Answering(backend)
+        assert side.ask([1], {"comm": "?"}, LONG)[1].facts["unknown"]
+    elif rank == 1:
+        answering.withdraw("all", 1, {"closed": "was finalized"})
+        kept = Answering("all", rank)
     mpi_comm.Barrier()  # where the others have been blocked
-    asked = backend.side.ask(everyone, question, LONG)  # all ask all
+    asked = side.ask(everyone, question, LONG)  # all ask all
     assert {each.state for each in asked.values()} == {ANSWERED}
     mpi_comm.Barrier()
-    backend.close()
-    del kept
+    side.close(root=True)  # a group asks its own ranks also when it outlives its parent
+    answers = group.ask(everyone, {"comm": "group"}, LONG)
+    assert [answers[rank].facts["rank"] for rank in everyone] == list(everyone)
+    mpi_comm.Barrier()
+    group.close(root=False)
+    del kept, group_kept
 
 
-def test_a_group_asks_its_own_ranks_also_when_it_outlives_its_parent(
-    backend: Any, mpi_comm: "MPI.Intracomm"
-) -> None:
-    members = [rank for rank in reversed(range(backend.size)) if rank % 2 == backend.rank % 2]
-    groups = [backend.group(members, label) for label in (1, 2)]
-    assert len({backend.uid, *(each.uid for each in groups)}) == 3
-    uids = mpi_comm.allgather([each.uid for each in groups])
-    assert all(uids[rank] == uids[backend.rank] for rank in members)
-    kept = [Answering(each) for each in groups]
-    backend.close()
-    for group in groups:
-        mpi_comm.Barrier()
-        answers = group.side.ask(range(group.size), {"comm": group.uid}, LONG)
-        assert [answers[rank].facts["rank"] for rank in range(group.size)] == [*range(group.size)]
-        mpi_comm.Barrier()
-        group.close()
-    del kept
-
-
+@pytest.mark.mpi(min_size=2)
 def test_nothing_is_left_of_a_channel_whose_questions_nobody_took(
-    backend: Any, mpi_comm: "MPI.Intracomm"
+    messages: SideMessages, mpi_comm: "MPI.Intracomm"
 ) -> None:
-    from hpccomm.backends.mpi import side
-
-    before = len(side._all)
-    right = (backend.rank + 1) % backend.size
-    messages = backend.side._messages
-    if messages is not None:
+    side = channel(mpi_comm, messages)
+    if mpi_comm.rank:
         messages.stop()  # takes no question, as one whose process is stopped
-        messages._open = backend.rank == 0
-        mpi_comm.Barrier()
-    if backend.rank == 0 and backend.size > 1:
-        state = backend.side.ask([right], {"comm": "", "large": "x" * LARGE}, 0.05)[right].state
-        assert messages is None or state == SILENT
-    backend.close()
-    if messages is not None and backend.size > 1:
-        left = (backend.rank - 1) % backend.size
-        assert not messages._sending
-        assert messages._received[left] == (left == 0)
-    assert len(side._all) == before - (messages is not None)
+    mpi_comm.Barrier()
+    if mpi_comm.rank == 0:
+        assert side.ask([1], {"comm": "", "large": "x" * LARGE}, 0.05)[1].state == SILENT
+    side.close(root=True)
+    again = mpi_comm.Dup()  # which the library may give the number of the one that was freed
+    mpi_comm.Barrier()
+    assert not again.Iprobe()
+    again.Free()
