@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from one_size import by_default_on
 
+from hpccomm.errors import UsageError
+
 if TYPE_CHECKING:
     from hpccomm import Communicator
 
 
 @pytest.fixture(autouse=True)
 def _needs_shared_memory(comm: "Communicator") -> None:
-    shared = comm._core.backend.collectives.shared
     if comm.num_nodes > 1 or comm.size == 1:
         pytest.skip("needs several ranks on one node")
-    assert shared is not None
 
 
 def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
@@ -74,7 +74,8 @@ def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: "Commun
     x[:] = 3
     alone.all_reduce(x)
     assert (x == 3).all()
-    assert alone._core.backend.collectives.shared is None
+    with pytest.raises(UsageError, match="'shm'"):
+        alone.all_reduce(x, algorithm="shm")
     y = alone.empty(10, np.float64)
     y[:] = 1
     comm.all_reduce(y)
