@@ -1,5 +1,9 @@
-"""The example data of ``appending.py``, for the tests beside it."""
+"""The example data of ``appending.py`` and a small disk, for the tests beside it."""
 
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import appending
@@ -8,6 +12,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def on_the_host_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether a writer lives is asked on the host that it was on, and what is shown of the example names that.
     monkeypatch.setattr("socket.gethostname", lambda: "node0.cluster")
 
 
@@ -15,3 +20,13 @@ def on_the_host_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
 def example() -> ModuleType:
     """``example_info``, ``example_row``, ``example_samples``, and the program that appends."""
     return appending
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)

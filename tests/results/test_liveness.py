@@ -1,117 +1,95 @@
-"""A run without an end: whether it is being written, or its writer is gone."""
+"""A run without an end: whether it is being written, or its writer is gone. Its truth are processes that live or are killed."""
 
+import errno
 import fcntl
 import os
 import signal
+from dataclasses import replace
 
 import h5py
 import pytest
+from at_calls import at_call, end_of, kill_own, living, refusal
+from damage import called
 
 from hpccomm.errors import UsageError
 from hpccomm.results import reader
 from hpccomm.results.writer import Writer
-from hpccomm.tools.main import main
 
 
 @pytest.fixture
-def writer(tmp_path, example):
-    """Give a writer that has ended one run, and is within another."""
-    path = tmp_path / "runs.h5"
-    Writer(path, example.example_info())._section.close()  # as if killed
-    writer = Writer(path, example.example_info(), expected_rows=1)
-    writer.append(example.example_row(0), None)
-    yield writer
-    writer._section.close()
+def path(tmp_path, example):
+    """A file with a run whose writer was killed."""
+
+    def work():
+        Writer(tmp_path / "runs.h5", example.example_info())
+        kill_own()
+
+    assert end_of(work) is signal.SIGKILL
+    return tmp_path / "runs.h5"
 
 
-def statuses(writer):
-    return [run.status for run in reader.read(writer.path)]
+def begun(path, example, rows, **facts):
+    """Return a writer in the middle of a run, with capacity for one row at first."""
+    writer = Writer(path, replace(example.example_info(), **facts), expected_rows=1)
+    for index in range(rows):
+        writer.append(example.example_row(index), None)
+    return writer
 
 
-def test_a_run_is_running_as_long_as_its_writer_has_the_file(writer, example, capsys):
-    assert statuses(writer) == ["interrupted", "running"]
-    with h5py.File(writer.path, "r"):  # another program may read it
-        assert statuses(writer) == ["interrupted", "running"]
-    writer.append(example.example_row(1), None)  # goes on in a larger file
-    assert statuses(writer) == ["interrupted", "running"]
-    assert main(["show", str(writer.path)]) == 0
-    assert f"# Run run0002 of {writer.path}: running: 2 rows so far\n" in capsys.readouterr().out
-    writer._section.close()
-    with h5py.File(writer.path, "r"):
-        assert statuses(writer) == ["interrupted", "interrupted"]
+def statuses(path):
+    return [run.status for run in reader.read(path)]
 
 
-def test_a_run_that_ends_while_it_is_read_is_not_taken_for_interrupted(writer, monkeypatch):
-    ask = reader.facts.held
+@pytest.mark.parametrize("rows", [1, 2])  # the second goes on in a larger file
+def test_a_run_is_running_as_long_as_its_writer_has_the_file(path, example, rows):
+    with living(lambda: begun(path, example, rows)):
+        assert statuses(path) == ["interrupted", "running"]
+        with h5py.File(path, "r"):  # another program may read it
+            assert statuses(path) == ["interrupted", "running"]
+        plural = "s" if rows > 1 else ""
+        told = f"# Run run0002 of {path}: running: {rows} row{plural} so far\n"
+        assert told in called("show", str(path))[1]
+    with h5py.File(path, "r"):
+        assert statuses(path) == ["interrupted", "interrupted"]
 
-    def held(*of):
-        found = ask(*of)
-        writer.end("completed")
-        return found
 
-    monkeypatch.setattr(reader.facts, "held", held)
-    assert statuses(writer)[1] in ("running", "completed")
-
-
-def test_a_file_that_its_writer_has_just_replaced_is_not_interrupted(writer):
-    old = os.open(writer.path, os.O_RDONLY)
-    writer.end("completed")
-    assert reader.facts.held(old, writer.path)
+def test_a_run_that_ends_while_it_is_read_is_not_taken_for_interrupted(path, example):
+    writer = begun(path, example, 1)
+    old = os.open(path, os.O_RDONLY)
+    with at_call(fcntl, "fcntl", lambda *_: writer.end("completed"), 0, behind=True):
+        assert statuses(path)[1] in ("running", "completed")
+    assert statuses(path)[1] == "completed"
+    assert reader.facts.held(old, path)  # the file that has just been replaced
     os.close(old)
 
 
-def test_what_cannot_be_seen_from_here_is_said(writer, monkeypatch, capsys):
-    writer._section.close()
-    monkeypatch.setattr("socket.gethostname", lambda: "login1")
-    assert statuses(writer) == ["interrupted", "interrupted or running"]
-    assert main(["show", str(writer.path)]) == 0
-    said = (
-        "interrupted or running: what wrote it cannot be seen from here, it was on node0; 1 row so"
-    )
-    assert said in capsys.readouterr().out
-    monkeypatch.setattr("socket.gethostname", lambda: "node0")
-    assert statuses(writer)[1] == "interrupted"
-    ask = fcntl.fcntl
-
-    def no_locks(descriptor, command, *of):
-        if command == fcntl.F_OFD_GETLK:
-            raise OSError(38, "no locks")
-        return ask(descriptor, command, *of)
-
-    monkeypatch.setattr("fcntl.fcntl", no_locks)
-    assert statuses(writer)[1] == "interrupted or running"
+def test_what_cannot_be_seen_from_here_is_said(path, example):
+    elsewhere = [replace(each, host="login1") for each in example.example_info().ranks]
+    assert end_of(lambda: begun(path, example, 1, ranks=elsewhere)) is signal.SIGTERM
+    assert statuses(path) == ["interrupted", "interrupted or running"]
+    said = "interrupted or running: what wrote it cannot be seen from here, it was on login1; 1 row"
+    assert said in called("show", str(path))[1]
+    assert end_of(lambda: begun(path, example, 1)) is signal.SIGTERM
+    assert statuses(path)[-1] == "interrupted"
+    with at_call(fcntl, "fcntl", refusal(errno.ENOSYS)):  # a file system without locks
+        assert statuses(path)[-1] == "interrupted or running"
 
 
-def test_a_forked_child_writes_nothing_and_keeps_no_lock(writer, example):
-    def in_child(done):
-        child = os.fork()
-        if not child:
-            done()
-        return child
+def test_a_forked_child_writes_nothing_and_keeps_no_lock(path, example):
+    writer = begun(path, example, 1)
 
     def leaves():
-        status = 1
-        try:
-            with pytest.raises(UsageError, match="is written by the process that forked"):
-                writer.append(example.example_row(1), None)
-            with writer:
-                pass
-            writer._section.close()
-            status = 0
-        finally:
-            os._exit(status)
-
-    assert os.waitpid(in_child(leaves), 0)[1] == 0
-    assert statuses(writer) == ["interrupted", "running"]
-    writer.append(example.example_row(1), None)
-    child = in_child(signal.pause)  # which has the file open
-    try:
-        writer._section.close()
-        assert [len(run.rows) for run in reader.read(writer.path)] == [0, 2]
-        assert statuses(writer) == ["interrupted", "interrupted"]
-        with Writer(writer.path, example.example_info()) as again:
+        with pytest.raises(UsageError, match="is written by the process that forked"):
+            writer.append(example.example_row(1), None)
+        with writer:
             pass
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert statuses(again) == ["interrupted", "interrupted", "completed"]
+
+    assert end_of(leaves) is signal.SIGTERM
+    assert statuses(path) == ["interrupted", "running"]
+    writer.append(example.example_row(1), None)
+    with living(lambda: None):  # a child that has the file open
+        writer.end("completed")
+        assert [len(run.rows) for run in reader.read(path)] == [0, 2]
+        with Writer(path, example.example_info()):
+            pass
+    assert statuses(path) == ["interrupted", "completed", "completed"]
