@@ -185,6 +185,8 @@ def replace(
                 if isinstance(error, OSError):
                     raise
                 raise damaged(path, files.why(error)) from error
+            # HDF5 has given back what it did not write.
+            _reserve(file.fileno(), os.fstat(file.fileno()).st_size)
             if before is not None:
                 _adopt(path.stat(), file.fileno())
             fill(file)
@@ -258,11 +260,7 @@ def _build(
     with h5py.File(partial, "w", libver=_FORMAT, locking=False, **_ALIGNED) as new:
         # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
         # So the file system allocates the space before HDF5 writes, and reports a full disk.
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            if error.errno not in _NO_RESERVATION:
-                raise
+        _reserve(file.fileno(), size)
         new.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: not in the heap
         new.attrs["schema_version"] = SCHEMA_VERSION
         new.flush()  # before all else, so that a partial file is known as hpccomm's
@@ -272,6 +270,15 @@ def _build(
             own = {name for name in groups if isinstance(old.get(name), h5py.Group)}
             layout.copy_members(old, new, own)
         return build(old, new)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Have the file system allocate the space of a file, where it can do that."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in _NO_RESERVATION:
+            raise
 
 
 def _adopt(before: os.stat_result, descriptor: int) -> None:
