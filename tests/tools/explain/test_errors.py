@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from histories import Made, PlayedJob, explained, loop
 
 import hpccomm
 from hpccomm.testing import run_ranks
-from hpccomm.tools.explain import explain, faults
+from hpccomm.tools.explain import explain
 from hpccomm.tools.explain.dumps import read_folder
 from hpccomm.tools.main import main
 
@@ -65,7 +66,7 @@ FAILS = {
     "kind",
     [
         name
-        if name in ("refused", "in a block", "sync against ready")
+        if name in ("refused", "in a block")
         else pytest.param(name, marks=pytest.mark.thorough)
         for name in FAILS
     ],
@@ -153,102 +154,89 @@ def test_a_refused_call_that_was_caught_is_in_the_messages_and_dumps(tmp_path: P
     assert dump.refused.site == written["refused"]["site"]
 
 
-def played(tmp_path: Path, **rank_2: object) -> tuple[faults.Job, list[faults.Fault]]:
-    """A job whose rank 2 has left its last call out, with more in its dump."""
-    job = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
-    job.programs[2] = job.programs[2][:4]
-    documents = job.documents()
-    documents[2] |= rank_2
-    return explained(documents, tmp_path)
-
-
 REFUSAL = {"error": "UsageError: root is 9; give\nmore", "site": "step(), a.py line 7", "ago": 5.25}
+LEFT = {"closed": "was left: the program of this rank has ended", "failed": "rank 2 is lost"}
+IS_IN_STEP = "Rank 2 on node n0 is in step(), train.py line 41, and has not called"
 
 
-def test_the_last_refused_call_is_told_of_the_rank_that_is_missed(tmp_path: Path) -> None:
-    job, (fault,) = played(tmp_path, refused=REFUSAL)
-    assert (fault.sort, fault.ranks) == ("missing", (2,))
-    assert explain.sentence(job, fault).endswith(
-        "Rank 2 had a call refused at step(), a.py line 7 5.2 s ago: UsageError: root is 9; give."
-    )
+def raised(error: str) -> dict[str, object]:
+    return {"raised": {**REFUSAL, "error": error}}
+
+
+def played() -> dict[int, dict[str, Any]]:
+    """The dumps of a job whose rank 2 has left its last call out."""
+    job = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
+    del job.programs[2][4:]
+    return job.documents()
 
 
 @pytest.mark.parametrize(
-    ("error", "sorts"),
+    ("more", "sort", "said"),
     [
-        ("RuntimeError: sense", ["raised"]),
-        ("KeyboardInterrupt", ["missing"]),
-        ("hpccomm's RankMismatch: plan", ["raised"]),
-        ("CollectiveTimeout: all_reduce #5", ["missing"]),
-        ("PeerLost: rank 1", ["missing"]),
+        # The last refused call is told of the rank that is missed.
+        (
+            {"refused": REFUSAL},
+            "missing",
+            "Rank 2 had a call refused at step(), a.py line 7 5.2 s ago: UsageError: root is 9; give.",
+        ),
+        # What only says that a wait has ended is no cause.
+        (raised("RuntimeError: sense"), "raised", ""),
+        (raised("KeyboardInterrupt"), "missing", ""),
+        (raised("hpccomm's RankMismatch: plan"), "raised", ""),
+        (raised("CollectiveTimeout: all_reduce #5"), "missing", ""),
+        (raised("PeerLost: rank 1"), "missing", ""),
+        # What a rank said last is told of it; one that was ended with the job is where it was.
+        (
+            {"ended": "rank 2 leaves by os._exit(4), without finalising MPI"},
+            "missing",
+            "Rank 2 on node n0 has given up: leaves by os._exit(4)",
+        ),
+        ({"ended": "rank 2 ends: it was sent SIGTERM"}, "missing", IS_IN_STEP),
+        ({"ended": "rank 2 was interrupted at a.py, line 7"}, "missing", IS_IN_STEP),
+        # One that has left has not given up what others found.
+        (
+            {"now": {"world": LEFT}},
+            "missing",
+            "Rank 2 on node n0 has come to the end of the program without this call",
+        ),
     ],
 )
-def test_what_only_says_that_a_wait_has_ended_is_no_cause(
-    tmp_path: Path, error: str, sorts: list[str]
+def test_what_the_dump_of_the_missing_rank_adds(
+    tmp_path: Path, more: dict[str, object], sort: str, said: str
 ) -> None:
-    _, found = played(tmp_path, raised={**REFUSAL, "error": error})
-    assert [each.sort for each in found] == sorts
-
-
-def test_what_a_rank_said_last_is_told_of_it(tmp_path: Path) -> None:
-    job, (fault,) = played(tmp_path, ended="rank 2 leaves by os._exit(4), without finalising MPI")
-    assert "Rank 2 on node n0 has given up: leaves by os._exit(4)" in explain.sentence(job, fault)
-
-
-def test_a_rank_that_was_ended_with_the_job_is_where_it_was(tmp_path: Path) -> None:
-    for ended in ("rank 2 ends: it was sent SIGTERM", "rank 2 was interrupted at a.py, line 7"):
-        job, (fault,) = played(tmp_path, ended=ended)
-        said = explain.sentence(job, fault)
-        assert said.startswith(
-            "Rank 2 on node n0 is in step(), train.py line 41, and has not called"
-        )
-
-
-def test_a_rank_that_has_left_has_not_given_up_what_others_found(tmp_path: Path) -> None:
-    now = {
-        "world": {
-            "closed": "was left: the program of this rank has ended",
-            "failed": "rank 2 is lost",
-        }
-    }
-    job, (fault,) = played(tmp_path, now=now)
-    assert "Rank 2 on node n0 has come to the end of the program without this call" in (
-        explain.sentence(job, fault)
-    )
+    documents = played()
+    documents[2] |= more
+    job, (fault,) = explained(documents, tmp_path)
+    assert (fault.sort, fault.ranks) == (sort, (2,))
+    assert said in explain.sentence(job, fault)
 
 
 @pytest.mark.parametrize(
-    ("ended", "sorts"),
+    ("said", "sorts"),
     [
-        (
-            "rank 1 has waited for 3 s in MPI_Finalize: rank 2 is at a.py line 7. The job ends now",
-            ["ended"],
-        ),
-        (
-            "rank 1 ends the job: it exits with status 3, and has waited for the others for 2 s",
-            ["ended"],
-        ),
-        ("rank 1 ends: it was sent SIGTERM", []),
-        ("rank 1 was interrupted at a.py, line 7", []),
+        ("has waited for 3 s in MPI_Finalize: rank 2 is at a.py line 7. The job ends now", ["ended"]),
+        ("ends the job: it exits with status 3, and has waited for the others for 2 s", ["ended"]),
+        ("ends: it was sent SIGTERM", []),
+        ("was interrupted at a.py, line 7", []),
     ],
-)
+)  # fmt: skip
 def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(
-    tmp_path: Path, ended: str, sorts: list[str]
+    tmp_path: Path, said: str, sorts: list[str]
 ) -> None:
     documents = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3).documents()
-    documents[1]["ended"] = ended
+    documents[1]["ended"] = f"rank 1 {said}"
     joined, found = explained(documents, tmp_path)
     assert [each.sort for each in found] == sorts
-    assert any(f"R{ended[1:]}" in each for each in explain.verdict_sentences(joined, found))
+    assert f"Rank 1 {said}" in "\n".join(explain.verdict_sentences(joined, found))
 
 
 def test_a_mismatch_that_the_calls_show_is_told_once(tmp_path: Path) -> None:
     job = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
     job.change(1, 3, count=3)
     documents = job.documents()
-    documents[1]["raised"] = {**REFUSAL, "error": "RankMismatch: the ranks call different things"}
-    _, found = explained(documents, tmp_path)
-    assert [each.sort for each in found] == ["differing"]
+    documents[1] |= raised("RankMismatch: the ranks call different things")
+    _, (fault,) = explained(documents, tmp_path)
+    assert fault.sort == "differing"
 
 
 def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> None:
@@ -263,34 +251,26 @@ def test_a_late_rank_that_was_stopped_is_said_to_have_been(tmp_path: Path) -> No
 
 def test_a_refused_message_or_plan_is_over_when_its_rank_goes_on(tmp_path: Path) -> None:
     made = [Made("world", "plan"), Made("world", "barrier"), Made("world", "scan")]
-    job = PlayedJob({"world": range(3)}, [made, made, made[:2]])
-    documents = job.documents()
-    for rank, document in documents.items():
+    documents = PlayedJob({"world": range(3)}, [made, made, made[:2]]).documents()
+    for document in documents.values():
         first = document["entries"][0]
         first |= {"state": "failed", "error": "RankMismatch: the ranks plan different collectives"}
-        if rank == 0:  # which has taken a message of another size, and gone on
-            taken = {"is_p2p": True, "collective_seq_id": 0, "profiling_name": "mpi:recv"}
-            error = {"error": "BufferMismatch: rank 1 sent 8 bytes", "terms": {"src": 1}}
-            document["entries"].insert(1, {**first, **taken, **error})
+    # Rank 0 has taken a message of another size, and gone on.
+    taken = {"is_p2p": True, "collective_seq_id": 0, "profiling_name": "mpi:recv"}
+    error = {"error": "BufferMismatch: rank 1 sent 8 bytes", "terms": {"src": 1}}
+    entries = documents[0]["entries"]
+    entries.insert(1, {**entries[0], **taken, **error})
     _, (fault,) = explained(documents, tmp_path)
     assert (fault.sort, fault.operation, fault.ranks) == ("missing", "scan", (2,))
 
 
 def test_of_the_calls_that_have_failed_the_last_is_why_a_rank_has_given_up(tmp_path: Path) -> None:
-    job = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
-    job.programs[2] = job.programs[2][:4]
-    documents = job.documents()
-    last = documents[2]["entries"][-1]
+    documents = played()
+    entries = documents[2]["entries"]
     # Messages whose other ends are not known, so that they say nothing of who is awaited.
-    batch = {
-        **last,
-        "is_p2p": True,
-        "collective_seq_id": 0,
-        "profiling_name": "mpi:batch",
-        "terms": {},
-    }
+    batch = {"is_p2p": True, "collective_seq_id": 0, "profiling_name": "mpi:batch", "terms": {}}
     for error in ("CollectiveTimeout: the first", "CollectiveTimeout: the second"):
-        documents[2]["entries"].append({**batch, "state": "failed", "error": error})
+        entries.append({**entries[-1], **batch, "state": "failed", "error": error})
     joined, (fault,) = explained(documents, tmp_path)
     assert (fault.sort, fault.ranks) == ("missing", (2,))
     said = explain.sentence(joined, fault)

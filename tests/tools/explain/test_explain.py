@@ -5,9 +5,10 @@ import os
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from histories import Made, PlayedJob, explained, loop
+from histories import Made, PlayedJob, explained, loop, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,11 @@ def found(
     job: PlayedJob, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[faults.Job, list[Fault]]:
     return explained(job.documents(), tmp_path_factory.mktemp("dumps"))
+
+
+def steps(size: int, count: int = 5) -> PlayedJob:
+    """A job of ranks that make the same calls."""
+    return PlayedJob({"world": range(size)}, [loop("world", count)] * size)
 
 
 def rank_2_is_gone(played: PlayedJob, folder: Path) -> tuple[faults.Job, list[Fault]]:
@@ -154,8 +160,8 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path_factory, seed: int) ->
 
 
 def test_ranks_that_crashed_are_named_though_nobody_waited_for_long(tmp_path_factory) -> None:
-    played = PlayedJob({"world": range(4)}, [loop("world", 5)] * 4)
-    played.programs[2] = played.programs[2][:3]
+    played = steps(4)
+    del played.programs[2][3:]
     played.silent = {2: "none"}
     played.deadline = 0.01  # the launcher ends the others at once
     job, (fault,) = found(played, tmp_path_factory)
@@ -166,7 +172,7 @@ def test_ranks_that_crashed_are_named_though_nobody_waited_for_long(tmp_path_fac
 
 
 def test_of_two_ranks_that_differ_neither_is_taken_for_the_right_one(tmp_path_factory) -> None:
-    played = PlayedJob({"world": range(2)}, [loop("world", 5)] * 2)
+    played = steps(2)
     played.change(1, 3, count=3)
     job, (fault,) = found(played, tmp_path_factory)
     assert (fault.sort, fault.ranks, fault.number) == ("differing", (0, 1), 4)
@@ -177,8 +183,8 @@ def test_of_two_ranks_that_differ_neither_is_taken_for_the_right_one(tmp_path_fa
 
 def test_a_rank_whose_process_has_ended_within_the_call_is_named(tmp_path: Path) -> None:
     """All have called it, so that no rank is missing."""
-    played = PlayedJob({"world": range(3)}, [loop("world", 5)] * 3)
-    played.programs[2] = played.programs[2][:4]
+    played = steps(3)
+    del played.programs[2][4:]
     job, (fault,) = rank_2_is_gone(played, tmp_path)
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
     said = explain.sentence(job, fault)
@@ -217,21 +223,16 @@ def stuck(tmp_path: Path) -> Path:
 
 
 def test_verdict_and_timeline(stuck: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (stuck / "rank_3.json").open("a") as file:
+        file.write(" " * (17 << 20))  # a dump may be long
     assert main(["explain", str(stuck), "--last", "8"]) == 1
     told = capsys.readouterr().out
     assert told.startswith(
         "Rank 3 on node n2 is in step(), train.py line 41, and has not called all_reduce #21 of "
     )
-    assert re.findall(r"  rank (\d) n\d  (\S+)", told) == [
-        ("0", "=======W"),
-        ("1", "=======W"),
-        ("2", "=======W"),
-        ("3", "=======-"),
-    ]
+    timeline = [(rank, "=======-" if rank == "3" else "=======W") for rank in "0123"]
+    assert re.findall(r"  rank (\d) n\d  (\S+)", told) == timeline
     assert max(map(len, told.splitlines())) <= 100
-
-
-def test_json(stuck: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(stuck), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     (fault,) = document["faults"]
@@ -243,17 +244,10 @@ def test_ranks_of_one_job_without_a_communicator_in_common_are_read_together(
     tmp_path: Path,
 ) -> None:
     halves = PlayedJob({"a": [0, 1], "b": [2, 3]}, [loop("a", 3)] * 2 + [loop("b", 3)] * 2)
-    documents = halves.documents()
-    earlier = PlayedJob({"c": range(5)}, [loop("c", 3)] * 5).documents()[4]
-    for rank, document in enumerate([*documents.values(), {**earlier, "time": 1.0}]):
+    earlier = {**steps(5, 3).documents()[4], "time": 1.0}
+    for rank, document in enumerate([*halves.documents().values(), earlier]):
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps({**document, "job": "7.0"}))
     assert [dump.rank for dump in read_folder(tmp_path).dumps] == [0, 1, 2, 3]
-
-
-def test_a_dump_may_be_long(stuck: Path) -> None:
-    with (stuck / "rank_3.json").open("a") as file:
-        file.write(" " * (17 << 20))
-    assert [dump.rank for dump in read_folder(stuck).dumps] == [0, 1, 2, 3]
 
 
 def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path, capsys) -> None:
@@ -291,44 +285,23 @@ def test_files_that_cannot_be_read_are_one_line_each(stuck: Path, tmp_path: Path
     assert said.count("\n") == 1
 
 
-WHOLE = json.dumps(
-    PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).documents()[0]
-)
-
-
-VALUES = [
-    None,
-    -1,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    [],
-    [[]],
-    {},
-    {"a": 1},
-    True,
-    "9" * 99,
-]
+VALUES = [None, -1, 1e308, float("nan"), float("inf"), "", "x", [], [[]], {}, {"a": 1}, True, "9" * 99]  # fmt: skip
 
 
 @given(st.data())
 def test_values_of_another_kind_are_no_traceback_either(tmp_path_factory, data) -> None:
-    folder = PlayedJob({"world": range(2)}, [loop("world", 3), loop("world", 2)]).write(
-        tmp_path_factory.mktemp("odd")
-    )
-    document = json.loads(WHOLE)
-    part = document
+    job = steps(2, 3)
+    job.programs[1].pop()
+    documents = job.documents()
+    part: Any = documents[0]
     while True:
-        keys = list(part) if isinstance(part, dict) else list(range(len(part)))
-        key = data.draw(st.sampled_from(keys))
+        key = data.draw(st.sampled_from(list(part) if isinstance(part, dict) else range(len(part))))
         if isinstance(part[key], dict | list) and part[key] and data.draw(st.booleans()):
             part = part[key]
             continue
         part[key] = data.draw(st.sampled_from(VALUES))
         break
-    (folder / "rank_0.json").write_text(json.dumps(document))
+    folder = write(documents, tmp_path_factory.mktemp("odd"))
     assert main(["explain", str(folder)]) in (0, 1)
 
 
@@ -363,14 +336,12 @@ def test_a_text_that_contains_an_error_is_explained(text: str, name: str, capsys
     assert capsys.readouterr().out.startswith(f"{name}\n  ")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["no such thing"], [""], ["CollectiveTimeout", "--output", "x.svg"], ["x" * 5000]]
-)
-def test_what_cannot_be_explained_is_one_line_and_status_2(arguments: list[str], capsys) -> None:
-    assert main(["explain", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("hpccomm: error: ")
-    assert said.count("\n") == 1
+def test_what_cannot_be_explained_is_one_line_and_status_2(capsys) -> None:
+    for words in (["no such thing"], [""], ["CollectiveTimeout", "--output", "x"], ["x" * 5000]):
+        assert main(["explain", *words]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("hpccomm: error: ")
+        assert said.count("\n") == 1
 
 
 NO_LOGS = sorted((Path(__file__).parent / "no_logs").iterdir())
@@ -378,13 +349,13 @@ NO_LOGS = sorted((Path(__file__).parent / "no_logs").iterdir())
 MiniGPT-4#45, openhpc#207, mpi-benchmarks#62."""
 
 
-@pytest.mark.parametrize("path", NO_LOGS, ids=lambda path: path.name)
-def test_what_is_no_log_is_said_to_be_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert f"{path} is not a log but " in said
-    assert re.split(r"[_.]", path.name)[0] in said
-    assert ("a port of a network adapter is down" in said) == path.name.startswith("ib")
+def test_what_is_no_log_is_said_to_be_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in NO_LOGS:
+        assert main(["explain", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert f"{path} is not a log but " in said
+        assert re.split(r"[_.]", path.name)[0] in said
+        assert ("a port of a network adapter is down" in said) == path.name.startswith("ib")
 
 
 def test_a_log_may_begin_with_what_tools_print(
