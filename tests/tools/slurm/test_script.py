@@ -1,6 +1,7 @@
 """The text of batch scripts: as bash and Slurm read it, and refusals."""
 
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -15,7 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.tools.slurm.slurm import DIRECTIVES, Request, text
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
-HOSTILE = (
+HOSTILE = [
     "$(touch x)",
     "`touch x`",
     "'; touch x; '",
@@ -24,7 +25,7 @@ HOSTILE = (
     "*",
     "\n#SBATCH --x\ntouch x\n",
     "",
-)
+]
 
 RECORD = """#!/bin/bash
 printf '%s\\0' "${0##*/}" "$@" >>"$RECORD"
@@ -90,46 +91,31 @@ def request(*arguments: str, **more: object) -> Request:
     return Request(verb="perf", arguments=arguments, **values)  # type: ignore[arg-type]
 
 
-@given(arguments=st.lists(WORDS | st.sampled_from(HOSTILE), max_size=6))
-def test_every_argument_reaches_perf_as_it_is_and_nothing_else_runs(
-    bash: Bash, arguments: list[str]
-) -> None:
-    # The record parts calls by such words.
-    arguments = [word for word in arguments if not word.endswith("\n")]
-    python = str(bash.programs / "python")
-    calls = bash.run(text(request(*arguments, python=python)))
-    started = ["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", OUTPUT, *arguments]
-    assert calls == [["mkdir", "-p", "--", "results"], started]
-    assert [str(file.relative_to(bash.work)) for file in bash.work.rglob("*")] == [
-        "results",
-        "results/perf-7.h5",
-    ]
-
-
 @given(
+    arguments=st.lists(WORDS | st.sampled_from(HOSTILE), max_size=6),
     folder=WORDS.filter(lambda name: name.strip("./") and len(name) < 20),
-    module=WORDS.filter(lambda name: not name.endswith("\n")),  # as the record of a call ends
+    module=WORDS,
 )
-def test_names_of_folders_and_modules_are_names(bash: Bash, folder: str, module: str) -> None:
+def test_every_word_reaches_its_program_as_it_is_and_nothing_else_runs(
+    bash: Bash, arguments: list[str], folder: str, module: str
+) -> None:
     folder = re.sub(r"[/\n]", "_", folder)
+    # The record parts calls by words that end so.
+    arguments, module = [word for word in arguments if not word.endswith("\n")], module.rstrip("\n")
     python = str(bash.programs / "python")
     try:
-        asked = request("all_reduce", python=python, folder=folder, modules=(module,))
+        asked = request(*arguments, python=python, folder=folder, modules=(module,))
     except UsageError:
         assert not module or module.startswith("-")
         return
-    loaded, made, started = bash.run(text(asked))
-    assert loaded == ["module", "load", module]
-    assert made == ["mkdir", "-p", "--", folder]
-    assert f"--output={folder}/perf-7.h5" in started
-    assert [file.name for file in bash.work.iterdir()] == [folder]
-
-
-def test_a_job_s_name_is_no_path() -> None:
-    # The results file is named after it.
-    for name in ("a/b", "../up", "-n", "."):
-        with pytest.raises(UsageError, match=r"--job-name .* does not fit; give "):
-            request(directives={"ntasks": "2", "job-name": name})
+    output = f"--output={folder}/perf-7.h5"
+    assert bash.run(text(asked)) == [
+        ["module", "load", module],
+        ["mkdir", "-p", "--", folder],
+        ["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", output, *arguments],
+    ]
+    files = {str(file.relative_to(bash.work)) for file in bash.work.rglob("*")}
+    assert files == {folder, f"{folder}/perf-7.h5"}
 
 
 @given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.from_regex(r"[1-9][0-9:-]{0,9}"))
@@ -149,22 +135,16 @@ def test_directives_are_one_word_each_or_refused(name: str, value: str) -> None:
     assert re.search(r"[\s\"'\\#\0]", line.removeprefix("#SBATCH ")) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("time", "30"),
-        ("time", "1-0"),
-        ("time", "00:30:00"),
-        ("nodes", "2-4"),
-        ("gpus-per-node", "a100:4"),
-        ("constraint", "[intel|amd]&ib"),
-        ("nodelist", "n[1-4,7],m1"),
-        ("account", "project:sub"),
-    ],
-)
-def test_values_that_slurm_knows_fit(name: str, value: str) -> None:
-    asked = request(directives={"ntasks": "2", name: value})
-    assert f"\n#SBATCH --{name}={value}\n" in text(asked)
+def test_values_that_slurm_knows_fit() -> None:
+    for line in (
+        *("time=30", "time=1-0", "time=00:30:00", "nodes=2-4", "gpus-per-node=a100:4"),
+        *("constraint=[intel|amd]&ib", "nodelist=n[1-4,7],m1", "account=project:sub"),
+    ):
+        name, _, value = line.partition("=")
+        assert f"\n#SBATCH --{line}\n" in text(request(directives={"ntasks": "2", name: value}))
+    for name in ("a/b", "../up", "-n", "."):  # the results file is named after the job
+        with pytest.raises(UsageError, match=r"--job-name .* does not fit; give "):
+            request(directives={"ntasks": "2", "job-name": name})
 
 
 def test_slurm_reads_its_lines_before_any_command() -> None:
@@ -179,29 +159,20 @@ def test_slurm_reads_its_lines_before_any_command() -> None:
     assert "#SBATCH --signal=B:TERM@60" in lines
 
 
-@pytest.mark.parametrize(
-    ("starter", "by", "binding"),
-    [
-        ("pmi2", ["srun", "--mpi=pmi2"], ["--cpu-bind=ldoms"]),
-        ("mpiexec", ["mpiexec", "-n", "2"], ["--bind-to", "numa"]),
-    ],
-)
-def test_binding_is_spelled_for_what_starts_the_ranks(
-    bash: Bash, starter: str, by: list[str], binding: list[str]
-) -> None:
+def test_the_script_says_how_ranks_start(bash: Bash) -> None:
+    """Binding is spelled for what starts them. Each of several launches starts ranks itself."""
     python = str(bash.programs / "python")
-    asked = request("all_reduce", python=python, starter=starter, binding="numa")
-    _, call = bash.run(text(asked))
-    assert call == [*by, *binding, python, "-m", "hpccomm", "perf", OUTPUT, "all_reduce"]
-
-
-def test_launches_are_told_how_ranks_start(bash: Bash) -> None:
-    python = str(bash.programs / "python")
-    asked = request("all_reduce", "--launches", "3", python=python, repeats=True, binding="cores")
-    _, call = bash.run(text(asked))
+    perf = [python, "-m", "hpccomm", "perf", OUTPUT, "all_reduce"]
+    for starter, started in (
+        ("pmi2", ["srun", "--mpi=pmi2", "--cpu-bind=ldoms", *perf]),
+        ("mpiexec", ["mpiexec", "-n", "2", "--bind-to", "numa", *perf]),
+    ):
+        asked = request("all_reduce", python=python, starter=starter, binding="numa")
+        assert bash.run(text(asked))[1] == started
+    several = ("all_reduce", "--launches", "3")
+    _, call = bash.run(text(request(*several, python=python, repeats=True, binding="cores")))
     launcher = "--launcher=srun --mpi=pmix --cpu-bind=cores"
-    assert call[:6] == ["python", "-m", "hpccomm", "perf", OUTPUT, launcher]
-    assert call[6:] == ["all_reduce", "--launches", "3"]
+    assert call == ["python", "-m", "hpccomm", "perf", OUTPUT, launcher, *several]
 
 
 def test_a_job_that_started_no_rank_fails(bash: Bash) -> None:
@@ -245,40 +216,31 @@ def test_pairs_and_own_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "said"),
     [
-        ([], "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE"),
-        (["perf", "all_reduce"], "the number of ranks is missing; give --ntasks N, or --nodes N"),
-        (["--ntasks=2", "pref"], "does not run 'pref'; did you mean perf?"),
-        (["--ntaks=2", "perf", "all_reduce"], "has no flag --ntaks; did you mean --ntasks?"),
-        (["perf", "all_reduce", "--ntaks=2"], "has no flag --ntaks; did you mean --ntasks?"),
+        ("", "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE"),
+        ("perf all_reduce", "the number of ranks is missing; give --ntasks N, or --nodes N"),
+        ("--ntasks=2 pref", "does not run 'pref'; did you mean perf?"),
+        ("--ntaks=2 perf all_reduce", "has no flag --ntaks; did you mean --ntasks?"),
+        ("perf all_reduce --ntaks=2", "has no flag --ntaks; did you mean --ntasks?"),
+        ("--ntasks=2 perf all_red", "'all_red' is not a collective; did you mean all_reduce?"),
+        ("--ntasks=2 perf all_reduce -b 4 -e 2", "-b/--minbytes 4 is above"),
+        ("--ntasks=2 perf all_reduce --install-programs x", "has no flag --install-programs"),
+        ("--ntasks=2 perf pairs more", "'more' is more than hpccomm slurm perf pairs"),
+        ("--ntasks='2\n#' perf all_reduce", "--ntasks '2\\n#' does not fit; give a whole"),
+        ("--ntasks=2 '--partition=a b' perf all", "--partition 'a b' does not fit; give"),
+        ("--ntasks=2 perf all --expect nope.toml", "no link has that name; name a"),
+        ("--ntasks=2 --venv=none perf all", "--venv none: there is no "),
+        ("--ntasks=2 --module=-x perf all", "--module '-x' does not fit; give a mod"),
+        ("--ntasks=2 --mpi=pmi3 perf all", "'pmi3' is not a way to start ranks; did you mean pmi"),
         (
-            ["--ntasks=2", "perf", "all_red"],
-            "'all_red' is not a collective; did you mean all_reduce?",
-        ),
-        (["--ntasks=2", "perf", "all_reduce", "-b", "4", "-e", "2"], "-b/--minbytes 4 is above"),
-        (
-            ["--ntasks=2", "perf", "all_reduce", "--install-programs", "x"],
-            "has no flag --install-programs",
-        ),
-        (["--ntasks=2", "perf", "pairs", "more"], "'more' is more than hpccomm slurm perf pairs"),
-        (["--ntasks=2\n#", "perf", "all_reduce"], "--ntasks '2\\n#' does not fit; give a whole"),
-        (["--ntasks=2", "--partition=a b", "perf", "all"], "--partition 'a b' does not fit; give"),
-        (["--ntasks=2", "perf", "all", "--expect", "nope.toml"], "no link has that name; name a"),
-        (["--ntasks=2", "--venv=none", "perf", "all"], "--venv none: there is no "),
-        (["--ntasks=2", "--module=-x", "perf", "all"], "--module '-x' does not fit; give a mod"),
-        (
-            ["--ntasks=2", "--mpi=pmi3", "perf", "all"],
-            "'pmi3' is not a way to start ranks; did you mean pmi",
-        ),
-        (
-            ["--ntasks=2", "perf", "all", "--launches=2", "--launcher=mpiexec"],
+            "--ntasks=2 perf all --launches=2 --launcher=mpiexec",
             "--launcher and hpccomm slurm both say how ranks start; leave it out",
         ),
     ],
 )
-def test_mistakes_show_before_the_job_waits(words: list[str], said: str) -> None:
-    status, script, errors = called("slurm", *words)
+def test_mistakes_show_before_the_job_waits(line: str, said: str) -> None:
+    status, script, errors = called("slurm", *shlex.split(line))
     assert (status, script) == (2, "")
     assert said in errors
     assert errors.count("\n") == 1
