@@ -118,7 +118,7 @@ def test_every_word_reaches_its_program_as_it_is_and_nothing_else_runs(
     assert files == {folder, f"{folder}/perf-7.h5"}
 
 
-@given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.from_regex(r"[1-9][0-9:-]{0,9}"))
+@given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.text("0123456789:-", max_size=10))
 def test_directives_are_one_word_each_or_refused(name: str, value: str) -> None:
     directive = DIRECTIVES[name]
     try:

@@ -24,14 +24,8 @@ def mpich() -> Path:
     return library
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "pmix",
-        pytest.param("pmi2", marks=pytest.mark.thorough),
-        pytest.param("mpiexec", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("start", ["pmix", "pmi2", "mpiexec"])
 def test_ranks_start(
     slurm: Slurm, protocols: str, open_mpi: bool, request: pytest.FixtureRequest, start: str
 ) -> None:
@@ -55,6 +49,9 @@ def test_status_of_perf_is_that_of_the_job(slurm: Slurm, protocols: str) -> None
     # Nothing is as fast as this, so perf ends with 1.
     job = slurm.submit_written("perf", "--ntasks=2", *SWEEP, "--min-bw", "1000000")
     assert (job.ended(), job.status()) == ("FAILED", 1), job.printed()
+    assert f"== job {job.number}: srun --mpi=" in job.printed()
+    (run,) = job.runs()
+    assert (run.status, len(run.info.ranks)) == ("completed", 2)
 
 
 def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) -> None:
