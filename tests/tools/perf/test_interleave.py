@@ -93,37 +93,3 @@ def test_words_are_algorithms_backends_and_variables():
         assert (os.environ["HOME"], os.environ["NEW_ONE"]) == ("/nowhere", "1")
         del os.environ["NEW_ONE"]  # as a program may
     assert dict(os.environ) == before
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--interleave", "ring", "rign"), "'rign' is not a known algorithm; did you mean ring?"),
-        (("--interleave", "ring", "ring"), "there is nothing to compare"),
-        (("--interleave", "ring ", "algorithm=ring"), "there is nothing to compare"),
-        (("--interleave", "HPCCOMM_SEGMENTT=4096", "ring"), "did you mean HPCCOMM_SEGMENT?"),
-        (("--interleave", "ring", "A=1 A=2"), "sets A twice"),
-        (("--interleave", "ring", "1A=2"), "sets no variable"),
-        (("--interleave", "ring", ""), "is not a variant"),
-        (("--interleave", "ring", "x" * 200), "in at most 128 bytes"),
-        (("--interleave", "ring", "tree", "-J", "a.json"), "-J/--output_file and --interleave"),
-        (("--interleave", "ring", "tree", "-N", "2"), "its passes are set by --passes"),
-        (("--passes", "3"), "--passes 3 belongs to --interleave"),
-        (("--interleave", "ring", "A_VARIABLE=1"), "a process reads A_VARIABLE only once"),
-        (
-            ("--algorithm", "ring,tree", "--interleave", "mpi", "auto"),
-            "--algorithm ring,tree and --interleave",
-        ),
-    ],
-)
-def test_what_cannot_be_interleaved_is_refused_first(words, message):
-    status, out, err = called("perf", "all_reduce", "-b", "8", "-e", "8", *words)
-    assert (status, out) == (2, "")
-    assert message in err
-
-
-def test_an_algorithm_of_another_collective_is_refused_before_a_table():
-    words = ("perf", "all_reduce", "-b", "8", "-e", "8", "--backend", "loopback")
-    status, out, err = called(*words, "--interleave", "ring", "bruck")
-    assert (status, out) == (2, "")
-    assert "'bruck', which does not apply" in err

@@ -111,9 +111,6 @@ def test_groups_that_cannot_measure_the_same_are_refused():
 
     assert "groups of 4 and 3 ranks" in refused(7, "all_reduce,hypercube", "--split", "DIV 4")
     assert "there are 2 ranks" in refused(5, "broadcast", "-r", "2", "--split", "DIV 3")
-    for words in (("--sync", "barrier"), ("--interleave", "ring", "native")):
-        with pytest.raises(UsageError, match=f"--split and {words[0]}|--split and --interleave"):
-            options(["all_reduce", "--split", "MOD 2", *words])
 
 
 # What each of several ranks does that a launcher has started, once for each of the variables' values.

@@ -153,19 +153,6 @@ def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):
     assert "Bound by exposed transfer, most of all all_reduce of 1 MiB" in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "or --trace FILE.h5"),
-        (["all_reduce", "--trace", "t.h5"], "or --trace FILE.h5"),
-        (["--trace", "t.h5", "--algorithm", "ring,tree"], "one --algorithm"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(arguments, said, capsys):
-    assert main(["simulate", *arguments, "--cluster", "lab1g"]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_an_algorithm_that_no_call_has_is_refused(tmp_path, capsys):
     path = tmp_path / "t.h5"
     write(path, even())

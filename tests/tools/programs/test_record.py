@@ -53,24 +53,6 @@ def test_each_run_is_added_and_its_status_is_the_programs(mpiexec: Job, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--output", "t.h5", "--", "no-such-program"], "'no-such-program' cannot be started"),
-        (["--output", "no/such/t.h5", "--", "true"], "cannot write no/such/t.h5"),
-        (["--output", "t.h5"], "COMMAND"),
-        (["--output", "t.h5", "--", ""], "'' cannot be started"),
-    ],
-)
-def test_what_cannot_be_recorded_is_refused_before_it_starts(
-    tmp_path: Path, arguments: list[str], said: str
-) -> None:
-    done = python("-m", "hpccomm", "record", *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
     ("program", "said"),
     [
         # The first program of mpi4py's tutorial makes no call of hpccomm.

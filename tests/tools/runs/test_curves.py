@@ -244,7 +244,6 @@ def test_pictures_show_the_names(tmp_path, what):
     [
         (("--case", "all_gather"), "no such row to draw"),
         (("--what", "history"), "no case was measured by two runs"),
-        (("--what", "color"), "is not a chart"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path, words, said):

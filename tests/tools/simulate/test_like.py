@@ -273,19 +273,6 @@ def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path, capsys):
     assert re.search("row 0: .*\n.*: 1 rows of own algorithms", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "give the network: --cluster with a file or one of ethernet100"),
-        (("--run", "1", "--cluster", "lab1g"), "--run chooses among the runs of --like"),
-        (("--like", "none.h5"), "none.h5"),
-    ],
-)
-def test_what_does_not_fit_is_refused(words, said, capsys):
-    assert simulate("all_reduce", *ONE, *words) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_without_scipy_it_says_what_to_install(stored, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "scipy", None)
     capsys.readouterr()
