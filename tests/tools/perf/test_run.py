@@ -75,6 +75,8 @@ def test_everything_is_right_on(ranks, largest):
         ["-z", 1, "-m", 2],
         ["-w", 0, "-n", 1],
         ["-c", 3],
+        ["-c", 0],
+        ["-M", 1],
         ["-u", 3],
         ["-r", "all"],
         ["-N", 2],
@@ -87,6 +89,9 @@ def test_everything_is_right_on(ranks, largest):
 def test_flags_do_not_disturb_the_results(arguments):
     text, err, status = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *arguments)
     assert (err, status) == ("", 0)
+    assert (table_lines(text)[0].split()[8] == "N/A") == (arguments == ["-c", 0])
+    memory = "# Host memory usage    : Initialization .* User-Allocated .* Collective .* Total  .*B"
+    assert bool(re.search(memory, text)) == (arguments == ["-M", 1])
     cycles = 2 if arguments[0] == "-N" else 1
     roots = 2 if arguments[0] == "-r" else 1
     sizes = 4 if arguments[0] == "-i" else 1
@@ -95,12 +100,6 @@ def test_flags_do_not_disturb_the_results(arguments):
         for each in COLLECTIVES.values()
     )
     assert len(table_lines(text)) == expected
-
-
-def test_without_check_nothing_is_said_about_values():
-    text, _, status = perf(2, "all_reduce", "-b", 64, "-e", 64, "-n", 2, "-c", 0)
-    assert status == 0
-    assert table_lines(text)[0].split()[8] == "N/A"
 
 
 def test_printed_time_and_stored_samples_are_of_the_same_block(tmp_path):
@@ -183,29 +182,22 @@ def test_a_timed_repetition_that_did_nothing_is_found(call, place, operation):
     assert f"64 B, {place}, timed operation {operation}: rank 0, index 0: expected" in err
 
 
-def test_json_and_csv_are_written(tmp_path):
-    file, table = tmp_path / "run.json", tmp_path / "rows.csv"
-    for _ in range(2):
-        perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "-I", 1, "-J", file, "--csv", table)
+def test_json_and_csv_are_written_and_export_gives_the_same_csv(tmp_path, capsys):
+    file, table, run = (tmp_path / name for name in ("run.json", "rows.csv", "run.h5"))
+    small = ("all_reduce", "-b", 8, "-e", 8, "-n", 3, "-J", file, "--csv", table)
+    perf(2, *small, "-I", 1, "--output", run)
     document = json.loads(file.read_text())
     assert document["version"] == 3
     assert len(document["results"][0]["in_place_per_iter"]["times_us"]) == 3
-    assert (tmp_path / "run.json.0").exists()  # nccl-tests does not overwrite either
-    lines = table.read_text().splitlines()
-    assert len(lines) == 1 + 2 * 2
-    assert lines[0].startswith("run,started,")
-
-
-def test_csv_is_the_same_from_perf_and_from_export(tmp_path, capsys):
-    table, file = tmp_path / "rows.csv", tmp_path / "run.h5"
-    perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "--csv", table, "--output", file)
-    assert main(["export", str(file), "--format", "csv"]) == 0
+    assert main(["export", str(run), "--format", "csv"]) == 0
     assert capsys.readouterr().out == table.read_text()
-    alone = tmp_path / "alone.csv"
-    perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 3, "--csv", alone)
-    rows = list(csv.DictReader(alone.read_text().splitlines()))
+    perf(2, *small)
+    assert (tmp_path / "run.json.0").exists()  # nccl-tests does not overwrite either
+    # The second run, which stores no samples, has their statistics too.
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert len({row["started"] for row in rows}) == 2
+    assert [row["repetitions"] for row in rows] == ["3"] * 4
     assert all(float(row["median_us"]) > 0 for row in rows)
-    assert [row["repetitions"] for row in rows] == ["3", "3"]
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -239,22 +231,18 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
     assert out.getvalue() == ""  # nothing was measured
 
 
-@pytest.mark.parametrize("content", [b"name,price\n", bytes(range(256))])
-def test_a_foreign_csv_file_is_refused(tmp_path, content):
-    file = tmp_path / "rows.csv"
-    file.write_bytes(content)
-    with pytest.raises(ResultsError, match="holds something else"):
-        perf(1, "all_reduce", "-b", 8, "-e", 8, "--csv", file)
-    assert file.read_bytes() == content
-
-
-def test_a_run_that_is_refused_leaves_no_files(tmp_path):
-    foreign = tmp_path / "run.h5"
-    foreign.write_text("no HDF5")
-    files = ["-J", tmp_path / "run.json", "--csv", tmp_path / "rows.csv", "--output", foreign]
-    with pytest.raises(ResultsError, match=r"run\.h5"):
-        perf(1, "all_reduce", "-b", 8, "-e", 8, *files)
-    assert list(tmp_path.iterdir()) == [foreign]
+@pytest.mark.parametrize(
+    ("foreign", "content"),
+    [("--csv", b"name,price\n"), ("--csv", bytes(range(256))), ("--output", b"no HDF5")],
+)
+def test_a_foreign_file_is_refused_and_no_other_is_left(tmp_path, foreign, content):
+    names = {"-J": "run.json", "--csv": "rows.csv", "--output": "run.h5"}
+    files = {flag: tmp_path / name for flag, name in names.items()}
+    files[foreign].write_bytes(content)
+    with pytest.raises(ResultsError, match=f"{files[foreign].name}.*(holds something else|HDF5)"):
+        perf(1, "all_reduce", "-b", 8, "-e", 8, *(word for each in files.items() for word in each))
+    assert list(tmp_path.iterdir()) == [files[foreign]]
+    assert files[foreign].read_bytes() == content
 
 
 def tables(text):
@@ -276,11 +264,7 @@ def test_what_the_table_names_is_what_runs(monkeypatch):
     text, _, _ = perf(2, "all_reduce", *small, "--algorithm", "auto", disturb=listen)
     assert tables(text) == [("all_reduce", "auto")]
     assert asked == {"auto"}  # which comes before the variable
-
-
-def test_all_algorithms_are_those_that_a_collective_has():
-    small = ("-b", 8, "-e", 8, "-n", 1, "-w", 0)
-    text, _, _ = perf(2, "gather,barrier", *small, "--algorithm", "all")
+    text, _, _ = perf(2, "gather,barrier", *small, "-w", 0, "--algorithm", "all")
     wanted = [(name, each) for name in ("gather", "barrier") for each in ALGORITHMS[name]]
     assert sorted(tables(text)) == sorted(wanted)
 
@@ -312,36 +296,28 @@ def test_an_algorithm_is_skipped_where_it_does_not_apply():
         perf(2, "send_recv", *small, "--algorithm", "linear")
 
 
+class Watched(io.StringIO):
+    """Standard output that looks into the results file before each row, and may be full at some word."""
+
+    def __init__(self, file, full=" "):
+        super().__init__()
+        self.stored, self._file, self._full = [], file, full
+
+    def write(self, text):
+        if table_lines(text):
+            self.stored.append(len(reader.read(self._file)[-1].rows))
+        if text.lstrip().startswith(self._full):
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
 def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
     file = tmp_path / "run.h5"
-    stored = []
-
-    class Watched(io.StringIO):
-        def write(self, text):
-            if table_lines(text):
-                stored.append(len(reader.read(file)[-1].rows))
-            return super().write(text)
-
-    out = Watched()
     asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
-    run_ranks(
-        2,
-        lambda comm: sweep.run([source_of(comm)], asked, out, io.StringIO()),
-    )
-    assert stored == [2, 4, 6]
-
-
-def test_output_that_fails_in_the_middle_ends_the_run_on_every_rank(tmp_path):
-    file = tmp_path / "run.h5"
-
-    class Full(io.StringIO):
-        def write(self, text):
-            if text.lstrip().startswith("16 "):
-                raise OSError(28, "No space left on device")
-            return super().write(text)
-
-    asked = options(["all_reduce", "-b", "8", "-e", "32", "-f", "2", "--output", str(file)])
-    out = Full()
+    out = Watched(file)
+    run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, io.StringIO()))
+    assert out.stored == [2, 4, 6]
+    out = Watched(file, full="16 ")
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match="cannot be written: No space left on device"):
@@ -349,7 +325,7 @@ def test_output_that_fails_in_the_middle_ends_the_run_on_every_rank(tmp_path):
         comm.barrier()  # the communicator is as good as before
 
     run_ranks(3, on_rank)
-    (run,) = reader.read(file)
+    run = reader.read(file)[-1]
     assert run.status.startswith("failed: ResultsError")
     assert len(run.rows) == 4
 
@@ -363,21 +339,8 @@ def test_progress_is_for_terminals():
     terminal = io.StringIO()
     asked = options(["all_reduce", "-b", "8", "-e", "8", "-n", "2"])
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        run_ranks(
-            2,
-            lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal),
-        )
+        run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal))
     shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"
     assert re.search(shown, terminal.getvalue())
     assert terminal.getvalue().endswith("\r\x1b[K")
     assert "\x1b" not in out.getvalue()
-
-
-def test_memory_that_was_used_is_reported():
-    text, _, _ = perf(2, "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-M", 1)
-    assert re.search(
-        r"^# Host memory usage    : Initialization .* \| User-Allocated .* \| Collective .* "
-        r"\| Total  .*B$",
-        text,
-        re.MULTILINE,
-    )
