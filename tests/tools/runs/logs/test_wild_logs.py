@@ -1,6 +1,5 @@
 """Logs as they lie in issue trackers and archives: each file of ``data`` gives what ``expected.toml`` says."""
 
-import argparse
 import os
 import random
 import re
@@ -16,7 +15,7 @@ from hypothesis import given
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.results.comparison import matching
-from hpccomm.tools.flags import add_flags
+from hpccomm.results.table import TIME_FORMAT
 from hpccomm.tools.runs import import_, report
 from hpccomm.tools.runs.logs.imported import ImportedRun, LogDefaults
 
@@ -26,18 +25,15 @@ DATA = Path(__file__).parent / "data"
 EXPECTED = tomllib.loads((DATA / "expected.toml").read_text())["log"]
 
 
+WHEN = datetime.now().astimezone()
+
+
 def read(entry: dict) -> import_.ReadLog:
-    parser = argparse.ArgumentParser()
-    add_flags(parser, import_.FLAGS)
-    file = str(DATA / entry["file"])
-    args = parser.parse_args([file, "--dry-run", *entry.get("options", "").split()])
-    data, defaults = import_._read(Path(file), args)
-    return import_.parse(
-        data,
-        LogDefaults(
-            "the log", defaults.started, defaults.user, defaults.collective, defaults.ranks
-        ),
-    )
+    words = entry.get("options", "").split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    ranks = int(given["--ranks"]) if "--ranks" in given else None
+    known = LogDefaults("the log", WHEN, "someone", given.get("--collective"), ranks)
+    return import_.parse((DATA / entry["file"]).read_bytes(), known)
 
 
 @pytest.mark.parametrize("entry", EXPECTED, ids=lambda entry: entry["file"])
@@ -62,13 +58,13 @@ def test_a_log_gives_what_it_prints(entry: dict) -> None:
             assert [f"{row.busbw:.2f}" for row in run.rows] == table["busbw_at"]
         if "times" in table:
             assert [row.time for row in run.rows] == pytest.approx(table["times"])
-        for name, value in (
-            ("bytes", table.get("sizes")),
-            ("wrong", table.get("wrong")),
-        ):
-            assert value is None or [getattr(row, name) for row in run.rows] == value
-        for name in ("backend", "dtype"):
+        for name in ("bytes", "wrong", "iterations"):
+            assert name not in table or [getattr(row, name) for row in run.rows] == table[name]
+        for name in ("backend", "dtype", "op", "root"):
             assert name not in table or {getattr(row, name) for row in run.rows} == {table[name]}
+        stamp = datetime.fromtimestamp(run.rows[0].finished, WHEN.tzinfo).strftime(TIME_FORMAT)
+        assert table.get("stamp", stamp) == stamp
+        assert table.get("versions", run.info.versions) == run.info.versions
         places = table.get("in_place", [False, True] if "busbw" in table else None)
         assert places is None or sorted({row.in_place for row in run.rows}) == places
     said = [f"{each.what}: {each.why}" for each in log.left_out]
@@ -128,7 +124,7 @@ def test_a_dry_run_says_what_would_become_of_each_table(
     assert call(three, "--collective", "broadcast", "--dry-run") == 2
     said = capsys.readouterr().out.splitlines()
     assert not path.exists()
-    assert sum("would be stored, completed" in line for line in said) == 6
+    assert sum("would be stored, completed" in line for line in said) == 7
     assert sum("has no counterpart in hpccomm" in line for line in said) == 5
     assert said[-1].startswith(f"{three}: line 45: 4 rows left out: contradicts the flags")
     # A log that has none does not hide what becomes of the others.
@@ -141,53 +137,77 @@ def test_a_dry_run_says_what_would_become_of_each_table(
         call(three)
 
 
+RANKS = 264
+
+
 def test_many_ranks_are_folded(tmp_path: Path) -> None:
     log, path = tmp_path / "many.log", tmp_path / "runs.h5"
     text = (DATA / "nccl_2.13_all_reduce.txt").read_text()
     begin = text.index("#  Rank  0")
     rank = "#  Rank {:4d} Group  0 Pid {:6d} on node-{:03d} device {:2d} [0x1b] NVIDIA H100 80GB HBM3\n"
-    listed = "".join(rank.format(n, 4000 + n, n // 8, n % 8) for n in range(1024))
-    row = "    67108864      16777216     float     sum      -1    900.0   74.57  148.98      0    900.0   74.57  148.98      0\n"
+    listed = "".join(rank.format(n, 4000 + n, n // 8, n % 8) for n in range(RANKS))
+    row = "    67108864      16777216     float     sum      -1    900.0   74.57  148.57      0    900.0   74.57  148.57      0\n"
     head = text[begin:].splitlines(keepends=True)[16:20]
     log.write_text(text[:begin] + listed + "".join(head) + row)
     assert call(log, "--collective", "all_reduce", "--output", path) == 0
     (run,) = reader.read(path)
-    assert len(run.info.ranks) == 1024
-    assert "1024 ranks, the first 256 of them" in report.build([run])
+    assert len(run.info.ranks) == RANKS
+    assert f"{RANKS} ranks, the first 256 of them" in report.build([run])
     text = called("show", str(path))[1]
     before = text.split("67108864")[0].splitlines()
     assert len(before) < 40
-    assert "#  1024 ranks on 128 nodes" in before
+    assert f"#  {RANKS} ranks on 33 nodes" in before
     assert "#  Ranks 0 to 7 on node-000: 8 x NVIDIA H100 80GB HBM3" in before
     # It can be imported again.
     (again,) = import_.parse(text, LogDefaults("shown", run.info.started, "someone")).runs
-    assert (len(again.info.ranks), again.rows) == (1024, list(run.rows))
+    assert (len(again.info.ranks), again.rows) == (RANKS, list(run.rows))
+
+
+# What launchers and loggers put before the lines of each program.
+TAGS = (
+    "2026-11-25T19:{minute:02d}:{second:02d}Z [{rank}] ",
+    "[{since:.6f}] node-{rank} nccl[4711]: ",
+    "worker-{rank}  | ",
+    "node{rank} {rank}: ",
+    "Nov 25 19:{minute:02d}:{second:02d} <{rank}> step {number}: ",
+)
+
+
+def tagged(form: str, rank: int, number: int) -> str:
+    minute, second = 13 + number // 10, 6 * number % 60
+    since = 1234.5 + number / 3
+    return form.format(rank=rank, number=number, since=since, minute=minute, second=second)
 
 
 def test_no_run_has_rows_of_two_programs() -> None:
-    """Programs that print into each other line by line, in any order."""
-    texts = [
-        (DATA / f"nccl_2.19_{name}.txt").read_text() for name in ("one_rank", "too_slow", "cycles")
-    ]
-    known = LogDefaults("the log", datetime.now().astimezone(), "someone")
+    """Programs that print into each other line by line, in any order; tags before the lines tell them apart."""
+    names = ("one_rank", "too_slow", "cycles")
+    texts = [(DATA / f"nccl_2.19_{name}.txt").read_text() for name in names]
+    known = LogDefaults("the log", WHEN, "someone")
     alone = [figures(import_.parse(text, known).runs[0]) for text in texts]
     refused = 0
     for seed in range(200):
         chance = random.Random(seed)
-        programs = [text.splitlines() for text in chance.sample(texts, chance.choice((2, 3)))]
+        own = chance.sample(range(3), chance.choice((2, 3)))
+        programs = {each: texts[each].splitlines() for each in own}
         burst, mixed = chance.choice((1, 4, 16)), []
-        while any(programs):
-            program = chance.choice(list(filter(None, programs)))
+        while any(programs.values()):
+            rank = chance.choice([each for each in own if programs[each]])
             number = chance.randint(1, burst)
-            mixed += program[:number]
-            del program[:number]
+            mixed += [(rank, line) for line in programs[rank][:number]]
+            del programs[rank][:number]
+        form = chance.choice(TAGS)
+        marked = [tagged(form, rank, at) + line for at, (rank, line) in enumerate(mixed)]
+        runs = import_.parse("\n".join(marked), known).runs
+        found = sorted(map(figures, runs), key=sorted)
+        assert found == sorted((alone[each] for each in own), key=sorted), marked
         try:
-            log = import_.parse("\n".join(mixed), known)
+            log = import_.parse("\n".join(line for _, line in mixed), known)
         except ResultsError:
             refused += 1
             continue
         for run in log.runs:
-            assert any(figures(run) <= rows for rows in alone), "\n".join(mixed)
+            assert any(figures(run) <= rows for rows in alone), mixed
     assert refused > 100
 
 
@@ -209,9 +229,7 @@ def test_a_damaged_log_is_read_or_refused(
     data = (DATA / file).read_bytes()
     for at, piece in changes:
         data = data[:at] + piece + data[at + 1 :]
-    known = LogDefaults(
-        "the log", datetime.now().astimezone(), "someone", ranks=2, collective="all_reduce"
-    )
+    known = LogDefaults("the log", WHEN, "someone", ranks=2, collective="all_reduce")
     try:
         log = import_.parse(data[:length], known)
     except ResultsError:
