@@ -143,7 +143,7 @@ simulate all_reduce --trace t.h5 --cluster lab1g | or --trace FILE.h5
 simulate --trace t.h5 --algorithm ring,tree --cluster lab1g | one --algorithm
 
 plot | one of the arguments --schedule --training --pairs --runs is required
-plot --schedule rnig | no algorithm is called 'rnig'
+plot --schedule rnig | no algorithm is called 'rnig'; did you mean ring? Give one of
 {RING} --output x.pdf | let its name end in .svg or .png
 {RING} --output no/folder/x.svg | cannot write no/folder/x.svg: no/folder does not exist; make
 {RING} --output '' | an empty name
@@ -151,6 +151,20 @@ plot --schedule rnig | no algorithm is called 'rnig'
 {RING} --ranks many | 'many' is not an integer
 {RING} --count 65536 --segment 1 | give a larger --segment, a smaller --count
 plot --schedule linear --ranks 64 --count 65536 | give a larger --segment, a smaller --count
+{RING} --collective gather | gather has no algorithm 'ring'; give one of
+{RING} --collective reduction | no collective is called 'reduction'
+{RING} --collective all_gather --deterministic | has no form that folds in rank order
+{RING} --ranks 65 | ranks is 65; give a number from 1 to 64
+{RING} --ranks 0 | ranks is 0
+{RING} --root 0 | all_reduce has no root
+plot --schedule linear --collective gather --root 8 | root is 8;
+{RING} --count -1 | --count: -1 is out of range; give an integer from 0
+plot --schedule dissemination --count 8 | barrier moves no elements; leave count out
+{RING} --segment 0 | segment is 0; give a number at least 1
+{RING} --channels 0 | channels is 0
+{RING} --nodes 9 | nodes is 9; give a number from 1 to 8
+plot --schedule shm --nodes 2 | shm takes ranks that share memory
+plot --schedule pairwise --collective all_to_all --count 12 | 12 elements are not 8 of them; give a count that is a multiple of 8
 plot --pairs a.h5 --root 0 | --root belongs to --schedule
 plot --training a.h5 --count 0 | --count belongs to --schedule
 plot --runs a.h5 --what color | is not a chart

@@ -1,8 +1,7 @@
-"""Charts show the measured values."""
+"""Charts show the measured values: those of runs whose times follow from a latency and a bandwidth."""
 
 import json
 import math
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from hpccomm.results.schema import Timing
 from hpccomm.results.timings import crossovers
 from hpccomm.tools import drawing
 from hpccomm.tools.drawing import Canvas, as_json
-from hpccomm.tools.runs import charts, curves, report
+from hpccomm.tools.runs import charts, curves
 
 
 def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_path):
@@ -31,35 +30,6 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     (crossing,) = crossovers({each.label: each.times for each in drawn})
     assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
     assert (crossing.before, crossing.after) == ("ring", "tree")
-
-
-def test_a_chart_has_the_rows_of_one_collective(tmp_path):
-    (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
-    other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
-    both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
-    alone, mixed = (charts_of(report.build([run])) for run in (one, both))
-    assert list(mixed)[:2] == ["all_reduce", "broadcast"]
-    assert mixed["all_reduce"] == alone["all_reduce"]
-    assert mixed["broadcast"] != alone["all_reduce"]
-
-
-def charts_of(text):
-    """The charts of a page, by what stands above them."""
-    found = re.findall(r'<h2>([^<]*)</h2>\s*<p .*\s*<div.*json">(.*)</script>', text)
-    return {title: json.loads(chart) for title, chart in found}
-
-
-def test_curves_do_not_cross_where_one_takes_no_time():
-    def curve(label, *times):
-        nothing = float("nan")
-        points = [
-            curves.CurvePoint(size, time, nothing, nothing, 1.0, nothing, 0)
-            for size, time in zip(SIZES, times, strict=False)
-        ]
-        return curves.Curve(label, tuple(points))
-
-    drawn = [curve("a", 0.0, 2.0), curve("b", 1.0, 1.0)]
-    assert crossovers({each.label: each.times for each in drawn}) == []
 
 
 def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
@@ -139,22 +109,20 @@ def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
     assert {len(moments) for moments in found.values()} == {2}
 
 
-def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path, monkeypatch):
-    for days in (2, 0, 1):
-        write(tmp_path / f"{days}.h5", {"ring": (2.0 + days, 1.0)}, days=days)
-    runs = sorted(
-        (run for path in tmp_path.iterdir() for run in reader.read(path)),
-        key=lambda run: run.info.started,
-    )
-    monkeypatch.setattr(charts, "MOST_MOMENTS", 2 * len(SIZES))
-    monkeypatch.setattr(charts, "MOST_CURVES", len(SIZES))
+def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path):
+    (run,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    drawn = charts.MOST_MOMENTS // len(SIZES)
+    runs = [replace(run, name=f"run{number}") for number in range(drawn + 2)]
     history = charts.histories(curves.history(runs))
-    assert history["title"] == f"History of {len(SIZES)} cases; the last 2 runs of each"
-    assert {row["run"] for row in history["data"]["values"]} == {"1.h5 run0001", "2.h5 run0001"}
-    monkeypatch.setattr(charts, "MOST_CURVES", 1)
-    over_size = charts.over_size("all_reduce", curves.curves(runs))
-    assert over_size["title"] == "all_reduce (2 of 3 curves are not drawn)"
-    assert {row["curve"] for row in over_size["data"]["values"]} == {"2.h5"}
+    assert history["title"] == f"History of {len(SIZES)} cases; the last {drawn} runs of each"
+    names = {row["run"] for row in history["data"]["values"]}
+    assert names == {f"run.h5 {each.name}" for each in runs[2:]}
+    files = [replace(run, path=tmp_path / f"{number:02}.h5") for number in range(22)]
+    over_size = charts.over_size("all_reduce", curves.curves(files))
+    assert over_size["title"] == "all_reduce (2 of 22 curves are not drawn)"
+    assert {row["curve"] for row in over_size["data"]["values"]} == {
+        each.path.name for each in files[2:]
+    }
 
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
@@ -221,22 +189,17 @@ def test_a_part_of_a_run_has_the_samples_of_its_own_rows(tmp_path):
     assert (part.samples(0) != run.samples(0)).all()
 
 
-@pytest.mark.parametrize("what", ["size", "skew", "history"])
-def test_pictures_show_the_names(tmp_path, what):
+def test_pictures_show_the_names(tmp_path):
     paths = [write(tmp_path / f"{name}.h5", {"ring": (2.0, 1.0)}) for name in "ab"]
     picture = tmp_path / "picture.svg"
-    status, _, err = called(
-        "plot", "--runs", *map(str, paths), "--what", what, "--output", str(picture)
-    )
-    assert (status, err) == (0, "")
-    text = picture.read_text()
-    words = {
+    for what, words in {
         "size": ["a.h5", "b.h5", "median of repetitions", "bus bandwidth in that time", "1 KiB"],
         "skew": ["starts"],
         "history": ["8 B", "median of repetitions"],
-    }
-    for word in words[what]:
-        assert word in text
+    }.items():
+        command = ("plot", "--runs", *map(str, paths), "--what", what, "--output", str(picture))
+        assert called(*command)[::2] == (0, "")
+        assert not [word for word in words if word not in picture.read_text()]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """The report in a real browser: it loads without a network, answers the mouse, filters and sorts."""
 
+import json
 import os
 import re
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 from damage import called
 from recordings_made import all_reduce, stepped
 from stored_runs import SIZES, write
 
-from hpccomm.results import recording_file
+from hpccomm.results import reader, recording_file
+from hpccomm.tools.runs import report
 
 
 @pytest.mark.slow("twelve launches are stored, and two pages are drawn")
@@ -81,6 +84,24 @@ def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
     assert re.search(r"\n +2 +120\.000 ms +20 of 20 +0\.000 ms\n", text)
     write(path, {"ring": (2.0, 1.0)})
     assert called("report", str(path), "--output", str(page))[1].startswith("1 run and 1 recording")
+
+
+def test_a_chart_has_the_rows_of_one_collective_and_many_ranks_are_not_all_listed(tmp_path):
+    (one,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
+    other = tuple(replace(row, collective="broadcast", time=9 * row.time) for row in one.rows)
+    both = replace(one, rows=one.rows + other, timings=one.timings * 2, numbers=one.numbers * 2)
+    alone, mixed = (charts_of(report.build([run])) for run in (one, both))
+    assert list(mixed)[:2] == ["all_reduce", "broadcast"]
+    assert mixed["all_reduce"] == alone["all_reduce"]
+    assert mixed["broadcast"] != alone["all_reduce"]
+    many = replace(one, info=replace(one.info, ranks=one.info.ranks * 132))
+    assert "264 ranks, the first 256 of them" in report.build([many])
+
+
+def charts_of(text):
+    """The charts of a page, by what stands above them."""
+    found = re.findall(r'<h2>([^<]*)</h2>\s*<p .*\s*<div.*json">(.*)</script>', text)
+    return {title: json.loads(chart) for title, chart in found}
 
 
 @pytest.fixture

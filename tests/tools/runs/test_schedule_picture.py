@@ -1,4 +1,4 @@
-"""The picture of a schedule shows its messages and folds."""
+"""`hpccomm plot --schedule` shows the messages and folds that a schedule's tables have, and where it is written."""
 
 import sys
 from collections import Counter
@@ -24,11 +24,11 @@ from hpccomm.schedules.schedule import (
     Tuning,
     copies,
     transfers,
-    whole,
     world,
 )
-from hpccomm.tools.drawing import check_place, rendered, save
-from hpccomm.tools.runs.schedule import contributed, draw, lines, members, runs
+from hpccomm.tools.drawing import check_place, save
+from hpccomm.tools.main import main
+from hpccomm.tools.runs.schedule import draw, lines, members, runs
 from hpccomm.tools.runs.trace import Subject, subject
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -108,6 +108,9 @@ def test_each_message_has_its_arrow(collective: str, name: str) -> None:
         assert nearest(columns[channel], float(head[1])) == target
         assert float(head[2]) > float(shaft[2])  # downwards, as time goes
     assert drawn == said(shown, 2, 2)
+    # What moves nothing is drawn, too.
+    count = None if collective == "barrier" else 0
+    assert "</svg>" in draw(subject(name, collective, ranks=3, count=count))
 
 
 def rank_columns(svg: str, channels: int) -> list[list[float]]:
@@ -131,23 +134,6 @@ def top(svg: str) -> str | None:
 
 def nearest(columns: list[float], x: float) -> int:
     return min(range(len(columns)), key=lambda rank: abs(columns[rank] - x))
-
-
-@pytest.mark.parametrize("ranks", [1, 2, pytest.param(16, marks=pytest.mark.thorough)])
-def test_any_number_of_ranks_is_drawn(ranks: int) -> None:
-    assert rendered(draw(subject("ring", ranks=ranks)), "png").startswith(b"\x89PNG")
-
-
-@pytest.mark.values
-@pytest.mark.parametrize(("collective", "name"), EVERY)
-def test_nothing_to_move_is_drawn(collective: str, name: str) -> None:
-    count = None if collective == "barrier" else 0
-    assert "</svg>" in draw(subject(name, collective, ranks=3, count=count))
-
-
-def test_the_same_schedule_gives_the_same_bytes() -> None:
-    first, second = (draw(subject("ring", ranks=4)) for _ in range(2))
-    assert first == second
 
 
 def test_the_ring_moves_what_it_is_known_to_move() -> None:
@@ -196,9 +182,6 @@ def test_text_of_blocks_names_sender_and_receiver() -> None:
 def test_words_for_elements() -> None:
     assert runs(np.array([4, 5, 6, 0, 1, 9])) == [(4, 7), (0, 2), (9, 10)]
     assert runs(np.array([], np.int64)) == []
-    (steps,) = subject("ring", ranks=4).channels
-    assert contributed(steps[0].moves[0].data) == ""
-    assert contributed(steps[2].moves[3].data) == "1-3"
 
 
 def build_half_a_message(group: object, _call: object, _tuning: object) -> Schedule:
@@ -232,43 +215,6 @@ def test_local_steps_move_what_is_said_of_elements() -> None:
     assert steps[1].moves[0].data.elements.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            {"algorithm": "rnig"},
-            "no algorithm is called 'rnig'; did you mean ring. Give one of .*tree",
-        ),
-        (
-            {"algorithm": "ring", "collective": "gather"},
-            "gather has no .*'ring'; give one of .*lin",
-        ),
-        ({"algorithm": "ring", "collective": "reduction"}, "no collective is called 'reduction'"),
-        ({"algorithm": "ring", "ranks": 65}, "ranks is 65; give a number from 1 to 64"),
-        ({"algorithm": "ring", "ranks": 0}, "ranks is 0"),
-        ({"algorithm": "ring", "root": 0}, "all_reduce has no root"),
-        ({"algorithm": "linear", "collective": "gather", "root": 8}, "root is 8; .* from 0 to 7"),
-        ({"algorithm": "ring", "count": -1}, "count is -1; give a number from 0 to"),
-        ({"algorithm": "dissemination", "count": 8}, "barrier moves no elements; leave count out"),
-        ({"algorithm": "ring", "segment": 0}, "segment is 0; give a number at least 1"),
-        ({"algorithm": "ring", "channels": 0}, "channels is 0"),
-        ({"algorithm": "ring", "nodes": 9}, "nodes is 9; give a number from 1 to 8"),
-        ({"algorithm": "shm", "nodes": 2}, "shm takes ranks that share memory.*give 1 node"),
-        (
-            {"algorithm": "pairwise", "collective": "all_to_all", "count": 12},
-            "12 elements are not 8 of them; give a count that is a multiple of 8",
-        ),
-        (
-            {"algorithm": "ring", "collective": "all_gather", "deterministic": True},
-            "has no form that folds in rank order",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(given: dict[str, object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        subject(**given)  # type: ignore[arg-type]
-
-
 def test_uneven_blocks_are_drawn_where_the_algorithm_takes_them() -> None:
     shown = subject("ring", "all_gather", ranks=3, count=7)
     assert shown.call.counts == (2, 2, 3)
@@ -276,12 +222,51 @@ def test_uneven_blocks_are_drawn_where_the_algorithm_takes_them() -> None:
 
 
 def test_without_the_library_svg_is_written_and_png_names_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    svg = draw(subject("ring", ranks=2, segment=whole))
+    monkeypatch.chdir(tmp_path)
+    ring = ["plot", "--schedule", "ring", "--ranks"]
+    # Other tests have loaded the library: this is how an import fails all the same.
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    save(svg, tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").read_text("utf-8") == svg
-    for refused in (check_place, partial(save, svg)):
+    assert main([*ring, "3", "--text"]) == 0
+    assert "round 0: 0→1 [2:3]" in capsys.readouterr().out
+    for _ in range(2):  # the same schedule gives the same bytes
+        assert main([*ring, "4"]) == 0
+        assert capsys.readouterr().out == (
+            "ring all_reduce: 4 ranks, 4 elements: 6 rounds, 24 messages, "
+            "a rank sends at most 6 elements\ndrawn in ring-all_reduce-4.svg\n"
+        )
+        picture = (tmp_path / "ring-all_reduce-4.svg").read_text("utf-8")
+        assert picture == draw(subject("ring", ranks=4))
+    for refused in (check_place, partial(save, picture)):
         with pytest.raises(ConfigurationError, match=r"pip install '?vl-convert-python"):
             refused(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "start"),
+    [
+        (
+            "ring --ranks 4 --count 8 --segment 2 --channels 2",
+            "ring-all_reduce-4-count8-segment2-channels2.svg",
+            b"<svg",
+        ),
+        ("linear --ranks 3 --root 0", "linear-gather-3-root0.svg", b"<svg"),
+        (
+            "linear --ranks 3 --nodes 2 --deterministic",
+            "linear-all_reduce-3-nodes2-deterministic.svg",
+            b"<svg",
+        ),
+        ("linear --collective gather --root 2 --output a.PNG", "a.PNG", b"\x89PNG"),
+        ("linear --ranks 1 --output b.svg", "b.svg", b"<svg"),
+        ("ring --ranks 2 --output c.png", "c.png", b"\x89PNG"),
+    ],
+)
+def test_a_picture_goes_where_it_is_told_or_has_the_name_of_what_was_given(
+    given: str, name: str, start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", "--schedule", *given.split()]) == 0
+    assert f"drawn in {name}\n" in capsys.readouterr().out
+    (file,) = tmp_path.iterdir()
+    assert (file.name, file.read_bytes()[: len(start)]) == (name, start)
