@@ -150,12 +150,14 @@ def _row(rate: Rate, nbytes: int, seconds: float, wrong: int, iterations: int) -
     return Row(*case, *times, wrong, iterations, time.time())
 
 
-KERNELS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
+Kernel = tuple[Callable[..., object], Callable[..., object]]
+"""An operation on three arrays, and the values that the third one, filled with -1, has afterwards."""
+
+KERNELS: Mapping[str, Kernel] = {
     "memory_copy": (lambda a, _, c: np.copyto(c, a), lambda a, *_: a),
     "memory_add": (lambda a, b, c: np.add(a, b, out=c), lambda a, b, _: a + b),
     "memory_update": (lambda _a, _b, c: np.add(c, 1.0, out=c), lambda _a, _b, passes: passes - 1.0),
 }
-"""Operations on three arrays, and the values that the third one, filled with -1, has afterwards."""
 
 _BEYOND = 4
 """Ratio of the size of an array to the size of the caches: STREAM's rule."""
@@ -169,7 +171,12 @@ _LONG = 0.05
 _DEADLINE = 60.0
 
 
-def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], dict[str, str]]:
+def memory_rates(
+    comm: Communicator,
+    nbytes: int | None,
+    kernels: Mapping[str, Kernel] = KERNELS,
+    nodes: Mapping[int, list[int]] | None = None,
+) -> tuple[list[Rate], dict[str, str]]:
     """Return the rates that these ranks measure. Collective.
 
     One process measures 1, 2, 4, ... and all cores that it may use, with memory of their own NUMA
@@ -182,13 +189,17 @@ def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], di
         The communicator of the ranks.
     nbytes : int or None
         Size of an array over all cores of a rank; by default four times the caches of the cores.
+    kernels : mapping of str to Kernel
+        The operations to measure, by their names.
+    nodes : mapping of int to list of int, optional
+        The cores that may be used, by NUMA node; by default those of this process.
 
     Raises
     ------
     UsageError
         If the arrays do not fit into the memory that is available.
     """
-    nodes = numa_nodes(os.sched_getaffinity(0))
+    nodes = nodes or numa_nodes(os.sched_getaffinity(0))
     cores = [core for node in nodes.values() for core in node]
     of_ranks = comm.all_gather_object((comm.node, {*cores}))
     sharing = [k for k, (node, its) in enumerate(of_ranks) if node == comm.node and its & {*cores}]
@@ -211,8 +222,8 @@ def memory_rates(comm: Communicator, nbytes: int | None) -> tuple[list[Rate], di
                 f"a rank has room for three arrays of {spelled(room)}, and they would be larger: give -b {room} or less, "
                 "or fewer ranks a node"
             )
-        for what in KERNELS:
-            measure = partial(_repeat_kernel, comm, what, team, owners, each)
+        for what, kernel in kernels.items():
+            measure = partial(_repeat_kernel, comm, kernel, team, owners, each)
             rates.append(Rate(what, where, each * len(team), measure))
     return rates, {}
 
@@ -237,12 +248,12 @@ def caches(cores: Iterable[int], root: Path = Path("/")) -> int:
 
 
 def _repeat_kernel(
-    comm: Communicator, what: str, cores: list[int], owners: list[int], nbytes: int, times: int
+    comm: Communicator, kernel: Kernel, cores: list[int], owners: list[int], nbytes: int, times: int
 ) -> Repeated:
     """Time a kernel on the cores of all ranks: from the first begin to the last end on the node. Collective."""
     begun, ended = np.zeros((2, len(cores), times + 1))
     gate, passes = Barrier(len(cores) + 1, timeout=_DEADLINE), 1
-    kernel, expected = KERNELS[what]
+    operate, expected = kernel
 
     def work(number: int, arrays: NDArray[np.float64]) -> None:
         try:
@@ -251,7 +262,7 @@ def _repeat_kernel(
                 gate.wait()
                 begun[number, turn] = perf_counter()
                 for _ in range(passes):
-                    kernel(*arrays)
+                    operate(*arrays)
                 ended[number, turn] = perf_counter()
                 gate.wait()
         except BaseException:
