@@ -137,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if place is None or place.rank == 0:
         for line in _unknown(os.environ):
             output.warn(line)
-    flags = _flags(os.environ, 0 if place is None else place.rank)
+    flags = flags_for(os.environ, 0 if place is None else place.rank)
     return main(["perf", PROGRAMS[name], *flags, *rest])
 
 
@@ -214,7 +214,7 @@ def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
-def _flags(environ: Mapping[str, str], rank: int) -> list[str]:
+def flags_for(environ: Mapping[str, str], rank: int) -> list[str]:
     """Return the flags that nccl-tests' variables ask for."""
     flags = []
     for name, form in VARIABLES.items():

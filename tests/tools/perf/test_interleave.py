@@ -9,9 +9,10 @@ from damage import called
 
 from hpccomm.results import reader
 from hpccomm.tools.perf.options import Variant, variant
+from hpccomm.tools.perf.perf import run_launches
 
+from ...conftest import launch_environment
 from .test_run import options
-from .test_sound_timing import called_as_program
 
 RING, TREE = "HPCCOMM_ALGORITHM=ring", "HPCCOMM_ALGORITHM=tree"
 SWEEP = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "-n", "3")
@@ -64,20 +65,26 @@ def test_a_comparison_has_ten_passes_where_a_table_has_one():
 
 
 # What starts a rank may be any program.
-@pytest.mark.parametrize("starts", ["env", pytest.param("mpiexec", marks=pytest.mark.thorough)])
-def test_launches_alternate_in_what_a_process_reads_once(tmp_path, monkeypatch, launcher, starts):
-    path = tmp_path / "runs.h5"
+@pytest.mark.parametrize(
+    ("starts", "launches"), [(["env"], 1), pytest.param(None, 2, marks=pytest.mark.thorough)]
+)
+def test_launches_alternate_in_what_a_process_reads_once(
+    tmp_path, monkeypatch, launcher, starts, launches
+):
+    for name, value in launch_environment().items():
+        monkeypatch.setenv(name, value)
+    path, said = tmp_path / "runs.h5", []
     slow, fast = "OMPI_MCA_coll=^tuned OMP_NUM_THREADS=1", "OMP_NUM_THREADS=2"
     words = (*SWEEP, "--backend", "loopback", "--output", str(path))
-    launcher = "env" if starts == "env" else f"{launcher} -n 1"
-    series = ("--launches", "2", "--launcher", launcher)
-    status, out, err = called_as_program(monkeypatch, *words, *series, "--interleave", slow, fast)
-    assert status == 0, err
-    assert verdicts(out) == ["untested", "untested"]
-    assert "OMP_NUM_THREADS: 1 and 2" in out
+    variants = variant(slow), variant(fast)
+    command = starts or [launcher, "-n", "1"]
+    assert run_launches(words, command, launches, path, said.append, variants) == 0
+    assert verdicts("".join(said)) == ["untested", "untested"]
+    assert "OMP_NUM_THREADS: 1 and 2" in "".join(said)
     runs = reader.read(path)
-    assert sorted(run.info.series["variant"] for run in runs) == sorted([slow, slow, fast, fast])
-    assert [run.info.series["launch"] for run in runs] == ["1", "1", "2", "2"]
+    assert sorted(run.info.series["variant"] for run in runs) == sorted([slow, fast] * launches)
+    numbers = [str(number) for number in range(1, launches + 1) for _ in variants]
+    assert [run.info.series["launch"] for run in runs] == numbers
     for run in runs:
         threads = run.info.environment["OMP_NUM_THREADS"]
         assert f"OMP_NUM_THREADS={threads}" in run.info.series["variant"]

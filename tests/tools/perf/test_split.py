@@ -1,7 +1,6 @@
 """Groups that measure at the same time, as nccl-tests splits ranks (src/common.cu and README.md of 2.19.6)."""
 
 import argparse
-import io
 import json
 import re
 from dataclasses import replace
@@ -10,12 +9,10 @@ import pytest
 
 from hpccomm.errors import UsageError
 from hpccomm.results import expectations, facts, reader
-from hpccomm.testing import run_ranks
-from hpccomm.tools.perf import nccl_tests, sweep
+from hpccomm.tools.perf import nccl_tests
 from hpccomm.tools.perf.options import split
-from hpccomm.tools.perf.sweep import source_of
 
-from .test_run import options
+from .test_run import options, perf
 
 # The colors of ranks 0 to 7, by C's operators, as `run` of common.cu computes them.
 COLORS = {
@@ -45,22 +42,13 @@ def test_what_is_no_split_says_what_is(text):
 
 def measured(tmp_path, ranks, how, *words):
     """Return the run, the JSON document and the table of four collectives in groups."""
-    out = io.StringIO()
-    files = {"output": tmp_path / "run.h5", "json": tmp_path / "run.json"}
-    given = options(
-        [
-            "all_reduce,all_gather,broadcast,send_recv",
-            *("-b", "96", "-e", "96", "-n", "3", "--split", how, *words),
-            *("--output", str(files["output"]), "-J", str(files["json"])),
-        ]
-    )
-    statuses = run_ranks(
-        ranks,
-        lambda comm: sweep.run([source_of(comm)], given, out, io.StringIO()),
-    )
-    assert statuses == [0] * ranks
-    (run,) = reader.read(files["output"])
-    return run, json.loads(files["json"].read_text()), out.getvalue()
+    files = tmp_path / "run.h5", tmp_path / "run.json"
+    asked = ("-b", 96, "-e", 96, "-n", 3, "--split", how, *words, "--output", files[0])
+    four = "all_reduce,all_gather,broadcast,send_recv"
+    table, err, status = perf(ranks, four, *asked, "-J", files[1])
+    assert (err, status) == ("", 0)
+    (run,) = reader.read(files[0])
+    return run, json.loads(files[1].read_text()), table
 
 
 def test_groups_measure_as_nccl_tests_prints_them(tmp_path):
@@ -97,20 +85,16 @@ def test_unequal_groups_have_the_figures_of_the_first(tmp_path):
     assert facts.fingerprint(run.info)["groups"] == "1 x 2 ranks on 1 nodes, 1 x 3 ranks on 1 nodes"
 
 
-def test_groups_that_cannot_measure_the_same_are_refused():
-    def refused(ranks, *words):
-        given = options(words)
-
-        def measure(comm):
-            with pytest.raises(UsageError) as error:
-                sweep.run([source_of(comm)], given, io.StringIO(), io.StringIO())
-            return str(error.value)
-
-        (said,) = set(run_ranks(ranks, measure))
-        return said
-
-    assert "groups of 4 and 3 ranks" in refused(7, "all_reduce,hypercube", "--split", "DIV 4")
-    assert "there are 2 ranks" in refused(5, "broadcast", "-r", "2", "--split", "DIV 3")
+@pytest.mark.parametrize(
+    ("ranks", "words", "said"),
+    [
+        (7, ("all_reduce,hypercube", "--split", "DIV 4"), "groups of 4 and 3 ranks"),
+        (5, ("broadcast", "-r", "2", "--split", "DIV 3"), "there are 2 ranks"),
+    ],
+)
+def test_groups_that_cannot_measure_the_same_are_refused(ranks, words, said):
+    with pytest.raises(UsageError, match=said):
+        perf(ranks, *words)
 
 
 # What each of several ranks does that a launcher has started, once for each of the variables' values.
@@ -158,7 +142,7 @@ def test_programs_go_by_nccl_tests_variables(shared_job):
 def test_a_device_is_that_of_each_process_or_of_the_first_that_it_starts():
     """``gpus[i] = gpu0 + i`` of each process (common.cu), which starts ranks in place of its devices."""
     started = nccl_tests.launch_environment({"NCCL_TESTS_DEVICE": "2", "NCCL_TESTS_MIN_BW": "1"})
-    assert nccl_tests._flags(started, 3) == ["--min-bw=1", "--device=5"]
-    assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "2"}, 3) == ["--device=2"]
-    assert nccl_tests._flags({"NCCL_TESTS_DEVICE": "-1"}, 3) == []
+    assert nccl_tests.flags_for(started, 3) == ["--min-bw=1", "--device=5"]
+    assert nccl_tests.flags_for({"NCCL_TESTS_DEVICE": "2"}, 3) == ["--device=2"]
+    assert nccl_tests.flags_for({"NCCL_TESTS_DEVICE": "-1"}, 3) == []
     assert options(["all_reduce", "--device", "2"]).device == 2
