@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .cases import DEADLINE, DIFFERING, LOOPS, OWN, PROCESS, Case
+from .cases import ARRAYS, DEADLINE, DIFFERING, LOOPS, OWN, PROCESS, Case
 
 CAUGHT = 7
 """Exit status of a rank that caught an error of hpccomm's."""
@@ -27,6 +27,8 @@ PATIENCE_OF_DEADLINES = DEADLINE + 1.0
 ENDLESS = 1_000_000
 """Iterations where the fault comes by a timer: it ends them."""
 PLANTED = "planted: this rank fails"
+SURVIVABLE = (*ARRAYS, "object", "message", "window", "split")
+"""Operations whose communicator is there before the fault and after it."""
 
 _OTHER_OP = {"SUM": "PROD", "PROD": "SUM", "MAX": "MIN", "MIN": "MAX"}
 _OTHER_DTYPE = {
@@ -167,7 +169,7 @@ class Rank:
         self.note("ready")
         comm = None
         if case.operation != "creation":
-            comm = hpccomm.new_comm(timeout=case.creation_deadline, name="chaos")
+            comm = self.comm = hpccomm.new_comm(timeout=case.creation_deadline, name="chaos")
             comm.set_timeout(case.deadline)
             self.note("made")
         calls = Calls(case, comm, self.rank)
@@ -217,7 +219,24 @@ class Rank:
         while time.monotonic() < until and not all(map(self._has_spoken, others)):
             time.sleep(0.02)
         self.note("leaves")
+        if case.kind == "lost" and case.caught and case.amid and case.operation in SURVIVABLE:
+            self.go_on()
         return case.caught
+
+    def go_on(self) -> None:
+        """Go on without the lost rank: make smaller communicators until one reduces rightly."""
+        import hpccomm
+
+        comm, left = self.comm, self.case.ranks - 1
+        try:
+            while True:
+                with contextlib.suppress(hpccomm.PeerLost, hpccomm.CommunicatorAborted):
+                    comm = comm.shrink()
+                    assert comm.all_reduce(1 + comm.rank) == left * (left + 1) // 2
+                    return
+        except Exception as error:
+            self.note("foreign", error=f"after the loss: {error!r}")
+            raise
 
     def _has_spoken(self, rank: int) -> bool:
         return any(each["event"] in ("outcome", "done") for each in read(self.folder, rank))

@@ -1,13 +1,13 @@
-"""Operations go on by themselves, in the order of their lane, and end in any case."""
+"""Operations go on by themselves, in the order of their lane, and end in any case, as the classes' docstrings say."""
 
 import math
 import random
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,52 +22,27 @@ SHORT = 0.05
 SOON = 30.0
 
 
-def expired(elapsed: float) -> CollectiveTimeout:
-    return CollectiveTimeout(f"after {elapsed}", elapsed=elapsed)
-
-
-class Made(Task):
-    """A task of functions."""
+class Noted(Task):
+    """A task of steps, which notes its beginning and its end in a list."""
 
     def __init__(
-        self,
-        begin: Callable[[], Steps],
-        gate: Gate,
-        timeout: float,
-        ended: Callable[[BaseException | None, float], object],
+        self, log: list[str], name: str, steps: Callable[[], Steps], timeout: float = math.inf
     ) -> None:
-        super().__init__(gate, timeout, time.perf_counter())
-        self._begin = begin
-        self._ended = ended
+        super().__init__(Gate(), timeout, time.perf_counter())
+        self.log, self.name, self.given = log, name, steps
 
     def begin(self) -> Steps:
-        return self._begin()
+        self.log.append(f"{self.name} begins")
+        return self.given()
 
     def expired(self, elapsed: float) -> CollectiveTimeout:
-        return expired(elapsed)
+        return CollectiveTimeout(f"after {elapsed}", elapsed=elapsed)
 
     def ended(self, error: BaseException | None) -> BaseException | None:
-        return self._ended(error, time.perf_counter() - self.started)
-
-
-class Log:
-    """Makes tasks, and notes what happens to them."""
-
-    def __init__(self) -> None:
-        self.begun: list[str] = []
-        self.ended: list[tuple[str, BaseException | None]] = []
-        self.gate = Gate()
-
-    def task(self, name: str, steps: Callable[[], Steps], timeout: float = math.inf) -> Task:
-        def begin() -> Steps:
-            self.begun.append(name)
-            return steps()
-
-        def ended(error: BaseException | None, _elapsed: float) -> BaseException | None:
-            self.ended.append((name, error))
-            return OSError("translated") if isinstance(error, KeyError) else error
-
-        return Made(begin, self.gate, timeout, ended)
+        self.log.append(f"{self.name} ends")
+        if self.name == "raises at its end":
+            raise ZeroDivisionError
+        return OSError("translated") if isinstance(error, KeyError) else error
 
 
 def turns(number: int) -> Callable[[], Steps]:
@@ -82,8 +57,13 @@ def until(event: threading.Event) -> Callable[[], Steps]:
     return steps
 
 
-def never() -> Steps:
-    return until(threading.Event())()
+def failing() -> Steps:
+    yield False
+    raise ZeroDivisionError
+
+
+def refused() -> Steps:
+    raise KeyError
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "no thread"])
@@ -98,136 +78,99 @@ def finish(engine: ProgressEngine, *tasks: Task) -> None:
         assert engine.wait(task, SOON)
 
 
-def test_a_lane_keeps_its_order(engine: ProgressEngine) -> None:
-    log, lane = Log(), TaskQueue()
-    tasks = [log.task(str(i), turns(10 - i)) for i in range(10)]
+def test_a_lane_keeps_its_order_and_each_task_ends_by_its_own_error(engine: ProgressEngine) -> None:
+    ends: dict[str, tuple[Callable[[], Steps], float, type[BaseException] | None]] = {
+        "slow": (turns(10), math.inf, None),
+        "fails": (failing, math.inf, ZeroDivisionError),
+        "is refused": (refused, math.inf, OSError),  # as translated
+        "late": (until(threading.Event()), SHORT, CollectiveTimeout),
+        "raises at its end": (turns(1), math.inf, ZeroDivisionError),
+        "quick": (turns(0), math.inf, None),
+    }
+    log: list[str] = []
+    tasks = [Noted(log, name, steps, timeout) for name, (steps, timeout, _) in ends.items()]
+    lane = TaskQueue()
     for task in tasks:
         engine.submit(lane, task)
     finish(engine, tasks[-1])
-    assert log.begun == [str(i) for i in range(10)]
-    assert log.ended == [(str(i), None) for i in range(10)]
-    assert all(task.over and task.error is None for task in tasks)
+    assert log == [f"{name} {what}" for name in ends for what in ("begins", "ends")]
+    for task, (_, _, error) in zip(tasks, ends.values(), strict=True):
+        assert task.over
+        assert isinstance(task.error, error or type(None)), task.name
 
 
 def test_lanes_go_on_together(engine: ProgressEngine) -> None:
-    log, event = Log(), threading.Event()
-    blocked, behind = log.task("blocked", until(event)), log.task("behind", turns(1))
-    free = log.task("free", turns(3))
-    lane = TaskQueue()
-    engine.submit(lane, blocked)
-    engine.submit(lane, behind)
-    engine.submit(TaskQueue(), free)
+    log: list[str] = []
+    event, lane = threading.Event(), TaskQueue()
+    blocked, behind, free = (
+        Noted(log, name, steps)
+        for name, steps in (("blocked", until(event)), ("behind", turns(1)), ("free", turns(3)))
+    )
+    for each, where in ((blocked, lane), (behind, lane), (free, TaskQueue())):
+        engine.submit(where, each)
     finish(engine, free)
-    assert log.begun == ["blocked", "free"]
+    assert [each for each in log if "begins" in each] == ["blocked begins", "free begins"]
     event.set()
     finish(engine, behind)
-    assert [name for name, _ in log.ended] == ["free", "blocked", "behind"]
-
-
-def test_an_error_ends_its_task_alone(engine: ProgressEngine) -> None:
-    def failing() -> Steps:
-        yield False
-        raise ZeroDivisionError
-
-    def refused() -> Steps:
-        raise KeyError
-
-    log, lane = Log(), TaskQueue()
-    tasks = [log.task("a", failing), log.task("b", refused), log.task("c", turns(2))]
-    for task in tasks:
-        engine.submit(lane, task)
-    finish(engine, *tasks)
-    assert isinstance(tasks[0].error, ZeroDivisionError)
-    assert isinstance(tasks[1].error, OSError)  # as translated
-    assert tasks[2].error is None
-
-
-def test_an_error_of_the_listener_ends_the_task_too(engine: ProgressEngine) -> None:
-    def listener(error: BaseException | None, elapsed: float) -> None:
-        raise ZeroDivisionError
-
-    task = Made(turns(1), Gate(), math.inf, listener)
-    engine.submit(TaskQueue(), task)
-    finish(engine, task)
-    assert isinstance(task.error, ZeroDivisionError)
+    assert [each for each in log if "ends" in each] == ["free ends", "blocked ends", "behind ends"]
 
 
 def test_an_error_of_a_function_that_waits_stays_out_of_the_task_and_the_thread(
     engine: ProgressEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def failing() -> Steps:
-        raise ZeroDivisionError
-
-    def refuse() -> None:
-        raise KeyError
-
-    log, told = Log(), list[str]()
-    good, bad, later = log.task("good", turns(1)), log.task("bad", failing), log.task("c", turns(2))
+    log: list[str] = []
+    good, bad, later = (
+        Noted(log, name, steps)
+        for name, steps in (("good", turns(1)), ("bad", failing), ("c", turns(2)))
+    )
     for task in (good, bad):
-        task.then = [lambda: told.append("told"), refuse]
+        task.then = [lambda: log.append("told"), lambda: refused()]
         engine.submit(TaskQueue(), task)
     finish(engine, good, bad)
     engine.submit(TaskQueue(), later)
     finish(engine, later)
-    assert good.error is None
-    assert isinstance(bad.error, ZeroDivisionError)
-    assert sorted(name for name, _ in log.ended) == ["bad", "c", "good"]
-    assert told == ["told"] * 2
-    assert len(caplog.records) == 2
-
-
-def test_a_task_s_own_deadline(engine: ProgressEngine) -> None:
-    log = Log()
-    task = log.task("late", never, timeout=SHORT)
-    engine.submit(TaskQueue(), task)
-    finish(engine, task)
-    assert isinstance(task.error, CollectiveTimeout)
-    assert log.ended == [("late", task.error)]
+    assert (good.error, type(bad.error)) == (None, ZeroDivisionError)
+    assert log.count("told") == len(caplog.records) == 2
 
 
 def test_without_a_thread_only_turns_move_tasks_on() -> None:
-    engine, log = ProgressEngine(threaded=False), Log()
-    task = log.task("patient", turns(2))
+    engine, log = ProgressEngine(threaded=False), list[str]()
+    task = Noted(log, "patient", turns(2))
     engine.submit(TaskQueue(), task)
     time.sleep(SHORT)
-    assert log.begun == []
+    assert log == []
     while not task.over:
         engine.turn()
-    assert log.ended == [("patient", None)]
+    assert log == ["patient begins", "patient ends"]
 
 
 def test_many_waiters(engine: ProgressEngine) -> None:
-    log, event = Log(), threading.Event()
-    tasks = [log.task(str(i), until(event)) for i in range(8)]
+    log, event = list[str](), threading.Event()
+    tasks = [Noted(log, str(i), until(event)) for i in range(8)]
     for task in tasks:
-        engine.submit(deque(), task)
+        engine.submit(TaskQueue(), task)
     waiters = [threading.Thread(target=finish, args=(engine, task)) for task in tasks]
     for waiter in waiters:
         waiter.start()
-    time.sleep(SHORT)
     event.set()
     for waiter in waiters:
         waiter.join(SOON)
         assert not waiter.is_alive()
-    assert sorted(log.ended) == [(str(i), None) for i in range(8)]
+    assert sorted(each for each in log if "ends" in each) == [f"{i} ends" for i in range(8)]
 
 
 def test_stop_ends_the_thread_and_leaves_the_rest_to_waiters() -> None:
+    before = {*threading.enumerate()}
     engine, event = ProgressEngine(threaded=True), threading.Event()
-    task = Log().task("left", until(event))
+    task, late = (Noted([], name, steps) for name, steps in (("", until(event)), ("", turns(1))))
     engine.submit(TaskQueue(), task)
+    assert {*threading.enumerate()} > before
     engine.stop()
     engine.stop()
-    assert not any(thread.name == "hpccomm" and thread is engine._thread for thread in _alive())
+    assert {*threading.enumerate()} <= before
     event.set()
-    finish(engine, task)
-    late = Log().task("late", turns(1))
     engine.submit(TaskQueue(), late)
-    finish(engine, late)
-
-
-def _alive() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.is_alive()]
+    finish(engine, task, late)
 
 
 class Stopped(BaseException):
@@ -238,9 +181,12 @@ def test_what_a_signal_raises_in_a_wait_does_not_keep_later_operations_from_movi
     def handle(*_):
         raise Stopped
 
+    def receiving() -> tuple[Any, Any]:
+        comm = hpccomm.new_comm(backend="loopback")
+        return comm, comm.recv(np.zeros(1), 0, async_op=True)
+
     before, rolled = signal.signal(signal.SIGALRM, handle), random.Random(1)
-    comm = hpccomm.new_comm(backend="loopback")
-    work = comm.recv(np.zeros(1), 0, async_op=True)
+    comm, work = receiving()
     try:
         for _ in range(600):
             with suppress(Stopped):
@@ -248,8 +194,7 @@ def test_what_a_signal_raises_in_a_wait_does_not_keep_later_operations_from_movi
                 work.wait()
             if work.exception() is not None:
                 comm.abort()
-                comm = hpccomm.new_comm(backend="loopback")
-                work = comm.recv(np.zeros(1), 0, async_op=True)
+                comm, work = receiving()
         comm.send(np.ones(1), 0)
         assert work.wait(10) == 1
     finally:
