@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 import time
+import weakref
 from itertools import count
 
 import numpy as np
@@ -88,10 +89,24 @@ def test_a_call_is_held_back_until_the_program_waits_for_it_or_for_two_seconds()
     assert columns["asked"].tolist() == [0, int((now + 1) * 1e9)]
 
 
+class Seen(list):
+    """A record to which there may be weak references."""
+
+
+def taken(recording, calls, flush=0):
+    """Give calls to a recording; return what finds those that it keeps."""
+    known = []
+    for sequence in range(1, calls):
+        one = Seen(entry(sequence, LABELS[0]))
+        recording.take(one, None)
+        known.append(weakref.ref(one))
+        if flush and sequence % flush == 0:
+            recording.flush()
+    return lambda: sum(each() is not None for each in known)
+
+
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothing(
-    caplog, after, monkeypatch
-):
+def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothing(caplog, after):
     written = []
 
     def add(columns):
@@ -101,24 +116,20 @@ def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothin
 
     recording = trace.Trace(lambda entry: 0, add, lambda: None)
     with caplog.at_level(logging.WARNING):
-        for sequence in range(1, 50_000):
-            recording.take(entry(sequence, LABELS[0]), None)
-            if sequence % 1000 == 0:
-                recording.flush()
+        kept = taken(recording, 50_000, flush=1000)
     assert "no space left" in recording.failure
     assert sum("the recording of the program ends" in each.message for each in caplog.records) == 1
-    assert len(recording._new) <= trace.BLOCK
+    assert kept() <= trace.BLOCK
 
 
 def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
-    monkeypatch.setattr(trace, "MOST", 3 * trace.BLOCK)
+    monkeypatch.setattr(trace, "MOST", 3 * trace.BLOCK)  # else a quarter of a million
     go_on = threading.Event()
     recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
-    for sequence in range(1, 20 * trace.BLOCK):
-        recording.take(entry(sequence, LABELS[0]), None)
-    assert len(recording._new) <= 3 * trace.BLOCK
+    kept = taken(recording, 20 * trace.BLOCK)
+    assert kept() <= 5 * trace.BLOCK  # with what is being written
     go_on.set()
-    until(lambda: not recording._new)
+    until(lambda: kept() <= trace.BLOCK)
     assert "faster" in recording.failure
 
 
