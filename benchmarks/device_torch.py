@@ -9,11 +9,11 @@ The program calls no ``torch.cuda.set_device``. A verdict stands in a line of it
 is 1 if one fails.
 """
 
-import ctypes
 import sys
 from typing import Any
 
 from contest import program
+from contest.device import contexts_on
 from contest.program import Option
 from contest.verdicts import Verdicts
 
@@ -43,18 +43,6 @@ def copied_late(verdicts: Verdicts, device: Any, count: int) -> None:
     verdicts.limit(not wrong, f"all_gather into a list, get_future, tensors made meanwhile: {text}")
 
 
-def contexts(verdicts: Verdicts, own: int) -> None:
-    """Tell on which devices this process has a context: each takes hundreds of MiB."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    found = []
-    for device in range(count.value):
-        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
-        found += [device] if active.value else []
-    verdicts.limit(found == [own], f"contexts on devices {found}; tensors are on {own} alone")
-
-
 def main() -> None:
     """Check and print."""
     options = {"device": Option("cuda", "cuda or cpu"), "count": Option(COUNT, "elements")}
@@ -76,7 +64,7 @@ def main() -> None:
         with verdicts.part("all_gather into a list"):
             copied_late(verdicts, device, request.count)
         if request.device == "cuda":
-            contexts(verdicts, own)
+            contexts_on([own], verdicts)
         dist.destroy_process_group()
     sys.exit(verdicts.failed)
 

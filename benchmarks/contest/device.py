@@ -1,5 +1,6 @@
 """What programs on GPUs share: where they run, their verdicts, and CuPy's own NCCL calls beside hpccomm's."""
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ import hpccomm
 from contest.rounds import Call
 from contest.verdicts import Verdicts
 from hpccomm.backends.nccl import libnccl
-from hpccomm.memory.cuda.library import identify
+from hpccomm.memory.cuda.library import driver_library, identify, visible_devices
 from hpccomm.testing import run_ranks
 
 
@@ -55,20 +56,6 @@ def captured(stream: Any, call: Call, mode: str = "ThreadLocal") -> Any:
     return stream.end_capture()
 
 
-def to_device(x: Any) -> Any:
-    """Return a device array with a host array's bits, of any dtype."""
-    import cupy
-
-    return cupy.ndarray(x.shape, x.dtype, cupy.asarray(x.view("u1")).data)
-
-
-def to_host(x: Any, dtype: Any = None) -> Any:
-    """Return a device array's elements, of any dtype."""
-    import cupy
-
-    return cupy.ndarray((x.nbytes,), "u1", x.data).get().view(dtype or x.dtype)
-
-
 class BareNccl:
     """An NCCL communicator of the ranks of another one, made as CuPy's users make one. Collective.
 
@@ -104,6 +91,20 @@ def shares_a_device(comm: hpccomm.Communicator) -> bool:
     """Tell whether two ranks have one GPU. Collective; blocks."""
     assert comm.device is not None
     return len(set(comm.all_gather_object(identify(comm.device).uuid))) < comm.size
+
+
+def contexts_on(expected: list[int], verdicts: Verdicts) -> None:
+    """Say whether this process has a context on those devices alone: each takes hundreds of MiB."""
+    driver: Any = driver_library()
+    if driver is None:
+        verdicts.note("contexts: there is no driver to ask")
+        return
+    found = []
+    for device in range(visible_devices()):
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        found += [device] if active.value else []
+    verdicts.limit(found == expected, f"contexts on devices {found}, used are {expected}")
 
 
 def versions() -> str:

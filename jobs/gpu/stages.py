@@ -11,6 +11,7 @@ PERF = (*RANKS, "h5py", "tqdm")
 TESTS = ("pytest", "hypothesis")
 BOTH = (*RANKS, *TESTS, "pytest-mpi")
 FRONT = "tests/cuda/test_front.py"
+OF_ONE_RANK = ("tests/cuda/test_one_rank.py", "tests/cuda/test_folding.py")
 
 PREFLIGHT_SECONDS = 30
 """What the look at the machine takes of a command."""
@@ -83,7 +84,7 @@ ULFM = ("--with-ft", "ulfm")
 
 STAGES = (
     Stage("mixed", 40, (*RANKS, TWO_GPUS), (program("two_ranks", "--mixed", ranks=2),)),
-    Stage("one", 90, ONE, (program("one_process"),)),
+    Stage("one", 90, (*ONE, *TESTS), (program("one_process"), tests(0, *OF_ONE_RANK))),
     Stage("graphs", 90, ONE, (program("graphs"),)),
     Stage("threads", 60, ONE, (program("threads"),)),
     Stage("torch", 120, (*BOTH, TORCH), (program("torch"), tests(0, FRONT, "-k", "frameworks"))),
