@@ -21,10 +21,10 @@ all_reduce wait                             whether an asynchronous call goes on
 Figures are medians over the turns, of the slowest rank.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,49 +37,25 @@ from contest.rounds import Call, block
 
 def bound(comm: hpccomm.Communicator, collective: str, x: np.ndarray, how: str = "auto") -> Call:
     """Return a call without arguments."""
-    if how == "plan":
-        return comm.plan(collective, x)
-    method = getattr(comm, collective)
-    return lambda: method(x)
+    return comm.plan(collective, x) if how == "plan" else partial(getattr(comm, collective), x)
 
 
-def in_turns(
-    comm: hpccomm.Communicator, pair: list[Call], calls: int, turns: int, before: Call | None = None
-) -> tuple[float, float]:
-    """Return the median seconds of two calls on this rank. `before` is called before each turn."""
-    taken = []
-    for _ in range(turns):
-        if before is not None:
-            before()
-        comm.barrier()
-        taken.append([block(call, calls) for call in pair])
-        pair.reverse()
-    # Every second turn went the other way round.
-    return (
-        statistics.median(turn[n % 2] for n, turn in enumerate(taken)),
-        statistics.median(turn[1 - n % 2] for n, turn in enumerate(taken)),
-    )
-
-
-def watched(
-    comm: hpccomm.Communicator, other: hpccomm.Communicator, name: str, turns: int
-) -> Figure:
+def watched(ranks: Ranks, other: hpccomm.Communicator, name: str) -> Figure:
     """Measure what the recorder and the check add. Collective."""
     collective, size, how, measure = name.split()
     x = np.zeros(int(size) // 8)
-    pair = [bound(each, collective, x, how) for each in (comm, other)]
-    for call in pair:
-        block(call, 10)
+    pair = [bound(each, collective, x, how) for each in (ranks.comm, other)]
     calls = max(10, min(2000, 20_000_000 // int(size)))
-    ours, bare = in_turns(comm, pair, calls, turns)
-    value = (ours - bare) * 1e6 if measure == "added" else ours / bare
-    value, ours, bare = max(comm.all_gather_object((value, ours, bare)))
-    says = f"{ours * 1e6:.2f} µs; {bare * 1e6:.2f} µs without"
-    return Figure(value, says, ours if measure == "ratio" else None)
+    ours, bare = ranks.compete(*pair, turns=ranks.request.turns or 61, calls=calls)
+    says = f"{ours.seconds * 1e6:.2f} µs; {bare.seconds * 1e6:.2f} µs without"
+    if measure == "added":
+        return Figure(ours.beyond(bare) * 1e6, says)
+    return Figure(ours.over(bare), says, ours.seconds)
 
 
-def after_others(comm: hpccomm.Communicator, name: str, turns: int) -> Figure:
+def after_others(ranks: Ranks, name: str) -> Figure:
     """Measure a call after others on arrays of the other kind. Collective."""
+    comm = ranks.comm
     collective, size, kind, _ = name.split()
     arrays = [np.zeros(int(size) // 4, np.float32), comm.empty(int(size) // 4, np.float32)]
     arrays[1].fill(0)
@@ -87,17 +63,19 @@ def after_others(comm: hpccomm.Communicator, name: str, turns: int) -> Figure:
     earlier = bound(comm, collective, other)
     with comm.dup() as pure:
         pair = [bound(each, collective, mine) for each in (comm, pure)]
-        for call in pair:
-            block(call, 10)
-        calls = max(10, min(200, 100_000_000 // int(size)))
-        ours, bare = in_turns(comm, pair, calls, turns, lambda: block(earlier, 50))
-    value, ours, bare = max(comm.all_gather_object((ours / bare, ours, bare)))
-    says = f"{ours * 1e6:.1f} µs; {bare * 1e6:.1f} µs where nothing else was called"
-    return Figure(value, says, ours)
+        ours, bare = ranks.compete(
+            *pair,
+            turns=ranks.request.turns or 21,
+            calls=max(10, min(200, 100_000_000 // int(size))),
+            before=lambda: block(earlier, 50),
+        )
+    says = f"{ours.seconds * 1e6:.1f} µs; {bare.seconds * 1e6:.1f} µs where nothing else was called"
+    return Figure(ours.over(bare), says, ours.seconds)
 
 
-def meanwhile(comm: hpccomm.Communicator, request: argparse.Namespace) -> Figure:
+def meanwhile(ranks: Ranks) -> Figure:
     """Measure what is left of an asynchronous call after a sleep. Collective."""
+    comm, request = ranks.comm, ranks.request
     x = np.zeros(request.mebibytes * 2**18, np.float32)
     comm.all_reduce(x)
     synchronous, waited = [], []
@@ -123,15 +101,15 @@ def meanwhile(comm: hpccomm.Communicator, request: argparse.Namespace) -> Figure
 
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures. Collective."""
-    comm, turns, found = ranks.comm, ranks.request.turns, {}
+    found = {}
     with hpccomm.new_comm(options=hpccomm.CommOptions(record=False, check="off")) as bare:
         for name in names:
-            if name.endswith(("added", "ratio")):
-                found[name] = watched(comm, bare, name, turns or 61)
+            if name == "all_reduce wait":
+                found[name] = meanwhile(ranks)
             elif name.endswith("time"):
-                found[name] = after_others(comm, name, turns or 21)
-    if "all_reduce wait" in names:
-        found["all_reduce wait"] = meanwhile(comm, ranks.request)
+                found[name] = after_others(ranks, name)
+            else:
+                found[name] = watched(ranks, bare, name)
     return found
 
 

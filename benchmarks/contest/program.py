@@ -108,10 +108,10 @@ class Ranks:
     request: argparse.Namespace
 
     def compete(
-        self, *contenders: rounds.Call, turns: int | None = None, calls: int | None = None
+        self, *contenders: rounds.Call, turns: int | None = None, **how: Any
     ) -> list[rounds.Times]:
         """Let contenders take turns, as many as the command line says: see `rounds.compete`. Collective."""
-        return rounds.compete(contenders, self.bare, turns or self.request.rounds, calls)
+        return rounds.compete(contenders, self.bare, turns or self.request.rounds, **how)
 
 
 def on_ranks(

@@ -69,6 +69,8 @@ def compete(
     bare: "Intracomm",
     rounds: int,
     calls: int | None = None,
+    *,
+    before: Call | None = None,
     between: Call | None = None,
 ) -> list[Times]:
     """Let contenders take turns. Collective; each is called once before the rounds, to warm up.
@@ -83,6 +85,8 @@ def compete(
         Turns of each.
     calls : int, optional
         Calls of a turn; by default as many as fill a few milliseconds.
+    before : callable, optional
+        Called before each round: what was called earlier.
     between : callable, optional
         Called after each turn, outside of the clock: waits for what calls only started.
 
@@ -97,6 +101,8 @@ def compete(
     gc.disable()  # as timeit does
     try:
         for turn in range(rounds):
+            if before is not None:
+                before()
             for step in range(len(contenders)):
                 number = (turn + step) % len(contenders)
                 bare.Barrier()
