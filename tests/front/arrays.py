@@ -108,15 +108,6 @@ def broadcast_to_another_array(comm: Communicator, how: str) -> None:
 
 
 @ARRAYS.behaviour()
-def broadcasts_of_numbers_are_new(comm: Communicator) -> None:
-    """A number is a new one in any case, and may fill an array."""
-    assert comm.broadcast(comm.rank + 0.5, comm.size - 1, out="new") == comm.size - 0.5
-    out = np.zeros((), int)
-    assert comm.broadcast(comm.rank, comm.size - 1, out=out) is out
-    assert out == comm.size - 1, out
-
-
-@ARRAYS.behaviour()
 def read_only_arrays_may_be_read(comm: Communicator) -> None:
     """What a call does not write may be read-only: bytes and frozen arrays."""
     x = np.full((comm.size, 2), comm.rank, np.int64)
@@ -137,7 +128,10 @@ def read_only_arrays_may_be_read(comm: Communicator) -> None:
 
 @OF_TORCH.behaviour()
 def torch_tensors(comm: Communicator) -> None:
-    """PyTorch's CPU tensors are read and written where they lie, bfloat16 and bool among them."""
+    """PyTorch's CPU tensors are read and written where they lie, bfloat16 and bool among them.
+
+    A call that makes its own result makes it in PyTorch too.
+    """
     import torch
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.complex64):
@@ -157,13 +151,6 @@ def torch_tensors(comm: Communicator) -> None:
     left = (comm.rank - 1) % comm.size
     comm.send_recv(torch.full((3,), float(comm.rank)), (comm.rank + 1) % comm.size, received, left)
     assert received.tolist() == [left] * 3, "send_recv"
-
-
-@OF_TORCH.behaviour()
-def torch_results_are_tensors(comm: Communicator) -> None:
-    """A call that makes its own result makes it in the array's own library."""
-    import torch
-
     x = torch.full((comm.size, 2), float(comm.rank), dtype=torch.bfloat16)
     for outcome in (comm.all_gather(x), comm.all_to_all(x), comm.reduce_scatter(x), comm.scan(x)):
         assert isinstance(outcome, torch.Tensor), type(outcome)

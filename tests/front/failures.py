@@ -149,30 +149,6 @@ def the_default_deadline(comm: Communicator) -> None:
     timed_out(comm, "recv", lambda: comm.recv(np.zeros(4), silent(comm)))
 
 
-@FAILURES.behaviour()
-def deadlines_that_are_met(comm: Communicator) -> None:
-    """A deadline that does not pass changes nothing, infinity among them."""
-    for timeout in (60.0, 60, math.inf, None):
-        x = np.array([1])
-        comm.all_reduce(x, timeout=timeout)
-        assert x[0] == comm.size, "all_reduce"
-        work = comm.all_reduce(x, async_op=True, timeout=timeout)
-        work.wait(timeout=timeout)
-        comm.barrier(timeout=timeout)
-        assert comm.all_gather_object(comm.rank, timeout=timeout)[-1] == comm.size - 1
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def a_call_behind_one_that_fails(comm: Communicator) -> None:
-    """A call that waits for an asynchronous one fails with it, rather than wait for its own sake."""
-    if comm.rank == comm.size - 1:
-        return
-    comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
-    with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
-        comm.all_reduce(np.ones(3))
-    has_failed(comm)
-
-
 @FAILURES.behaviour(min_size=2, fails=True)
 def finalize_tells_of_a_failure(comm: Communicator) -> None:
     """A failure while `finalize` waits is raised."""
@@ -184,6 +160,15 @@ def finalize_tells_of_a_failure(comm: Communicator) -> None:
     has_failed(comm)
 
 
+@FAILURES.behaviour(min_size=2, fails=True)
+def a_call_behind_one_that_fails(comm: Communicator) -> None:
+    """It fails with the asynchronous one that it waits for, rather than wait for its own sake."""
+    if comm.rank < comm.size - 1:
+        comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
+        with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
+            comm.all_reduce(np.ones(3))
+
+
 @FAILURES.behaviour(fails=True)
 def an_exception_leaves_by_abort(comm: Communicator) -> None:
     """Leaving `with` by an exception is local: it aborts without a wait, and propagates it."""
@@ -191,21 +176,6 @@ def an_exception_leaves_by_abort(comm: Communicator) -> None:
         with raises(ZeroDivisionError), comm:
             raise ZeroDivisionError
         has_failed(comm)
-
-
-@FAILURES.behaviour(fails=True)
-def with_finalizes(comm: Communicator) -> None:
-    """Leaving `with` finalizes."""
-    with comm as inside:
-        assert inside is comm, "with gives the communicator"
-    all_raise(
-        UsageError,
-        "finalize",
-        lambda: comm.all_reduce(np.ones(2)),
-        lambda: comm.barrier(async_op=True),
-        lambda: comm.all_gather_object(1),
-        lambda: comm.split(0),
-    )
 
 
 @FAILURES.behaviour(fails=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,10 @@ import numpy as np
 
 import hpccomm
 from hpccomm import ANY, CommOptions, ReduceOp, loc_dtype
-from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS
 from hpccomm.errors import BackendUnavailable, BufferMismatch, UnsupportedDtype, UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.collectives import another, trial
-from hpccomm.testing.conformance.oracle import RECORD, Spec
+from hpccomm.testing.conformance.collectives import another
+from hpccomm.testing.conformance.oracle import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -298,6 +295,7 @@ def what_calls_lack(comm: Communicator) -> None:
         (UsageError, ("root is", "op="), comm.reduce, x, ReduceOp.MAX),
         (UsageError, ("stream", "give out, src and tag"), partial(comm.recv, x, ANY, stream=1)),
         (UsageError, ("algorithm", "native"), hypot),
+        (UsageError, ("hypot", "identity"), partial(comm.scan, x, np.hypot, exclusive=True)),
         (UsageError, ("neu",), partial(comm.all_reduce, x, out="neu")),
         (UsageError, ("contiguous",), comm.recv, square[:, 0], ANY),
         (UsageError, ("native byte order",), comm.empty, 3, np.dtype("f4").newbyteorder()),
@@ -395,43 +393,3 @@ def batches(comm: Communicator) -> None:
     rows = ((UsageError, ("batch", word), batched, call) for word, call in inside)
     each_is_refused(comm, rows)
     assert (x == 1).all(), "nothing of a batch that was dropped is issued"
-
-
-EVERY = sorted({name for own in ALGORITHMS.values() for name in own} | {"auto", "native"})
-"""The name of each algorithm of any call."""
-
-
-def calls_of(comm: Communicator, collective: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return a collective's calls with keywords: of even and uneven blocks, and in rank order."""
-    if collective == "barrier":
-        return [("barrier", {})]
-    asked = [Spec(collective, 2)]
-    if collective in BLOCKWISE:
-        asked.append(Spec(collective, tuple(range(comm.size))))
-    calls = [(spec.call, dict(trial(comm, spec).arguments)) for spec in asked]
-    if collective in REDUCTIONS:
-        calls += [(call, {**keywords, "deterministic": True}) for call, keywords in calls]
-    return calls
-
-
-def of_other_calls(comm: Communicator, collective: str) -> Iterator[tuple[Any, ...]]:
-    """Give rows of algorithms that do not apply; assert that each error lists those that do."""
-    for call, keywords in calls_of(comm, collective):
-        taken, listed = set(), {}
-        for name in EVERY:
-            try:
-                comm.explain(call, **keywords, algorithm=name)
-                taken.add(name)
-            except UsageError as error:
-                listed[name] = re.findall(r"'(\w+)'", str(error).partition("give one of")[2])
-        assert {"auto"} <= taken <= {"auto", "native", *ALGORITHMS[collective]}, f"{call}: {taken}"
-        for name, fits in listed.items():
-            assert set(fits) == taken, f"{call}: {taken} are taken; the error of {name} has {fits}"
-            make = partial(getattr(comm, call), **keywords, algorithm=name)
-            yield UsageError, ("algorithm", repr(name), call), make
-
-
-@MISUSE.behaviour(collective=tuple(ALGORITHMS))
-def algorithms_of_other_calls(comm: Communicator, collective: str) -> None:
-    """A name that does not apply is refused with those that do, which are those that are taken."""
-    each_is_refused(comm, of_other_calls(comm, collective))

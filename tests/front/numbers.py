@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hpccomm
 from hpccomm import ReduceOp
-from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 
@@ -17,36 +16,6 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 NUMBERS = Behaviours("numbers")
-
-KINDS: dict[str, Any] = {f"python_{kind.__name__}": kind for kind in (int, float, complex, bool)}
-_OF_NUMPY = (
-    *(np.bool_, np.int8, np.uint64, np.int64),
-    *(np.float16, BFLOAT16.type, np.float32, np.float64, np.complex64),
-)
-KINDS |= {np.dtype(kind).name: kind for kind in _OF_NUMPY}
-
-
-@NUMBERS.behaviour(name=KINDS)
-def kinds(comm: Communicator, name: str) -> None:
-    """What comes is a number of the given class: what Python or NumPy makes of it, as mpi4py does."""
-    kind = KINDS[name]
-    each = [kind(rank % 3) for rank in range(comm.size)]
-    mine, total = each[comm.rank], sum(each[1:], each[0] if kind is not bool else 0)
-    for _ in range(2):  # the first call of its kind, and the others
-        came = comm.all_reduce(mine)
-        assert (came, type(came)) == (total, type(total)), "all_reduce"
-        if comm.mpi_comm is not None and kind is not BFLOAT16.type:
-            assert came == comm.mpi_comm.allreduce(mine), "mpi4py"
-        came = comm.reduce(mine, comm.size - 1, ReduceOp.PROD)
-        assert came == (math.prod(each) if comm.rank == comm.size - 1 else None), "reduce"
-        came = comm.broadcast(mine, comm.size - 1)
-        assert (came, type(came)) == (each[-1], kind), "broadcast"
-        prefix = sum(each[1 : comm.rank + 1], each[0])
-        assert comm.scan(mine) == prefix, "scan"
-        assert comm.all_reduce(mine, async_op=True).wait() == total, "asynchronous"
-    out = np.empty(1, np.array(mine).dtype)
-    assert comm.scan(mine, out=out, exclusive=True) is out, "an out"
-    equal(out, np.array([sum(each[1 : comm.rank], each[0]) if comm.rank else 0], out.dtype), "out")
 
 
 @NUMBERS.behaviour()
@@ -71,6 +40,14 @@ def operations(comm: Communicator) -> None:
         comm.broadcast(1 << 63)
     with raises(UsageError, "x is None"):
         comm.broadcast(None)
+    assert comm.reduce(comm.rank + 1, size - 1, ReduceOp.PROD) == (
+        math.factorial(size) if comm.rank == size - 1 else None
+    ), "PROD"
+    out = np.empty((), int)
+    assert comm.scan(comm.rank, out=out, exclusive=True) is out, "an out"
+    assert out == sum(range(comm.rank)), "exclusive"
+    assert comm.broadcast(comm.rank, size - 1, out=out) is out, "an out"
+    assert out == size - 1, "broadcast"
     comm.all_reduce(0.5, timeout=30.0)
 
 

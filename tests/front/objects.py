@@ -40,55 +40,37 @@ def alike(a: object, b: object) -> bool:
 
 
 @OBJECTS.behaviour()
-def broadcast_object(comm: Communicator) -> None:
-    """Every rank gets the root's object; what the others pass does not matter."""
-    for root in range(comm.size):
-        for sample in SAMPLES:
-            given = sample if comm.rank == root else "ignored"
-            result = comm.broadcast_object(given, root)
-            assert alike(result, sample), f"{result!r} instead of {sample!r} from {root}"
-
-
-@OBJECTS.behaviour()
-def all_gather_object(comm: Communicator) -> None:
-    """Every rank gets the list of all ranks' objects, of different sizes."""
-    result = comm.all_gather_object("x" * comm.rank)
-    assert result == ["x" * rank for rank in range(comm.size)], result
-    for sample in SAMPLES:
-        for item in comm.all_gather_object(sample):
-            assert alike(item, sample), f"{item!r} instead of {sample!r}"
-
-
-@OBJECTS.behaviour()
-def gather_object(comm: Communicator) -> None:
-    """The root gets the list, the others None."""
-    for root in range(comm.size):
-        result = comm.gather_object({"rank": comm.rank}, root)
-        expected = [{"rank": rank} for rank in range(comm.size)] if comm.rank == root else None
-        assert result == expected, result
-
-
-@OBJECTS.behaviour()
-def scatter_object(comm: Communicator) -> None:
-    """Rank r gets item r of the root's sequence."""
-    for root in range(comm.size):
-        items = [("item", rank) * rank for rank in range(comm.size)]
-        result = comm.scatter_object(items if comm.rank == root else None, root)
-        assert result == items[comm.rank], result
-
-
-@OBJECTS.behaviour(min_size=2)
-def send_and_recv_object(comm: Communicator) -> None:
-    """Objects arrive in order, and by tag."""
-    if comm.rank == 0:
-        for sample in SAMPLES:
-            comm.send_object(sample, comm.size - 1)
-        comm.send_object("tagged", comm.size - 1, 5)
-    elif comm.rank == comm.size - 1:
-        for sample in SAMPLES:
-            result = comm.recv_object(0)
-            assert alike(result, sample), f"{result!r} instead of {sample!r}"
-        assert comm.recv_object(0, 5) == "tagged"
+def each_call(comm: Communicator) -> None:
+    """Every object arrives as it is, from every root; what others pass does not matter. It is a copy."""
+    rank, size, last = comm.rank, comm.size, comm.size - 1
+    for number, sample in enumerate(SAMPLES):
+        root = number % size
+        mine, came = [rank, sample], list[Any]()
+        came.append(comm.broadcast_object(mine if rank == root else "ignored", root)[1])
+        every = [mine] * size if rank == root else None
+        came.append(comm.scatter_object(every, root)[1])
+        for gathered in comm.all_gather_object(mine), comm.gather_object(mine, root):
+            assert (gathered is None) == (came[2:] != [] and rank != root), "gather_object"
+            for place, (theirs, value) in enumerate(gathered or ()):
+                assert theirs == place, "the order of the ranks"
+                came.append(value)
+            for each in gathered or ():
+                each.append("changed")
+        if rank == 0:
+            comm.send_object(("tagged", sample), last, 5)
+            comm.send_object(sample, last)
+            comm.send(np.arange(4), last)
+        if rank == last:
+            out = np.empty(4, np.int64)
+            equal(comm.recv(out, 0), np.arange(4), "an array between objects")
+            came += [comm.recv_object(0), comm.recv_object(0, 5)[1]]
+        comm.barrier()
+        assert mine == [rank, sample] or isinstance(sample, Exception), "what was sent changed"
+        for each in came:
+            assert alike(each, sample), f"{each!r} instead of {sample!r}"
+    assert comm.all_gather_object("x" * rank) == ["x" * each for each in range(size)]
+    items = [("item", each) * each for each in range(size)]
+    assert comm.scatter_object(items if rank == last else None, last) == items[rank]
 
 
 @OBJECTS.behaviour(min_size=2)
@@ -113,18 +95,6 @@ def objects_in_flight(comm: Communicator) -> None:
         comm.recv_object(left, async_op=True).wait()
 
 
-@OBJECTS.behaviour(min_size=2)
-def objects_and_arrays_keep_apart(comm: Communicator) -> None:
-    """An array and an object under way between the same ranks are not confused."""
-    if comm.rank == 0:
-        comm.send_object("object", 1)
-        comm.send(np.arange(4), 1)
-    elif comm.rank == 1:
-        out = np.empty(4, np.arange(4).dtype)
-        assert comm.recv_object(0) == "object"
-        equal(comm.recv(out, 0), np.arange(4))
-
-
 @OBJECTS.behaviour()
 def arrays_within_objects(comm: Communicator) -> None:
     """Arrays inside an object arrive whole and writable, whatever their size and layout."""
@@ -143,17 +113,6 @@ def arrays_within_objects(comm: Communicator) -> None:
         if comm.rank != root:
             result[2][:] = -1
         equal(arrays[2], np.arange(sizes[2], dtype=np.float64) + comm.rank, "what was given")
-
-
-@OBJECTS.behaviour()
-def what_is_received_is_a_copy(comm: Communicator) -> None:
-    """Changing what arrived changes no other rank's object, in one process either."""
-    mine = [comm.rank]
-    everyone = comm.all_gather_object(mine)
-    for item in everyone:
-        item.append("changed")
-    comm.barrier()
-    assert mine == [comm.rank], "what was sent changed"
 
 
 @OBJECTS.behaviour()

@@ -200,16 +200,12 @@ def fetch_by_every_reduction(comm: Communicator, dtype: np.dtype[Any]) -> None:
             equal(memory[1:-1].copy(), expected, f"{op.name}")
             assert any(
                 all(
-                    same(fetched[rank], reduction(op, [source[i] for i in (ranks, *order[:at])]))
+                    fetched[rank].tobytes()
+                    == reduction(op, [source[i] for i in (ranks, *order[:at])]).tobytes()
                     for at, rank in enumerate(order)
                 )
                 for order in itertools.permutations(range(ranks))
             ), f"{op.name}: no order of the ranks gives {fetched}"
-
-
-def same(a: Array, b: Array) -> bool:
-    """Whether two arrays hold the same bytes."""
-    return a.tobytes() == b.tobytes()
 
 
 @WINDOWS.behaviour(dtype=(np.dtype(np.float32), RECORD, np.dtype("datetime64[ns]")))
