@@ -1,8 +1,9 @@
 """Which algorithm a call takes, and which it may."""
 
 import json
+import re
 import tomllib
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hpccomm.contracts.signature import Choice, Signature
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.results.writer import Writer
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network, dump, typical
 from hpccomm.schedules.cost.terms import estimate, has_terms
 from hpccomm.settings import DEFAULT_SEGMENT
@@ -29,13 +30,14 @@ RANKS = 4
 SIZES = (0, 512, 513, 4 * 4096, 4 * 4096 + 1, 1 << 28)
 
 
-def ask(collective: str, count: int = 1, *, uniform: bool = True) -> Signature:
+def ask(collective: str, count: int = 1, **given: Any) -> Signature:
     op = ReduceOp.SUM if collective in REDUCTIONS else None
-    return Signature(collective, np.dtype(np.float32), (count,), uniform=uniform, op=op)
+    return Signature(collective, np.dtype(np.float32), (count,), op=op, **given)
 
 
-def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
-    facts = {
+def place(ranks: int = RANKS, nodes: int = 1, **given: Any) -> Shape:
+    facts: dict[str, Any] = {
+        "ranks_per_node": ranks // nodes,
         "backend": "mpi",
         "library": "Open MPI 5.0.11",
         "memory": "pages",
@@ -43,7 +45,7 @@ def place(ranks: int = RANKS, nodes: int = 1, **given: object) -> Shape:
         "cores": 4,
         **given,
     }
-    return Shape(ranks=ranks, nodes=nodes, ranks_per_node=ranks // nodes, **facts)
+    return Shape(ranks=ranks, nodes=nodes, **facts)
 
 
 def policy_of(
@@ -68,7 +70,7 @@ def test_auto_takes_what_applies(
     collective: str, count: int, uniform: bool, deterministic: bool
 ) -> None:
     ordered = deterministic and collective in REDUCTIONS
-    call = ask(collective, count, uniform=uniform)._replace(deterministic=ordered)
+    call = ask(collective, count, uniform=uniform, deterministic=ordered)
     names = policy.applicable(call)
     decision = decide(call)
     assert decision.algorithm in names
@@ -117,18 +119,6 @@ def test_the_network_of_the_settings_decides_between_estimates() -> None:
     assert "'mine'" in taken(1e-2, 1e10).reason
 
 
-def test_an_algorithm_without_terms_is_taken_where_no_other_applies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    own = ALGORITHMS["all_gather"]
-    monkeypatch.setitem(own, "mine", Algorithm(own["ring"].build))
-    for name in set(own) - {"mine"}:
-        monkeypatch.delitem(own, name)
-    decision = decide(ask("all_gather"))
-    assert decision.algorithm == "mine"
-    assert "estimated" not in decision.reason
-
-
 shapes = st.builds(
     place,
     st.sampled_from((2, 4, 48)),
@@ -144,7 +134,7 @@ def test_built_in_tables_take_what_applies(
     shape: Shape, collective: str, count: int, data: st.DataObject
 ) -> None:
     ordered = collective in REDUCTIONS and data.draw(st.booleans())
-    call = ask(collective, count, uniform=data.draw(st.booleans()))._replace(deterministic=ordered)
+    call = ask(collective, count, uniform=data.draw(st.booleans()), deterministic=ordered)
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
     native, shared = data.draw(st.booleans()), shape.nodes == 1 and shape.memory != "off"
     decision = chooses.decide(call, "auto", native)
@@ -198,7 +188,7 @@ def test_auto_follows_the_table_where_it_applies() -> None:
 
     def taken(count: int, name: str = "auto", *, native: bool, shared: bool, **given: bool) -> Pick:
         chooses = policy_of(rows, shared=shared)
-        call = ask("all_reduce", count)._replace(**given)
+        call = ask("all_reduce", count, **given)
         choice = chooses.decide(call, name, native)
         return Pick(choice.algorithm, choice.segment or 0, choice.channels)
 
@@ -231,7 +221,8 @@ def test_ranks_choose_alike_whatever_differs_between_them(
     collective: str, count: int, native: bool, deterministic: bool
 ) -> None:
     # In place or not, and for an uneven all-to-all the counts, is each rank's own affair.
-    calls = [ask(collective, count)._replace(in_place=in_place) for in_place in (False, True)]
+    how = {"deterministic": deterministic and collective in REDUCTIONS}
+    calls = [ask(collective, count, in_place=in_place, **how) for in_place in (False, True)]
     if collective == "all_to_all":
         counts = ((0, count), (count, 0), (0, 0), (1 << 24, 1 << 24))
         calls = [
@@ -241,40 +232,35 @@ def test_ranks_choose_alike_whatever_differs_between_them(
         ]
     shape = place()
     chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
-    ordered = deterministic and collective in REDUCTIONS
-    calls = [call._replace(deterministic=ordered) for call in calls]
     assert len({chooses.decide(call, "auto", native) for call in calls}) == 1
 
 
-def test_the_backends_own_way_comes_first_and_folds_in_no_order() -> None:
-    call = ask("all_reduce")
-    assert decide(call, native=True).algorithm == "native"
-    ordered = call._replace(deterministic=True)
-    assert decide(ordered, native=True).algorithm != "native"
-    with pytest.raises(UsageError, match="give one of 'auto', 'ring'"):
-        decide(ordered, "native", native=True)
+CONDITIONS = ("uniform", "deterministic", "native", "shared")
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_what_does_not_apply_is_refused_with_what_does(collective: str) -> None:
-    every = {name for named in ALGORITHMS.values() for name in named}
-    own = ALGORITHMS[collective]
-    fits = [name for name, each in own.items() if not each.shared]
-    for name in [*sorted(every - set(fits)), "magic", ""]:
-        with pytest.raises(UsageError) as caught:
-            decide(ask(collective), name)
-        listed = ", ".join(repr(each) for each in ("auto", *fits))
-        assert str(caught.value).endswith(f"give one of {listed}")
-
-
-def test_memory_that_ranks_share_and_blocks_of_one_size_are_conditions() -> None:
-    call = ask("all_to_all", uniform=False)
-    assert decide(ask("all_to_all"), "bruck").algorithm == "bruck"
-    with pytest.raises(UsageError, match="this all_to_all_v over mpi"):
-        decide(call, "bruck")
-    assert decide(ask("all_to_all"), "shm", shared=True).algorithm == "shm"
-    with pytest.raises(UsageError):
-        decide(ask("all_to_all"), "shm")
+    """An algorithm's own facts say whether it applies; the backend's own way comes first, and folds in no order."""
+    every = {name for named in ALGORITHMS.values() for name in named} | {"native"}
+    for values in product((False, True), repeat=len(CONDITIONS)):
+        uniform, deterministic, native, shared = values
+        ordered = deterministic and collective in REDUCTIONS
+        call = ask(collective, uniform=uniform, deterministic=ordered)
+        fits = {
+            name
+            for name, each in ALGORITHMS[collective].items()
+            if (shared or not each.shared) and (uniform or not each.uniform)
+            if not ordered or each.ordered is not None
+        } | ({"native"} if native and not ordered else set())
+        for name in fits:
+            assert decide(call, name, shared=shared, native=native).algorithm == name
+        if "native" in fits:
+            assert decide(call, native=native).algorithm == "native"
+        for name in [*sorted(every - fits), "magic", ""]:
+            with pytest.raises(UsageError, match=f"this {call.collective}") as caught:
+                decide(call, name, shared=shared, native=native)
+            listed = str(caught.value).partition("give one of ")[2]
+            assert {*re.findall(r"'(\w+)'", listed)} == fits | {"auto"}, (values, name)
 
 
 # Which table.
@@ -310,10 +296,10 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("field", Shape._fields)
+@pytest.mark.parametrize("field", OTHERS)
 def test_a_table_of_another_shape_steps_aside_and_says_what_differs(field: str) -> None:
     here = place()
-    there = here._replace(**{field: OTHERS[field]})
+    there = place(**{"ranks_per_node": RANKS, field: OTHERS[field]})
     tables = Tables(Machine(here.library, "here", 4), (tuned(there),), "t.h5")
     said = tables.misfit(here)
     assert "t.h5 does not fit this job" in said
@@ -321,7 +307,7 @@ def test_a_table_of_another_shape_steps_aside_and_says_what_differs(field: str) 
     assert tables.policy(here).table in map(Table.of, documents())
     assert f"{field} is {getattr(here, field)!r} here and {OTHERS[field]!r} in the table" in said
     assert "hpccomm tune" in said
-    assert not any(f"{other} is" in said for other in Shape._fields if other != field)
+    assert not any(f"{other} is" in said for other in OTHERS if other != field)
 
 
 def test_the_nearest_built_in_table_is_that_of_its_shape() -> None:
@@ -352,29 +338,17 @@ def test_tables_are_written_and_read_back(
     assert Table.of(json.loads(json.dumps(table.document()))) == table
 
 
-def without_a_key(entry: dict[str, Any]) -> None:
-    del entry["measured"]
-
-
-def foreign(entry: dict[str, Any]) -> None:
-    entry["all_reduce"] = {"own": [[0, "magic"]]}
-
-
-def negative(entry: dict[str, Any]) -> None:
-    entry["all_reduce"] = {"own": [[0, "ring", -1, 0]]}
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (without_a_key, "damaged"),
-        (foreign, "'magic' is not an installed algorithm"),
-        (negative, "less than 0 segments"),
+        ({"measured": None}, "damaged"),
+        ({"all_reduce": {"own": [[0, "magic"]]}}, "'magic' is not an installed algorithm"),
+        ({"all_reduce": {"own": [[0, "ring", -1, 0]]}}, "less than 0 segments"),
         (None, "no table"),
     ],
 )
 def test_a_file_with_no_table_that_can_be_used_is_refused(
-    tmp_path: Path, spoil: Callable[[dict[str, Any]], None] | None, said: str
+    tmp_path: Path, spoil: dict[str, Any] | None, said: str
 ) -> None:
     file, entry = tmp_path / "t.h5", tuned(place(2)).document()
     for number in (1, 2) if spoil else ():
@@ -383,8 +357,8 @@ def test_a_file_with_no_table_that_can_be_used_is_refused(
     with Writer(file, example_info()) as writer:
         if spoil:
             assert [table.shape.ranks for table in policy.read(str(file))] == [1, 2]
-            spoil(entry)
-            writer.add_entry(policy.ENTRY, entry)
+            changed = {key: value for key, value in (entry | spoil).items() if value is not None}
+            writer.add_entry(policy.ENTRY, changed)
     with pytest.raises(ConfigurationError, match=said):
         policy.read(str(file))
 
