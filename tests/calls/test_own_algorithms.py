@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.calls import policy
+from hpccomm.calls.policy import Policy
 from hpccomm.calls.proofs import proven
 from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 from hpccomm.contracts.signature import Signature
@@ -28,10 +28,10 @@ from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
 from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import price
-from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
+from hpccomm.schedules.schedule import Build, Group, Round, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
 from hpccomm.tools.main import main
-from hpccomm.tools.tune.measuring import Bench, policy_of
+from hpccomm.tools.tune.measuring import policy_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -97,8 +97,6 @@ def test_a_registered_algorithm_is_one_of_all(
             comm.all_gather(x, algorithm="no_such")
         with pytest.raises(UsageError, match="give one of"):
             comm.all_reduce(x, algorithm=name)
-        bench = Bench({0: comm}, (x, x), SimpleNamespace(every=False))
-        assert name in bench._names("all_gather")
 
     for ranks in (1, 3):
         run_ranks(ranks, on_rank, timeout=60)
@@ -144,7 +142,7 @@ def test_a_tuned_table_may_take_a_registered_algorithm(
         policy = policy_of(comm)
         rows = {("all_gather", "native"): (TableRow(0, Pick("two_way_ring")),)}
         table = Table(policy.shape, "2026-01-01", rows)
-        policy = policy._replace(table=table, source="the test's table")
+        policy = Policy(policy.shape, table, "the test's table", policy.network)
         call = Signature("all_gather", np.dtype(np.float32), (4,) * comm.size)
         decision = policy.decide(call, None, native=True)
         assert isinstance(decision.other, Algorithm)
@@ -208,7 +206,7 @@ def forgetful(group: Group, call: Signature, tuning: Tuning) -> Schedule:
 def deaf(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     """Nobody receives."""
     rounds = ring.all_gather(group, call, tuning).channels[0]()
-    silent = [each._replace(receives=()) for each in rounds]
+    silent = [Round((), *each[1:]) for each in rounds]
     return Schedule((lambda: iter(silent),))
 
 
@@ -276,6 +274,7 @@ def test_what_is_too_much_to_prove_does_not_depend_on_how_fast_a_rank_is(
     def slow() -> float:  # the service thread sleeps by the usual one
         return 1e3 * next(clock) if threading.get_ident() == here else usual()
 
+    # The rank's clock runs as that of a very slow one.
     monkeypatch.setattr(time, "perf_counter", slow)
     proven("slow", *own(lambda *its: ring.all_gather(*its)), 4)
     with pytest.raises(UsageError, match="on 4 ranks it moves and keeps too much for a proof"):

@@ -97,7 +97,7 @@ def everywhere(ranks: int, options: CommOptions) -> list[str]:
 def test_a_file_of_another_shape_steps_aside_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = write(tmp_path / "t.h5", shape()._replace(ranks=7, ranks_per_node=7))
+    file = write(tmp_path / "t.h5", shape(7))
     options = CommOptions(tuning_file=file)
     with caplog.at_level("WARNING", logger="hpccomm"):
         reasons = run_ranks(RANKS, reason, options=options)
@@ -109,7 +109,7 @@ def test_a_file_of_another_shape_steps_aside_with_one_warning(
     assert "ranks is 3 here and 7 in the table" in said
     assert "run `hpccomm tune` under the same mpiexec" in said
     # One of this shape counts, whatever others the file has.
-    both = write(tmp_path / "both.h5", shape()._replace(ranks=7, ranks_per_node=7), shape())
+    both = write(tmp_path / "both.h5", shape(7), shape())
     assert "both.h5" in run_ranks(RANKS, reason, options=CommOptions(tuning_file=both))[0]
 
 
@@ -167,6 +167,7 @@ def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(
     def ask(comm: hpccomm.Communicator) -> str:
         comm.barrier()  # the first communicator is made
         if comm.rank == 0:
+            # No real file of the kernel's can be hidden from one thread.
             monkeypatch.setattr(creation, "cores", hidden)
         comm.barrier()
         with pytest.raises(hpccomm.ConfigurationError) as caught:

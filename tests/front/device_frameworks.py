@@ -173,7 +173,7 @@ def tensors_whose_memory_is_not_what_they_hold(comm: Communicator) -> None:
         with raises(UsageError, "x", "conjugates", "resolve_conj"):
             comm.all_reduce(x.conj())
         with raises(UsageError, "x", "negates", "resolve_neg"):
-            comm.all_reduce(torch._neg_view(x))
+            comm.all_reduce(torch._neg_view(x))  # PyTorch has no other name
         with raises(UsageError, "out", "sparse", "to_dense"):
             comm.all_reduce(x, out=x.to_sparse())
     comm.barrier()
