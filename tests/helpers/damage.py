@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
+
 from hpccomm.calls import policy
 from hpccomm.errors import ConfigurationError
 from hpccomm.results.lines import UNKNOWN_END
@@ -84,6 +86,16 @@ def damaged(original: bytes, seed: int) -> tuple[str, bytes]:
     while data == original:
         KINDS[kind](data, chance)
     return kind, bytes(data)
+
+
+def spoil(path: Path, name: str, *at: int) -> None:
+    """Flip a bit of bytes of a dataset."""
+    with h5py.File(path, locking=False) as file:
+        first = file[name].id.get_offset()
+    data = bytearray(path.read_bytes())
+    for each in at:
+        data[first + each] ^= 1
+    path.write_bytes(data)
 
 
 def called(*words: str) -> tuple[int, str, str]:

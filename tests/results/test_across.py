@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import appending as data
 import pytest
-from damage import called
+from damage import called, spoil
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results.comparison.matching import Side, metric_of
@@ -27,29 +27,20 @@ def row(time, factor=1.5, **fields):
     return data.example_row(0, busbw=algbw * factor, **whole)
 
 
-def launches(*rows, ranks=4, device=None):
-    """Return a side of six launches with these rows, each by a little slower than the one before."""
+def launches(*rows, ranks=4, device=None, scales=None):
+    """Return a side of launches with these rows, each times its scale: of six, a little slower than the one before."""
     info = data.example_info(ranks)
     if device:
         info = replace(info, ranks=tuple(replace(each, device_info=device) for each in info.ranks))
-    runs = []
-    for number in range(6):
-        scale = 1 + number / 5000
+    runs, timings = [], (Timing(*[math.nan] * 3),) * len(rows)
+    slower = [[1 + number / 5000] * len(rows) for number in range(6)]
+    for number, of_rows in enumerate(slower if scales is None else scales):
         timed = tuple(
-            replace(
-                each, time=each.time * scale, algbw=each.algbw / scale, busbw=each.busbw / scale
-            )
-            for each in rows
+            replace(each, time=each.time * x, algbw=each.algbw / x, busbw=each.busbw / x)
+            for each, x in zip(rows, of_rows, strict=True)
         )
         facts = (info, timed, "completed", None, tuple(range(len(rows))), ())
-        runs.append(
-            Run(
-                Path("runs.h5"),
-                f"run{number}",
-                *facts,
-                timings=(Timing(*[math.nan] * 3),) * len(rows),
-            )
-        )
+        runs.append(Run(Path("runs.h5"), f"run{number}", *facts, timings=timings))
     return Side(tuple(runs), ())
 
 
@@ -62,11 +53,11 @@ def test_two_algorithms_are_compared_case_by_case_and_it_is_said_which():
     auto = launches(row(100, algorithm="auto"), row(100, algorithm="auto", in_place=True))
     others = launches(row(80, algorithm="ring"), row(110, algorithm="tree"))
     found = compare(auto, others, across(algorithm=None))
+    assert found.failed  # as the exit status says
     assert {(each.case.algorithm, each.verdict) for each in found.cases} == {
         ("auto -> ring", "faster"),
         ("auto -> tree", "slower"),
     }
-    assert found.failed  # as the exit status says
     lines = text(found).splitlines()
     assert "# Across algorithm: auto -> tree, algorithm: auto -> ring; compared: time" in lines
     (slower,) = (line for line in lines if line.endswith(" slower"))
@@ -170,30 +161,23 @@ def test_the_command_takes_values_of_one_file(tmp_path):
 
 
 def test_of_a_folder_foreign_and_damaged_files_are_left_out_and_named(tmp_path):
-    import h5py
-
     folder, base = tmp_path / "another program", tmp_path / "base.h5"
     folder.mkdir()
     for path, runs in ((base, 1), (folder / "good.h5", 1), (folder / "part.h5", 2)):
         for number in range(runs):
             with Writer(path, data.example_info()) as writer:
                 writer.append(row(100 + number + ord(path.name[0])), None)
-    with h5py.File(folder / "part.h5", locking=False) as file:
-        at = file["runs/run0002/rows"].id.get_offset()
-    spoilt = bytearray((folder / "part.h5").read_bytes())
-    spoilt[at + 20] ^= 1
-    (folder / "part.h5").write_bytes(spoilt)
+    spoil(folder / "part.h5", "runs/run0002/rows", 20)
     (folder / "notes.h5").write_text("no results")
     status, out, err = called("compare", str(base), str(folder))
     assert (status, err) == (0, "")
     assert "1 and 2" in out  # launches: of good.h5, and the whole one of part.h5
     left_out = [line for line in out.splitlines() if line.startswith("# Left out: ")]
-    beginnings = (
-        f"{folder}/notes.h5 is not an HDF5 file",
-        f"{folder}/part.h5 run0002: row 0: stored checksum differs",
-    )
-    assert len(left_out) == len(beginnings)
-    for line, beginning in zip(left_out, beginnings, strict=True):
-        assert line.removeprefix("# Left out: ").startswith(beginning)
+    for line, beginning in zip(
+        left_out,
+        ("notes.h5 is not an HDF5 file", "part.h5 run0002: row 0: stored checksum differs"),
+        strict=True,
+    ):
+        assert line.startswith(f"# Left out: {folder}/{beginning}")
     status, _, err = called("compare", str(base), str(folder / "part.h5"))
     assert (status, "part.h5 is damaged or incomplete: run0002" in err) == (2, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import h5py
 import pytest
-from damage import called
+from damage import called, spoil
 
 from hpccomm.errors import ResultsError
 from hpccomm.results.archive import Query, search
@@ -118,10 +118,8 @@ def test_trainings_are_listed_after_the_runs(tmp_path, example):
 
 
 def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
-    data = bytearray((folder / "below" / "b.h5").read_bytes())
-    with h5py.File(folder / "below" / "b.h5") as file:
-        data[file["runs/run0001/rows"].id.get_offset() + 9] ^= 1
-    (folder / "broken.h5").write_bytes(data)
+    shutil.copy(folder / "below" / "b.h5", folder / "broken.h5")
+    spoil(folder / "broken.h5", "runs/run0001/rows", 9)
     status, out, err = called("show", str(folder), "--list")
     assert status == 2
     assert "broken.h5" in err

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results.comparison.matching import CaseKey, CaseValues, LaunchRow, matched_passes, side
+from hpccomm.results.comparison.matching import LaunchRow, matched_passes, side
 from hpccomm.results.comparison.verdict import (
     Rules,
-    _judged,
     compare,
     compare_passes,
     holm,
@@ -25,6 +24,8 @@ from hpccomm.results.comparison.verdict import (
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import Timing
 from hpccomm.results.writer import Writer
+
+from .test_across import launches, row
 
 WRITTEN = {}
 """Of each series of launches the file after each of them: several tests take the same."""
@@ -113,16 +114,11 @@ def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
     # One in ten is expected at most; more than `most` come by chance once in 200 times.
     comparisons, most = (150, 25) if pytestconfig.getoption("--all") else (50, 11)
     chance, alarms = np.random.default_rng(0), 0
-    case = CaseKey("all_reduce", "mpi", "auto", "float", "sum", -1, 8, in_place=False)
+    rows = [row(100, bytes=8 << number) for number in range(6)]
     for _ in range(comparisons):
-        found = {
-            case._replace(bytes=number): CaseValues(
-                "time", *(chance.lognormal(0, 0.2, 10) for _ in "ab"), wrong=0
-            )
-            for number in range(6)
-        }
+        sides = (launches(*rows, scales=chance.lognormal(0, 0.2, (10, 6))) for _ in "ab")
         # Without a minimum effect, which would hide how often the test errs.
-        verdicts = _judged(found, Rules(minimum=0.0, level=0.1))
+        verdicts = compare(*sides, Rules(minimum=0.0, level=0.1)).cases
         alarms += any(each.verdict in ("slower", "faster") for each in verdicts)
     assert alarms <= most
 

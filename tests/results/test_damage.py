@@ -1,14 +1,13 @@
 """Damaged files: shown values were stored, damage is named, and the rest is returned."""
 
 import json
-from pathlib import Path
 
 import damage
 import h5py
 import numpy as np
 import pytest
 from alone import python
-from damage import called
+from damage import called, spoil
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader
@@ -74,16 +73,6 @@ def test_what_is_shown_of_a_damaged_file_was_stored(tmp_path, files, seeds):
     done = python(damage.__file__, *map(str, words))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(seeds)} damaged files, not right: 0" in done.stdout
-
-
-def spoil(path: Path, name: str, *at: int) -> None:
-    """Flip a bit of bytes of a dataset."""
-    with h5py.File(path) as file:
-        first = file[name].id.get_offset()
-    data = bytearray(path.read_bytes())
-    for each in at:
-        data[first + each] ^= 1
-    path.write_bytes(data)
 
 
 def test_damage_is_named_by_row_and_the_rest_is_given(tmp_path, files, example):

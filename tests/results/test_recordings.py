@@ -4,16 +4,18 @@ import csv
 import gzip
 import io
 import json
-import subprocess
-import sys
+import os
+import signal
 import threading
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 
 import h5py
 import numpy as np
 import pytest
+from at_calls import at_call, end_of, kill_own
 from damage import called
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from recordings_made import MARK, MadeCall, all_reduce, made, stepped
 from until import until
 
 from hpccomm.errors import ResultsError
-from hpccomm.results import blocks, reader, recording_file, store
+from hpccomm.results import blocks, reader, recording_file
 from hpccomm.results.recording import (
     CALL_COLUMNS,
     POLLED,
@@ -106,10 +108,8 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
 def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs/reference/results.rst").read_text("utf-8")
     recipe = next(each for each in page.split(".. code-block:: python") if "import zlib" in each)
-    lines = recipe.split("\n\n", 1)[1].splitlines()
-    code = "\n".join(
-        line[4:] for line in takewhile(lambda line: not line or line[:4].isspace(), lines)
-    )
+    lines = recipe.split("\n\n", 1)[1].splitlines(keepends=True)
+    code = dedent("".join(takewhile(lambda line: line.isspace() or line[:4].isspace(), lines)))
     monkeypatch.chdir(tmp_path)
     recording = replace(program(1), calls=random_calls(7, 1, 9000))
     write("run.h5", recording)
@@ -123,11 +123,11 @@ def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monk
 
 def test_thousands_of_steps_take_a_few_bytes_a_call(tmp_path):
     chance = np.random.default_rng(3)
-    times = chance.normal(2e5, 2e4, (4, 10_000)).astype(np.int64)
-    recording = stepped(4, 10_000, lambda rank, at: int(times[rank, at]), 150_000)
+    times = chance.normal(2e5, 2e4, (2, 8_000)).astype(np.int64)
+    recording = stepped(2, 8_000, lambda rank, at: int(times[rank, at]), 150_000)
     write(tmp_path / "t.h5", recording)
     assert (tmp_path / "t.h5").stat().st_size < 12 * recording.calls.count
-    equal = stepped(4, 10_000, lambda rank, at: 200_000, 150_000)
+    equal = stepped(2, 8_000, lambda rank, at: 200_000, 150_000)
     write(tmp_path / "e.h5", equal)
     assert (tmp_path / "e.h5").stat().st_size < equal.calls.count
 
@@ -316,68 +316,54 @@ def test_a_part_without_anything_is_not_taken_for_an_earlier_recording(tmp_path)
     assert len(read_recordings(path)) == 1
 
 
-@pytest.mark.slow("a program of its own writes 300 times")
 def test_a_killed_program_leaves_what_was_flushed(tmp_path):
     path = tmp_path / "t.h5"
-    program = (
-        f"import sys; sys.path[:0] = {[str(Path(__file__).parents[1] / each) for each in ('', 'helpers')]}\n"
-        "from results.test_recordings import *\n"
-        "recording_file.EVERY_SECONDS = 0.0\n"
-        "recording_file.CAPACITY |= {'blocks': 3, 'packed': 1000, 'events': 1, 'texts': 10, 'steps': 3}\n"
-        "recording = stepped(2, 8_000, lambda rank, step: 1000 + step % 7, 500)\n"
-        "writer = RecordingWriter(part_path(sys.argv[1], 1), recording.facts)\n"
-        "[writer.add_group(each) for each in recording.groups]\n"
-        "[writer.add_signature(each) for each in recording.signatures]\n"
-        "begin = recording.calls.starts[1]\n"
-        "for some in range(begin, begin + 16_000, 10):\n"
-        "    part = {name: each[some : some + 10] for name, each in recording.calls.columns.items()}\n"
-        "    writer.add_calls(part, 1)\n"
-        "    writer.add_step(step((some - begin) // 10), (0.5,))\n"
-        "    print(some, flush=True)\n"
-        "import signal; signal.pause()\n"  # where this test is slower, until it is killed
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(300):
-            process.stdout.readline()
-        # The first lines wait for a thread of the program, which lays out more capacity.
-        until(lambda: any(each.calls.count for each in read_recordings(path)))
-        process.kill()
+    recording = stepped(2, 8_000, lambda rank, step: 1000 + step % 7, 500)
+    begin = recording.calls.starts[1]
+
+    def work() -> None:
+        recording_file.EVERY_SECONDS = 0.0
+        recording_file.CAPACITY |= dict.fromkeys(recording_file.CAPACITY, 3) | {"packed": 1000}
+        writer = RecordingWriter(part_path(path, 1), recording.facts)
+        for group in recording.groups:
+            writer.add_group(group)
+        for signature in recording.signatures:
+            writer.add_signature(signature)
+        for some in range(begin, begin + 16_000, 10):
+            part = {name: each[some : some + 10] for name, each in recording.calls.columns.items()}
+            writer.add_calls(part, 1)
+            writer.add_step(step((some - begin) // 10), (0.5,))
+            if some == begin + 3000:
+                # The first lines wait for a thread of the program, which lays out more capacity.
+                until(lambda: any(each.calls.count for each in read_recordings(path)))
+                threading.Timer(0.02, kill_own).start()
+        signal.pause()  # where all is written before
+
+    assert end_of(work) is signal.SIGKILL
     (one,) = read_recordings(path)
-    expected = stepped(2, 8_000, lambda rank, step: 1000 + step % 7, 500)
     count = one.calls.count
     assert 0 < count <= 16_000
     assert one.calls.starts.tolist() == [0, 0, count]
     for name in NAMES[1:]:
-        begin = expected.calls.starts[1]
-        np.testing.assert_array_equal(
-            one.calls[name], expected.calls[name][begin : begin + count], name
-        )
+        expected = recording.calls[name][begin : begin + count]
+        np.testing.assert_array_equal(one.calls[name], expected, name)
     assert 0 < len(one.steps) <= 1600
     assert one.steps["step"].tolist() == list(range(len(one.steps)))
-    assert in_content(one)[:2] == in_content(expected)[:2]
+    assert in_content(one)[:2] == in_content(recording)[:2]
     assert one.status == "interrupted"
     assert one.notes[-1].text.endswith("missing: 0")
 
 
 def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     """The program's thread adds steps while another one adds calls, a third replaces the file, and it is read."""
+    # Real capacity and pauses would take minutes to be passed.
     monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(
-        recording_file, "CAPACITY", dict.fromkeys(recording_file.CAPACITY, 1) | {"packed": 5000}
-    )
+    small = dict.fromkeys(recording_file.CAPACITY, 1) | {"packed": 5000}
+    monkeypatch.setattr(recording_file, "CAPACITY", small)  # likewise
     path = tmp_path / "t.h5"
     recording = stepped(1, 1000, lambda rank, at: 100, 10)
     writer = RecordingWriter(path, recording.facts)
-    threads, put_in_place = set(), store.replace
-
-    def replacing(*given, **more):
-        threads.add(threading.current_thread())
-        return put_in_place(*given, **more)
-
-    monkeypatch.setattr(store, "replace", replacing)
+    threads: set[threading.Thread] = set()
 
     def record() -> None:
         for first in range(0, 2000, 4):
@@ -386,14 +372,15 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
             writer.add_calls(some | {"signature": np.full(4, number, "<i4")}, 0)
 
     recorder = threading.Thread(target=record)
-    recorder.start()
-    for number in range(1000):
-        writer.add_step(step(number), (0.5,))
-        if number % 50 == 0:
-            (one,) = read_recordings(path)
-            assert one.calls["signature"].max(initial=-1) < len(one.signatures)
-            assert one.steps["step"].tolist() == list(range(len(one.steps)))
-    recorder.join()
+    with at_call(os, "replace", lambda *_: threads.add(threading.current_thread())):
+        recorder.start()
+        for number in range(1000):
+            writer.add_step(step(number), (0.5,))
+            if number % 50 == 0:
+                (one,) = read_recordings(path)
+                assert one.calls["signature"].max(initial=-1) < len(one.signatures)
+                assert one.steps["step"].tolist() == list(range(len(one.steps)))
+        recorder.join()
     assert threads.isdisjoint([threading.current_thread(), recorder])
     assert threads  # the capacity was not enough
     writer.end("completed")
@@ -404,26 +391,19 @@ def test_two_threads_lose_and_repeat_nothing(tmp_path, monkeypatch):
     assert one.of_signature("nbytes").tolist() == [n // 4 * 4 for n in range(2000)]
 
 
-def test_what_comes_while_lines_are_written_is_not_lost(tmp_path, monkeypatch):
+def test_what_comes_while_lines_are_written_is_not_lost(tmp_path):
     path = tmp_path / "t.h5"
     notes = (TrainingNote(0, "first"), TrainingNote(1, "second"))
     writer = RecordingWriter(path, program(1).facts)
     writer.add_note(notes[0])
-    write_plain = store.write
-
-    def writing(*given):
-        monkeypatch.setattr(store, "write", write_plain)
-        writer.add_note(notes[1])
-        write_plain(*given)
-
-    monkeypatch.setattr(store, "write", writing)
-    writer.flush()
+    with at_call(os, "pwrite", lambda *_: writer.add_note(notes[1]), 0):
+        writer.flush()
     writer.end("completed")
     assert read_recordings(path)[0].notes == notes
 
 
 def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(blocks, "CALLS", 100)
+    monkeypatch.setattr(blocks, "CALLS", 100)  # several blocks of a recording that is read quickly
     path = tmp_path / "t.h5"
     recording = stepped(2, 200, lambda rank, at: 1000 + at, 500)
     write(path, recording)
