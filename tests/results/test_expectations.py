@@ -12,7 +12,7 @@ from damage import called
 
 from hpccomm.errors import UsageError
 from hpccomm.results import expectations, table
-from hpccomm.results.expectations import Expectation, Judge, entries, expectation, links, written
+from hpccomm.results.expectations import Expectation, Judge, entries, expectation, links
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
@@ -30,10 +30,10 @@ def on_nodes(example, nodes, ranks_per_node, **facts):
     return replace(info, ranks=ranks, **facts)
 
 
-def crossing(collective, nodes, ranks_per_node):
-    """Count the blocks that must leave or enter a node at least, by following each of them."""
+def moves(nodes, ranks_per_node):
+    """Of each block source and target: whoever gathers needs it once, and each share of a sum comes once."""
     node = [rank // ranks_per_node for rank in range(nodes * ranks_per_node)]
-    moves = {  # of each block from node to node: whoever gathers needs it once, and each share of a sum comes once
+    return {
         "all_gather": product(node, range(nodes)),
         "gather": product(node, [0]),
         "reduce_scatter": product(range(nodes), node),
@@ -41,39 +41,38 @@ def crossing(collective, nodes, ranks_per_node):
         "all_to_all": product(node, node),
         "send_recv": zip(node, [*node[1:], 0], strict=True),
     }
-    crossed = [(source, target) for source, target in moves[collective] if source != target]
+
+
+def crossing(collective, nodes, ranks_per_node):
+    """Count the blocks that must leave or enter a node at least, by following each of them."""
+    moved = moves(nodes, ranks_per_node)[collective]
+    crossed = [(source, target) for source, target in moved if source != target]
     return max(max(Counter(nodes).values()) for nodes in zip(*crossed, strict=True))
 
 
-@pytest.mark.parametrize(
-    "collective",
-    ["all_gather", "gather", "reduce_scatter", "scatter", "all_to_all", "send_recv"],
-)
-def test_a_nodes_link_bounds_what_must_cross_it(example, collective):
+def test_a_nodes_link_bounds_what_must_cross_it(example):
+    def share(info, collective):
+        return expectations.share_of_node(info.ranks, collective)
+
     for nodes, ranks_per_node in product(range(2, 6), range(1, 5)):
-        ranks = nodes * ranks_per_node
         info = on_nodes(example, nodes, ranks_per_node)
-        blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
-        seconds = crossing(collective, nodes, ranks_per_node)  # over a link of 1 B/s
-        busbw = blocks / seconds * COLLECTIVES[collective].what.bus_factor(ranks)
-        assert expectations.share_of_node(info.ranks, collective) == pytest.approx(busbw)
-
-
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(example):
-    for nodes, ranks in ((2, 1), (3, 4)):
-        info = on_nodes(example, nodes, ranks)
-        halves = [
-            expectations.share_of_node(info.ranks, each)
-            for each in ("reduce_scatter", "all_gather")
-        ]
-        assert expectations.share_of_node(info.ranks, "all_reduce") == pytest.approx(
-            np.mean(halves)
-        )
-    uneven = on_nodes(example, 2, 2)
-    uneven = replace(uneven, ranks=uneven.ranks[:3])
-    assert expectations.share_of_node(uneven.ranks, "all_reduce") is None
-    assert expectations.share_of_node(on_nodes(example, 1, 4).ranks, "all_reduce") is None
-    assert expectations.share_of_node(on_nodes(example, 2, 2).ranks, "barrier") is None
+        ranks, found = nodes * ranks_per_node, {}
+        for collective in moves(nodes, ranks_per_node):
+            blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
+            seconds = crossing(collective, nodes, ranks_per_node)  # over a link of 1 B/s
+            busbw = blocks / seconds * COLLECTIVES[collective].what.bus_factor(ranks)
+            found[collective] = share(info, collective)
+            assert found[collective] == pytest.approx(busbw)
+        # An all_reduce is a reduce_scatter and an all_gather.
+        halves = np.mean([found["reduce_scatter"], found["all_gather"]])
+        assert share(info, "all_reduce") == pytest.approx(halves)
+    two = on_nodes(example, 2, 2)
+    for info, collective in (
+        (replace(two, ranks=two.ranks[:3]), "all_reduce"),  # uneven
+        (on_nodes(example, 1, 4), "all_reduce"),
+        (two, "barrier"),
+    ):
+        assert share(info, collective) is None
 
 
 def test_the_table_says_how_much_of_the_fabric_there_is(example):
@@ -159,15 +158,17 @@ def test_rows_are_held_beside_their_entry(example):
     assert judge.failures == 1
     assert "nothing of this table" in text
     assert "FAILED, as it was not judged" in judge.nothing()
+    by_nccl_tests_name = tomllib.loads(ENTRY.replace("reduce", "alltoall") + "busbw = 1")
+    assert entries("f.toml", by_nccl_tests_name)[0].collective == "all_to_all"
 
 
 def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_path):
-    path = tmp_path / "run.h5"
+    path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
     with Writer(path, example.example_info()) as writer:
-        for index in range(4):
-            writer.append(example.example_row(index), None)
+        for index in range(4):  # the first one has no time: it is expected of nobody
+            writer.append(example.example_row(index, **({} if index else {"time": 0.0})), None)
     _, text, _ = called("export", str(path), "--format", "expect")
-    expected = tmp_path / "expected.toml"
+    assert len(entries("f.toml", tomllib.loads(text))) == 3
     expected.write_text(text)
     status, out, err = called("show", str(path), "--expect", str(expected))
     assert (status, err) == (0, "")
@@ -175,14 +176,14 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(1), None)
         writer.end("failed: interrupted")
-    status, out, _ = called("show", str(path), "--expect", str(expected))
-    assert status == 1
-    assert "# The run did not complete (failed: interrupted): FAILED" in out
     faster = text.replace("busbw = ", "busbw = 1")  # ten times as much and more
-    expected.write_text(faster)
-    status, out, _ = called("show", str(path), "--run", "1", "--expect", str(expected))
-    assert status == 1
-    assert "FAILED, below 90%" in out
+    for expects, run, said in (
+        (text, "2", "# The run did not complete (failed: interrupted): FAILED"),
+        (faster, "1", "FAILED, below 90%"),
+    ):
+        expected.write_text(expects)
+        status, out, _ = called("show", str(path), "--run", run, "--expect", str(expected))
+        assert (status, said in out) == (1, True)
 
 
 def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(example, tmp_path):
@@ -229,27 +230,27 @@ def test_a_link_by_its_name(example):
         expectation("0xinfiniband-ndr", info)
 
 
+ENTRY = '[[expect]]\ncollective = "reduce"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "holds other things"),
         ("a = 1", "holds other things"),
-        ("[[expect]]\nbusbw = 1.0", "needs a collective"),
-        ('[[expect]]\ncollective = "all_reduce"', "needs a collective, and busbw or time"),
-        ('[[expect]]\ncollective = "all_reduce"\nbusbww = 1.0', "did you mean busbw"),
-        (
-            '[[expect]]\ncollective = "all_reduce"\nbusbw = "370"',
-            "give a value of type float or int",
-        ),
-        ('[[expect]]\ncollective = "all_reduce"\nbusbw = -1', "give a number above 0"),
-        ('[[expect]]\ncollective = "all_reduce"\nbusbw = true', "give a value of type"),
-        ('[[expect]]\ncollective = "all_reduce"\nbusbw = 1\nfrom = "x"', "from: 'x' is not a size"),
-        ("[[expect]", "is not TOML"),
         ("expect = [1]", "holds other things"),
-        ('[[expect]]\ncollective = "all_redcue"\nbusbw = 1', "did you mean all_reduce"),
-        (f'[[expect]]\ncollective = "reduce"\nbusbw = 1{"0" * 400}', "give a number above 0"),
-        ('[[expect]]\ncollective = "reduce"\nbusbw = 1\nranks = 0', "give 1 or more"),
-        ('[[expect]]\ncollective = "reduce"\nbusbw = 1\nfrom = 8\nto = 4', "is for no size"),
+        ("[[expect]", "is not TOML"),
+        ("[[expect]]\nbusbw = 1.0", "needs a collective"),
+        (ENTRY, "needs a collective, and busbw or time"),
+        (ENTRY + "busbww = 1.0", "did you mean busbw"),
+        (ENTRY + 'busbw = "370"', "give a value of type float or int"),
+        (ENTRY + "busbw = true", "give a value of type"),
+        (ENTRY + "busbw = -1", "give a number above 0"),
+        (ENTRY + f"busbw = 1{'0' * 400}", "give a number above 0"),
+        (ENTRY + 'busbw = 1\nfrom = "x"', "from: 'x' is not a size"),
+        (ENTRY + "busbw = 1\nranks = 0", "give 1 or more"),
+        (ENTRY + "busbw = 1\nfrom = 8\nto = 4", "is for no size"),
+        (ENTRY.replace("reduce", "all_redcue") + "busbw = 1", "did you mean all_reduce"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, message):
@@ -257,12 +258,6 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, 
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         expectation(str(path), example.example_info())
-
-
-def test_collectives_have_the_names_of_nccl_tests_too(example):
-    text = '[[expect]]\ncollective = "alltoall"\nbusbw = 1'
-    (entry,) = entries("f.toml", tomllib.loads(text))
-    assert entry.collective == "all_to_all"
 
 
 def interleaved(example, path):
@@ -286,33 +281,18 @@ def test_variants_in_turns_are_judged_as_a_table_each(example, tmp_path):
     assert out.count("# Expected ") == 2
     assert " [tree]\n# Expected             : 100% of 40 GB/s" in out
 
+    for name in ("json", "expect"):  # files of one table
+        status, out, err = called("export", str(path), "--format", name)
+        assert (status, out, "has two variants" in err) == (2, "", True)
 
-@pytest.mark.parametrize("name", ["json", "expect"])
-def test_variants_have_no_place_in_a_file_of_one_table(example, tmp_path, name):
+
+def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path):
     path = tmp_path / "run.h5"
-    interleaved(example, path)
-    status, out, err = called("export", str(path), "--format", name)
-    assert (status, out) == (2, "")
-    assert "has two variants" in err
-
-
-def test_what_has_no_time_is_expected_of_nobody(example):
-    rows = [example.example_row(0, busbw=0.0, time=0.0), example.example_row(0)]
-    text = written(example.example_info(), rows)
-    assert len(entries("f.toml", tomllib.loads(text))) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+    example.one_row(path)
+    for words, message in (
         (("--expect", "nvlink4", "--list"), "--expect is about the rows of one run"),
         (("--expect", "nvlink4", "--verify"), "--expect is about the rows of one run"),
         (("--at-least", "50%"), "--at-least is about what --expect names"),
-    ],
-)
-def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path, words, message):
-    path = tmp_path / "run.h5"
-    example.one_row(path)
-    status, out, err = called("show", str(path), *words)
-    assert (status, out) == (2, "")
-    assert message in err
+    ):
+        status, out, err = called("show", str(path), *words)
+        assert (status, out, message in err) == (2, "", True)

@@ -3,16 +3,15 @@
 import csv
 import io
 import json
+import signal
 
 import numpy as np
 import pytest
+from at_calls import end_of, kill_own
+from damage import called
 
-from hpccomm.errors import ResultsError
 from hpccomm.results import reader, table
 from hpccomm.results.writer import Writer
-from hpccomm.tools.runs import export, show
-
-from . import test_trainings
 
 
 @pytest.fixture
@@ -23,36 +22,43 @@ def file(tmp_path, example):
     with Writer(path, info) as writer:
         for index in range(4):
             writer.append(example.example_row(index), example.example_samples(index, 3) / 1e6)
-    interrupted = Writer(path, example.example_info())
-    interrupted.append(example.example_row(0, wrong=-1), None)
-    interrupted._section.close()
+
+    def interrupted():
+        writer = Writer(path, example.example_info())
+        writer.append(example.example_row(0, wrong=-1), None)
+        kill_own()
+
+    assert end_of(interrupted) is signal.SIGKILL
     return path
 
 
-def call(verb, *arguments):
-    assert test_trainings.call(verb, *arguments) == 0
+def call(verb, *words):
+    """Return what a command prints."""
+    status, out, err = called(verb, *map(str, words))
+    assert (status, err) == (0, "")
+    return out
 
 
-def test_show(file, example, capsys):
-    call(show, file, "--run", 1)
-    text = capsys.readouterr().out
+def test_show(file):
+    text = call("show", file, "--run", 1)
     assert "holds 2 runs" in text
     assert "# * run0001" in text
     assert f"# Run run0001 of {file}: completed" in text
     assert "# Command: hpccomm perf all_reduce -e 1K" in text
     (run, _) = reader.read(file)
     assert text.endswith(table.run_text(run.info, run.rows, run.samples, finished=True))
+    text = call("show", file)  # the last one
+    assert f"# Run run0002 of {file}: interrupted" in text
+    assert "  N/A" in text
+    assert "Out of bounds values" not in text
 
 
-def test_show_statistics_in_comments_behind_the_table(tmp_path, example, capsys):
+def test_show_statistics_in_comments_behind_the_table(tmp_path, example):
     path = tmp_path / "run.h5"
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 4) / 1e6)
         writer.append(example.example_row(1), None)
-    call(show, path)
-    plain = capsys.readouterr().out
-    call(show, path, "--statistics")
-    text = capsys.readouterr().out
+    plain, text = call("show", path), call("show", path, "--statistics")
     assert text.startswith(plain)
     block = text.removeprefix(plain).splitlines()
     assert all(line.startswith("#") for line in block if line)
@@ -61,29 +67,13 @@ def test_show_statistics_in_comments_behind_the_table(tmp_path, example, capsys)
     assert names[7:] == ["repetitions", "min", "median", "p95", "p99", "max", "cv"]
     assert measured[5:] == ["no", "4", "3.00", "9.00", "15.00", "15.00", "15.00", "49.69"]
     assert without[5:] == ["yes", "0", *["N/A"] * 6]
+    document = json.loads(call("export", path, "--format", "json"))
+    assert document["config"]["per_iter_timing"] == "false"  # without -I 1, and yet:
+    assert document["results"][0]["out_of_place_per_iter"]["p50_us"] == pytest.approx(11)
 
 
-def test_json_has_the_repetitions_of_every_run_with_samples(tmp_path, example, capsys):
-    path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:  # without -I 1
-        writer.append(example.example_row(0), example.example_samples(0, 3) / 1e6)
-    call(export, path, "--format", "json")
-    document = json.loads(capsys.readouterr().out)
-    assert document["config"]["per_iter_timing"] == "false"
-    assert document["results"][0]["out_of_place_per_iter"]["p50_us"] == pytest.approx(7)
-
-
-def test_show_an_interrupted_run(file, capsys):
-    call(show, file)
-    text = capsys.readouterr().out
-    assert f"# Run run0002 of {file}: interrupted" in text
-    assert "  N/A" in text
-    assert "Out of bounds values" not in text
-
-
-def test_json_is_nccl_tests_version_3(file, capsys):
-    call(export, file, "--format", "json", "--run", "run0001")
-    document = json.loads(capsys.readouterr().out)
+def test_json_is_nccl_tests_version_3(file):
+    document = json.loads(call("export", file, "--format", "json", "--run", "run0001"))
     assert list(document) == [
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
         *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
@@ -115,7 +105,7 @@ def test_json_is_nccl_tests_version_3(file, capsys):
 
 def test_json_of_an_interrupted_run(file, tmp_path):
     output = tmp_path / "run.json"
-    call(export, file, "--format", "json", "--output", output)
+    call("export", file, "--format", "json", "--output", output)
     document = json.loads(output.read_text())
     (result,) = document["results"]
     assert result["in_place"] is None
@@ -124,18 +114,15 @@ def test_json_of_an_interrupted_run(file, tmp_path):
     assert document["errors"] == ["interrupted"]
     before = output.read_bytes(), file.read_bytes()
     for taken in (output, file):
-        with pytest.raises(ResultsError, match="exists already; remove it, or choose another"):
-            call(export, file, "--format", "csv", "--output", taken)
+        words = ("export", str(file), "--format", "csv", "--output", str(taken))
+        assert "exists already; remove it, or choose another" in called(*words)[2]
     assert before == (output.read_bytes(), file.read_bytes())
 
 
-def test_csv(file, example, capsys):
-    call(export, file, "--format", "csv", "--run", 1)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+def test_csv(file, example):
+    rows = list(csv.DictReader(io.StringIO(call("export", file, "--format", "csv", "--run", 1))))
     assert len(rows) == 4
-    assert rows[1]["run"] == "run0001"
-    assert rows[1]["nodes"] == "2"
-    assert rows[1]["in_place"] == "1"
+    assert [rows[1][name] for name in ("run", "nodes", "in_place")] == ["run0001", "2", "1"]
     assert float(rows[1]["time_us"]) == example.example_row(1).time
     assert float(rows[1]["busbw_GBps"]) == example.example_row(1).busbw
     assert all(name.isidentifier() for name in rows[1])  # attributes of a pandas table
@@ -145,6 +132,5 @@ def test_csv(file, example, capsys):
         np.testing.assert_allclose(found, [times.min(), np.median(times), times.max()])
         assert float(row["cv_pct"]) == pytest.approx(100 * times.std() / times.mean())
         assert row["repetitions"] == "3"
-    call(export, file, "--format", "csv")
-    (unchecked,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    (unchecked,) = csv.DictReader(io.StringIO(call("export", file, "--format", "csv")))
     assert [unchecked[name] for name in ("wrong", "median_us", "repetitions")] == [""] * 3
