@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
+from random_trainings import random_trainings, train
 
 from hpccomm import Communicator, RankMismatch, UsageError
 from hpccomm.gradients import GradientSync, LossScale
@@ -155,51 +156,14 @@ def test_what_is_not_sent_comes_later_and_steps_that_are_not_finite_spoil_no_oth
     assert wrong < (0.005 if isinstance(compressor, MixedPrecision) else 0.25)
 
 
-shapes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
-
-
-@given(
-    st.integers(1, 5),
-    st.lists(shapes, min_size=1, max_size=5),
-    st.sampled_from([np.float32, np.float64, np.float16, ml_dtypes.bfloat16]),
-    st.sampled_from(COMPRESSORS),
-    st.booleans(),
-    st.booleans(),
-)
+@given(st.integers(1, 5).flatmap(random_trainings), st.sampled_from(COMPRESSORS), st.booleans())
 def test_any_model_gets_the_same_bits_on_all_ranks(
-    ranks: int,
-    model: list[tuple[int, ...]],
-    dtype: Any,
-    compressor: Compressor,
-    whole: bool,
-    hierarchical: bool,
+    case: dict[str, Any], compressor: Compressor, hierarchical: bool
 ) -> None:
-    def body(comm: Communicator) -> Any:
-        parameters = {f"p{n}": np.zeros(shape, dtype) for n, shape in enumerate(model)}
-        sync = GradientSync(
-            comm,
-            parameters,
-            compressor=compressor,
-            hierarchical=hierarchical,
-            first_bucket_bytes=200,
-        )
-        for step in range(2):
-            draw = np.random.default_rng([comm.rank, step])
-            grads = {
-                n: np.asarray(draw.normal(size=x.shape)).astype(dtype)
-                for n, x in parameters.items()
-            }
-            if whole:
-                sync.sync(grads)
-            else:
-                for name in draw.permutation(list(grads)):
-                    sync.ready(name, grads[name])
-                sync.wait()
-        found = b"".join(view.tobytes() for view in sync.gradients.values())
-        sync.close()
-        return found
-
-    assert len(set(run_ranks(ranks, body, ranks_per_node=2))) == 1
+    settings = {"compressor": compressor, "hierarchical": hierarchical, "deterministic": False}
+    case["settings"] |= settings
+    bits = run_ranks(case["ranks"], partial(train, exact=False), case, ranks_per_node=2)
+    assert len(set(bits)) == 1
 
 
 # In `GradientSync`.

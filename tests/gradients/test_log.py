@@ -73,29 +73,24 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
     assert (9, "bucketing is False, and was True") in notes
 
 
-def test_an_error_is_the_end_of_the_log(tmp_path: Path) -> None:
+def test_an_error_is_the_end_of_the_log_and_one_that_cannot_be_written_is_told(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "run.h5"
 
     def body(comm: Communicator) -> None:
+        expected = ResultsError if comm.rank == 0 else RankMismatch
+        with pytest.raises(expected, match="does not exist"):
+            GradientSync(comm, MODEL, log=tmp_path / "none/run.h5")
         with GradientSync(comm, MODEL, log=path) as sync:
             train(sync, 2)
             raise KeyError("of mine")
 
     with pytest.raises(KeyError):
-        run_ranks(2, body)
+        run_ranks(3, body)
     (training,) = recording_file.read_recordings(path)
     assert training.status == "failed: KeyError: 'of mine'"
     assert len(training.steps) == 2
-
-
-def test_a_file_that_cannot_be_written_is_told_on_every_rank(tmp_path: Path) -> None:
-    def body(comm: Communicator) -> None:
-        expected = ResultsError if comm.rank == 0 else RankMismatch
-        with pytest.raises(expected, match="does not exist"):
-            GradientSync(comm, MODEL, log=tmp_path / "none/run.h5")
-        GradientSync(comm, MODEL).sync()
-
-    run_ranks(3, body)
 
 
 def test_a_file_that_vanishes_ends_the_log_and_not_the_training(

@@ -24,17 +24,8 @@ from until import until
 from hpccomm import Communicator, CommunicatorAborted, RankMismatch
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.parameters import Bucket
-from hpccomm.gradients.reducer import next_bucket
 from hpccomm.runtime.service import Status
 from hpccomm.testing import run_ranks
-
-
-def test_the_most_urgent_bucket_that_is_ready_everywhere_comes_next() -> None:
-    urgent = [3, 2, 1, 0]
-    assert next_bucket([0, 1, 2, 3], set(), urgent) == 0
-    assert next_bucket([0, 1, 2, 3], {1, 2}, urgent) == 2
-    assert next_bucket([0, 1], {2, 3}, urgent) == 0  # these have started
-    assert next_bucket([1, 2], {1, 2}, []) == 1
 
 
 class Noted:

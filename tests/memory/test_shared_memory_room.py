@@ -190,35 +190,6 @@ def leaves_nothing() -> Iterator[None]:
     assert not {name for name in left if "hpccomm" in name}
 
 
-def test_many_communicators_share_the_room(mpiexec: Mpiexec) -> None:
-    program = f"""
-{PRELUDE}
-from hpccomm.memory.shared.heap import process_memory
-options = CommOptions(shared_memory="staging", shared_memory_room=1 << 20, self_check=False)
-comms = [hpccomm.new_comm(options=options)]
-for _ in range(9):
-    comms.append(comms[-1].dup())
-for turn in range(2):
-    for comm in comms:
-        try_all(comm, 200_000)
-arrays = [np.ones(200_000, np.float32) for _ in comms]
-works = [comm.all_reduce(x, algorithm="shm", async_op=True) for comm, x in zip(comms, arrays)]
-for work, x in zip(works, arrays):
-    work.wait()
-    assert (x == 2).all()
-memory = process_memory()
-assert 0 < memory.leases.total <= 1 << 19, memory.leases.total
-assert memory.heap.segments == 1
-descriptors = [os.readlink(f"/proc/self/fd/{{each}}") for each in os.listdir("/proc/self/fd")
-               if os.path.islink(f"/proc/self/fd/{{each}}")]
-assert sum("hpccomm" in each for each in descriptors) == 1, descriptors
-for comm in comms:
-    comm.finalize()
-"""
-    with leaves_nothing():
-        told(mpiexec(2, "-c", program, env=LIBRARY, timeout=100))
-
-
 def runs(process: str) -> bool:
     """Whether a process is there and runs: one that has ended stays until its parent has asked for it."""
     try:
