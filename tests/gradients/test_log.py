@@ -96,6 +96,7 @@ def test_an_error_is_the_end_of_the_log_and_one_that_cannot_be_written_is_told(
 def test_a_file_that_vanishes_ends_the_log_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # What is written every 5 seconds is written after every step: a training of seconds is no test of time.
     monkeypatch.setattr(recording_file, "EVERY_SECONDS", 0.0)
     path = tmp_path / "run.h5"
 

@@ -188,6 +188,10 @@ def shown(x: Any) -> list[Any]:
     return list(x) if isinstance(x, bytes) else np.asarray(getattr(x, "values", x)).tolist()
 
 
+def zeros_of_autograd(torch: Any) -> object:
+    return torch._efficientzerotensor(3)  # which no public function makes
+
+
 def in_file(h5py: Any) -> object:
     file = h5py.File("x", "w", driver="core", backing_store=False)
     return file.create_dataset("x", data=np.arange(3.0))
@@ -215,7 +219,7 @@ LIBRARIES = {
     "torch.conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj()),
     "torch.imag of conj": foreign("torch", lambda torch: torch.tensor([1 + 2j]).conj().imag),
     "torch.neg of a view": foreign("torch", lambda torch: torch.tensor(1 + 2j).conj().imag[None]),
-    "torch.zeros": foreign("torch", lambda torch: torch._efficientzerotensor(3)),
+    "torch.zeros": foreign("torch", zeros_of_autograd),
     "torch.T": foreign("torch", lambda torch: torch.arange(6.0).reshape(2, 3).T),
     "torch.channels_last": foreign(
         "torch", lambda torch: torch.ones(2, 3, 2, 2).to(memory_format=torch.channels_last)
@@ -253,7 +257,7 @@ def test_gradients_of_0_d_complex_tensors_have_the_sign_that_they_show(torch) ->
 def test_torch_tensors_without_memory(torch, kind: str) -> None:
     """Each has the address 0, and NumPy's DLPack takes memory of its own for it, with what lies there."""
     if kind == "zeros":
-        x = torch._efficientzerotensor(3)
+        x = zeros_of_autograd(torch)
     elif kind == "fake":
         with torch._subclasses.fake_tensor.FakeTensorMode():
             x = torch.ones(3)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hpccomm.torch
 from hpccomm.gradients import TopK
 
-DEADLINE = timedelta(seconds=4)
+DEADLINE = timedelta(seconds=3)
 
 
 def fresh() -> Any:
@@ -36,13 +36,13 @@ def late() -> None:
     """
     group, rank = fresh(), dist.get_rank()
     if rank == 1:
-        time.sleep(DEADLINE.total_seconds() + 2)
+        time.sleep(DEADLINE.total_seconds() + 1)
         with pytest.raises(dist.DistBackendError, match="rank 1"):
             dist.all_reduce(torch.ones(4), group=group)
         return
     future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
     begun = time.monotonic()
-    words = r"(?s)CollectiveTimeout: all_reduce #1.*rank 1.*timed out: Timed out waiting 4000ms"
+    words = r"(?s)CollectiveTimeout: all_reduce #1.*rank 1.*timed out: Timed out waiting 3000ms"
     with pytest.raises(RuntimeError, match=words):
         future.wait()
     assert time.monotonic() - begun < DEADLINE.total_seconds() + 5
@@ -70,9 +70,9 @@ def timeout_of_a_wait() -> None:
         assert not work.is_success()
         assert isinstance(work.exception(), dist.DistBackendError)
     else:
-        time.sleep(2)
+        time.sleep(1)
         dist.all_reduce(x, group=group)
-        time.sleep(DEADLINE.total_seconds() + 2)
+        time.sleep(DEADLINE.total_seconds() + 1)
 
 
 def message() -> None:
@@ -85,7 +85,7 @@ def message() -> None:
             with pytest.raises(dist.DistBackendError, match=error):
                 work.wait(timedelta(seconds=limit) if limit else None)
         else:
-            time.sleep(2)
+            time.sleep(1)
 
 
 def operation() -> None:
@@ -123,7 +123,7 @@ def ddp() -> None:
     for _ in range(2):  # the second step makes other buckets
         model(torch.ones(1, 4)).sum().backward()
     if dist.get_rank() == 1:
-        time.sleep(DEADLINE.total_seconds() + 2)
+        time.sleep(DEADLINE.total_seconds() + 1)
         return
     with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce.*rank 1"):
         model(torch.ones(1, 4)).sum().backward()
@@ -135,7 +135,7 @@ def ddp_with_other_shape() -> None:
     with pytest.raises(RuntimeError, match=r"(?i)rank|process 0"):
         DistributedDataParallel(torch.nn.Linear(4, 4 + dist.get_rank()), process_group=group)
     if dist.get_rank() == 1:
-        time.sleep(DEADLINE.total_seconds() + 2)  # rank 0 waits for it in another call, so far
+        time.sleep(DEADLINE.total_seconds() + 1)  # rank 0 waits for it in another call, so far
 
 
 def aborted() -> None:

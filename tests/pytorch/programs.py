@@ -134,9 +134,8 @@ def ddp_ways() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     on_both(run)
-    on_both(lambda group: run(group, gradient_as_bucket_view=True))
     on_both(lambda group: run(group, Partly, find_unused_parameters=True))
-    on_both(lambda group: run(group, static_graph=True))
+    on_both(lambda group: run(group, static_graph=True, gradient_as_bucket_view=True))
     halves = [run(group, hook=default_hooks.fp16_compress_hook) for group in both()]
     alike(*halves, 1e-4)  # Gloo rounds to float16 in another order
 
