@@ -127,7 +127,7 @@ def reductions() -> None:
             dist.all_reduce(x, reduction, group=group)
             results.append(x)
         same(*results)
-    half = dist._make_nccl_premul_sum(0.5)
+    half = dist._make_nccl_premul_sum(0.5)  # PyTorch has no public one
     for x, reduction, wanted in (
         (torch.full((3,), rank + 1.0), op.AVG, [(size + 1) / 2] * 3),
         (torch.ones(3, dtype=torch.float64), half, [size / 2] * 3),
@@ -243,39 +243,35 @@ def spellings() -> None:
 
 def coalescing() -> None:
     """Calls within c10d's coalescing manager are made at its end, and none is lost after it."""
-    size = dist.get_world_size()
+    size, group, cpu = dist.get_world_size(), dist.group.WORLD, torch.device("cpu")
+    # FSDP and others take these of PyTorch's, which has no public ones.
+    manager, start, end = c10d._coalescing_manager, group._start_coalescing, group._end_coalescing
     xs = [torch.ones(each + 1) for each in range(3)]
-    with c10d._coalescing_manager():
-        for x in xs:
-            dist.all_reduce(x)
-    assert all(x.eq(size).all() for x in xs)
-    with c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
-        for x in xs:
-            dist.all_reduce(x)
-    coalesced.wait()
-    assert all(x.eq(size * size).all() for x in xs)
     outs = [torch.empty(size * 2) for _ in range(2)]
-    with c10d._coalescing_manager(async_ops=True) as coalesced:
+    for times, options in enumerate(({}, {"device": cpu, "async_ops": True}), 1):
+        with manager(**options) as coalesced:
+            for x in xs:
+                dist.all_reduce(x)
+        if options:
+            coalesced.wait()
+        assert all(x.eq(size**times).all() for x in xs)
+    with manager(async_ops=True) as coalesced:
         for out in outs:
             gathered(out, torch.ones(2))
     coalesced.wait()
     assert all(out.eq(1).all() for out in outs)
-    x = torch.ones(1)
-    dist.all_reduce(x)
-    assert x.item() == size
     # What is coalesced is a thread's own: others go on, and within it there is no other.
-    group = dist.group.WORLD
-    group._start_coalescing(torch.device("cpu"))
+    x, y = torch.ones(1), torch.ones(1)
+    start(cpu)
     group.allreduce([x])
     with pytest.raises(UsageError, match="outer"):
-        group._start_coalescing(torch.device("cpu"))
-    y = torch.ones(1)
+        start(cpu)
     thread = threading.Thread(target=lambda: group.allreduce([y]).wait(), daemon=True)
     thread.start()
     thread.join(60)
-    assert (x.item(), y.item()) == (size, size)
-    group._end_coalescing(torch.device("cpu")).wait()
-    assert x.item() == size**2
+    assert (x.item(), y.item()) == (1, size)
+    end(cpu).wait()
+    assert x.item() == size
     for nothing in (group.allreduce([]), group.allreduce_coalesced([])):
         nothing.wait()
         nothing.get_future().wait()

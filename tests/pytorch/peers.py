@@ -13,6 +13,11 @@ def gloo() -> Any:
     return dist.new_group(backend="gloo")
 
 
+def store() -> Any:
+    """Return the store of the job, which PyTorch has no public function for."""
+    return dist.distributed_c10d._get_default_store()
+
+
 def both() -> tuple[Any, Any]:
     return dist.group.WORLD, gloo()
 
