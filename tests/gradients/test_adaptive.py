@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 
 from hpccomm.gradients import ReductionSettings
-from hpccomm.gradients.adaptive import (
-    Measurements,
-    candidates,
-    choose,
-    fit,
-    merge,
-    typical,
-)
+from hpccomm.gradients.adaptive import Measurements, candidates, choose, fit, merge, typical
 
 KIB = 1024
 NOW = ReductionSettings(min_bucket_bytes=0)

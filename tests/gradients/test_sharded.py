@@ -79,6 +79,7 @@ def train(comm: Communicator, update: Any, settings: dict[str, Any], views: bool
     return model
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("rule", "bucket_bytes"), [("adam", 1 << 20), ("adamw", 100), ("sgd", 100), ("sgd", 1 << 20)]

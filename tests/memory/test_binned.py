@@ -123,6 +123,7 @@ def test_any_number_of_ranks_has_the_same_bits() -> None:
             np.testing.assert_array_equal(each, exact)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "c16", "c8"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, hpccomm.premul_sum(0.3)], ids=str)
 def test_any_order_of_ranks_has_the_same_bits(dtype: str, op: Any) -> None:

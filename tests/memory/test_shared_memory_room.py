@@ -230,7 +230,7 @@ while True:
         until(lambda pid=pid: not runs(pid.read_text()))
 
 
-@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("odd", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_mixture_of_kinds_that_are_agreed_on_ends_the_job_with_the_remedy(
     mpiexec: Mpiexec, odd: int
 ) -> None:

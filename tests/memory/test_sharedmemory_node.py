@@ -42,9 +42,9 @@ class GrowingHeap(Heap):
         return super().segments + (self.segment is not None)
 
 
-def process() -> ProcessMemory:
+def process(peers: PeerSegments | None = None) -> ProcessMemory:
     heap = GrowingHeap()
-    return ProcessMemory(heap, Leases(heap), PeerSegments(), MemoryUse())
+    return ProcessMemory(heap, Leases(heap), peers or PeerSegments(), MemoryUse())
 
 
 def made(of: ProcessMemory, plain: bool = True, pid: int | None = None) -> Ranks:
@@ -184,7 +184,7 @@ def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
         def find(self, pid: int, key: int) -> np.ndarray:
             raise error
 
-    ranks = made(process()._replace(peers=Refusing()))
+    ranks = made(process(Refusing()))
     own = [arrays_of(rank, (True, True)) for rank in ranks]
     both, _ = exposed(ranks, own)
     assert np.array_equal(seen(both[0].peer_buffer(1, 0, F4)), own[1][0])

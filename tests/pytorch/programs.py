@@ -30,31 +30,23 @@ from hpccomm.torch.starting import JobStore
 from hpccomm.torch.untraced import MARK
 from hpccomm.torch.work import ReceiveWork
 
-WIDTH, HEADS, WORDS, LENGTH = 16, 2, 11, 6
+WIDTH, WORDS, LENGTH = 16, 11, 6
 
 
 class Block(nn.Module):
-    """Attention and two layers."""
+    """Two layers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.key = nn.Linear(WIDTH, WIDTH, bias=False)  # whose gradient is nothing but rounding
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = (
-            layer(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        attended = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
         return self.norm(x + self.down(torch.relu(self.up(x))))
 
 
-class Transformer(nn.Module):
-    """A small one, with a parameter that nothing uses."""
+class Model(nn.Module):
+    """Embedded words, two blocks and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,12 +108,12 @@ def ddp_ways() -> None:
     """DistributedDataParallel, and its options: views of buckets, unused parameters, a static graph, no_sync, hooks."""
     rank = dist.get_rank()
 
-    class Partly(Transformer):
+    class Partly(Model):
         def forward(self, words: torch.Tensor) -> torch.Tensor:
             # Ranks use different blocks.
             return self.head(self.blocks[rank % 2](self.embed(words)))
 
-    def run(group: Any, kind: Any = Transformer, hook: Any = None, **options: Any) -> Any:
+    def run(group: Any, kind: Any = Model, hook: Any = None, **options: Any) -> Any:
         model = DistributedDataParallel(kind(), process_group=group, bucket_cap_mb=0.002, **options)
         if hook is not None:
             model.register_comm_hook(group, hook)
@@ -163,19 +155,19 @@ def compressed() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     for compressor in (gradients.PowerSGD(2), gradients.TopK(0.3), gradients.MixedPrecision()):
-        model = DistributedDataParallel(Transformer(), gradient_as_bucket_view=True)
+        model = DistributedDataParallel(Model(), gradient_as_bucket_view=True)
         model.register_comm_hook(None, hpccomm.torch.ddp_comm_hook(compressor))
         got = train(model, torch.optim.SGD(model.parameters(), 0.1), rank=dist.get_rank())
         sums = torch.stack([each.double().sum() for each in got])
         first = sums.clone()
         dist.broadcast(first, 0)
         assert torch.equal(sums, first)  # the same bits on all ranks
-        exact = DistributedDataParallel(Transformer())
+        exact = DistributedDataParallel(Model())
         plain = train(exact, torch.optim.SGD(exact.parameters(), 0.1), rank=dist.get_rank())
         far = max((one - other).abs().max() for one, other in zip(got, plain, strict=True))
         assert far < 0.2
     # PyTorch's own waits for one future within another one's callback.
-    model = DistributedDataParallel(Transformer())
+    model = DistributedDataParallel(Model())
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     train(model, torch.optim.SGD(model.parameters(), 0.1), rank=dist.get_rank())
@@ -185,7 +177,7 @@ def fsdp2() -> None:
     """Parameters, gradients and optimiser states divided among the ranks."""
 
     def run(group: Any) -> list[torch.Tensor]:
-        model = Transformer()
+        model = Model()
         for block in model.blocks:
             fully_shard(block, mesh=mesh_of(group))
         fully_shard(model, mesh=mesh_of(group))
@@ -204,15 +196,14 @@ def tensor_parallel() -> None:
                 pairs[backend] = group
 
     def run(backend: str) -> list[torch.Tensor]:
-        model = Transformer()
-        column = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
-        row = dict.fromkeys(("out", "down"), RowwiseParallel())
+        model = Model()
         for block in model.blocks:
-            parallelize_module(block, mesh_of(pairs[backend]), column | row)
+            layers = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(block, mesh_of(pairs[backend]), layers)
         return train(model, adam(model), rank=0)
 
     alike(run("hpccomm"), run("gloo"))
-    alone = Transformer()
+    alone = Model()
     plain = train(alone, adam(alone), rank=0)
     torch.testing.assert_close(run("hpccomm")[0], plain[0], rtol=1e-3, atol=1e-3)
 
@@ -270,7 +261,7 @@ def zero_redundancy() -> None:
     """An optimiser whose state is divided, and gathered for saving."""
 
     def run(group: Any) -> list[torch.Tensor]:
-        model = DistributedDataParallel(Transformer(), process_group=group)
+        model = DistributedDataParallel(Model(), process_group=group)
         optimizer = ZeroRedundancyOptimizer(
             model.parameters(), torch.optim.Adam, process_group=group, lr=0.01, eps=1e-3
         )

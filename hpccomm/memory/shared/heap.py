@@ -63,9 +63,8 @@ class NodeMutex:
     def __init__(self, memory: NDArray[np.uint8], rank: int) -> None:
         library = _library()
         self._try, self._unlock = library.pthread_mutex_trylock, library.pthread_mutex_unlock
-        self._at = ctypes.c_void_p(address(memory))
+        self._at, self._rank = ctypes.c_void_p(address(memory)), rank
         self._holder = memory[_HOLDER : _HOLDER + 4].view(np.int32)
-        self._rank = rank
 
     def make(self) -> None:
         """Make the mutex, once, before any process uses it.
@@ -273,12 +272,10 @@ class Heap:
         self._segments: list[HeapSegment] = []
         # Ascending by address; replaced as a whole, so that readers need no lock.
         self._map: tuple[tuple[int, ...], tuple[HeapSegment, ...]] = ((), ())
-        self._serial = 0
         # Freed memory waits here for the owner of the lock. The garbage collector frees at any moment,
         # even while this thread holds the lock.
         self._given: deque[tuple[HeapSegment, int, int]] = deque()
-        self._next_look = inf
-        self._process = os.getpid()
+        self._serial, self._next_look, self._process = 0, inf, os.getpid()
 
     def empty(self, nbytes: int) -> NDArray[np.uint8]:
         """Return an array that begins at a cache line, or at a page if it is large.
@@ -479,8 +476,7 @@ class Leases:
     """
 
     def __init__(self, heap: Heap) -> None:
-        self._heap = heap
-        self._lock = threading.Lock()
+        self._heap, self._lock = heap, threading.Lock()
         self._kept: dict[int, list[NDArray[np.uint8]]] = {}
         self.total = 0
 

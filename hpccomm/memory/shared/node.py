@@ -125,8 +125,7 @@ class NodeMemory:
         process: ProcessMemory | None = None,
     ) -> None:
         self.plain, self.how, self.rank = plain, how, rank
-        self._fullest = fullest
-        self._peers = _Peers(pids)
+        self._fullest, self._peers = fullest, _Peers(pids)
         self._heap, self._leases, self._segments, self.use = process or process_memory()
         self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
