@@ -74,10 +74,8 @@ class Line:
         if not self.others:
             return False
         mine, other = self.tries[-1], self.others[-1]
-        if mine.seconds is not None and other.seconds is not None:
-            longer = mine.seconds > other.seconds * (1 + TOLERANCE)
-        else:
-            longer = True
+        timed = mine.seconds is not None and other.seconds is not None
+        longer = not timed or (mine.seconds or 0.0) > (other.seconds or 0.0) * (1 + TOLERANCE)
         return longer and self.promise.worse(mine.value, other.value, TOLERANCE)
 
     @property
@@ -183,24 +181,17 @@ def facts(against: Path | None) -> dict[str, object]:
     """Return what the run is made with."""
     checkouts = [CHECKOUT] if against is None else [CHECKOUT, against]
     packages = ("hpccomm", "numpy", "mpi4py")
+    # A commit has a plus sign where files differ; without git there is none.
+    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    said = [subprocess.run(words, cwd=each, capture_output=True, text=True) for each in checkouts]
     return {
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine(),
         "load": os.getloadavg()[0],
-        "commits": [_commit(checkout) for checkout in checkouts],
+        "commits": [each.stdout.strip() for each in said],
         "python": sys.version.split()[0],
         "packages": {name: version(name) for name in packages},
     }
-
-
-def _commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with a plus sign where files differ; nothing without git."""
-    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-    try:
-        said = subprocess.check_output(words, cwd=checkout, text=True, stderr=subprocess.DEVNULL)
-        return said.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def main() -> int:

@@ -32,24 +32,16 @@ Case = Callable[[Communicator, MPI.Intracomm, int], Pair]
 MICROBATCHES = 8
 
 
-def _peer(comm: Communicator) -> int:
-    """Return the rank that this one exchanges with; ranks are in pairs."""
-    return comm.rank ^ 1
+def _ends(comm: Communicator, nbytes: int) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return the rank that this one exchanges with, as ranks are in pairs, and two arrays of so many bytes."""
+    return comm.rank ^ 1, np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
 
 
-def _bare_exchange(bare: MPI.Intracomm, peer: int, x: np.ndarray, out: np.ndarray) -> Call:
-    """Return mpi4py's program that begins a receive and a send, and waits for both."""
-
-    def theirs() -> None:
-        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
-        MPI.Request.Waitall(requests)
-
-    return theirs
-
-
-def in_flight(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """Each rank begins a send and a receive, and waits for both."""
-    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+def in_flight(
+    comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, batched: bool = False
+) -> Pair:
+    """Each rank begins a send and a receive, and waits for both; or does so in one batch."""
+    peer, x, out = _ends(comm, nbytes)
 
     def ours() -> None:
         received = comm.recv(out, peer, async_op=True)
@@ -57,19 +49,16 @@ def in_flight(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
         received.wait()
         sent.wait()
 
-    return ours, _bare_exchange(bare, peer, x, out)
-
-
-def batch(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """The same in one batch."""
-    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
-
-    def ours() -> None:
+    def batch() -> None:
         with comm.batch():
             comm.recv(out, peer)
             comm.send(x, peer)
 
-    return ours, _bare_exchange(bare, peer, x, out)
+    def theirs() -> None:
+        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
+        MPI.Request.Waitall(requests)
+
+    return batch if batched else ours, theirs
 
 
 def _there_and_back(first: bool, send: Call, receive: Call) -> Call:
@@ -87,7 +76,7 @@ def _there_and_back(first: bool, send: Call, receive: Call) -> Call:
 
 def from_any(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """A message there and back, each received from any rank."""
-    peer, x, out = _peer(comm), np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    peer, x, out = _ends(comm, nbytes)
     first = comm.rank < peer
     return (
         _there_and_back(first, partial(comm.send, x, peer), partial(comm.recv, out, hpccomm.ANY)),
@@ -102,12 +91,10 @@ def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
 
     Each stage multiplies the message with a matrix, as a small layer does.
     """
-    peer, first = _peer(comm), comm.rank < _peer(comm)
-    rows = 64
-    weights = np.eye(max(1, nbytes // 4 // rows), dtype=np.float32)[:, :64].copy()
-    shape = (rows, max(1, nbytes // 4 // rows))
-    there = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
-    back = [np.zeros(shape, np.float32) for _ in range(MICROBATCHES)]
+    peer, first = comm.rank ^ 1, comm.rank % 2 == 0
+    shape = rows, columns = 64, max(1, nbytes // 4 // 64)
+    weights = np.eye(columns, dtype=np.float32)[:, :rows].copy()
+    there, back = ([np.zeros(shape, np.float32) for _ in range(MICROBATCHES)] for _ in range(2))
 
     def program(
         send: Callable[[np.ndarray], Any],
@@ -119,17 +106,16 @@ def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
 
         def step() -> None:
             sent = []
+            received = [receive(out) for out in (back if first else there)]
             if first:
-                gradients = [receive(out) for out in back]
                 for x in there:
                     x @ weights
                     sent.append(send(x))
-                for out, gradient in zip(back, gradients, strict=True):
+                for out, gradient in zip(back, received, strict=True):
                     wait(gradient)
                     out @ weights
             else:
-                activations = [receive(out) for out in there]
-                for x, out, activation in zip(there, back, activations, strict=True):
+                for x, out, activation in zip(there, back, received, strict=True):
                     wait(activation)
                     x @ weights
                     sent.append(send(out))
@@ -161,26 +147,17 @@ def halo(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, along: int = 1
     u, v = cells.copy(), cells.copy()
     ours = comm.grid(dims, periodic=True).halo(u)
     grid = bare.Create_cart(dims, periods=[True, True])
-    shapes = {1: [n, 1], 0: [1, n + 2]}
-    starts: dict[int, list[tuple[int, int]]] = {
-        1: [(1, each) for each in (0, 1, n, n + 1)],
-        0: [(each, 0) for each in (0, 1, n, n + 1)],
-    }
     phases = []
     for axis in (1, 0):
         before, after = grid.Shift(axis, 1)
+        face = [n, 1] if axis else [1, n + 2]
         low, first, last, high = (
-            [v, 1, MPI.DOUBLE.Create_subarray(list(v.shape), shapes[axis], each).Commit()]
-            for each in starts[axis]
+            [v, 1, MPI.DOUBLE.Create_subarray(list(v.shape), face, begin).Commit()]
+            for at in (0, 1, n, n + 1)
+            for begin in [(1, at) if axis else (at, 0)]
         )
-        phases.append(
-            [
-                grid.Recv_init(low, before, 1),
-                grid.Recv_init(high, after, 0),
-                grid.Send_init(first, before, 0),
-                grid.Send_init(last, after, 1),
-            ]
-        )
+        into = [grid.Recv_init(low, before, 1), grid.Recv_init(high, after, 0)]
+        phases.append([*into, grid.Send_init(first, before, 0), grid.Send_init(last, after, 1)])
     start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
 
     def theirs(_held: object = u) -> None:  # else nobody could read what `ours` gets
@@ -235,20 +212,12 @@ def without_counts(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair
     return lambda: comm.all_gather_v(x), lambda: bare.Allgatherv(x, [out, counts])
 
 
-def maximum(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """The maximum of floats, which is NaN on all ranks if one has a NaN; mpi4py's is not."""
+def reduced(
+    comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, theirs: MPI.Op = MPI.SUM, **how: Any
+) -> Pair:
+    """A reduction of floats, beside mpi4py's, which keeps no order, and whose maximum is not NaN on all ranks."""
     x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
-    most = hpccomm.ReduceOp.MAX
-    return lambda: comm.all_reduce(x, most, out=out), lambda: bare.Allreduce(x, out, MPI.MAX)
-
-
-def in_rank_order(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """A sum in rank order, beside mpi4py's sum in any order."""
-    x, out = np.zeros(nbytes // 8), np.zeros(nbytes // 8)
-    return (
-        lambda: comm.all_reduce(x, out=out, deterministic=True),
-        lambda: bare.Allreduce(x, out),
-    )
+    return lambda: comm.all_reduce(x, out=out, **how), lambda: bare.Allreduce(x, out, theirs)
 
 
 def _dictionary(nbytes: int) -> dict[str, Any]:
@@ -266,7 +235,7 @@ def objects(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, name: str) 
 
 def there_and_back(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The same dictionary to the other rank, which sends it back."""
-    value, peer = _dictionary(nbytes), _peer(comm)
+    value, peer = _dictionary(nbytes), comm.rank ^ 1
     first = comm.rank < peer
     return (
         _there_and_back(
@@ -345,7 +314,7 @@ def transpose(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
 
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
-    "batch": batch,
+    "batch": partial(in_flight, batched=True),
     "from any": from_any,
     "pipeline": pipeline,
     "halo columns": halo,
@@ -354,10 +323,10 @@ CASES: Mapping[str, Case] = {
     "neighbors planned": planned,
     "exchange plan": partial(planned, steps=(1, -1, 2, -2)),
     "without counts": without_counts,
-    "maximum": maximum,
+    "maximum": partial(reduced, theirs=MPI.MAX, op=hpccomm.ReduceOp.MAX),
     "number": number,
     "transpose": transpose,
-    "in rank order": in_rank_order,
+    "in rank order": partial(reduced, deterministic=True),
     "object broadcast": partial(objects, name="broadcast"),
     "object all_gather": partial(objects, name="all_gather"),
     "object gather": partial(objects, name="gather"),

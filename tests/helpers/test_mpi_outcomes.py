@@ -126,19 +126,3 @@ def test_that_ends(mpi_comm):
     assert "its deadline is 0.5 s" in done.stderr
     assert "warned before" in done.stderr
     assert "said before" in done.stdout
-
-
-def test_ranks_with_different_tests_do_not_start(launch: Mpiexec) -> None:
-    text = """
-from mpi4py import MPI
-
-def test_everywhere():
-    pass
-
-if MPI.COMM_WORLD.rank == 0:
-    def test_only_here():
-        pass
-"""
-    done = launch(2, text)
-    assert done.returncode not in (0, None)
-    assert "the ranks collected different tests" in done.stdout + done.stderr
