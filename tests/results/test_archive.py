@@ -97,22 +97,16 @@ def test_trainings_are_listed_after_the_runs(tmp_path, example):
     train(tmp_path / "one.h5", steps=20)
     status, out, err = called("show", str(tmp_path), "--list")
     lines = [line.partition("  ")[2] for line in out.splitlines()]
+    files = [(str(tmp_path / name), steps) for name, steps in (("both.h5", 30), ("one.h5", 20))]
     assert (status, err) == (0, "")
-    both, one = (
-        f"{tmp_path / name}  recording0001  node0  4 ranks" for name in ("both.h5", "one.h5")
-    )
     assert lines[1:3] == [
-        f"{both}  30 steps  completed",
-        f"{one}  20 steps  completed",
+        f"{name}  recording0001  node0  4 ranks  {steps} steps  completed" for name, steps in files
     ]
     assert out.splitlines()[-1] == "# 1 run and 2 recordings of 2 files"
     assert search([tmp_path], Query()).recordings == []  # as plot and report search
     words = ("--list", "--json", "--host", "node0", "--until", "2026-11-24T10:30:00+01:00")
     found = json.loads(called("show", str(tmp_path), *words)[1])
-    assert [(each["file"], each["steps"]) for each in found["recordings"]] == [
-        (str(tmp_path / "both.h5"), 30),
-        (str(tmp_path / "one.h5"), 20),
-    ]
+    assert [(each["file"], each["steps"]) for each in found["recordings"]] == files
     for nothing in (("--host", "gpu*"), ("--since", "2026-11-25"), ("--case", "all_reduce")):
         assert " recording" not in called("show", str(tmp_path), "--list", *nothing)[1]
 
@@ -126,19 +120,16 @@ def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
     assert out.count("run000") == 4  # what is whole of it too
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_flags_that_do_not_fit_are_refused(folder):
+    for words, said in (
         ((), "add --list"),
         (("--list", "--run", "1"), "--run is of one run or file"),
         (("--host", "x"), "--host belongs to --list"),
         (("--list", "--since", "soon"), "is not a date"),
         (("--list", "--case", ":8"), "names no collective"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(folder, words, said):
-    status, _, err = called("show", str(folder), *words)
-    assert (status, said in err) == (2, True), err
+    ):
+        status, _, err = called("show", str(folder), *words)
+        assert (status, said in err) == (2, True), err
     assert called("show", str(folder / "nowhere.h5"), "--list")[0] == 2
 
 

@@ -71,27 +71,25 @@ def test_of_rooted_collectives_the_root_alone_is_awaited_or_waits(operation, beg
 
 def test_late_senders_and_late_receivers():
     send, receive = message("send", dst=1), message("recv", src=0)
-    late_sender = of_each([(send, 0, 600, 650), (receive, 0, 100, 700)])
-    assert waits(late_sender).wait.tolist() == [0, 500]
-    assert lateness(late_sender).kept_waiting.tolist() == [500, 0]
-    late_receiver = of_each([(send, 0, 100, 700), (receive, 0, 600, 700)])
-    assert waits(late_receiver).wait.tolist() == [500, 0]
-    buffered = of_each([(send, 0, 100, 120), (receive, 0, 600, 700)])
-    assert waits(buffered).wait.tolist() == [0, 0]
+    for sent, received, waiting, kept_waiting in (
+        ((600, 650), (100, 700), [0, 500], [500, 0]),  # Late Sender
+        ((100, 700), (600, 700), [500, 0], [0, 500]),  # Late Receiver
+        ((100, 120), (600, 700), [0, 0], [0, 0]),  # buffered
+    ):
+        recording = of_each([(send, 0, *sent), (receive, 0, *received)])
+        assert waits(recording).wait.tolist() == waiting
+        assert lateness(recording).kept_waiting.tolist() == kept_waiting
 
 
-def test_a_call_waits_until_its_end_if_the_clocks_say_that_it_ended_before_the_last_arrival():
-    one = all_reduce(64)
+def test_a_call_waits_until_its_end_and_while_it_is_asked_for():
+    one, asynchronous = all_reduce(64), all_reduce(64, ASYNC)
+    # By the clocks it ended before the last arrival: by more than their error, or by less.
     recording = of_each([(one, 1, 100, 790), (one, 1, 800, 900)])
     assert waits(recording).wait.tolist() == [0, 0]
     near = replace(recording, facts=replace(recording.facts, clock_error_ns=(5, 5)))
     assert waits(near).wait.tolist() == [690, 0]
-
-
-def test_only_blocked_time_of_an_asynchronous_call_is_lateness():
-    one = all_reduce(64, ASYNC)
-    calls = [MadeCall(one, 1, 100, 900, asked=600, waited=300), MadeCall(one, 1, 700, 900)]
-    recording = made([[each] for each in calls])
+    # Of an asynchronous call only blocked time is lateness.
+    recording = of_each([(asynchronous, 1, 100, 900, 600, 300), (asynchronous, 1, 700, 900)])
     assert waits(recording).wait.tolist() == [600, 0]
     assert lateness(recording).kept_waiting.tolist() == [0, 100]
 
@@ -113,22 +111,25 @@ def test_communicators_with_some_of_the_ranks_and_a_program_without_calls():
     assert lateness(made([[], []])).kept_waiting.tolist() == [0, 0]
 
 
+def pairs(rows):
+    """Return the numbers of the calls of each matched message."""
+    found = messages(made(rows))
+    return sorted(zip(found.sends.tolist(), found.receives.tolist(), strict=True))
+
+
+def sends(dst, at, tag=0):
+    return MadeCall(message("send", tag, dst=dst), 0, at, at + 1)
+
+
+def receives(src, at, tag=0):
+    return MadeCall(message("recv", tag, src=src), 0, at, at + 1)
+
+
 def test_messages_are_matched_in_their_order_by_tag_and_communicator():
-    def sends(tag, at):
-        return MadeCall(message("send", tag, dst=1), 0, at, at + 1)
-
-    def receives(tag, at):
-        return MadeCall(message("recv", tag, src=0), 0, at, at + 1)
-
-    zero = [sends(1, 0), sends(2, 10), sends(1, 20), sends(3, 30)]
+    zero = [sends(1, at, tag) for at, tag in ((0, 1), (10, 2), (20, 1), (30, 3))]
     zero.append(MadeCall(message("send_object", 1, dst=1), 0, 40, 41))
-    one = [receives(2, 50), receives(1, 60), receives(1, 70), receives(1, 80)]
-    found = messages(made([zero, one]))
-    assert sorted(zip(found.sends.tolist(), found.receives.tolist(), strict=True)) == [
-        (0, 6),
-        (1, 5),
-        (2, 7),
-    ]
+    one = [receives(0, at, tag) for at, tag in ((50, 2), (60, 1), (70, 1), (80, 1))]
+    assert pairs([zero, one]) == [(0, 6), (1, 5), (2, 7)]
 
 
 def test_both_ends_of_send_recv_and_messages_of_a_batch_are_matched():
@@ -136,24 +137,17 @@ def test_both_ends_of_send_recv_and_messages_of_a_batch_are_matched():
         [MadeCall(message("send_recv", dst=(rank + 1) % 3, src=(rank - 1) % 3), 0, 10 * rank, 90)]
         for rank in range(3)
     ]
-    found = messages(made(ring))
-    assert sorted(zip(found.sends, found.receives, strict=True)) == [(0, 1), (1, 2), (2, 0)]
+    assert pairs(ring) == [(0, 1), (1, 2), (2, 0)]
     assert waits(made(ring)).wait.tolist() == [20, 10, 0]
     both = [{"dst": 1, "src": None, "tag": 0}, {"dst": None, "src": 1, "tag": 0}]
     batch = CallSignature("batch", 0, 64, POLLED, {"operation": "batch", "calls": both})
-    one = [MadeCall(message("recv", src=0), 0, 5, 20), MadeCall(message("send", dst=0), 0, 30, 40)]
-    found = messages(made([[MadeCall(batch, 0, 0, 40)], one]))
-    assert sorted(zip(found.sends, found.receives, strict=True)) == [(0, 1), (2, 0)]
+    one = [receives(0, 5), sends(0, 30)]
+    assert pairs([[MadeCall(batch, 0, 0, 40)], one]) == [(0, 1), (2, 0)]
 
 
 def test_receives_from_any_rank_are_matched_only_where_one_sender_is_possible():
-    anything = MadeCall(message("recv"), 0, 50, 60)
-    zero = [MadeCall(message("send", dst=2), 0, 0, 1), MadeCall(message("send", dst=2), 0, 2, 3)]
-    one = [MadeCall(message("send", dst=0), 0, 0, 1)]
-    zero.append(MadeCall(message("recv", src=1), 0, 5, 6))
-    two = [anything, MadeCall(message("recv", src=0), 0, 70, 80)]
-    found = messages(made([zero, one, two]))
-    assert sorted(zip(found.sends, found.receives, strict=True)) == [(0, 4), (1, 5), (3, 2)]
-    one.append(MadeCall(message("send", dst=2), 0, 4, 5))
-    found = messages(made([zero, one, two]))
-    assert list(zip(found.sends, found.receives, strict=True)) == [(3, 2)]
+    zero, one = [sends(2, 0), sends(2, 2), receives(1, 5)], [sends(0, 0)]
+    two = [MadeCall(message("recv"), 0, 50, 60), receives(0, 70)]
+    assert pairs([zero, one, two]) == [(0, 4), (1, 5), (3, 2)]
+    one.append(sends(2, 4))
+    assert pairs([zero, one, two]) == [(3, 2)]

@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import pytest
 from at_calls import end_of
+from damage import called
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader, recording_file
@@ -89,16 +90,12 @@ def check(training, steps=3000):
 def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     path = tmp_path / "run.h5"
     write(path)
-    write(path, 5, "failed: KeyError: 'w1'")
+    write(path, 5, failed := "failed: KeyError: 'w1'")
     example.one_row(path, example.example_samples(0, 3))
     write(path, 20)
     trainings = recording_file.read_recordings(path)
-    assert [each.name for each in trainings] == ["recording0001", "recording0002", "recording0003"]
-    assert [each.status for each in trainings] == [
-        "completed",
-        "failed: KeyError: 'w1'",
-        "completed",
-    ]
+    assert [each.name for each in trainings] == [f"recording000{number}" for number in (1, 2, 3)]
+    assert [each.status for each in trainings] == ["completed", failed, "completed"]
     for training, steps in zip(trainings, (3000, 5, 20), strict=True):
         check(training, steps)
     (run,) = reader.read(path)
@@ -216,42 +213,37 @@ def call(verb, *arguments):
     return verb.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
-def test_show(tmp_path, example, capsys):
+def test_show(tmp_path, example):
     path = tmp_path / "run.h5"
     write(path)
-    assert call(show, path, "--statistics") == 0
-    text = capsys.readouterr().out
-    assert "# Recording recording0001" in text
+
+    def shown(*words):
+        status, out, err = called("show", str(path), *words)
+        assert (status, err) == (0, "")
+        return out
+
+    text = shown("--statistics")
+    for line in (
+        "compressor=TopK(0.01)",
+        "# Buckets from step 0: 2\n#   0: 2 of float32, 4096 bytes: w2, b2",
+        "# Buckets from step 1500: 1\n#   0: 4 of float32, 4608 bytes: w2, b2, w1 and 1 more",
+        "# before step 1500: adaptive buckets: larger ones",
+        "# in all: 3000 steps in 30.000 s, 1 skipped; ",
+        "# comm a step: minimum 4.000, median 5.500, 95th percentile 6.849, maximum 6.999 ms",
+    ):
+        assert line in text
+    assert "# Recording recording0001" in text.splitlines()[0]
     assert "completed" in text.splitlines()[0]
-    assert "compressor=TopK(0.01)" in text
-    assert "# Buckets from step 0: 2\n#   0: 2 of float32, 4096 bytes: w2, b2" in text
-    assert (
-        "# Buckets from step 1500: 1\n#   0: 4 of float32, 4608 bytes: w2, b2, w1 and 1 more"
-        in text
-    )
-    assert "# before step 1500: adaptive buckets: larger ones" in text
     first = next(line for line in text.splitlines() if line.lstrip().startswith("0-149 "))
     assert first.split() == ["0-149", "4608", "138", "2", "4.074", "74", "1.000", "1"]
-    assert "# in all: 3000 steps in 30.000 s, 1 skipped; " in text
-    assert (
-        "# comm a step: minimum 4.000, median 5.500, 95th percentile 6.849, maximum 6.999 ms"
-        in text
-    )
-
     example.one_row(path)
-    assert call(show, path) == 0
-    text = capsys.readouterr().out
-    assert "holds 1 run and 1 recording" in text
-    assert "# * run0001" in text
-    assert "#   recording0001" in text
-    assert call(show, path, "--run", "recording0001") == 0
-    assert "# * recording0001" in capsys.readouterr().out
-    assert call(show, path, "--verify") == 0
-    assert "recording0001: completed, 3000 steps: all as it was stored" in capsys.readouterr().out
-    with pytest.raises(
-        ResultsError, match="has no run or recording 'recording2'; it has run0001, recording0001"
-    ):
-        call(show, path, "--run", "recording2")
+    text = shown()
+    for line in ("holds 1 run and 1 recording", "# * run0001", "#   recording0001"):
+        assert line in text
+    assert "# * recording0001" in shown("--run", "recording0001")
+    assert "recording0001: completed, 3000 steps: all as it was stored" in shown("--verify")
+    missing = "has no run or recording 'recording2'; it has run0001, recording0001"
+    assert missing in called("show", str(path), "--run", "recording2")[2]
 
 
 def test_export_and_plot(tmp_path, example, capsys, monkeypatch):
