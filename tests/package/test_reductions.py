@@ -106,7 +106,7 @@ def same(a: Array, b: Array) -> bool:
 
 
 @pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
-@settings(max_examples=min(50, settings.default.max_examples))
+@settings(max_examples=min(50, settings.default.max_examples // 2))
 @given(ranks=st.integers(1, 12), count=st.integers(0, 40), seed=st.integers(0, 2**32 - 1))
 def test_fold(op: ReduceOp, dtype: DType, ranks: int, count: int, seed: int) -> None:
     contributions = draw(dtype, count, seed, ranks)

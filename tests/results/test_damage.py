@@ -144,21 +144,6 @@ def test_damaged_facts_take_their_run_and_no_other_which_keeps_its_number(files)
     ]
 
 
-def no_hdf5(data):
-    return bytes(8) + data[8:]
-
-
-@pytest.mark.parametrize(
-    "spoilt", [no_hdf5, lambda data: data[:3000], lambda data: data[:60] + b"\xff" + data[61:]]
-)
-def test_a_file_that_hdf5_cannot_open_is_refused_in_a_line(files, spoilt):
-    files[0].write_bytes(spoilt(files[0].read_bytes()))
-    for words in (("show",), ("export", "--format", "csv"), ("show", "--verify")):
-        status, out, err = called(*words, str(files[0]))
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert "runs.h5 is damaged or incomplete" in err
-
-
 def test_trainings_that_cannot_be_read_are_damage_and_the_runs_are_given(files):
     before = reader.read(files[1])
     data = bytearray(files[1].read_bytes())

@@ -1,26 +1,12 @@
-"""The two trees share the work out, and pipelines keep their channels busy."""
+"""Pipelines keep their channels busy; that two trees share the work out, `test_algorithm_costs.py` holds."""
 
 import numpy as np
 import pytest
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms.partition import Phase
-from hpccomm.schedules.algorithms.pipeline import Tree, in_streams
-from hpccomm.schedules.algorithms.tree import two_trees
+from hpccomm.schedules.algorithms.pipeline import in_streams
 from hpccomm.schedules.schedule import Tuning, whole, world
-
-SIZES = [*range(1, 70), 127, 128, 129, 1000, 4096]
-
-
-def inner(tree: Tree) -> np.ndarray:
-    """Which positions other than the root have children."""
-    return (tree.children[0] >= 0) & (tree.parent >= 0)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_no_rank_has_children_in_both_trees(size: int) -> None:
-    first, second = two_trees(world(size), size // 3)
-    assert not (inner(first) & inner(second)).any()
 
 
 @pytest.mark.parametrize(
