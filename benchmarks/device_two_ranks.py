@@ -27,8 +27,8 @@ from functools import partial
 import numpy as np
 
 import hpccomm
-from contest import program
-from contest.device import captured, on_stream, shares_a_device, versions
+from contest import device, program
+from contest.device import captured, on_stream
 from contest.program import Option
 from contest.verdicts import Verdicts
 
@@ -179,17 +179,12 @@ def main() -> None:
         "timeout": Option(10.0, "seconds of its calls' deadline"),
     }
     request = program.parser(__doc__, options).parse_args()
-    with hpccomm.new_comm("nccl", timeout=request.timeout if request.lose else 60.0) as comm:
-        verdicts = Verdicts(shown=comm.rank == 0)
-        if comm.rank == 0:
-            print(f"# {comm.size} ranks; {versions()}")
-        shared = shares_a_device(comm)
+    with device.ranks(request.timeout if request.lose else 60.0) as (comm, verdicts):
         if request.lose:
             lost(comm, verdicts, request.lose, request.timeout)
         (mixed if request.mixed else calls)(comm, verdicts)
-        if shared:
-            verdicts.note("the ranks share a GPU")
-    sys.exit(verdicts.failed)
+        if verdicts.excuse:
+            verdicts.note(verdicts.excuse)
 
 
 if __name__ == "__main__":

@@ -64,11 +64,8 @@ def train(kind: str, path: Path) -> None:
                 works = []
                 for each in gradients:
                     time.sleep(COMPUTE * 2 / 3 / parts)
-                    if parts == 1:
-                        comm.all_reduce(each, op=hpccomm.ReduceOp.MAX)
-                    else:
-                        works.append(comm.all_reduce(each, op=hpccomm.ReduceOp.MAX, async_op=True))
-                for work in works:
+                    works.append(comm.all_reduce(each, op=hpccomm.ReduceOp.MAX, async_op=parts > 1))
+                for work in works if parts > 1 else ():
                     work.wait()
                 recording.step()
 

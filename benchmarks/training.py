@@ -104,27 +104,22 @@ class Network:
 def steps(comm: hpccomm.Communicator, model: str, way: str) -> Call:
     """Return what makes a step of training."""
     network = Network(model, comm.rank)
-    if way == "naive":
-        gradients = {name: np.zeros_like(x) for name, x in network.parameters.items()}
-
-        def naive() -> None:
-            network.backward(gradients, None)
-            for gradient in gradients.values():
-                comm.all_reduce(gradient, hpccomm.ReduceOp.AVG)
-            network.update(gradients)
-
-        return naive
     sync = GradientSync(comm, network.parameters, compressor=COMPRESSORS.get(way))
-    views = dict(sync.gradients)
+    into = dict(sync.gradients)
+    if way == "naive":
+        into = {name: np.zeros_like(x) for name, x in network.parameters.items()}
+    at_once = way not in ("naive", "buckets")
 
     def step() -> None:
-        if way == "buckets":
-            network.backward(views, None)
+        network.backward(into, sync.ready if at_once else None)
+        if at_once:
+            sync.wait()
+        elif way == "buckets":
             sync.sync()
         else:
-            network.backward(views, sync.ready)
-            sync.wait()
-        network.update(views)
+            for gradient in into.values():
+                comm.all_reduce(gradient, hpccomm.ReduceOp.AVG)
+        network.update(into)
 
     return step
 

@@ -33,6 +33,20 @@ def one_rank(
 
 
 @contextmanager
+def ranks(timeout: float = 60.0, **options: Any) -> Iterator[tuple[hpccomm.Communicator, Verdicts]]:
+    """Give the communicator of a job over NCCL, and its verdicts; then end this process: status 1 if one fails."""
+    how = hpccomm.CommOptions(**options)
+    with hpccomm.new_comm("nccl", timeout=timeout, options=how) as comm:
+        assert comm.device is not None
+        of = comm.all_gather_object(identify(comm.device).uuid)
+        excuse = "ranks share a GPU" if len(set(of)) < comm.size else ""
+        verdicts = Verdicts(shown=comm.rank == 0, excuse=excuse)
+        verdicts.say(f"# ranks: {comm.size}{excuse and ', which share a GPU'}; {versions()}")
+        yield comm, verdicts
+    sys.exit(verdicts.failed)
+
+
+@contextmanager
 def on_stream(comm: hpccomm.Communicator) -> Iterator[Any]:
     """Give a stream of the communicator's device, which is current meanwhile."""
     import cupy
@@ -85,12 +99,6 @@ class BareNccl:
     def close(self) -> None:
         """Free it, after all that is under way has ended."""
         self._comm.destroy()
-
-
-def shares_a_device(comm: hpccomm.Communicator) -> bool:
-    """Tell whether two ranks have one GPU. Collective; blocks."""
-    assert comm.device is not None
-    return len(set(comm.all_gather_object(identify(comm.device).uuid))) < comm.size
 
 
 def contexts_on(expected: list[int], verdicts: Verdicts) -> None:
