@@ -29,14 +29,6 @@ def test_sockets_nodes_cores_and_what_is_allowed(tmp_path):
     assert "unread" not in facts
 
 
-def test_what_is_hidden_is_named(tmp_path):
-    facts = read(host.processors, tmp_path)
-    assert set(facts) == {"unread"}
-    assert "No such file" in facts["unread"]["nodes"]
-    for source in (pci_source, network, network):
-        assert read(source.gather, tmp_path)["unread"]
-
-
 def acs(control):
     """A configuration space with an extended capability before that of Access Control Services."""
     head = struct.pack("<I", 0x0001 | 1 << 16 | 0x148 << 20)

@@ -81,20 +81,18 @@ TRANSPORTS = {
 """What Open MPI's, UCX's and Intel MPI's guides say of these variables."""
 
 
-@pytest.mark.parametrize("setting", TRANSPORTS)
-def test_a_list_of_transports_is_read_as_the_library_reads_it(setting):
-    vendor, fires = TRANSPORTS[setting]
-    variables = dict(each.split("=", 1) for each in setting.split())
-    tree = planted(SOUND, {"mpi.vendor": vendor, "ranks.0.variables": variables})
-    assert (judged(BY_ID["mpi.shared_memory"], SOUND, tree).status == "warn") is fires
+def test_a_list_of_transports_is_read_as_the_library_reads_it():
+    for setting, (vendor, fires) in TRANSPORTS.items():
+        variables = dict(each.split("=", 1) for each in setting.split())
+        tree = planted(SOUND, {"mpi.vendor": vendor, "ranks.0.variables": variables})
+        found = judged(BY_ID["mpi.shared_memory"], SOUND, tree)
+        assert (found.status == "warn") is fires, setting
 
 
-@pytest.mark.parametrize("rule", ["slurm.tasks", "slurm.nodes", "slurm.components"])
-def test_a_process_alone_in_a_batch_job_is_not_the_job(rule):
-    alone = planted(
-        SOUND, FAULTS[rule][1] | {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1}
-    )
-    assert judged(BY_ID[rule], SOUND, alone).status == "ok"
+def test_a_process_alone_in_a_batch_job_is_not_the_job():
+    one = {"mpi.launcher": None, "mpi.launched": 1, "mpi.world": 1}
+    for rule in ("slurm.tasks", "slurm.nodes", "slurm.components"):
+        assert judged(BY_ID[rule], SOUND, planted(SOUND, FAULTS[rule][1] | one)).status == "ok"
 
 
 def test_what_stock_systems_have_is_no_warning_to_a_process_alone():
@@ -111,13 +109,12 @@ def test_what_stock_systems_have_is_no_warning_to_a_process_alone():
     assert "NOTE     host.numa_balancing" in "\n".join(judge.lines(found, {"n0": alone}))
 
 
-@pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_node_gets_no_warning(name):
-    facts, rules = HEALTHY[name]
-    other = planted(planted(SOUND, OTHER), facts)
-    for rule in rules.split():
-        found = judged(BY_ID[rule], SOUND, other)
-        assert found.status == "ok", found
+def test_a_healthy_node_gets_no_warning():
+    for facts, rules in HEALTHY.values():
+        other = planted(planted(SOUND, OTHER), facts)
+        for rule in rules.split():
+            found = judged(BY_ID[rule], SOUND, other)
+            assert found.status == "ok", found
 
 
 def test_a_gpu_that_is_missing_from_the_whole_node_is_named():
