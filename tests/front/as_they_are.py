@@ -153,16 +153,20 @@ def uneven(comm: Communicator, xp: Any) -> None:
         equal(host(found), np.concatenate([np.array_split(whole, size)[rank]] * size), "one axis")
 
 
-@AS_THEY_ARE.behaviour()
-def messages(comm: Communicator) -> None:
-    """Strided arrays are sent and filled: alone, in a batch, asynchronously and by plans."""
-    exchanged(comm, np)
+CALLS = (exchanged, along_axes)
 
 
-@AS_THEY_ARE.behaviour()
-def axes(comm: Communicator) -> None:
-    """Blocks lie along any axis of x and of the result."""
-    along_axes(comm, np)
+@AS_THEY_ARE.behaviour(calls=CALLS)
+def on_the_host(comm: Communicator, calls: Callable[[Any, Any], None]) -> None:
+    """Arrays of NumPy's: alone, in a batch, asynchronously and by plans."""
+    calls(comm, np)
+
+
+@ON_DEVICE.behaviour(calls=CALLS)
+def on_a_device(comm: Communicator, calls: Callable[[Any, Any], None]) -> None:
+    """Arrays of CuPy's: packed on the call's stream."""
+    with stream_of(comm):
+        calls(comm, cupy())
 
 
 @AS_THEY_ARE.behaviour(min_size=2)
@@ -195,17 +199,3 @@ def misuse(comm: Communicator) -> None:
     group = comm.dup()
     with raises(RankMismatch, "axis"):
         group.all_gather(x, axis=1 + (comm.rank > 0))
-
-
-@ON_DEVICE.behaviour()
-def device_messages(comm: Communicator) -> None:
-    """The same on a device: packed on the call's stream."""
-    with stream_of(comm):
-        exchanged(comm, cupy())
-
-
-@ON_DEVICE.behaviour()
-def device_axes(comm: Communicator) -> None:
-    """The same on a device."""
-    with stream_of(comm):
-        along_axes(comm, cupy())

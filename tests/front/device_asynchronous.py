@@ -29,7 +29,10 @@ ASYNCHRONOUS = Behaviours("devices.asynchronous")
 
 @ASYNCHRONOUS.behaviour()
 def events_in_and_out(comm: Communicator) -> None:
-    """It comes after what was on the stream when it began; `wait` puts what follows behind it."""
+    """It comes after what was on the stream when it began; `wait` puts what follows behind it.
+
+    Functions are called once each, in their order, when it is over, or at once if it is.
+    """
     with stream_of(comm):
         for turn in range(TURNS):
             x, y = filled(comm), filled(comm)
@@ -40,6 +43,19 @@ def events_in_and_out(comm: Communicator) -> None:
             holds(x + y, full(ranks_sum(comm) + comm.rank + 2), f"turn {turn}")
             assert work.wait() is x, "the same result again"
             assert work.exception() is None, "no exception"
+            called: list[str] = []
+            y, z = filled(comm), full(comm.rank + 1)
+            work = comm.all_reduce(x, async_op=True)
+            work.add_done_callback(lambda: called.append("first"))  # noqa: B023
+            work.add_done_callback(lambda: called.append("second"))  # noqa: B023
+            comm.all_reduce(y)  # synchronous calls may come between, of host arrays too
+            comm.all_reduce(z)
+            holds(y, full(ranks_sum(comm)), "synchronous")
+            equal(z, full(ranks_sum(comm)), "host")
+            happens(lambda: called == ["first", "second"], "they are called")  # noqa: B023
+            assert work.done(), "over"
+            work.add_done_callback(lambda: called.append("late"))  # noqa: B023
+            assert called == ["first", "second", "late"], called
 
 
 @ASYNCHRONOUS.behaviour()
@@ -99,22 +115,6 @@ def a_wait_with_a_timeout(comm: Communicator) -> None:
 
 
 @ASYNCHRONOUS.behaviour()
-def callbacks(comm: Communicator) -> None:
-    """Functions are called once each, in their order, when a call is over, or at once if it is; of a failed one too."""
-    with stream_of(comm):
-        called: list[str] = []
-        x = filled(comm)
-        work = comm.all_reduce(x, async_op=True)
-        work.add_done_callback(lambda: called.append("first"))
-        work.add_done_callback(lambda: called.append("second"))
-        happens(lambda: called == ["first", "second"], "they are called")
-        assert work.done(), "over"
-        work.add_done_callback(lambda: called.append("late"))
-        assert called == ["first", "second", "late"], called
-        holds(x, full(ranks_sum(comm)), "result")
-
-
-@ASYNCHRONOUS.behaviour()
 def arrays_are_kept_alive(comm: Communicator) -> None:
     """No other reference to arrays or work is needed; their memory is not reused."""
     with stream_of(comm), device_of(comm) as module:
@@ -127,20 +127,6 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
                 filled(comm).fill(-1)
             works.pop().wait()
             holds(out, gathered(comm), f"turn {turn}")
-
-
-@ASYNCHRONOUS.behaviour()
-def synchronous_calls_between(comm: Communicator) -> None:
-    """Synchronous calls, of host arrays too, may come between, and all are right."""
-    with stream_of(comm):
-        x, y, z = filled(comm), filled(comm), full(comm.rank + 1)
-        work = comm.all_reduce(x, async_op=True)
-        comm.all_reduce(y)
-        comm.all_reduce(z)
-        holds(y, full(ranks_sum(comm)), "synchronous")
-        equal(z, full(ranks_sum(comm)), "host")
-        work.wait()
-        holds(x, full(ranks_sum(comm)), "asynchronous")
 
 
 @ASYNCHRONOUS.behaviour()

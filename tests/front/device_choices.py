@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from front import plans
 from front.deterministic import cancelling, order_matters
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from front.misuse import each_is_refused
 from hpccomm import ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
@@ -23,29 +21,6 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 CHOICES = Behaviours("devices.choices")
-
-
-@CHOICES.behaviour()
-def explained(comm: Communicator) -> None:
-    """`explain` says in a sentence what would be done, and touches neither array nor ranks."""
-    if comm.rank == 0:
-        staged = comm.backends["cuda"] == "staged"
-        backend = comm.backends["host" if staged else "cuda"]
-        lacking = ("scan",) if backend == "nccl" else ()
-        with stream_of(comm):
-            for count in (3 * comm.size, comm.size << 18):
-                path = "staged" if staged else "cuda"
-                plans.explained(comm, filled(comm, count), path, backend, lacking)
-    comm.barrier()
-
-
-@CHOICES.behaviour()
-def explained_alike_everywhere(comm: Communicator) -> None:
-    """What decides does not differ between ranks."""
-    with stream_of(comm):
-        for op in (ReduceOp.SUM, ReduceOp.PROD):
-            choice = comm.explain("all_reduce", filled(comm), op=op)
-            assert len(set(comm.all_gather_object(str(choice)))) == 1, "one answer"
 
 
 @CHOICES.behaviour(algorithm=("native", "ring", "tree"))
@@ -81,23 +56,6 @@ def pinned_in_turns(comm: Communicator) -> None:
                     x = filled(each)
                     each.all_reduce(x, algorithm=algorithm)
                     holds(x, full(ranks_sum(each)), algorithm)
-
-
-@CHOICES.behaviour()
-def algorithms_that_do_not_apply(comm: Communicator) -> None:
-    """They are refused with those that do."""
-    with stream_of(comm):
-        x = filled(comm, comm.size)
-        rows = (
-            (
-                UsageError,
-                ("algorithm", repr(name), "auto"),
-                partial(comm.all_reduce, x, algorithm=name),
-            )
-            for name in ("no_such", "", 3)
-        )
-        each_is_refused(comm, rows)
-        holds(x, full(comm.rank + 1, comm.size), "x")
 
 
 @CHOICES.behaviour(dtype=(np.float32, np.float64))
@@ -171,6 +129,10 @@ def facts(comm: Communicator) -> None:
     assert isinstance(comm.device, int), comm.device
     assert 0 <= comm.device < cupy().cuda.runtime.getDeviceCount(), comm.device
     assert comm.backends["cuda"] in ("nccl", "mpi", "staged"), comm.backends
+    with stream_of(comm):
+        path = "staged" if comm.backends["cuda"] == "staged" else "cuda"
+        choice = comm.explain("all_reduce", filled(comm))
+        assert (choice.path, len(set(comm.all_gather_object(str(choice))))) == (path, 1), choice
     group = comm.split(comm.rank % 2)
     assert group is not None
     with group, comm.dup() as twin:

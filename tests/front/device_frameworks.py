@@ -151,25 +151,15 @@ def torch_tensors(comm: Communicator) -> None:
 
 
 @OF_TORCH.behaviour()
-def tensors_that_require_gradients(comm: Communicator) -> None:
-    """A tensor that autograd records is refused, with the advice to detach it."""
-    import torch
-
-    if torch.cuda.is_available() and comm.rank == comm.size - 1:
-        x = torch.ones(3, device=torch.device("cuda", comm.device or 0), requires_grad=True)
-        with raises(UsageError, "x", "grad", "detach"):
-            comm.all_reduce(x)
-    comm.barrier()
-
-
-@OF_TORCH.behaviour()
 def tensors_whose_memory_is_not_what_they_hold(comm: Communicator) -> None:
-    """A tensor that is conjugated or negated when it is read, or sparse, is refused."""
+    """One that is conjugated or negated when it is read, sparse, or recorded by autograd is refused."""
     import torch
 
     if torch.cuda.is_available() and comm.rank == comm.size - 1:
         device = torch.device("cuda", comm.device or 0)
         x = torch.ones(3, dtype=torch.complex64, device=device)
+        with raises(UsageError, "x", "grad", "detach"):
+            comm.all_reduce(torch.ones(3, device=device, requires_grad=True))
         with raises(UsageError, "x", "conjugates", "resolve_conj"):
             comm.all_reduce(x.conj())
         with raises(UsageError, "x", "negates", "resolve_neg"):

@@ -129,24 +129,18 @@ def the_deadline_of_a_call_stays(comm: Communicator, how: str) -> None:
 @FAILURES.behaviour(min_size=2, fails=True)
 def a_plan_times_out(comm: Communicator) -> None:
     """The deadline is that of each call. Plans refuse then, and none can be made."""
+    comm.set_timeout(SHORT)  # the deadline of calls that name none
     x, last = np.zeros(4), comm.rank == comm.size - 1
     if last:
-        plan = comm.plan("send", x, 0, timeout=SHORT)
+        plan = comm.plan("send", x, 0)
     else:
-        plan = comm.plan("recv", x, None if comm.rank else comm.size - 1, timeout=SHORT)
+        plan = comm.plan("recv", x, None if comm.rank else comm.size - 1)
     other = comm.plan("send_recv", x, None, x, None)
     comm.barrier()  # after which the last rank is silent
     if comm.rank == 0:
         timed_out(comm, "recv", plan)
         refused = (plan, other, lambda: comm.plan("all_reduce", x))
         all_raise(CommunicatorAborted, comm.name, *refused)
-
-
-@FAILURES.behaviour(min_size=2, fails=True)
-def the_default_deadline(comm: Communicator) -> None:
-    """`set_timeout` gives the deadline of calls that name none."""
-    comm.set_timeout(SHORT)
-    timed_out(comm, "recv", lambda: comm.recv(np.zeros(4), silent(comm)))
 
 
 @FAILURES.behaviour(min_size=2, fails=True)
@@ -167,15 +161,6 @@ def a_call_behind_one_that_fails(comm: Communicator) -> None:
         comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
         with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
             comm.all_reduce(np.ones(3))
-
-
-@FAILURES.behaviour(fails=True)
-def an_exception_leaves_by_abort(comm: Communicator) -> None:
-    """Leaving `with` by an exception is local: it aborts without a wait, and propagates it."""
-    if comm.rank == 0:
-        with raises(ZeroDivisionError), comm:
-            raise ZeroDivisionError
-        has_failed(comm)
 
 
 @FAILURES.behaviour(fails=True)
@@ -212,17 +197,17 @@ def _raising(_info: object) -> None:
 
 @FAILURES.behaviour(moment=("pre", "post"), min_size=2, fails=True)
 def a_hook_that_raises(comm: Communicator, moment: str) -> None:
-    """The communicator has failed then: other ranks may have made the call, and the call itself may have failed."""
+    """The communicator has failed then: other ranks may have made the call, and the call itself may have failed.
+
+    Leaving `with` by its exception is local: it aborts without a wait.
+    """
+    with comm.dup() as other:
+        with closing(other.register_post_hook(_raising)), raises(TimeoutError, "from a hook"):
+            wait_all([other.barrier(async_op=True)])  # which is no timeout of the wait
+        other.abort()
     if comm.rank == comm.size - 1:
         return
     handle = getattr(comm, f"register_{moment}_hook")(_raising)
-    with closing(handle), raises(TimeoutError, "from a hook"):
+    with closing(handle), raises(TimeoutError, "from a hook"), comm:
         comm.recv(np.ones(3), comm.size - 1, timeout=SHORT)
     has_failed(comm)
-
-
-@FAILURES.behaviour()
-def a_hook_that_raises_in_a_wait_for_several(comm: Communicator) -> None:
-    """Its error ends the wait, also one that is no timeout of the wait."""
-    with closing(comm.register_post_hook(_raising)), raises(TimeoutError, "from a hook"):
-        wait_all([comm.barrier(async_op=True)])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-    from hpccomm import Communicator, Grid
+    from hpccomm import Communicator
 
 
 def shapes(ranks: int) -> list[tuple[int, ...]]:
@@ -76,47 +76,3 @@ def test_lengths_are_chosen_as_by_mpi(comm: "Communicator") -> None:
             ours, theirs = balanced(size, count), MPI.Compute_dims(size, count)
             # MPI wants them "as close to each other as possible", and Open MPI makes (12, 6) of 72.
             assert ours == theirs or max(ours) < max(theirs), size
-
-
-def test_pencils_of_any_lengths_are_transposed_as_by_subarrays_of_mpi(
-    comm: "Communicator", mpi_comm: "MPI.Intracomm"
-) -> None:
-    """A transform of 13 x 11 x 17 in three directions, as mpi4py-fft does it: by Alltoallw with subarrays."""
-    from mpi4py import MPI
-
-    random = np.random.default_rng(3)
-    whole = random.normal(size=(13, 11, 17)) + 1j * random.normal(size=(13, 11, 17))
-
-    def by_mpi(
-        group: "MPI.Intracomm", x: np.ndarray, out: np.ndarray, split: int, joined: int
-    ) -> None:
-        def parts(y: np.ndarray, axis: int) -> "list[MPI.Datatype]":
-            each, found = list(y.shape), []
-            for part in np.array_split(np.arange(y.shape[axis]), group.size):
-                each[axis], begin = len(part), [0] * 3
-                begin[axis] = int(part[0]) if len(part) else 0
-                found.append(MPI.C_DOUBLE_COMPLEX.Create_subarray(y.shape, each, begin).Commit())
-            return found
-
-        group.Alltoallw([x, parts(x, split)], [out, parts(out, joined)])
-
-    with comm.grid((0, 0)) as grid:
-        x = np.ascontiguousarray(whole[(slice(None), *grid.block(whole.shape[1:]))])
-        for axis in (0, 1):
-            group, shape = grid.along(axis), list(x.shape)
-            x, theirs = np.fft.fft(x, axis=axis), mpi_comm.Split(*_place(grid, axis))
-            shape[axis], shape[axis + 1] = (
-                len(np.array_split(range(shape[axis]), group.size)[group.rank]),
-                whole.shape[axis + 1],
-            )
-            out = np.empty(shape, complex)
-            by_mpi(theirs, x, out, axis, axis + 1)
-            x = group.all_to_all(x, axis=(axis, axis + 1))
-            np.testing.assert_array_equal(x, out)
-            theirs.Free()
-        mine = np.fft.fftn(whole)[grid.block(whole.shape[:2])]
-        np.testing.assert_allclose(np.fft.fft(x, axis=2), mine, atol=1e-10)
-
-
-def _place(grid: "Grid[Communicator]", axis: int) -> tuple[int, int]:
-    return grid.coords[1 - axis], grid.coords[axis]
