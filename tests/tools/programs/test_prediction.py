@@ -8,8 +8,7 @@ import pytest
 from programs_made import error, message, of, overlapped
 from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
 
-from hpccomm.results.recording import ASYNC, RecordedGroup, collectives
-from hpccomm.tools.programs import program
+from hpccomm.results.recording import ASYNC, RecordedGroup
 from hpccomm.tools.programs.program import (
     ACT,
     BLOCK,
@@ -18,10 +17,8 @@ from hpccomm.tools.programs.program import (
     START,
     WAIT,
     ProgramModel,
-    model,
     predict,
 )
-from hpccomm.tools.programs.steps import steps
 
 
 def acting(*ranks, events, begins=None):
@@ -83,34 +80,6 @@ def test_the_model_of_a_recording_has_its_times():
     own = found.acts["compute"][found.acts["kind"] == BLOCK]
     assert set(np.round(own * 1e6).astype(int)) <= set(range(10, 15))
     assert error(found) < 1e-9
-
-
-def test_a_recording_without_steps_is_modelled_by_pieces(monkeypatch):
-    chance = np.random.default_rng(1)
-    calls, now = [[], []], 0
-    for number in range(1, 3001):
-        # The second half computes three times as long: it is half of the time, by a quarter of its calls.
-        longer = 1 if number <= 2250 else 3
-        arrivals = [now + int(chance.integers(50, 150)) * longer * MICRO for _ in calls]
-        now = max(arrivals) + 20 * MICRO
-        for mine, arrival in zip(calls, arrivals, strict=True):
-            mine.append(MadeCall(all_reduce(8 * int(chance.integers(1, 50))), number, arrival, now))
-    recording = made(calls)
-    found = steps(recording, collectives(recording))
-    assert len(found) == 1
-    whole = model(recording, found)
-    monkeypatch.setattr(program, "WHOLE", 500)
-    pieces = model(recording, found)
-    assert len(whole.acts) == 6002
-    assert len(pieces.acts) == pytest.approx(500, rel=0.2)
-    assert pieces.steps == pytest.approx(500 / 6000)
-    for faster in (1.0, 0.5):  # as fast as it was, and half the computation
-        both = []
-        for each in (whole, pieces):
-            acts = each.acts.copy()
-            acts["compute"] *= faster
-            both.append(predict(replace(each, acts=acts)).seconds)
-        assert both[1] == pytest.approx(both[0], rel=0.05)
 
 
 def test_asynchronous_calls_of_a_recording_take_turns():

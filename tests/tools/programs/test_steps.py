@@ -1,4 +1,4 @@
-"""Steps and where their time goes, by programs of known times."""
+"""Steps and where their time goes: programs of known times, and a loop over all their nanoseconds."""
 
 import numpy as np
 import pytest
@@ -18,6 +18,10 @@ from hpccomm.tools.programs.steps import (
 )
 
 
+def bounded(recording):
+    return steps(recording, waits(recording).collectives)
+
+
 def parts(recording):
     waiting = waits(recording)
     return shares(recording, steps(recording, waiting.collectives), waiting)
@@ -25,24 +29,18 @@ def parts(recording):
 
 def program(ranks, sequence, gap=100, transfer=50):
     """Return the recording of ranks that call these sizes one after the other, later ranks a little later."""
-    rows = []
-    for rank in range(ranks):
-        begins = [(gap + transfer) * at + gap + rank for at in range(len(sequence))]
-        last = ranks - 1 - rank
-        ends = [begin + last + transfer for begin in begins]
-        each = zip(sequence, begins, ends, strict=True)
-        rows.append(
-            [
-                MadeCall(all_reduce(4 * size), at, *times)
-                for at, (size, *times) in enumerate(each, 1)
-            ]
-        )
+    rows = [[] for _ in range(ranks)]
+    for at, size in enumerate(sequence, 1):
+        begin = (gap + transfer) * at - transfer
+        for rank, row in enumerate(rows):
+            call = MadeCall(all_reduce(4 * size), at, begin + rank, begin + ranks - 1 + transfer)
+            row.append(call)
     return made(rows)
 
 
 def test_marks_bound_steps_and_what_is_before_the_first_is_warm_up():
     recording = stepped(3, 5, lambda rank, step: 100 + step, 10)
-    found = steps(recording, waits(recording).collectives)
+    found = bounded(recording)
     assert found.how == "4 steps, by marks"
     assert np.diff(found.bounds, axis=0).tolist() == [[111] * 3, [112] * 3, [113] * 3, [114] * 3]
     assert found.median == 1
@@ -53,8 +51,7 @@ def test_marks_bound_steps_and_what_is_before_the_first_is_warm_up():
 def test_one_mark_ends_the_step_that_begins_with_the_recording():
     one = all_reduce(8)
     rows = [[MadeCall(one, 1, 10 * rank, 50), MadeCall(MARK, 0, 60, 60)] for rank in range(2)]
-    recording = made(rows)
-    assert steps(recording, waits(recording).collectives).bounds.tolist() == [[0, 10], [60, 60]]
+    assert bounded(made(rows)).bounds.tolist() == [[0, 10], [60, 60]]
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -63,7 +60,7 @@ def test_without_marks_the_period_of_the_calls_bounds_them(ranks):
     irregular = [*step[:3], 5, *step[3:]]  # one more call now and then
     sequence = warm_up + step * 20 + irregular + step * 19 + rest
     recording = program(ranks, sequence)
-    found = steps(recording, waits(recording).collectives)
+    found = bounded(recording)
     assert found.how == "39 steps, by the period of 5 calls"
     lengths = np.diff(found.bounds, axis=0)
     assert (lengths == lengths[:, :1]).all()
@@ -77,12 +74,9 @@ def test_steps_end_with_a_collective_that_blocks_all_ranks_where_there_is_one():
             now = 1000 * at
             row.append(MadeCall(all_reduce(64, ASYNC), 3 * at + 1, now + 10 + rank, now + 90))
             for part in (2, 3):
-                call = MadeCall(
-                    all_reduce(8), 3 * at + part, now + 100 * part, now + 100 * part + 9
-                )
-                row.append(call)
-    recording = made(rows)
-    found = steps(recording, waits(recording).collectives)
+                begin = now + 100 * part
+                row.append(MadeCall(all_reduce(8), 3 * at + part, begin, begin + 9))
+    found = bounded(made(rows))
     assert found.how == "19 steps, by the period of 3 calls"
     assert found.bounds[0].tolist() == [309, 309]
 
@@ -96,8 +90,7 @@ def test_messages_alone_have_the_period_of_each_rank():
     for at in range(0, 2000, 100):
         rows[0] += [MadeCall(send, 0, at, at + 5), MadeCall(send, 0, at + 10, at + 15)]
         rows[1] += [MadeCall(receive, 0, at, at + 8), MadeCall(receive, 0, at + 10, at + 18)]
-    recording = made(rows)
-    found = steps(recording, waits(recording).collectives)
+    found = bounded(made(rows))
     assert len(found) == 39  # a send is as the one before
     assert found.bounds[0].tolist() == [5, 8]
 
@@ -120,25 +113,19 @@ def test_a_computation_divides_steps_of_equal_calls(sizes: list[int], busy: int)
         for row, begin in zip(rows, begins, strict=True):
             row.append(MadeCall(one, at + 1, int(begin), now))
     recording = made(rows)
-    found = steps(recording, waits(recording).collectives)
+    found = bounded(recording)
     assert len(found) >= 14
     assert found.how.endswith(f"by the period of {len(sizes)} calls")
-    assert [found.calls(recording, at, 0).start % len(sizes) for at in range(len(found))] == [
-        0
-    ] * len(found)
+    assert {found.calls(recording, at, 0).start % len(sizes) for at in range(len(found))} == {0}
 
 
 def test_what_has_no_period_is_one_step():
-    recording = program(2, np.random.default_rng(1).integers(1, 50, 60).tolist())
-    found = steps(recording, waits(recording).collectives)
+    found = bounded(program(2, np.random.default_rng(1).integers(1, 50, 60).tolist()))
     assert (len(found), found.how) == (1, "the whole recording, in which no period was found")
     assert period(np.array([1, 1, 2, 3, 4, 5, 1, 6])) is None
-
-
-def test_a_step_of_many_equal_calls_and_a_rare_one_has_both():
+    # A step of many equal calls and a rare one has both.
     sequence = np.array(([1] * 200 + [2]) * 10)
-    length, first, stop = period(sequence)
-    assert (length, first, stop) == (201, 0, len(sequence))
+    assert period(sequence) == (201, 0, len(sequence))
 
 
 def test_shares_of_a_step_are_those_that_were_made():
