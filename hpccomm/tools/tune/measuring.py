@@ -231,7 +231,7 @@ def rows(times: Times) -> TableRows:
         cost = {
             pick: cost[came[pick]]
             + (CHANGE if came[pick] != pick else 0.0)
-            + _loss(measured.get(pick, math.inf), fastest)
+            + loss(measured.get(pick, math.inf), fastest)
             + (0.0 if pick.algorithm == NATIVE else OWN)
             for pick in picks
         }
@@ -250,7 +250,7 @@ def rows(times: Times) -> TableRows:
     return tuple(result)
 
 
-def _loss(seconds: float, fastest: float) -> float:
+def loss(seconds: float, fastest: float) -> float:
     """Return the logarithmic loss of a pick at a size; the part beyond `LIMIT` counts more."""
     lost = math.log(seconds / fastest)
     return lost + WEIGHT * max(0.0, lost - LIMIT)

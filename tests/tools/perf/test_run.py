@@ -269,17 +269,6 @@ def test_what_the_table_names_is_what_runs(monkeypatch):
     assert sorted(tables(text)) == sorted(wanted)
 
 
-def test_lists_of_types_and_reductions_are_measured_but_for_what_means_nothing():
-    small = ["-b", 8, "-e", 8, "-n", 1]
-    text, _, status = perf(2, "all_reduce,broadcast", *small, "-d", "half,bool", "-o", "avg,max")
-    assert status == 0
-    assert [tuple(line.split()[2:4]) for line in table_lines(text)] == [
-        *(("half", "avg"), ("half", "max"), ("bool", "max")),
-        *(("half", "none"), ("bool", "none")),
-    ]
-    assert text.count("# Skipped, as they do not exist: avg on bool\n") == 2
-
-
 def test_an_algorithm_is_skipped_where_it_does_not_apply():
     small = ["-b", 8, "-e", 8, "-n", 1]
     text, _, _ = perf(2, "all_reduce,broadcast,send_recv", *small, "--algorithm", "auto,linear")

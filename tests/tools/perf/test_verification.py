@@ -79,17 +79,18 @@ def same(a, b):
     return a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize(("dtype", "op"), PAIRS)
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(
+    pair=st.sampled_from([pair.values for pair in PAIRS]),
     ranks=st.integers(1, 9),
     seed=st.integers(0, 2**40),
     start=st.integers(0, 2**40),
     order=st.randoms(use_true_random=False),
 )
 def test_every_order_of_reduction_gives_the_expected_bits(
-    dtype, op, ranks, seed, start, order: random.Random
+    pair, ranks, seed, start, order: random.Random
 ):
+    dtype, op = pair
     terms = contributions(dtype, op, ranks, seed, start)
     if isinstance(op, PremulSum):
         terms = [term * dtype.type(PREMUL_FACTOR) for term in terms]
@@ -101,7 +102,7 @@ def test_every_order_of_reduction_gives_the_expected_bits(
 
 
 @pytest.mark.parametrize("dtype", [d for d in dtypes.REDUCIBLE if dtypes.is_float(d)], ids=str)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 9, 64, 1000])
+@pytest.mark.parametrize("ranks", [1, 3, 9, 64, 1000])
 def test_float_sums_match_exact_arithmetic(dtype, ranks):
     count = 20
     total = [Fraction(0)] * count
@@ -160,11 +161,7 @@ def test_poison_is_wrong_everywhere_and_data_nowhere(dtype, op):
 
 
 @settings(max_examples=settings.default.max_examples)
-@given(
-    dtype=st.sampled_from(list(TYPES.values())),
-    count=st.integers(1, 40000),
-    where=st.data(),
-)
+@given(dtype=st.sampled_from(list(TYPES.values())), count=st.integers(1, 40000), where=st.data())
 def test_one_flipped_bit_is_found_and_located(dtype, count, where):
     data = CheckedData(dtype, None, 2, 1)
     segments = [RankSlice(0, 9, count)]
@@ -206,10 +203,3 @@ def test_averages_that_nccl_rounds_pass_and_others_do_not(dtype, ranks):
     got[7] = np.nan
     assert compare(got, data, whole).index == 7
     assert compare(sum(shares[1:], np.zeros_like(shares[0])), data, whole) is not None
-
-
-def test_exact_results_are_asked_for_but_of_nccls_averages_of_floats():
-    assert CheckedData(np.dtype("f4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact
-    assert not CheckedData(np.dtype("f4"), ReduceOp.AVG, 3, 0).inexact
-    assert not CheckedData(np.dtype("f4"), ReduceOp.SUM, 3, 0, multiplied=True).inexact
-    assert not CheckedData(np.dtype("i4"), ReduceOp.AVG, 3, 0, multiplied=True).inexact

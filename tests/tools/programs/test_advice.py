@@ -22,11 +22,7 @@ BETWEEN = 2 * MICRO
 
 
 def program(
-    compute: Sequence[float],
-    *,
-    small: int = 0,
-    large: int = 0,
-    hosts: Sequence[str] = (),
+    compute: Sequence[float], *, small: int = 0, large: int = 0, hosts: Sequence[str] = ()
 ) -> Recording:
     """Return 40 steps: each rank computes so many ms, then `small` sums of 256 bytes and one of `large` bytes."""
     signatures = [all_reduce(256, site="statistics(), train.py line 20")] * small

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from programs_made import error, message, of, overlapped
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
 
 from hpccomm.results.recording import ASYNC, RecordedGroup
 from hpccomm.tools.programs.program import (
@@ -40,18 +40,6 @@ def test_calls_of_one_queue_take_turns_and_those_of_two_share():
     assert shared.done.tolist() == [6.0, 5.0]
 
 
-def test_a_message_does_not_wait_for_its_receiver_unless_it_is_large():
-    eager = acting(
-        [(START, 0, 0.0, 0.5), (END, -1, 1.0)], [(BLOCK, 0, 5.0, 0.25), (END, -1, 0.0)],
-        events=[(2.0, 0, -1)],
-    )  # fmt: skip
-    assert predict(eager).end.tolist() == [0.5, 1.5, 5.25, 5.25]
-    rendezvous = acting(
-        [(BLOCK, 0, 0.0), (END, -1, 1.0)], [(BLOCK, 0, 5.0), (END, -1, 0.0)], events=[(2.0, -1, -1)]
-    )
-    assert predict(rendezvous).end.tolist() == [7.0, 8.0, 7.0, 7.0]
-
-
 def test_loggopsims_example():
     """Its README: dissemination among 16 ranks ends after 22000 ns with the default parameters on every host.
 
@@ -69,17 +57,6 @@ def test_loggopsims_example():
             acts[rank].append((BLOCK, first + (rank - distance) % ranks, 0.0, overhead))
     found = predict(acting(*([*each, (END, -1, 0.0)] for each in acts), events=events))
     assert found.end[found.program.starts[1:] - 1] == pytest.approx(np.full(ranks, 22000e-9))
-
-
-def test_the_model_of_a_recording_has_its_times():
-    recording = stepped(3, 9, lambda rank, step: (10 + rank + step % 3) * MICRO, 5 * MICRO)
-    found = of(recording)
-    assert found.steps == 4
-    assert set(found.acts["kind"]) == {BLOCK, END}
-    assert found.events["seconds"] == pytest.approx(5e-6)
-    own = found.acts["compute"][found.acts["kind"] == BLOCK]
-    assert set(np.round(own * 1e6).astype(int)) <= set(range(10, 15))
-    assert error(found) < 1e-9
 
 
 def test_asynchronous_calls_of_a_recording_take_turns():

@@ -104,7 +104,7 @@ def charts_of(text):
     return {title: json.loads(chart) for title, chart in found}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser():
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):

@@ -28,7 +28,7 @@ from hpccomm.schedules.schedule import (
 )
 from hpccomm.tools.drawing import check_place, save
 from hpccomm.tools.main import main
-from hpccomm.tools.runs.schedule import draw, lines, members, runs
+from hpccomm.tools.runs.schedule import draw, lines, runs
 from hpccomm.tools.runs.trace import Subject, subject
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -134,29 +134,6 @@ def top(svg: str) -> str | None:
 
 def nearest(columns: list[float], x: float) -> int:
     return min(range(len(columns)), key=lambda rank: abs(columns[rank] - x))
-
-
-def test_the_ring_moves_what_it_is_known_to_move() -> None:
-    size = 8
-    (steps,) = subject("ring", "all_reduce", ranks=size).channels
-    assert len(steps) == 2 * (size - 1)
-    for number, step in enumerate(steps):
-        assert [(move.source, move.target) for move in step.moves] == [
-            (rank, (rank + 1) % size) for rank in range(size)
-        ]
-        for move in step.moves:
-            (block,) = move.data.elements.tolist()
-            ranks = members(move.data.contributions[0])
-            if number < size - 1:
-                assert block == (move.source - number - 1) % size
-                assert ranks == sorted((move.source - back) % size for back in range(number + 1))
-            else:
-                assert block == (move.source - (number - size + 1)) % size
-                assert len(ranks) == size
-        what = {mark.what for mark in step.marks}
-        assert what == (
-            {"fold"} if number < size - 2 else {"final"} if number == size - 2 else set()
-        )
 
 
 def test_text_has_a_line_a_round() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from costed_calls import call_of
 
-from hpccomm.errors import ResultsError
 from hpccomm.results import reader
 from hpccomm.results.reader import choose
 from hpccomm.results.schema import Row
@@ -97,7 +96,7 @@ def test_work_of_ranks_leaves_time_to_messages():
 @pytest.mark.parametrize(
     ("ranks", "algorithms", "noise", "seed"),
     [
-        (8, EVERYTHING, 0.5, 3),
+        pytest.param(8, EVERYTHING, 0.5, 3, marks=pytest.mark.thorough),
         # The fit ends where the latency is in no row's price.
         (2, (("all_reduce", "ring"), ("all_gather", "ring")), 0.6, 5),
     ],
@@ -111,11 +110,6 @@ def test_nothing_is_negative_and_what_was_not_fitted_is_as_described(
     assert all(value >= 0 for value in shown.values())
     assert all(shown[name] == described[name] for name in found.blank)
     assert set(found.blank) | set(found.errors) == set(shown)
-
-
-def test_one_row_is_too_few():
-    with pytest.raises(ResultsError, match="1 rows of own algorithms, which say too little"):
-        fit(UNKNOWN, timed(TRUTH, (("barrier", "dissemination"),)))
 
 
 def simulate(*words):
@@ -181,35 +175,6 @@ def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path, caps
     capsys.readouterr()
     assert simulate("all_reduce", "--like", run, "--cluster", "ib400x32", *ONE) == 2
     assert "8 ranks on a node, and run0001 2" in capsys.readouterr().err
-
-
-REAL = [
-    ("all_reduce", "recursive_doubling", 1024, 24.3e-6),
-    ("all_reduce", "recursive_doubling", 16384, 47.6e-6),
-    ("all_reduce", "recursive_doubling", 262144, 243.5e-6),
-    ("all_gather", "ring", 1024, 22.8e-6),
-    ("all_gather", "ring", 16384, 36.4e-6),
-    ("all_reduce", "ring", 262144, 201.9e-6),
-]
-"""Tenth percentiles of a run of 2 ranks on 2 cores of an AMD EPYC, Open MPI 5.0.11, 2026-11-28."""
-
-
-def test_a_real_run_is_predicted_again():
-    node = Network("node", 2, 2, math.inf, Level(1e-6, 5e9, 2), None)
-    tuning = Tuning(1 << 17, 2, node.topology())
-    rows = [
-        Measurement(
-            timed(node, ((collective, algorithm),))[0].row,
-            call_of(collective, 2, size),
-            tuning,
-            seconds,
-        )
-        for collective, algorithm, size, seconds in REAL
-    ]
-    found = fit(node, rows)
-    for collective, algorithm, size, seconds in REAL:
-        predicted = price(found.network, call_of(collective, 2, size), algorithm, tuning)
-        assert seconds / 1.5 < predicted < 1.5 * seconds
 
 
 def test_a_run_says_nothing_of_what_it_did_not_use(tmp_path, capsys):

@@ -28,13 +28,13 @@ def all_reduce(algorithm, ranks, nbytes):
     return simulate(schedule, network, 4)
 
 
-@pytest.mark.parametrize("nbytes", [8, 1 * KIB, 64 * KIB, 1 * MIB, 4 * MIB])
+@pytest.mark.parametrize("nbytes", [8, 64 * KIB, 4 * MIB])
 def test_tree_beats_ring_below_a_few_mib(nbytes):
     assert all_reduce("tree", 256, nbytes).seconds < 0.75 * all_reduce("ring", 256, nbytes).seconds
 
 
 def test_ring_beats_tree_from_some_tens_of_mib_on():
-    for nbytes in (64 * MIB, GIB):
+    for nbytes in (64 * MIB, 256 * MIB):
         assert all_reduce("ring", 256, nbytes).seconds < all_reduce("tree", 256, nbytes).seconds
 
 

@@ -52,7 +52,7 @@ def test_no_other_sequence_costs_less(measured):
 
     def cost(picks):
         total = sum(
-            measuring._loss(took[pick], min(took.values())) + (pick != NATIVE) * measuring.OWN
+            measuring.loss(took[pick], min(took.values())) + (pick != NATIVE) * measuring.OWN
             for pick, (_, took) in zip(picks, times, strict=True)
         )
         return total + measuring.CHANGE * sum(a != b for a, b in itertools.pairwise(picks))
