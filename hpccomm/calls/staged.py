@@ -254,6 +254,8 @@ class StagedDispatch:
     ----------
     order : SendOrder
         The order of the messages.
+    part_bytes : int
+        The parameter.
     """
 
     name = "staged"
@@ -272,7 +274,7 @@ class StagedDispatch:
         self._device = device
         self.order = SendOrder(messages, wire)
         self._reason = reason
-        self._part_bytes = part_bytes
+        self.part_bytes = part_bytes
         self._streams: tuple[Any, Any] | None = None
 
     def applicable(self, call: Signature) -> tuple[str, ...]:
@@ -307,7 +309,7 @@ class StagedDispatch:
         choice = replace(
             chosen,
             path=self.name,
-            segment=self._part_bytes if len(stages) > 1 else chosen.segment,
+            segment=self.part_bytes if len(stages) > 1 else chosen.segment,
             reason=f"{THROUGH_HOST}, since {reason or self._reason}; {chosen.reason}",
         )
         return choice, DeviceImplementation(start=partial(self._steps, stages, call.dtype))
@@ -331,7 +333,7 @@ class StagedDispatch:
 
     def _parts(self, call: Signature) -> tuple[CallPart, ...]:
         transport = self._messages
-        return parts(call, transport.rank, transport.size, self._part_bytes)
+        return parts(call, transport.rank, transport.size, self.part_bytes)
 
     def _stage(
         self, call: Signature, part: CallPart, host: Implementation, *, single: bool

@@ -1,6 +1,7 @@
 """Device arrays through pinned host memory: in parts, in order, and in memory of their own."""
 
 import threading
+from functools import partial
 
 import cupy
 import numpy as np
@@ -9,13 +10,12 @@ from device_trials import carried_out
 from held import Held
 from nccl_ranks import ranked, run_ranks
 
-from hpccomm.calls import staged
 from hpccomm.calls.staged import ROW_BYTES, parts
 from hpccomm.contracts.device import Piece, Span
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda import memory
-from hpccomm.memory.cuda.memory import Pool, copied
+from hpccomm.memory.cuda.memory import Pool
 from hpccomm.memory.cuda.streams import passed
 from hpccomm.reductions import ReduceOp
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
@@ -24,7 +24,6 @@ PART = 1 << 12
 """Bytes of a part here: small arrays have several."""
 
 F64 = np.dtype(np.float64)
-LENGTHS = [0, 1, PART // 8, PART // 8 + 1, 5 * PART // 8 + 3]
 
 
 @pytest.fixture(autouse=True)
@@ -80,15 +79,15 @@ def test_uneven_calls_stay_whole() -> None:
 # What comes out.
 
 
-def path_of(comm):
-    """Return the communicator's way, with parts of `PART` bytes."""
-    path = comm._core.lanes.device.dispatch
-    path._part_bytes = PART
-    return path
+def in_parts(comm):
+    """Have a communicator's arrays go by the host in parts of `PART` bytes; return what decides that."""
+    dispatch = comm._core.lanes.device.dispatch  # no setting: else arrays of 20 MiB, which take long
+    dispatch.part_bytes = PART
+    return dispatch
 
 
-def in_parts(comm, count, results, collectives=tuple(SEMANTICS), **how):
-    path_of(comm)
+def checked(comm, count, results, collectives=tuple(SEMANTICS), **how):
+    in_parts(comm)
     for collective in collectives:
         spec = Spec(collective, count, F64, root=comm.size - 1, results=(results,))
         carried_out(comm, spec, **how)
@@ -98,32 +97,25 @@ def in_parts(comm, count, results, collectives=tuple(SEMANTICS), **how):
 @pytest.mark.standin
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("results", [OUT, IN_PLACE])
-@pytest.mark.parametrize("count", LENGTHS)
+@pytest.mark.parametrize("count", [0, 1, PART // 8, PART // 8 + 1, 5 * PART // 8 + 3])
 def test_every_collective_in_parts(count, results, size) -> None:
-    run_ranks(size, in_parts, count, results)
+    run_ranks(size, checked, count, results)
 
 
 @pytest.mark.standin
 @pytest.mark.parametrize("algorithm", ["pairwise", "shm"])
-def test_exchanged_parts_do_not_share_their_memory(algorithm) -> None:
+@pytest.mark.parametrize("pitch", [2**31 - 1, 100])  # CUDA's limit, beyond which rows go one by one
+def test_exchanged_parts_do_not_share_their_memory(algorithm, pitch, monkeypatch) -> None:
     """Blocks of several rows: what is sent and what is received then lies alike in every part."""
-
-    def exchange(comm):
-        in_parts(comm, 2 * ROW_BYTES // 8 + 3, OUT, ["all_to_all"], algorithm=algorithm)
-
-    run_ranks(3, exchange)
-
-
-@pytest.mark.standin
-def test_rows_farther_apart_than_cudas_limit_are_copied_one_by_one(monkeypatch) -> None:
-    monkeypatch.setattr(memory, "_LARGEST_PITCH", 100)
-    run_ranks(3, in_parts, LENGTHS[-1], OUT)
+    monkeypatch.setattr(memory, "_LARGEST_PITCH", pitch)  # else an array of 2 GiB
+    check = partial(checked, collectives=["all_to_all"], algorithm=algorithm)
+    run_ranks(3, check, 2 * ROW_BYTES // 8 + 3, OUT)
 
 
 @pytest.mark.standin
 @ranked(4, backend="loopback")
 def test_deterministic_results_have_the_hosts_bits_whatever_the_parts(comm) -> None:
-    path_of(comm)
+    in_parts(comm)
     x = (np.random.default_rng(comm.rank).random(4 * PART) * 10.0**comm.rank).astype(np.float32)
     assert comm.explain("all_reduce", cupy.asarray(x)).segment == PART
     expected = comm.all_reduce(x.copy(), deterministic=True)
@@ -131,28 +123,27 @@ def test_deterministic_results_have_the_hosts_bits_whatever_the_parts(comm) -> N
     assert cupy.asnumpy(got).tobytes() == expected.tobytes()
 
 
-# What goes on at once.
+@pytest.mark.standin
+@ranked(2, backend="loopback")
+def test_a_part_is_copied_while_the_one_before_is_communicated(comm, seen) -> None:
+    in_parts(comm)
+    x, own = cupy.arange(4 * PART // 8), []
 
+    def folded(a, b):
+        if a.size > 8:  # the others are a test of the function
+            seen.append(("fold", comm.rank))
+        return a + b
 
-@ranked(1, backend="loopback")
-def test_a_part_is_copied_while_the_one_before_is_communicated(comm, monkeypatch) -> None:
-    log, path = [], path_of(comm)
-    decide, x = path._host.decide, cupy.arange(4 * PART // 8, dtype=F64)
-
-    def logged(*args, to_host):
-        log.append("fetch" if to_host else "return")
-        copied(*args, to_host=to_host)
-
-    def decided(*of):
-        choice, way = decide(*of)
-        return choice, type(way)(lambda *arrays: log.append("communicate") or way.start(*arrays))
-
-    monkeypatch.setattr(staged, "copied", logged)
-    monkeypatch.setattr(path._host, "decide", decided)
-    comm.all_reduce(x)
-    assert np.array_equal(cupy.asnumpy(x), np.arange(x.size))
-    middle = ["fetch", "communicate", "return"]
-    assert log == ["fetch", *middle, *middle, *middle, "communicate", "return"]
+    comm.all_reduce(x, folded)
+    assert np.array_equal(cupy.asnumpy(x), 2 * np.arange(x.size))
+    for name, *of in tuple(seen):
+        if name == "fold" and of == [comm.rank]:
+            own.append("fold")
+        elif name == "memcpyAsync" and x.data.ptr <= of[1] < x.data.ptr + x.nbytes:
+            own.append("fetch")
+        elif name == "memcpyAsync" and x.data.ptr <= of[0] < x.data.ptr + x.nbytes:
+            own.append("return")
+    assert own == ["fetch", *["fetch", "fold", "return"] * 3, "fold", "return"]
 
 
 # Pinned memory.
@@ -189,24 +180,22 @@ def test_pinned_memory_is_used_again_and_kept_up_to_a_bound() -> None:
 
 
 @pytest.mark.standin
-def test_what_calls_pin_together_stays_pinned(monkeypatch) -> None:
+def test_what_calls_pin_together_stays_pinned(seen) -> None:
     """cudaFreeHost waits for the device (CUDA Runtime API), and pinning takes as long as copying."""
-    made = []
-    block_of = memory.PinnedBlock
-    monkeypatch.setattr(memory, "PinnedBlock", lambda *of: made.append(of) or block_of(*of))
-    pool = Pool(kept=1 << 20)
+    from standin import heap
+
+    pool, before = Pool(kept=1 << 20), heap.used(-1)
     for _ in range(5):
         blocks = [pool.take(3 << 20, 0) for _ in range(2)]
         for block in blocks:
             pool.give_back(block)
-    assert len(made) == 2
+    assert [name for name, *_ in seen].count("hostAlloc") == 2
     del blocks, block
-    made.clear()
     lost = pool.take(40 << 20, 0)
     del lost  # a call that failed
     for _ in range(1500):
         pool.give_back(pool.take(1000, 0))
-    assert sum(each.bytes.size for each in pool._free) <= 1 << 20
+    assert heap.used(-1) - before <= 1 << 20
 
 
 # Messages.
@@ -214,19 +203,21 @@ def test_what_calls_pin_together_stays_pinned(monkeypatch) -> None:
 
 @ranked(1, backend="loopback")
 def test_messages_of_one_tag_leave_in_order_whichever_copy_is_ready_first(comm) -> None:
-    path = path_of(comm)
+    path = in_parts(comm)
     x, y, *out = cupy.full(10, 1.0), cupy.full(10, 2.0), cupy.zeros(10), cupy.zeros(10)
     slow, quick = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     cupy.cuda.Device().synchronize()
     held = Held(slow)
 
-    def piece(array):
-        return Piece(0, Span(array.data.ptr, array.size, F64))
+    def begun(sends, receives, stream):
+        receives, sends = (
+            [Piece(0, Span(each.data.ptr, each.size, F64)) for each in arrays]
+            for arrays in (receives, sends)
+        )
+        return path.message(receives, sends, 5)[1].start(0, 0, stream.ptr)
 
-    first = path.message([], [piece(x)], 5)[1].start(0, 0, slow.ptr)
-    second = path.message([], [piece(y)], 5)[1].start(0, 0, quick.ptr)
-    landing = [path.message([piece(each)], [], 5)[1].start(0, 0, quick.ptr) for each in out]
-    under_way = [second, first, *landing]
+    first, second = begun([x], [], slow), begun([y], [], quick)
+    under_way = [second, first, *(begun([], [each], quick) for each in out)]
     threading.Timer(0.05, held.let_go).start()
     while under_way:
         under_way = [steps for steps in under_way if next(steps, None) is not None]
@@ -240,8 +231,9 @@ def test_trap_a_result_is_on_the_device_before_another_call_has_its_pinned_memor
     x, y = (cupy.full(100, 10.0 * comm.rank + n) for n in (1, 2))
     other = comm.dup()
     cupy.cuda.Device().synchronize()
-    held = Held(comm._core.lanes.device.issuer.own_stream()) if comm.rank else None
-    work = comm.broadcast(x, 0, async_op=True)
+    with cupy.cuda.Stream(non_blocking=True) as before:  # which the result's copy waits for
+        held = Held(before) if comm.rank else None
+        work = comm.broadcast(x, 0, async_op=True)
     for _ in range(50):  # some come when the host has done its part of that
         other.broadcast(y, 0)
     if held:

@@ -83,6 +83,7 @@ def free(block: Block) -> None:
 
 def pinned(size: int) -> Block:
     """Return pinned memory of the host."""
+    control.seen("hostAlloc", size)
     devices.count()
     graphs.forbid_while_capturing()
     return _new(-(-max(size, 1) // UNIT) * UNIT, -1)
