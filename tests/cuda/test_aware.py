@@ -92,7 +92,7 @@ def test_trap_nccl_and_cuda_aware_mpi_never_use_one_device_at_once(monkeypatch, 
 @pytest.mark.standin
 def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) -> None:
     if mpi_comm.rank == 0:
-        # This rank sees what a library leaves that takes the address for the host's.
+        # This rank sees what a library leaves that takes the address for the host's; the host's it is here.
         real = cuda_aware._pattern
         seen = []
 

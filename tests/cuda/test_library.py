@@ -19,13 +19,15 @@ def look(monkeypatch: pytest.MonkeyPatch):
     """Return what sets the version of CuPy, and has hpccomm look for it once more."""
 
     def again(version: str) -> str:
+        # Nine versions, each in a process of its own, would take ten seconds.
         monkeypatch.setattr(cupy, "__version__", version)
-        library._found.cache_clear()
+        forget()
         return library.unavailable()
 
+    forget = library._found.cache_clear
     yield again
     monkeypatch.undo()
-    library._found.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("version", ["13.6.0", "13.0.0rc1", "14.0.0", "9.6.0"])

@@ -94,7 +94,7 @@ def test_trap_tree_exists_for_all_reduce_alone():
 
 
 def backend_of(comm):
-    """Return NCCL's side of a communicator."""
+    """Return NCCL's side of a communicator, whose ability, groups and errors no public name tells."""
     return comm._core.lanes.device.backend
 
 

@@ -1,7 +1,6 @@
 """The end of NCCL's communicators and memory: aborted, closed, shrunk, forked, forgotten."""
 
 import gc
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,12 +18,10 @@ COUNT = 1000
 
 @pytest.mark.standin
 @bare(1)
-def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread(rank):
-    from standin.nccl import calls
-
+def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread(rank, nccl_made):
     backend = rank.opened()
     backend.check()
-    made = calls.find(backend._communicators.native.comm)
+    (made,) = nccl_made()
     made.notice(6)
     with ThreadPoolExecutor(1) as threads:
         assert isinstance(threads.submit(backend.check).exception(), PeerLost)
@@ -33,42 +30,22 @@ def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread(rank):
 
 
 @pytest.mark.standin
-def test_trap_no_destructor_destroys_a_communicator():
+def test_trap_no_destructor_destroys_a_communicator(nccl_made):
     """It would block until the other ranks came, whenever the garbage collector came by."""
-    from standin.nccl import calls
-
-    before = {*calls.all_communicators()}
     sound(on_ranks(2, lambda rank: bool(rank.opened())))
     gc.collect()
-    assert len({*calls.all_communicators()} - before) == 2
+    assert len(nccl_made()) == 2
     for device in range(2):
         memory.release(device, memory.NCCL)
 
 
-@bare(1)
-def test_trap_after_a_fork_nothing_of_nccl_is_touched(rank, monkeypatch):
-    backend = rank.opened()
-    communicator, parent = backend._communicators.native, os.getpid()
-    with monkeypatch.context() as forked:
-        forked.setattr(os, "getpid", lambda: parent + 1)
-        backend._communicators.abort()
-        backend._communicators.destroy()
-        backend.check()
-    assert communicator.comm
-    backend.close()
-    assert communicator.comm == 0
-
-
-def registered(backend, algorithm="native"):
-    """Return how many buffers are registered with a communicator of the stand-in."""
-    from standin.nccl import calls
-
-    return len(calls.find(backend._communicators.made[algorithm].comm).registered)
-
-
 @pytest.mark.standin
 @bare(2)
-def test_memory_is_registered_on_all_ranks_or_on_none(rank, monkeypatch):
+def test_memory_is_registered_on_all_ranks_or_on_none(rank, monkeypatch, nccl_made):
+    def registered():
+        """What carries most calls knows no memory, what registered memory is for does."""
+        return [len(each.registered) for each in nccl_made() if each.rank == rank.rank]
+
     monkeypatch.setenv("STANDIN_FAIL_REGISTER", "1")
     backend = rank.opened()
     memory = backend.empty(4 * COUNT)
@@ -77,21 +54,20 @@ def test_memory_is_registered_on_all_ranks_or_on_none(rank, monkeypatch):
     assert backend.place(pointer + 400, 40) == (0, 400, 4 * COUNT)  # views count
     assert backend.place(pointer, 4 * COUNT + 1) is None
     assert not backend.register([pointer])
-    assert registered(backend, "registered") == 0
+    assert registered() == [0, 0]
     rank.control.all_gather(b"")
     monkeypatch.setenv("STANDIN_FAIL_REGISTER", "")
     rank.control.all_gather(b"")
     for _ in range(2):  # once
         assert backend.register([pointer])
     assert backend.place(pointer, 4) == (1, 0, 4 * COUNT)
-    assert registered(backend, "registered") == 1
-    assert registered(backend) == 0, "what carries other calls knows no memory"
+    assert registered() == [0, 1]
     # Released, and freed when memory is next asked for.
     del memory
     gc.collect()
     assert backend.place(pointer, 4) is None
     another = backend.empty(16)
-    assert registered(backend, "registered") == 0
+    assert registered() == [0, 0]
     monkeypatch.setenv("NCCL_LOCAL_REGISTER", "0")
     assert not backend.register([another.pointer]), "it is switched off"
     backend.close()

@@ -105,7 +105,7 @@ def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(libnccl, "functions", lambda: None)
+        patch.setattr(libnccl, "functions", lambda: None)  # found once a process
         assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not
     assert mine(0, 0).why_not == ""
 

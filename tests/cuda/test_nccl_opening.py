@@ -6,7 +6,7 @@ import pytest
 from nccl_ranks import bare, on_ranks, ranked, sound
 from until import until
 
-from hpccomm.backends.nccl import communicators, libnccl
+from hpccomm.backends.nccl import libnccl
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.memory.cuda import memory
@@ -50,31 +50,24 @@ def the_same(results):
 
 
 @pytest.fixture
-def never_asked(monkeypatch):
+def never_asked(interrupted):
     """Fail a test in which NCCL is asked for an id."""
-
-    def ask():
-        raise AssertionError("NCCL was called")
-
-    monkeypatch.setattr(libnccl, "unique_id", ask)
+    interrupted("ncclGetUniqueId", lambda: pytest.fail("NCCL was called"))
 
 
 @pytest.mark.standin
 @ranked(2)
-def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(comm):
+def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(comm, nccl_made):
     """Each takes NCCL's setup and buffers once more."""
-    from standin.nccl import calls
-
-    before = len(calls.all_communicators())
-    comm.barrier()
     x = cupy.full(2, comm.rank + 1, np.float32)
     assert comm.node_comm.backends["cuda"] == "nccl"
     assert comm.node_comm.explain("all_reduce", x).backend == "nccl"
     assert comm.node_comm.all_reduce(x).get().tolist() == [3, 3]
-    assert len(calls.all_communicators()) == before
+    assert len(nccl_made()) == 2
     comm.barrier()
 
 
+@pytest.mark.standin
 @pytest.mark.parametrize(
     ("devices", "words"),
     [([0, 1, 1], "ranks 1 and 2 have the same GPU"), ([0, None], "rank 1 (")],
@@ -96,6 +89,7 @@ def test_ranks_share_a_gpu_where_nccl_lets_them(rank, monkeypatch):
     backend.close()
 
 
+@pytest.mark.standin
 def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
     assert memory.claim(1, memory.MPI) == ""
     try:
@@ -109,11 +103,9 @@ def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
     memory.release(0, memory.MPI)
 
 
-def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(monkeypatch):
-    def ask():
-        raise libnccl.NcclError(2)
-
-    monkeypatch.setattr(libnccl, "unique_id", ask)
+@pytest.mark.standin
+def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(interrupted):
+    interrupted("ncclGetUniqueId", lambda: libnccl.check(2))
     why = the_same(on_ranks(3, refused, timeout=LONG))
     assert "rank 0 gets no unique id" in why
 
@@ -195,17 +187,11 @@ def test_trap_ranks_that_pin_different_algorithms_are_told_before_nccl_is_called
     backend.close()
 
 
+@pytest.mark.standin
 @bare(1, timeout=LONG)
-def test_what_is_made_while_another_thread_aborts_is_not_there(rank, monkeypatch):
-    backend, made = rank.opened(), []
-    genuine = communicators.new_communicator
-
-    def found(*arguments):
-        made.append(genuine(*arguments))
-        backend.abort()
-        return made[0]
-
-    monkeypatch.setattr(communicators, "new_communicator", found)
+def test_what_is_made_while_another_thread_aborts_is_not_there(rank, interrupted, nccl_made):
+    backend = rank.opened()
+    interrupted("ncclCommInitRank", lambda _: backend.abort())
     with pytest.raises(CommunicatorAborted, match="'ring' has no communicator"):
-        backend._communicators.make("ring")
-    until(lambda: made[0][0].communicator.comm == 0)  # aborted as well
+        backend._communicators.make("ring")  # a call's `needs` there are of several ranks
+    until(lambda: not nccl_made())  # aborted as well

@@ -29,15 +29,15 @@ I32, F32, F64 = (np.dtype(t) for t in ("i4", "f4", "f8"))
 
 @pytest.fixture
 def own(monkeypatch):
-    """Have NCCL lack all collectives; hpccomm's own take two ranks for a node, and move few elements at a time."""
+    """Have NCCL lack all collectives, whose names some of hpccomm's own have; these move few elements at a time."""
     monkeypatch.setattr(collectives, "algorithms", lambda call, ability: ())
+    monkeypatch.setenv("HPCCOMM_SEGMENT", "256")
     made = on_device.OnDevice.__init__
 
-    def small(self, rank, topology, *more):
+    def in_nodes(self, rank, topology, *more):  # ranks of one node have a device each
         made(self, rank, Topology(tuple(each // 2 for each in range(topology.size))), *more)
-        self._segment = 256
 
-    monkeypatch.setattr(on_device.OnDevice, "__init__", small)
+    monkeypatch.setattr(on_device.OnDevice, "__init__", in_nodes)
 
 
 ALL = [

@@ -3,14 +3,13 @@
 import argparse
 import io
 import re
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import cupy
 import pytest
+from alone import alone
 from nccl_ranks import run_ranks
 
 import hpccomm
@@ -119,6 +118,8 @@ def test_flags_do_not_disturb_the_results(comm, way, arguments, pytestconfig):
         assert printed.count("Out of bounds values : 0 OK") == len(MOVING) - skipped
         assert re.search("# Skipped, as they do not exist: .*barrier on device arrays", printed)
         assert ("# GPU memory usage" in printed) == ("-M 1" in arguments)
+        known = "# Registered memory: the library knows the arrays" in printed
+        assert known == ("-R 1" in arguments)
 
 
 @pytest.mark.mpi
@@ -181,36 +182,15 @@ def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_
                 assert samples.sum(axis=0).mean() * 1e6 <= row.time * repetitions * 1.05
 
 
+@pytest.mark.standin
 @pytest.mark.mpi
 @nccl
-def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, monkeypatch):
-    from hpccomm.tools.perf import arrays as memory
-
-    made = []
-    marks = memory.Marks
-    monkeypatch.setattr(memory, "Marks", lambda count: made.append(count) or marks(count))
-    on_device(comm, "all_reduce", *SMALL)
-    assert made == []
-    on_device(comm, "all_reduce", *SMALL, "-I", "1")
-    assert made == [5] * 6
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("way", ["nccl", "staged"])
-def test_registered_arrays_are_of_the_communicator_or_that_they_are_not_is_told(
-    comm, way, monkeypatch
-):
-    made = []
-    empty = comm.empty
-    monkeypatch.setattr(
-        comm, "empty", lambda *shape, **where: made.append(where) or empty(*shape, **where)
-    )
-    status, printed, _ = on_device(comm, "all_reduce", *SMALL, "-R", "1")
-    assert (status, made) == (0, [{"device": comm.device}])
-    if comm.rank == 0:
-        known = "# Registered memory: the library knows the arrays" in printed
-        lacking = "# Skipped, as they do not exist: registered memory (-R)" in printed
-        assert (known, lacking) == (way == "nccl", way == "staged")
+def test_no_event_stands_between_repetitions_that_nobody_wants_the_time_of(comm, way, seen):
+    for wanted, timed in ((), 0), (("-I", "1"), 6 * 5):  # of blocks, with one more than repetitions
+        del seen[:]
+        on_device(comm, "all_reduce", *SMALL, *wanted)
+        made = [flags for name, *flags in seen if name == "eventCreate"]
+        assert made.count([False]) == timed
 
 
 @pytest.mark.mpi(min_size=2)  # alone, a sum in place leaves what is there
@@ -227,7 +207,7 @@ def test_a_graph_that_records_nothing_is_found(comm, way, monkeypatch, launches)
         else:  # the others' recorded calls need their peer
             call(cupy.empty_like(x), out=cupy.empty_like(x), **how)
 
-    monkeypatch.setattr(comm, "all_reduce", forgetful)
+    monkeypatch.setattr(comm, "all_reduce", forgetful)  # a fault that no argument plants
     status, _, complaints = on_device(comm, "all_reduce", *SMALL, "-G", launches)
     assert status == Status.RAISED
     if comm.rank == 0:
@@ -254,14 +234,21 @@ def test_arrays_go_where_nccl_is(comm, way):
 @pytest.mark.mpi
 @pytest.mark.parametrize("way", ["staged"])
 def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
-    with pytest.raises(UsageError, match="barrier moves no arrays"):
-        on_device(comm, "barrier")
-    with pytest.raises(UsageError, match="-G/--cudagraph 2: CUDA graphs hold device work, and"):
-        perf([source_of(comm, "mpi")], "all_reduce", "-G", "2")
-    with pytest.raises(UsageError, match=r"-G/--cudagraph 2: the host takes part .* 'staged'"):
-        on_device(comm, "all_reduce", "-G", "2")
-    with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: \d+ ranks on device .* would take"):
-        on_device(comm, "all_reduce", "-e", "900000G")
+    on_host = perf, [source_of(comm, "mpi")]
+    for call, of, arguments, words in (
+        (on_device, comm, "barrier", "barrier moves no arrays"),
+        (*on_host, "all_reduce -G 2", "-G/--cudagraph 2: CUDA graphs hold device work, and"),
+        (on_device, comm, "all_reduce -G 2", "-G/--cudagraph 2: the host takes part .* 'staged'"),
+        (
+            *(on_device, comm, "all_reduce -e 900000G"),
+            r"-e/--maxbytes \d+: \d+ ranks on device .* would take",
+        ),
+    ):
+        with pytest.raises(UsageError, match=words):
+            call(of, *arguments.split())
+    status, printed, _ = on_device(comm, "all_reduce", *ONE_SIZE, "-R", "1")
+    assert status == 0
+    assert comm.rank or "# Skipped, as they do not exist: registered memory (-R)" in printed
 
 
 @pytest.mark.mpi
@@ -322,20 +309,18 @@ def test_what_never_gets_done_ends_at_the_deadline():
 
 
 @pytest.mark.standin
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--backend", "nccl"], "backend 'nccl' cannot run: CUDA finds no device"),
-        (["--backend", "mpi", "--arrays", "device"], "CUDA finds no device"),
-    ],
-)
-def test_without_a_driver_one_line_and_status_2(arguments, said, monkeypatch):
-    monkeypatch.setenv("STANDIN_DRIVER", "missing")
-    command = [sys.executable, "-m", "hpccomm", "perf", "all", *SMALL, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: ")]
-    assert said in line
+def test_without_a_driver_one_line_and_status_2():
+    program = """
+import sys
+from hpccomm.tools.main import main
+for arguments in "--backend nccl", "--backend mpi --arrays device":
+    print(main(["perf", "all", "-b", "64", "-e", "64", *arguments.split()]))
+"""
+    done = alone(program, STANDIN_DRIVER="missing")
+    assert done.stdout.split() == ["2", "2"]
+    nccl, mpi = (line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: "))
+    assert "backend 'nccl' cannot run: CUDA finds no device" in nccl
+    assert "CUDA finds no device" in mpi
 
 
 def test_a_communicator_of_host_arrays_has_no_device_memory():

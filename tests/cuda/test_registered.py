@@ -79,9 +79,7 @@ def test_ranks_may_pass_what_they_like(comm, mixture):
 
 
 @ranked(3, timeout=30.0)
-def test_what_all_ranks_have_alike_is_registered_once(comm):
-    from standin.nccl import calls
-
+def test_what_all_ranks_have_alike_is_registered_once(comm, nccl_made):
     whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
     x = comm.empty(COUNT, np.float32, device=comm.device)
     plans = [
@@ -92,9 +90,8 @@ def test_what_all_ranks_have_alike_is_registered_once(comm):
         comm.plan("reduce", x, comm.size - 1),
     ]
     assert all(plan.choice.registered for plan in plans), plans
-    backend = comm._core.lanes.device.backend
-    made = backend._communicators.made
-    assert len(calls.find(made["registered"].comm).registered) == 2
+    mine = [each for each in nccl_made() if each.rank == comm.rank]
+    assert [len(each.registered) for each in mine] == [0, 2]
     for _ in range(2):
         whole[comm.rank].fill(comm.rank)
         plans[0]()

@@ -28,8 +28,8 @@ def selected():
     return found
 
 
-def by_algorithms(comm):
-    """Make calls by an algorithm; return how NCCL is held to it, and by what NCCL_ALGO which communicators were made."""
+def by_algorithms(comm, nccl_made):
+    """Make calls by an algorithm; return how NCCL is held to it, and by which values of NCCL_ALGO communicators are."""
     size = comm.size
     x, out = cupy.ones(4, np.float32), cupy.zeros(4, np.float32)
     plan = comm.plan("all_reduce", x, algorithm="ring", out=out)
@@ -47,17 +47,13 @@ def by_algorithms(comm):
     own = comm.explain("all_reduce", x).reason
     assert "NCCL_ALGO=allreduce:tree is set" in own or "NCCL_ALGO" not in os.environ
     reason = comm.explain("all_reduce", x, algorithm="ring").reason
-    find, made = (
-        import_module("standin.nccl.calls").find,
-        comm._core.lanes.device.backend._communicators.made,
-    )
-    return reason, {name: find(each.comm).algorithms.text for name, each in made.items()}
+    return reason, {each.algorithms.text for each in nccl_made() if each.rank == comm.rank}
 
 
-def test_from_2_32_on_each_call_names_its_algorithm(selected):
-    for reason, made in on_devices(2, by_algorithms):
+def test_from_2_32_on_each_call_names_its_algorithm(selected, nccl_made):
+    for reason, made in on_devices(2, by_algorithms, nccl_made):
         assert BY_CALL in reason
-        assert made == {"native": ""}, "no communicator is made for it"
+        assert made == {""}, "no communicator is made for it"
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
     assert {kind for kind, _ in selected} == set(kinds)
     assert {text for _, text in selected} == {"Ring", "Tree"}
@@ -71,13 +67,13 @@ def test_from_2_32_on_each_call_names_its_algorithm(selected):
         {"NCCL_ALGO": "allreduce:tree"},  # which leaves the communicator no ring
     ],
 )
-def test_else_a_communicator_is_pinned(selected, variables, monkeypatch):
+def test_else_a_communicator_is_pinned(selected, nccl_made, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for reason, made in on_devices(2, by_algorithms):
+    for reason, made in on_devices(2, by_algorithms, nccl_made):
         assert BY_COMMUNICATOR in reason
         assert "NCCL_ALGO" not in reason
-        assert made == {"native": variables.get("NCCL_ALGO", ""), "ring": "Ring", "tree": "Tree"}
+        assert made == {variables.get("NCCL_ALGO", ""), "Ring", "Tree"}
     assert selected == []
     assert os.environ.get("NCCL_ALGO") == variables.get("NCCL_ALGO")
 

@@ -5,8 +5,6 @@ its documentation of ``Work`` ("the output can be utilized on the default stream
 of ``get_future``.
 """
 
-import threading
-import time
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -41,16 +39,13 @@ WAYS = {
 def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monkeypatch):
     torch, control = import_module("torch"), import_module("standin.control")
     module = import_module("hpccomm.torch.group")
-    own = set()
-    monkeypatch.setattr(  # all streams lag behind those on which the program goes on
-        control, "late", lambda: time.sleep(0.02 * (threading.current_thread().name not in own))
-    )
+    monkeypatch.setenv("STANDIN_DELAY", "0.04")  # all streams but those on which the program goes on
     options = SimpleNamespace(timeout=None, asyncOp=True)
 
     def main(comm):
         torch.cuda.set_device(comm.rank)
         stream = torch.cuda.Stream()
-        own.add(f"stream {stream.cuda_stream:#x}")
+        control.punctual.add(f"stream {stream.cuda_stream:#x}")
         with torch.cuda.stream(stream):
             program(comm)
 

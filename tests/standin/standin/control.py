@@ -20,6 +20,7 @@ import ctypes
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +57,7 @@ def queue() -> float:
 def late() -> None:
     """Let a while go by, if a test has asked for it."""
     longest = float(os.environ.get("STANDIN_DELAY", "0") or 0)
-    if longest:
+    if longest and threading.current_thread().name not in punctual:
         time.sleep(random.random() * longest)
 
 
@@ -93,6 +94,9 @@ def forget_nccl() -> None:
     """Have NCCL read its files and variables again, as in a new process."""
     _params.clear()
 
+
+punctual: set[str] = set()
+"""Threads of streams that are never late."""
 
 watchers: list[Callable[..., object]] = []
 """What a test has called with the name and the arguments of some functions of CUDA and NCCL, just before them."""

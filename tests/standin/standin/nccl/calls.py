@@ -50,6 +50,7 @@ def all_communicators() -> list[Communicator]:
 def _end(handle: int, communicator: Communicator, finish: Callable[[], object]) -> None:
     _ended.add(handle)
     _ending.append(communicator)
+    communicator.check_process()
     finish()
     communicator.outlive_graphs()
     _ending.remove(communicator)
@@ -74,8 +75,11 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
     if status:
         return status, 0
     name = unique.rstrip(b"\0").decode().lstrip("\0")
-    made = Communicator(name, rank, [member.address for member in table], device, allowed)
-    return SUCCESS, _registered(made)
+    made = _registered(
+        Communicator(name, rank, [member.address for member in table], device, allowed)
+    )
+    control.seen("ncclCommInitRank", rank)
+    return SUCCESS, made
 
 
 def shrink(handle: int, exclude: list[int]) -> tuple[int, int]:
@@ -170,6 +174,7 @@ def told(handle: int, attribute: str) -> tuple[int, int]:
     communicator = _communicators.get(handle)
     if communicator is None:
         return _not_there(handle, f"asked for its {attribute}"), 0
+    communicator.check_process()
     value = getattr(communicator, attribute)
     return SUCCESS, value.number if attribute == "device" else value
 

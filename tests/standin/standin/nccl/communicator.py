@@ -1,5 +1,6 @@
 """A communicator of the stand-in's NCCL: what it carries out on streams, in the order of calls."""
 
+import os
 import pickle
 import threading
 from collections import Counter
@@ -133,6 +134,7 @@ class Communicator:
         self.registered: dict[int, tuple[int, int]] = {}
         self.children = 0
         self._post = post()
+        self._process = os.getpid()
         self._turn = threading.Lock()
         self._graphs = 0  # that have a call of it
         self._graphs_changed = threading.Condition()
@@ -163,6 +165,11 @@ class Communicator:
         """Block until nothing is under way."""
         if self._last is not None:
             self._last.wait()
+
+    def check_process(self) -> None:
+        """Note that it is used after a fork."""
+        if os.getpid() != self._process:
+            control.violation(f"NCCL communicator {self.name} was used after a fork")
 
     def hold(self) -> None:
         """Note a graph that has a call of it: NCCL counts them."""

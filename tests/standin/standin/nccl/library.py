@@ -198,6 +198,7 @@ class Library:
     # Communicators
 
     def ncclGetUniqueId(self, unique: Any) -> int:
+        control.seen("ncclGetUniqueId")
         ctypes.memmove(ctypes.addressof(unique._obj), rendezvous.unique_id(), 128)
         return 0
 
