@@ -8,7 +8,6 @@ import sys
 from importlib import import_module
 from types import SimpleNamespace
 
-import cupy
 import pytest
 from device_trials import every_kind
 from nccl_ranks import run_ranks

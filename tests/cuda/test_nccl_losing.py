@@ -56,14 +56,17 @@ def test_nccl_begins_anew_without_the_lost_rank(nccl_made):
         x = cupy.full(4, comm.rank + 1, np.float32)
         work = comm.all_reduce(x, async_op=True)  # the lost rank is not there
         # Survival is MPI's, which needs processes that are killed; these ranks are threads.
-        comm._core.backend.survival = Survivors(comm._core.backend, (LOST,), meeting, votes)
+        backend = comm._core.backend
+        backend.survival = Survivors(backend, (LOST,), meeting, votes)
         with pytest.raises(hpccomm.CommunicationError) as caught:
             work.wait(block=True)
         left = comm.shrink()
         x = cupy.full(4, comm.rank + 1, np.float32)
         summed = left.all_reduce(x)
         cupy.cuda.get_current_stream().synchronize()
-        assert not any("shrunk" in each.name for each in nccl_made()), "what has failed cannot shrink"
+        assert not any("shrunk" in each.name for each in nccl_made()), (
+            "what has failed cannot shrink"
+        )
         told = left.name, left.backends["cuda"], summed.get().tolist(), left.node_comm.size
         done.wait(30)
         left.finalize()

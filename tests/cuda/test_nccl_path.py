@@ -6,7 +6,6 @@ import pytest
 from nccl_ranks import ranked
 
 from hpccomm import ReduceOp
-from hpccomm.contracts.signature import Signature
 
 OWN = "NCCL has its own"
 MESSAGES = "as asked, hpccomm's own; over its messages"
@@ -36,12 +35,10 @@ def test_the_choice_says_who_has_a_call(comm):
 @ranked(2)
 def test_what_only_moves_data_stays_on_the_device(comm):
     """NCCL has no neighbors, but messages."""
-    f32 = np.dtype(np.float32)
-    call = Signature("neighbor_all_to_all", f32, (4, 4), (4, 4), (1, 1), uniform=False)
-    choice, way = comm._core.lanes.device.dispatch.decide(call, None)
+    x, peers = cupy.ones(8, np.float32), [1 - comm.rank] * 2
+    choice = comm.explain("neighbor_all_to_all", x, peers, [4, 4], [4, 4])
     assert (choice.algorithm, choice.path) == ("linear", "cuda")
     assert "over its messages" in choice.reason
-    assert not way.groups
 
 
 @pytest.mark.standin

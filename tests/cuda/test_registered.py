@@ -6,11 +6,12 @@ with NVSwitch, those with such a buffer wait for the others deaf to any abort (N
 transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllgather).
 """
 
+import os
+
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import ranked
-from until import until
+from nccl_ranks import ranked, run_ranks
 
 from front.device_graphs import capture
 from hpccomm.errors import RankMismatch
@@ -18,12 +19,6 @@ from hpccomm.errors import RankMismatch
 pytestmark = pytest.mark.standin
 
 COUNT = 1000
-
-
-@pytest.fixture(autouse=True)
-def nvswitch(monkeypatch):
-    """Have the stand-in wait as NCCL does on a node with NVSwitch."""
-    monkeypatch.setenv("STANDIN_NVSWITCH", "1")
 
 
 def one_rank(comm):
@@ -76,6 +71,14 @@ def test_ranks_may_pass_what_they_like(comm, mixture):
     assert (whole.get() == peer).all()
     with comm.batch():
         comm.all_reduce(x)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        with capture(stream) as graph:
+            comm.all_reduce(x)
+        x.fill(1)
+        graph[0].launch(stream)
+        assert (x.get(stream) == comm.size).all()
+    comm.barrier()
+    graph.clear()
 
 
 @ranked(3, timeout=30.0)
@@ -155,35 +158,12 @@ def test_a_call_is_captured_on_all_ranks_or_on_none(comm, calls):
     del graph
 
 
-def send_or_receive(comm, x):
-    comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+def test_nccl_registers_no_captured_arrays_by_itself(monkeypatch):
+    """Each rank goes by its own memory (NCCL 2.30, enqueue.cc:283, transport/p2p.cc:1100).
 
-
-@pytest.fixture
-def registers_by_default(monkeypatch):
+    With cudaMalloc's on one and ncclMemAlloc's on another they wait for an address for ever
+    (device/prims_simple.h:758).
+    """
     monkeypatch.delenv("NCCL_GRAPH_REGISTER", raising=False)
-
-
-@pytest.mark.usefixtures("registers_by_default")
-@pytest.mark.parametrize("calls", [call, send_or_receive])
-@pytest.mark.parametrize("mixture", MIXTURES)
-@ranked(2, timeout=30.0)
-def test_ranks_may_capture_what_they_like(comm, calls, mixture):
-    """NCCL registers the arrays of a captured call by itself, on each rank by its own memory (test_standin_rules)."""
-    from standin import control
-
-    x = mixture(comm)
-    x.fill(1)
-    calls(comm, x)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        with capture(stream) as graph:
-            calls(comm, x)
-        x.fill(1)
-        graph[0].launch(stream)
-        until(lambda: stream.done or control.violations)
-        assert not control.violations
-        assert (x.get() == (comm.size if calls is call else 1)).all()
-    comm.barrier()
-    del graph
+    run_ranks(1, lambda comm: None, backend="nccl")
+    assert os.environ["NCCL_GRAPH_REGISTER"] == "0"

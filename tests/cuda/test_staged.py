@@ -81,7 +81,9 @@ def test_uneven_calls_stay_whole() -> None:
 
 def in_parts(comm):
     """Have a communicator's arrays go by the host in parts of `PART` bytes; return what decides that."""
-    dispatch = comm._core.lanes.device.dispatch  # no setting: else arrays of 20 MiB, which take long
+    dispatch = (
+        comm._core.lanes.device.dispatch
+    )  # no setting: else arrays of 20 MiB, which take long
     dispatch.part_bytes = PART
     return dispatch
 

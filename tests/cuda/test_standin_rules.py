@@ -57,24 +57,6 @@ def test_work_runs_later_and_the_default_stream_waits_for_blocking_streams_alone
     assert x.get() == 3
 
 
-def test_an_event_belongs_to_the_device_it_was_made_on_and_tells_the_time_if_it_is_to():
-    with cupy.cuda.Device(1):
-        stream = Stream()
-    refused(400, Event().record, stream)
-    events = [Stream.null.record(Event(disable_timing=timeless)) for timeless in (True, False)]
-    refused(400, cupy.cuda.get_elapsed_time, *events)
-
-
-def test_the_driver_makes_no_context_and_wants_one():
-    from standin.driver import Loader
-
-    driver, event = Loader("libcuda.so.1"), Event(disable_timing=True)
-    event.record()
-    event.synchronize()
-    assert driver.cuEventQuery(ctypes.c_void_p(event.ptr)) == 0
-    assert in_thread(lambda: driver.cuEventQuery(ctypes.c_void_p(event.ptr))) == 201
-
-
 @pytest.mark.parametrize("asked", ["eventQuery", "setDevice"])
 def test_a_stream_has_room_for_so_much_and_whoever_puts_more_on_it_waits(asked, monkeypatch):
     """A launch, a record and a copy wait for it (PyTorch pull requests 97066, 122732).
@@ -226,21 +208,6 @@ def summed(c, x, stream, **how):
     return status_of(c.allReduce, x, x, *given.values(), stream.ptr)
 
 
-@pytest.mark.parametrize(("version", "float8"), [("22304", 4), ("22400", 0)])
-def test_what_nccl_has_no_number_for_is_refused(version, float8, monkeypatch):
-    monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
-
-    def main(rank, c, stream):
-        x = cupy.zeros(4).data.ptr
-        wrong = ({"datatype": 10}, {"datatype": 12}, {"op": 5})
-        told = [summed(c, x, stream, **how) for how in wrong]
-        told.append(status_of(c.broadcast, x, x, 1, FLOAT32, SIZE, stream.ptr))
-        told.append(status_of(c.send, x, 1, FLOAT32, -1, stream.ptr))
-        return [*told, summed(c, 0, stream)]
-
-    assert sound(on_ranks(main)) == [[float8] + [4] * 5] * SIZE
-
-
 BARRIER = threading.Barrier(2)
 
 
@@ -382,37 +349,3 @@ def test_registered_memory_is_for_all_ranks_of_a_call_at_one_offset(rank, c, str
         stream.synchronize()
         if rank in registered:
             assert library.ncclCommDeregister(c.comm, handle) == 0
-
-
-@pytest.mark.parametrize(
-    ("message", "on", "mixed"),
-    [(False, "1", True), (True, "1", True), (False, "0", True), (True, "1", False)],
-)
-def test_a_captured_call_needs_memory_of_one_kind_where_nccl_registers_it(
-    message, on, mixed, monkeypatch
-):
-    monkeypatch.setenv("NCCL_GRAPH_REGISTER", on)
-    stuck = on == "1" and mixed
-
-    def main(rank, c, stream):
-        pointer, x = allocated(4), cupy.zeros(1, np.float32)
-        at = x.data.ptr if rank and mixed else pointer.value
-        stream.begin_capture()
-        if message:
-            (c.recv if rank else c.send)(at, 1, FLOAT32, 1 - rank, stream.ptr)
-        else:
-            summed(c, at, stream)
-        graph = stream.end_capture()
-        graph.launch(stream)
-        if stuck:
-            until(lambda: control.violations)
-            assert (stream.done, status_of(c.check_async_error)) == (False, 0)
-            aborting = threading.Thread(target=c.abort)
-            aborting.start()
-            stream.synchronize()
-            del graph  # NCCL's abort waits for it
-            aborting.join()
-        stream.synchronize()
-
-    sound(on_ranks(main, 2))
-    broken("NCCL_GRAPH_REGISTER", stuck)

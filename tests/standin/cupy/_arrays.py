@@ -69,7 +69,7 @@ class ndarray:  # CuPy's name
         return self.data.device
 
     @property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
         """The stand-in's own: where the elements lie."""
         return Layout(self.data.ptr, self.shape, self.strides, self.dtype)
 
@@ -112,10 +112,7 @@ class ndarray:  # CuPy's name
         return ndarray(changed.shape, changed.dtype, memory, changed.strides, _base=base)
 
     def __getitem__(self, key: Any) -> "ndarray":
-        parts = key if isinstance(key, tuple) else (key,)
-        if all(isinstance(p, (slice, int, np.integer, type(None), type(...))) for p in parts):
-            return self._same_memory(lambda form: _at_least_array(form, key))
-        return _taken(self, key)
+        return self._same_memory(lambda form: _at_least_array(form, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self[key]
@@ -149,7 +146,7 @@ class ndarray:  # CuPy's name
     ) -> np.ndarray:
         result = np.empty(self.shape, self.dtype) if out is None else out
         chosen = get_current_stream() if stream is None else stream
-        layout = self._layout
+        layout = self.layout
         there = streams.find(chosen.ptr, self.data.device_id)
         if blocking and there.capture is not None:
             there.capture.invalidate()
@@ -161,7 +158,7 @@ class ndarray:  # CuPy's name
 
     def set(self, arr: np.ndarray, stream: Any = None) -> None:
         copied = arr.copy()
-        layout = self._layout
+        layout = self.layout
         chosen = get_current_stream() if stream is None else stream
         streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
@@ -210,16 +207,6 @@ def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
     return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
 
 
-def _taken(x: ndarray, key: Any) -> ndarray:
-    keys = tuple(
-        k.get() if isinstance(k, ndarray) else k
-        for k in (key if isinstance(key, tuple) else (key,))
-    )
-    made = ndarray(np.broadcast_to(np.False_, x.shape)[keys].shape, x.dtype)
-    run(lambda values: values[keys], made, x)
-    return made
-
-
 def _operand(x: Any, device: int) -> Any:
     if not isinstance(x, ndarray):
         if isinstance(x, np.ndarray) and x.ndim:
@@ -230,7 +217,7 @@ def _operand(x: Any, device: int) -> Any:
             "Array device must be same as the current device: array device = "
             f"{x.data.device_id} while current = {device}"
         )
-    return x._layout
+    return x.layout
 
 
 loaded: set[tuple[Any, ...]] = set()

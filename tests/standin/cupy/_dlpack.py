@@ -17,7 +17,7 @@ class _Lent(np.ndarray):
 
 def export(x: ndarray, **how: Any) -> Any:
     """Return a capsule with an array, which lives until the consumer lets go of it. It may be written."""
-    lent = x._layout.host(None).view(_Lent)
+    lent = x.layout.host(None).view(_Lent)
     lent.owner = x
     return lent.__dlpack__(**how)
 

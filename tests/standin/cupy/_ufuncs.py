@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from cupy._arrays import check_kernel_dtype, ndarray, run
-from cupy._creation import asarray
 from cupy._loops import TYPES
 from cupy._loops import dtype as loop_dtype
 
@@ -86,13 +85,6 @@ def _shaped(x: Any) -> Any:
     return np.empty(x.shape, bool) if isinstance(x, ndarray) else x
 
 
-def concatenate(tup: Any, axis: Any = 0, out: Any = None) -> ndarray:
-    parts = [asarray(x) for x in tup]
-    like = np.concatenate([np.empty(p.shape, p.dtype) for p in parts], axis)
-    target = ndarray(like.shape, like.dtype) if out is None else out
-    return run(lambda *values: np.concatenate(values, axis), target, *parts)
-
-
 def _reduction(name: str) -> Callable[..., ndarray]:
     def call(a: Any, axis: Any = None, keepdims: bool = False) -> ndarray:
         function = partial(getattr(np, name), axis=axis, keepdims=keepdims)
@@ -106,14 +98,9 @@ for _name in ("sum", "max", "all"):
     setattr(ndarray, _name, _reduction(_name))
 
 
-def matmul(x1: ndarray, x2: ndarray, out: Any = None) -> ndarray:
-    like = np.matmul(np.zeros(x1.shape, x1.dtype), np.zeros(x2.shape, x2.dtype))
-    return run(np.matmul, ndarray(like.shape, like.dtype) if out is None else out, x1, x2)
-
-
 _BINARY = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide",
-    "floordiv": "floor_divide", "matmul": "matmul",
+    "floordiv": "floor_divide",
 }  # fmt: skip
 _COMPARE = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
@@ -132,12 +119,10 @@ def _operators() -> None:
         f = there[name]
         setattr(ndarray, f"__{short}__", lambda self, other, f=f: f(self, other))
     ndarray.__hash__ = None
-    for short, name in {"neg": "negative"}.items():
-        f = there[name]
-        setattr(ndarray, f"__{short}__", lambda self, f=f: f(self))
+    ndarray.__neg__ = lambda self: there["negative"](self)
 
 
 _operators()
 __all__ = [  # noqa: PLE0604  # names of the table
-    *TYPES, "concatenate", "copyto", "matmul", "ufunc",
+    *TYPES, "copyto", "ufunc",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ STANDIN_LATE_RANK        a rank that never comes to the creation of a communicat
 STANDIN_FAIL_INIT        a rank on which the creation of a communicator fails
 STANDIN_FAIL_REGISTER    a rank on which memory cannot be registered
 STANDIN_CONNECT          ``1``: the first call of a kind waits for all ranks before it returns
-STANDIN_NVSWITCH         ``1``: ranks exchange registered memory at its first use, deaf to abort
 STANDIN_NO_COPIES        ``1``: asynchronous copies carry nothing
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
 STANDIN_WARNING          what CuPy warns of when it is imported

@@ -10,26 +10,31 @@ NAME = "libcuda.so.1"
 NCCL = "libnccl.so.2"
 
 
+def behind(reference: Any) -> Any:
+    """Return what a function is given by ``ctypes.byref``."""
+    return reference._obj  # it has no public name
+
+
 class Driver:
     """The functions. Numbers and addresses are Python's; what is given back is written by reference."""
 
     def cuDeviceGet(self, handle: Any, ordinal: int) -> int:
         if not 0 <= ordinal < devices.count():
             return 101
-        handle._obj.value = ordinal
+        behind(handle).value = ordinal
         return 0
 
     def cuDeviceGetUuid_v2(self, uuid: Any, handle: Any) -> int:
-        uuid._obj[:] = struct.unpack("16B", devices.device(handle.value).uuid)
+        behind(uuid)[:] = struct.unpack("16B", devices.device(handle.value).uuid)
         return 0
 
     def cuDevicePrimaryCtxGetState(self, device: int, flags: Any, active: Any) -> int:
-        active._obj.value = int(devices.device(device).context)
+        behind(active).value = int(devices.device(device).context)
         return 0
 
     def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
         devices.device(device).context = True
-        context._obj.value = device + 1  # a handle, which 0 is none
+        behind(context).value = device + 1  # a handle, which 0 is none
         return 0
 
     def cuCtxSetCurrent(self, context: Any) -> int:
@@ -37,7 +42,7 @@ class Driver:
         return 0
 
     def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
-        mode._obj.value = graphs.exchange_mode(mode._obj.value)
+        behind(mode).value = graphs.exchange_mode(behind(mode).value)
         return 0
 
     def cuEventQuery(self, event: Any) -> int:

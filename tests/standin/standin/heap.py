@@ -35,23 +35,20 @@ class Block(NamedTuple):
         Where it lies; -1 for pinned memory of the host.
     bytes : array
         The memory itself.
-    shareable : bool
-        Whether another process can map it: that of the cuMem calls, and not that of cudaMalloc.
     """
 
     pointer: int
     size: int
     device: int
     bytes: np.ndarray
-    shareable: bool = False
 
 
-def _new(size: int, device: int, shareable: bool = False) -> Block:
+def _new(size: int, device: int) -> Block:
     base = np.empty(size + UNIT, np.uint8)
     shift = -base.ctypes.data % UNIT
     inside = base[shift : shift + size]
     inside[:] = POISON
-    block = Block(base.ctypes.data + shift, size, device, inside, shareable)
+    block = Block(base.ctypes.data + shift, size, device, inside)
     with _lock:
         bisect.insort(_starts, block.pointer)
         _blocks[block.pointer] = block
@@ -64,14 +61,14 @@ def _drop(block: Block) -> None:
         del _blocks[block.pointer]
 
 
-def malloc(size: int, shareable: bool = False) -> Block:
+def malloc(size: int) -> Block:
     """Return memory of the current device, as cudaMalloc does, or the cuMem calls."""
     graphs.forbid_while_capturing()
     device = devices.device()
     device.check()
     if size + used(device.number) > control.MEMORY:
         raise CUDARuntimeError(2)
-    return _new(-(-size // UNIT) * UNIT, device.number, shareable)
+    return _new(-(-size // UNIT) * UNIT, device.number)
 
 
 def free(block: Block) -> None:

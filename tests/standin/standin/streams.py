@@ -106,8 +106,8 @@ class Stream:
             self.capture.add(self, operation, communicators)
             return
         for marker in self._before():
-            self._append(marker.wait, counts)
-        self._append(operation, counts)
+            self.append(marker.wait, counts)
+        self.append(operation, counts)
 
     def mark(self) -> Marker:
         """Return what is on the stream so far."""
@@ -116,7 +116,7 @@ class Stream:
     def after(self, marker: Marker) -> None:
         """Have what is put on the stream from now on wait."""
         if marker.stream is not self and not marker.done():
-            self._append(marker.wait)
+            self.append(marker.wait)
 
     def query(self) -> int:
         """Return 0 if all has run, else the status of not being ready, or of an error."""
@@ -146,7 +146,8 @@ class Stream:
             others = self.device.streams[:1]
         return [other.mark() for other in others if other.completed < other.issued]
 
-    def _append(self, operation: Operation, counts: bool = True) -> None:
+    def append(self, operation: Operation, counts: bool = True) -> None:
+        """Have an operation run after all that is on the stream, whatever that waits for."""
         with self.condition:
             if counts and len(self._queue) >= control.queue():  # about a thousand on a real one
                 self.crowd += 1
@@ -222,7 +223,7 @@ def destroy(stream: int) -> None:
             found.device.streams.remove(found)
             return
     # The legacy default stream must still wait for what runs.
-    found._append(lambda: found.device.streams.remove(found))
+    found.append(lambda: found.device.streams.remove(found))
 
 
 def await_driver(device: devices.Device, what: str = "") -> None:

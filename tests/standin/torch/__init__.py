@@ -25,35 +25,24 @@ class dtype:  # PyTorch's name
 
     def __init__(self, name: str, numpy: Any) -> None:
         self._name = name
-        self._numpy = np.dtype(numpy)
+        self.numpy = np.dtype(numpy)
 
     def __repr__(self) -> str:
         return f"torch.{self._name}"
 
 
-bool = dtype("bool", np.bool_)
-uint8 = dtype("uint8", np.uint8)
-int8 = dtype("int8", np.int8)
-int16 = dtype("int16", np.int16)
-int32 = dtype("int32", np.int32)
-int64 = dtype("int64", np.int64)
-uint16 = dtype("uint16", np.uint16)
-uint32 = dtype("uint32", np.uint32)
-uint64 = dtype("uint64", np.uint64)
-float16 = dtype("float16", np.float16)
-float32 = dtype("float32", np.float32)
-float64 = dtype("float64", np.float64)
-complex64 = dtype("complex64", np.complex64)
-complex128 = dtype("complex128", np.complex128)
-bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16)
-float8_e4m3fn = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn)
-float8_e5m2 = dtype("float8_e5m2", ml_dtypes.float8_e5m2)
-
-_DTYPES = [value for value in list(globals().values()) if isinstance(value, dtype)]
+_DTYPES = {
+    name: dtype(name, name if hasattr(np, name) else getattr(ml_dtypes, name))
+    for name in (
+        "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 "
+        "complex128 bfloat16 float8_e4m3fn float8_e5m2"
+    ).split()
+}
+globals().update(_DTYPES)
 
 
 def _of(numpy: np.dtype) -> dtype:
-    return next(d for d in _DTYPES if d._numpy == numpy)
+    return next(d for d in _DTYPES.values() if d.numpy == numpy)
 
 
 class layout:  # PyTorch's name
@@ -122,13 +111,13 @@ class Tensor:
     layout = strided
 
     def __init__(self, array: Any, *, conj: Any = False, neg: Any = False) -> None:
-        self._array = array
+        self.array = array
         self._conj = conj
         self._neg = neg
 
     @property
     def is_cuda(self) -> Any:
-        return isinstance(self._array, cupy.ndarray)
+        return isinstance(self.array, cupy.ndarray)
 
     @property
     def is_cpu(self) -> Any:
@@ -142,20 +131,20 @@ class Tensor:
 
     @property
     def dtype(self) -> dtype:
-        return _of(self._array.dtype)
+        return _of(self.array.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._array.shape
+        return self.array.shape
 
     def get_device(self) -> int:
-        return self._array.data.device_id
+        return self.array.data.device_id
 
     def data_ptr(self) -> int:
-        return self._array.data.ptr
+        return self.array.data.ptr
 
     def is_contiguous(self) -> Any:
-        return self._array.flags.c_contiguous
+        return self.array.flags.c_contiguous
 
     def is_conj(self) -> Any:
         return self._conj
@@ -167,73 +156,73 @@ class Tensor:
 
     def conj(self) -> Tensor:
         """Return a view of the same memory that only says that it is conjugated."""
-        return Tensor(self._array, conj=not self._conj) if self._array.dtype.kind == "c" else self
+        return Tensor(self.array, conj=not self._conj) if self.array.dtype.kind == "c" else self
 
     def to_sparse(self) -> Tensor:
         """Return what says that it is sparse, and has no address."""
-        made = Tensor(self._array)
+        made = Tensor(self.array)
         made.layout = sparse_coo
         return made
 
     def numel(self) -> int:
-        return self._array.size
+        return self.array.size
 
     def contiguous(self) -> Tensor:
         return self if self.is_contiguous() else self.new_empty(self.shape).copy_(self)
 
     def copy_(self, source: Tensor) -> Tensor:
-        here = cuda.current_stream(self.get_device())._itself()
-        with cuda._current(self.get_device()):
-            self._array[...] = source._array
-        source._array.data.mem.use(here)
+        here = cuda.current_stream(self.get_device()).itself()
+        with cuda.entered(self.get_device()):
+            self.array[...] = source.array
+        source.array.data.mem.use(here)
         return self
 
     def record_stream(self, stream: cuda.Stream) -> None:
-        self._array.data.mem.record(stream._itself())
+        self.array.data.mem.record(stream.itself())
 
     def split(self, sizes: list[int]) -> list[Tensor]:
         ends = np.cumsum([0, *sizes]).tolist()
         return [self[start:end] for start, end in pairwise(ends)]
 
     def detach(self) -> Tensor:
-        return Tensor(self._array)
+        return Tensor(self.array)
 
     def requires_grad_(self, requires_grad: Any = True) -> Tensor:
         self.requires_grad = requires_grad
         return self
 
     def new_empty(self, size: Any, *, dtype: dtype | None = None) -> Tensor:
-        kind = self._array.dtype if dtype is None else dtype._numpy
-        with cuda._current(self.get_device()):
+        kind = self.array.dtype if dtype is None else dtype.numpy
+        with cuda.entered(self.get_device()):
             return Tensor(_device_empty(size, kind))
 
     def __getitem__(self, key: Any) -> Tensor:
-        return Tensor(self._array[key])
+        return Tensor(self.array[key])
 
     def view(self, *shape: Any) -> Tensor:
-        return Tensor(self._array.reshape(*shape))
+        return Tensor(self.array.reshape(*shape))
 
     def t(self) -> Tensor:
-        return Tensor(self._array.T)
+        return Tensor(self.array.T)
 
     def fill_(self, value: Any) -> Tensor:
-        with cuda._current(self.get_device()):
-            self._array[...] = np.asarray(value).astype(self._array.dtype)[()]
+        with cuda.entered(self.get_device()):
+            self.array[...] = np.asarray(value).astype(self.array.dtype)[()]
         return self
 
     def cpu(self) -> Tensor:
         if not self.is_cuda:
             return self
-        with cuda._current(self.get_device()):
-            return Tensor(self._array.get())
+        with cuda.entered(self.get_device()):
+            return Tensor(self.array.get())
 
     def flatten(self) -> Tensor:
-        return Tensor(self._array.reshape(-1))
+        return Tensor(self.array.reshape(-1))
 
     reshape = view
 
     def tolist(self) -> Any:
-        return self.cpu()._array.tolist()
+        return self.cpu().array.tolist()
 
 
 def _debug_has_internal_overlap(tensor: Tensor) -> int:
@@ -241,12 +230,12 @@ def _debug_has_internal_overlap(tensor: Tensor) -> int:
 
 
 def _neg_view(tensor: Tensor) -> Tensor:
-    return Tensor(tensor._array, neg=not tensor._neg)
+    return Tensor(tensor.array, neg=not tensor.is_neg())
 
 
 def _number(where: Any) -> int:
     """Return the number of a CUDA device: tensors in host memory are not made here."""
-    return cuda._index(where if isinstance(where, device) else device(str(where)))
+    return cuda.index(where if isinstance(where, device) else device(str(where)))
 
 
 def _shape(size: Any) -> Any:
@@ -254,10 +243,10 @@ def _shape(size: Any) -> Any:
 
 
 def empty(
-    *size: Any, dtype: dtype = float32, device: Any = None, requires_grad: Any = False
+    *size: Any, dtype: dtype = _DTYPES["float32"], device: Any = None, requires_grad: Any = False
 ) -> Tensor:
-    with cuda._current(_number(device)):
-        return Tensor(_device_empty(_shape(size), dtype._numpy)).requires_grad_(requires_grad)
+    with cuda.entered(_number(device)):
+        return Tensor(_device_empty(_shape(size), dtype.numpy)).requires_grad_(requires_grad)
 
 
 def _device_empty(shape: Any, dtype: Any) -> Any:

@@ -15,7 +15,7 @@ class Stream:
     """A stream that does not wait for the default one."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        number = _index(device)
+        number = index(device)
         with cupy.cuda.Device(number):
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self.device_index = number
@@ -25,12 +25,12 @@ class Stream:
         return self._stream.ptr
 
     def record_event(self) -> streams.Marker:
-        return self._itself().mark()
+        return self.itself().mark()
 
     def wait_event(self, event: streams.Marker) -> None:
-        self._itself().after(event)
+        self.itself().after(event)
 
-    def _itself(self) -> streams.Stream:
+    def itself(self) -> streams.Stream:
         return streams.find(self.cuda_stream, self.device_index)
 
 
@@ -39,7 +39,7 @@ class ExternalStream(Stream):
 
     def __init__(self, stream_ptr: int, device: Any = None) -> None:
         self._stream = cupy.cuda.Stream.from_external(_Of(stream_ptr))
-        self.device_index = _index(device)
+        self.device_index = index(device)
 
 
 class _Default(Stream):
@@ -61,20 +61,20 @@ def is_initialized() -> bool:
 
 
 def set_device(device: Any) -> None:
-    cupy.cuda.runtime.setDevice(_index(device))
+    cupy.cuda.runtime.setDevice(index(device))
 
 
 def current_device() -> int:
     return cupy.cuda.runtime.getDevice()
 
 
-def _index(device: Any) -> int:
+def index(device: Any) -> int:
     number = getattr(device, "index", device)
     return current_device() if number is None else number
 
 
 def current_stream(device: Any = None) -> Stream:
-    number = _index(device)
+    number = index(device)
     return _streams().get(number) or _Default(number)
 
 
@@ -101,7 +101,7 @@ class _Of:
 
 
 @contextmanager
-def _current(device: int) -> Iterator[None]:
+def entered(device: int) -> Iterator[None]:
     """Do with CuPy's arrays what PyTorch does on its own current stream."""
     pointer = current_stream(device).cuda_stream
     with cupy.cuda.Device(device), cupy.cuda.Stream.from_external(_Of(pointer)):

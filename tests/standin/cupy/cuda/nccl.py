@@ -90,10 +90,6 @@ class NcclCommunicator:
         terms = _Terms("all_reduce", count, datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
-    def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream) -> None:
-        terms = _Terms("reduce", count, datatype, op, root)
-        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
-
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
         terms = _Terms("broadcast", count, datatype, 0, root)
         check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))

@@ -154,10 +154,10 @@ class Stream(_BaseStream):
             ptr = runtime.streamCreateWithPriority(flags, 0 if priority is None else priority)
             device = runtime.getDevice()
         super().__init__(ptr, device)
-        self._foreign_stream_ref: object = None
+        self.foreign_owner: object = None
 
     def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
-        if finalizing() or getattr(self, "_foreign_stream_ref", None) is not None:
+        if finalizing() or getattr(self, "foreign_owner", None) is not None:
             return
         if getattr(self, "ptr", 0) not in (0, runtime.streamLegacy, runtime.streamPerThread):
             runtime.streamDestroy(self.ptr)
@@ -169,7 +169,7 @@ class Stream(_BaseStream):
             raise TypeError(f"__cuda_stream__() returned {(version, pointer)}")
         stream = cls.__new__(cls)
         _BaseStream.__init__(stream, pointer, -1)
-        stream._foreign_stream_ref = obj
+        stream.foreign_owner = obj
         return stream
 
 

@@ -340,9 +340,6 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
         for call in calls:
             if isinstance(call, Collective):
                 communicator.connect(call)
-                communicator.registers(call)
-        if first.capture is not None:
-            calls = tuple(map(communicator.recorded, calls))
         communicator.order(first)
         first.put(lambda: communicator.carry_out(calls), (communicator,))
         communicator.launched(first)

@@ -5,7 +5,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,13 +23,12 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective call of one rank. `kinds` are those of its memory, if NCCL registers that for a graph."""
+    """A collective call of one rank."""
 
     terms: Terms
     send: int
     recv: int
     factor: np.ndarray | None = None
-    kinds: frozenset[bool] = frozenset()
 
     def spans(self, rank: int, size: int) -> tuple[list[Span], list[Span]]:
         """Return what it reads and what it writes."""
@@ -39,14 +38,13 @@ class Collective:
 
 @dataclass(frozen=True)
 class Message:
-    """A point-to-point call of one rank. `kinds` are as of a collective."""
+    """A point-to-point call of one rank."""
 
     sends: bool
     peer: int
     pointer: int
     count: int
     datatype: int
-    kinds: frozenset[bool] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -140,7 +138,6 @@ class Communicator:
         self._graphs_changed = threading.Condition()
         self._last: streams.Marker | None = None
         self._collectives = 0
-        self._exchanged: set[object] = set()
         self._connected: set[str] = set()
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
@@ -219,18 +216,6 @@ class Communicator:
             spans = [max(spans, key=lambda span: span[1])]
         return [self.place(*span) for span in spans if span[1]]
 
-    def recorded(self, call: Call) -> Call:
-        """Return a call as a graph records it. NCCL tries to register its arrays, unless that is switched off.
-
-        Each rank goes by its own memory: cudaMalloc's cannot be registered (NCCL 2.30, transport/p2p.cc,
-        ncclIpcGraphRegisterBuffer; NCCL_LEGACY_CUDA_REGISTER is 0).
-        """
-        if control.nccl_param("NCCL_GRAPH_REGISTER") == "0":
-            return call
-        given, got = call.spans(self.rank, self.size)
-        blocks = [heap.find(pointer) for pointer, nbytes in given + got if nbytes]
-        return replace(call, kinds=frozenset(block.shareable for block in blocks if block))
-
     def connect(self, call: Collective) -> None:
         """Connect the ranks at the first call of a kind, which waits for all of them, or for an abort."""
         kind = call.terms.kind
@@ -238,18 +223,6 @@ class Communicator:
             # On the host, which looks all the time: it has left before a revocation ends.
             self.meet(("connect", kind), range(self.size), lambda: self.aborted or self.revoked)
             self._connected.add(kind)
-
-    def registers(self, call: Collective) -> None:
-        """Do as NCCL does when it first sees registered memory on a node with NVSwitch.
-
-        The ranks of the node exchange it on the host, and whoever waits there looks at no abort (NCCL 2.30,
-        transport/nvls.cc: ncclNvlsLocalRegisterBuffer, misc/shmutils.cc: ncclShmemAllgather).
-        """
-        there = [place for place in self.places(call) if place is not None]
-        new = [place for place in there if (place, call.terms.kind) not in self._exchanged]
-        if control.on("STANDIN_NVSWITCH") and new:
-            self._exchanged.update((place, call.terms.kind) for place in new)
-            self.meet(("nvls", len(self._exchanged)), range(self.size), lambda: False)
 
     def meet(self, what: Hashable, ranks: Iterable[int], stopped: Callable[[], bool]) -> None:
         """Wait on the host until some ranks have come here, or raise `Stopped`."""
@@ -281,22 +254,21 @@ class Communicator:
         if call.factor is not None:
             with np.errstate(all="ignore"):
                 given = scaled(given.view(call.factor.dtype), call.factor)
-        mine = terms, given.tobytes(), self.places(call), call.kinds
+        mine = terms, given.tobytes(), self.places(call)
         self._send(0, ("in", number, self.rank), pickle.dumps(mine))
         if self.rank == 0:
             self._answer(number)
-        got: str | bytes | None = pickle.loads(self._take(("out", number)))
+        got: str | bytes = pickle.loads(self._take(("out", number)))
         if isinstance(got, str):
             control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {got}")
             self.notice(INVALID_USAGE)
-        if not isinstance(got, bytes):
             self._take("never")  # as a kernel whose peers do something else
         out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
         out[:] = np.frombuffer(got, np.uint8)
 
     def _answer(self, number: int) -> None:
         told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
-        terms, given, places, kinds = zip(*told, strict=True)
+        terms, given, places = zip(*told, strict=True)
         there = {place is not None for each in places for place in each}
         rooted = terms[0].kind in ROOTED_IN | ROOTED_OUT
         apart = there == {True} and not rooted and any(each != places[0] for each in places)
@@ -308,25 +280,10 @@ class Communicator:
         if len(set(terms)) > 1:
             differing = "; ".join(f"rank {rank}: {t}" for rank, t in enumerate(terms))
             answers: list = [f"call {number} differs between the ranks: {differing}"] * self.size
-        elif self._mixed(terms[0].kind, *kinds):
-            answers = [None] * self.size
         else:
             answers = outcome(terms[0], list(given))
         for rank, answer in enumerate(answers):
             self._send(rank, ("out", number), pickle.dumps(answer))
-
-    def _mixed(self, name: str, *kinds: frozenset[bool]) -> bool:
-        """Tell whether one rank has registered what another has not: one waits for an address for ever.
-
-        Nobody notices it (NCCL 2.30, device/prims_simple.h: the loops that read `slot`).
-        """
-        mixed = len(frozenset().union(*kinds)) > 1
-        if mixed:
-            control.violation(
-                f"NCCL communicator {self.name}, captured {name}: NCCL_GRAPH_REGISTER is on, and the ranks have "
-                "memory of cudaMalloc and of the cuMem calls"
-            )
-        return mixed
 
     def _messages(self, messages: list[Message]) -> None:
         """Have all messages of a group go on at the same time."""
@@ -338,17 +295,14 @@ class Communicator:
         for message, number in numbered:
             if not message.sends:
                 there = self.place(message.pointer, message.nbytes) is not None
-                ready = pickle.dumps((there, message.kinds))
-                self._send(message.peer, ("ready", self.rank, number), ready)
+                self._send(message.peer, ("ready", self.rank, number), bytes([there]))
         for message, number in numbered:
             if message.sends:
-                there, kinds = pickle.loads(self._take(("ready", message.peer, number)))
+                (there,) = self._take(("ready", message.peer, number))
                 if there != (self.place(message.pointer, message.nbytes) is not None):
                     control.violation(  # enqueue.cc: "We require users registering buffers on both sides"
                         f"a message between ranks {self.rank} and {message.peer} is registered on one side"
                     )
-                if self._mixed("message", message.kinds, kinds):
-                    self._take("never")
                 data = heap.view(message.pointer, message.nbytes).tobytes()
                 self._send(message.peer, ("data", self.rank, number), data)
         for message, number in numbered:

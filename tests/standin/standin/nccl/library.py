@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from standin import control, heap
+from standin.driver import behind
 from standin.errors import CUDARuntimeError
 from standin.nccl import algorithms, calls, rendezvous
 from standin.nccl.collectives import Terms
@@ -71,7 +72,7 @@ selected: list[tuple[str, str]] = []
 def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
     """Make a call with settings, which stand last; NCCL refuses what names no algorithm: by commas, in any case."""
     *_, comm, _, config = arguments
-    settings = config._obj
+    settings = behind(config)
     if settings.size < 72 or settings.magic != 0xCAFEBEEF:
         return calls.INVALID_ARGUMENT
     text = (settings.algSelection or b"").decode()
@@ -87,7 +88,7 @@ def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
 def _given(status_and_value: tuple[int, int], reference: Any) -> int:
     status, value = status_and_value
     if not status:
-        reference._obj.value = value
+        behind(reference).value = value
     return status
 
 
@@ -125,7 +126,7 @@ class Library:
         return partial(plain) if name.startswith("nccl") else plain
 
     def ncclGetVersion(self, version: Any) -> int:
-        version._obj.value = control.nccl_version()
+        behind(version).value = control.nccl_version()
         return 0
 
     def ncclGetErrorString(self, status: Any) -> bytes:
@@ -138,11 +139,11 @@ class Library:
 
     def ncclMemAlloc(self, pointer: Any, size: Any) -> int:
         try:  # in pieces of 2 MiB
-            block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE, shareable=True)
+            block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE)
         except CUDARuntimeError:
             return calls.CUDA_ERROR
         _allocated[block.pointer] = block
-        pointer._obj.value = block.pointer
+        behind(pointer).value = block.pointer
         return 0
 
     def ncclMemFree(self, pointer: Any) -> int:
@@ -169,11 +170,11 @@ class Library:
         if control.rank_is("STANDIN_FAIL_REGISTER", communicator.rank):
             return calls.INTERNAL_ERROR
         if os.environ.get("NCCL_LOCAL_REGISTER") == "0":
-            handle._obj.value = 0
+            behind(handle).value = 0
             return 0
         key = next(calls.handles)
         communicator.registered[key] = _number(pointer), _number(size)
-        handle._obj.value = key
+        behind(handle).value = key
         return 0
 
     def ncclCommDeregister(self, comm: Any, handle: Any) -> int:
@@ -199,19 +200,19 @@ class Library:
 
     def ncclGetUniqueId(self, unique: Any) -> int:
         control.seen("ncclGetUniqueId")
-        ctypes.memmove(ctypes.addressof(unique._obj), rendezvous.unique_id(), 128)
+        ctypes.memmove(ctypes.addressof(behind(unique)), rendezvous.unique_id(), 128)
         return 0
 
     def ncclCommInitRankConfig(
         self, made: Any, size: Any, unique: Any, rank: Any, config: Any
     ) -> int:
         if config is not None:  # init.cc, parseCommConfig
-            settings = config._obj
+            settings = behind(config)
             if settings.magic != 0xCAFEBEEF or settings.size > 4096:
                 return calls.INVALID_ARGUMENT
             own = [
                 name
-                for name, _ in settings._fields_
+                for name, _ in type(settings)._fields_  # ctypes's own name
                 if getattr(type(settings), name).offset < settings.size
             ]
             values = {name: getattr(settings, name) for name in own[3:]}
