@@ -71,6 +71,7 @@ def test_ranks_may_pass_what_they_like(comm, mixture):
     assert (whole.get() == peer).all()
     with comm.batch():
         comm.all_reduce(x)
+    cupy.cuda.Device().synchronize()
     with cupy.cuda.Stream(non_blocking=True) as stream:
         with capture(stream) as graph:
             comm.all_reduce(x)
