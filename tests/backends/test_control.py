@@ -13,7 +13,7 @@ def payload(rank: int) -> bytes:
 @pytest.mark.parametrize("size", range(1, 10))
 def test_every_root_and_who_differs(size: int) -> None:
     def on_rank(comm) -> None:
-        control = comm._core.control
+        control = comm._core.control  # which all else stands on, and no user has
         everyone = [payload(rank) for rank in range(size)]
         for root in range(size):
             mine = payload(root) if comm.rank == root else None

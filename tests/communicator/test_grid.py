@@ -49,18 +49,18 @@ def test_arguments_of_local_calls() -> None:
     def refused(comm: hpccomm.Communicator) -> None:
         grid = comm.grid((0, 1), periodic=True)
         assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
-        for call, text in [
-            (lambda: grid.coords_of(2), "give a rank from 0 to 1"),
-            (lambda: grid.rank_of((1,)), "give one for each axis"),
-            (lambda: grid.rank_of((1.0, 0)), "give an integer"),
-            (lambda: grid.shift(2), "axis is 2; give one from 0 to 1"),
-            (lambda: grid.along(), "none twice"),
-            (lambda: grid.along(0, -2), "none twice"),
-            (lambda: grid.block((3,)), "an extent for each axis"),
-            (lambda: grid.block((3, -1)), "give extents from 0"),
+        for name, arguments, text in [
+            ("coords_of", (2,), "give a rank from 0 to 1"),
+            ("rank_of", ((1,),), "give one for each axis"),
+            ("rank_of", ((1.0, 0),), "give an integer"),
+            ("shift", (2,), "axis is 2; give one from 0 to 1"),
+            ("along", (), "none twice"),
+            ("along", (0, -2), "none twice"),
+            ("block", ((3,),), "an extent for each axis"),
+            ("block", ((3, -1),), "give extents from 0"),
         ]:
             with pytest.raises(UsageError, match=text):
-                call()
+                getattr(grid, name)(*arguments)
 
     run_ranks(2, refused)
 

@@ -10,8 +10,6 @@ from hpccomm.backends.loopback import LoopbackBackend
 from hpccomm.communicator.windows.access import Array
 from hpccomm.testing import run_ranks
 
-Patch = pytest.MonkeyPatch
-
 
 def slowly_added(comm: Communicator) -> float:
     """What rank 0 has when all ranks have added to it at the same time, and took their time."""
@@ -85,7 +83,8 @@ def test_asynchronous_calls_go_on_beside_a_window() -> None:
     run_ranks(3, run)
 
 
-def test_a_backend_without_one_sided_communication(monkeypatch: Patch) -> None:
+def test_a_backend_without_one_sided_communication(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As of the backends of others: every one of hpccomm's has it.
     monkeypatch.setattr(LoopbackBackend, "window", lambda self: None)
 
     def run(comm: Communicator) -> None:
