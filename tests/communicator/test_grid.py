@@ -9,26 +9,25 @@ import hpccomm
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
+MISUSED: list[tuple[Any, Any, str]] = [
+    ((2, 3), False, r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0"),
+    ((3, 0), False, r"such as \(2, 2\)"),
+    ((-2, -2), False, "such as"),
+    ((), False, "give lengths"),
+    (4, False, "give lengths"),
+    ((2.0, 2), False, "give an integer"),
+    ((2, 2), (True,), r"periodic is \(True,\); give one for each of dims \(2, 2\)"),
+    ((2, 2), 1, "periodic is 1; give True or False"),
+    ((2, 2), (True, None), "periodic is None; give True or False"),
+]
 
-@pytest.mark.parametrize(
-    ("dims", "periodic", "text"),
-    [
-        ((2, 3), False, r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0"),
-        ((3, 0), False, r"such as \(2, 2\)"),
-        ((-2, -2), False, "such as"),
-        ((), False, "give lengths"),
-        (4, False, "give lengths"),
-        ((2.0, 2), False, "give an integer"),
-        ((2, 2), (True,), r"periodic is \(True,\); give one for each of dims \(2, 2\)"),
-        ((2, 2), 1, "periodic is 1; give True or False"),
-        ((2, 2), (True, None), "periodic is None; give True or False"),
-    ],
-)
-def test_arguments_that_do_not_fit_raise_on_every_rank(dims: Any, periodic: Any, text: str) -> None:
+
+def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
     def refused(comm: hpccomm.Communicator) -> None:
         one = comm.rank == 1
-        with pytest.raises(UsageError if one else RankMismatch, match=text):
-            comm.grid(dims if one else (2, 2), periodic if one else False)
+        for dims, periodic, text in MISUSED:
+            with pytest.raises(UsageError if one else RankMismatch, match=text):
+                comm.grid(dims if one else (2, 2), periodic if one else False)
         assert comm.grid((2, 2)).dims == (2, 2)
 
     run_ranks(4, refused)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import CommunicationError, RankMismatch, UsageError
@@ -37,7 +37,6 @@ def placed(peers: Sequence[Peers], rank: int, block: int) -> int:
     return [at for at, each in enumerate(peers[peer]) if each == rank][before]
 
 
-@settings(deadline=None)
 @given(graphs(), st.data())
 def test_any_graph_is_proven(peers: list[Peers], data: st.DataObject) -> None:
     count: Any = data.draw(
@@ -57,7 +56,6 @@ def test_any_graph_is_proven(peers: list[Peers], data: st.DataObject) -> None:
     )
 
 
-@settings(deadline=None, max_examples=25)
 @given(graphs(4), st.integers(0, 3))
 def test_any_graph_is_exchanged_on_threads(peers: list[Peers], rows: int) -> None:
     def call(comm: Any) -> tuple[Any, Any]:

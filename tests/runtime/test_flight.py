@@ -17,7 +17,7 @@ from alone import python
 from conftest import Mpiexec
 
 import hpccomm
-from hpccomm.errors import CollectiveTimeout, CommunicationError, PeerLost, RankMismatch
+from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
 from hpccomm.gradients import GradientSync
 from hpccomm.runtime import recorder
 from hpccomm.runtime.recorder import (
@@ -122,42 +122,6 @@ def caught(function: Callable[[], object]) -> CommunicationError:
     with pytest.raises(CommunicationError) as raised:
         function()
     return raised.value
-
-
-def test_a_timeout_names_who_has_not_come_and_where_that_rank_is() -> None:
-    given_up = threading.Barrier(3)
-
-    def main(comm: hpccomm.Communicator) -> CommunicationError | None:
-        x = np.ones(4)
-        comm.all_reduce(x)
-        error = caught(lambda: comm.all_reduce(x, timeout=1)) if comm.rank < 2 else None
-        given_up.wait(60)  # rank 2 is there, and elsewhere
-        return error
-
-    errors = run_ranks(3, main)
-    for error in errors[:2]:
-        assert type(error) is CollectiveTimeout
-        assert error.ranks == (2,)
-        assert "rank 2" in str(error)
-        assert "has not called all_reduce" in str(error)
-
-
-def test_a_call_that_waits_for_another_one_fails_on_both_sides_long_before_its_deadline() -> None:
-    def main(comm: hpccomm.Communicator) -> tuple[CommunicationError, float]:
-        x = np.ones(4)
-        comm.all_reduce(x)
-        comm.all_gather_object(x)
-        begin = time.perf_counter()
-        call = comm.all_gather_object if comm.rank == 1 else comm.all_reduce
-        return caught(lambda: call(x)), time.perf_counter() - begin
-
-    for error, seconds in run_ranks(3, main):
-        assert seconds < 30  # of a deadline of 60
-        assert type(error) is RankMismatch
-        assert error.ranks == (1,)
-        assert "all_gather_object" in str(error)
-        assert "all_reduce" in str(error)
-        assert "test_flight.py line" in str(error)
 
 
 FAILS = """
