@@ -59,7 +59,7 @@ ASKS = """
 from hpccomm.backends.bootstrap import cuda_aware, mpi
 
 started = mpi.start()
-told = cuda_aware._library_answers(started)
+told = cuda_aware._library_answers(started)  # those that decide
 assert told.query is not None, told  # Open MPI, MPICH and Intel MPI all export it
 if started.get_vendor()[0] == "Open MPI":
     assert told.built is not None, told

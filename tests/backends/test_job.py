@@ -200,11 +200,11 @@ works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))  # never come
     passes(mpiexec(2, "-c", HEAD + program))
 
 
-# Agreement.
+# Agreement, progress, and what communicators are made from.
 
 
-def test_settings_that_differ_are_refused_on_every_rank(shared_job: Mpiexec) -> None:
-    program = """
+SHARED = {
+    "settings that differ are refused on every rank": """
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 
@@ -226,11 +226,50 @@ refused(f"hpccomm is '{version}a1' on rank 0 and '{version}' on rank 1")
 hpccomm.__version__ = version
 with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
     assert comm.size == 3
-"""
-    passes(shared_job(3, "-c", HEAD + program))
+""",
+    "communicators over MPI's": """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+part = world.Split(world.rank % 2, -world.rank)
+for given in (part, MPI.COMM_SELF, world):
+    with hpccomm.new_comm(mpi_comm=given) as comm:
+        assert (comm.rank, comm.size) == (given.rank, given.size)
+        assert comm.mpi_comm is given
+        assert (comm.all_reduce(np.ones(2)) == given.size).all()
+
+leaders = (2, 1)  # of the parts, whose order is the reverse of the world's
+between = part.Create_intercomm(0, world, leaders[1 - world.rank % 2])
+for wrong in (between, MPI.COMM_NULL, 3, "world"):
+    try:
+        hpccomm.new_comm(mpi_comm=wrong)
+    except hpccomm.UsageError as error:
+        fits = "mpi_comm.Merge()" if wrong is between else "MPI.COMM_WORLD"
+        assert f"give an mpi4py intracommunicator, such as {fits}" in str(error), error
+    else:
+        raise AssertionError(wrong)
+""",
+    "asynchronous work is done by itself": """
+comm = hpccomm.new_comm()
+x = np.full(1 << 20, 1.0, np.float32)
+seen = []
+comm.register_post_hook(lambda info: seen.append(info.operation))
+work = comm.all_reduce(x, async_op=True)
+patience = time.monotonic() + 50
+while not seen and time.monotonic() < patience:
+    time.sleep(0.02)  # outside of the library
+assert seen == ["all_reduce"]
+assert work.done() and (x == comm.size).all()
+comm.finalize()
+""",
+}
 
 
-# Threads, forks, progress.
+@pytest.mark.parametrize("what", SHARED)
+def test_on_three_ranks(shared_job: Mpiexec, what: str) -> None:
+    passes(shared_job(3, "-c", HEAD + SHARED[what]))
+
+
+# Threads.
 
 
 @pytest.mark.parametrize(
@@ -261,51 +300,6 @@ with hpccomm.new_comm() as comm:
     if "MPI gives more" not in job.stdout:
         assert f"MPI was started with MPI_THREAD_{level.upper()}" in job.stderr
         assert "asynchronous calls go on only in wait() and done()" in job.stderr
-
-
-def test_asynchronous_work_is_done_by_itself(shared_job: Mpiexec) -> None:
-    program = """
-comm = hpccomm.new_comm()
-x = np.full(1 << 20, 1.0, np.float32)
-seen = []
-comm.register_post_hook(lambda info: seen.append(info.operation))
-work = comm.all_reduce(x, async_op=True)
-patience = time.monotonic() + 50
-while not seen and time.monotonic() < patience:
-    time.sleep(0.02)  # outside of the library
-assert seen == ["all_reduce"]
-assert work.done() and (x == comm.size).all()
-comm.finalize()
-"""
-    passes(shared_job(2, "-c", HEAD + program))
-
-
-# What a communicator is made from.
-
-
-def test_communicators_over_mpi_s(shared_job: Mpiexec) -> None:
-    program = """
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-part = world.Split(world.rank % 2, -world.rank)
-for given in (part, MPI.COMM_SELF, world):
-    with hpccomm.new_comm(mpi_comm=given) as comm:
-        assert (comm.rank, comm.size) == (given.rank, given.size)
-        assert comm.mpi_comm is given
-        assert (comm.all_reduce(np.ones(2)) == given.size).all()
-
-leaders = (2, 1)  # of the parts, whose order is the reverse of the world's
-between = part.Create_intercomm(0, world, leaders[1 - world.rank % 2])
-for wrong in (between, MPI.COMM_NULL, 3, "world"):
-    try:
-        hpccomm.new_comm(mpi_comm=wrong)
-    except hpccomm.UsageError as error:
-        fits = "mpi_comm.Merge()" if wrong is between else "MPI.COMM_WORLD"
-        assert f"give an mpi4py intracommunicator, such as {fits}" in str(error), error
-    else:
-        raise AssertionError(wrong)
-"""
-    passes(shared_job(3, "-c", HEAD + program))
 
 
 @pytest.mark.slow("a job starts another one")

@@ -7,6 +7,7 @@ dlsym gives it. The linker maps a file once, and each copy by itself.
 import ctypes
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,10 +17,16 @@ from hpccomm.backends.nccl import libnccl, opening
 
 
 class Libraries:
-    """Makes and loads copies."""
+    """Makes and loads copies, and objects of packages that lie beside them.
+
+    Attributes
+    ----------
+    own : object
+        The copy that stands for hpccomm's library.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.own = folder, None
         ctypes.CDLL("libm.so.6")
         lines = Path("/proc/self/maps").read_text().splitlines()
         self._file = next(line.split()[-1] for line in lines if "/libm.so" in line)
@@ -31,36 +38,36 @@ class Libraries:
         shutil.copy(self._file, path)
         return ctypes.CDLL(str(path))
 
+    def owned(self, package: str, folder: str) -> object:
+        """Return an object of a class of a package that lies in a folder."""
+        sys.modules[package] = module = ModuleType(package)
+        module.__path__ = [str(self.folder / folder)]
+        return type("Owner", (), {"__module__": f"{package}.communicator"})()
+
 
 @pytest.fixture
-def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Libraries:
-    # A name of its own each time: what is loaded stays.
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Libraries]:
+    made, before = Libraries(tmp_path), {*sys.modules}
+    # There is no NCCL without a wheel of it. A name of its own each time: what is loaded stays.
     monkeypatch.setattr(opening, "FILES", (f"lib{tmp_path.name}.so", "libtorch_cuda"))
-    monkeypatch.setattr(opening, "SYMBOL", "cbrt")
-    return Libraries(tmp_path)
+    monkeypatch.setattr(opening, "SYMBOL", "cbrt")  # as above
+    monkeypatch.setattr(libnccl, "functions", lambda: made.own)  # as above
+    yield made
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
 
 
-def owned(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Return an object of a class of a package that lies in a folder."""
-    module = ModuleType(package)
-    module.__path__ = [str(folder)]
-    monkeypatch.setitem(sys.modules, package, module)
-    return type("Owner", (), {"__module__": f"{package}.communicator"})()
-
-
-def test_which_library_it_is_of(libraries, tmp_path, monkeypatch):
+def test_which_library_it_is_of(libraries, tmp_path):
     name = f"lib{tmp_path.name}.so.2"
-    own = libraries.load(f"own/{name}")
-    monkeypatch.setattr(libnccl, "functions", lambda: own)
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "own")
-    of_own = owned("package_of_own", link, monkeypatch)  # a path that is not the real one
-    elsewhere = owned("package_elsewhere", tmp_path / "nothing", monkeypatch)
+    libraries.own = libraries.load(f"own/{name}")
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    of_own = libraries.owned("package_of_own", "link")  # a path that is not the real one
+    elsewhere = libraries.owned("package_elsewhere", "nothing")
     for given in (of_own, elsewhere, 1 << 40):
         assert opening.another_library(given) == ""
 
     libraries.load(f"other/{name}")
-    of_other = owned("package_of_other", tmp_path / "other", monkeypatch)
+    of_other = libraries.owned("package_of_other", "other")
     assert opening.another_library(of_own) == ""
     for given, is_or_may_be in ((of_other, "is"), (elsewhere, "may be"), (1 << 40, "may be")):
         why = opening.another_library(given)
@@ -69,10 +76,9 @@ def test_which_library_it_is_of(libraries, tmp_path, monkeypatch):
         assert "LD_PRELOAD" in why
 
 
-def test_one_that_is_built_into_pytorch_is_another(libraries, tmp_path, monkeypatch):
-    own = libraries.load(f"own/lib{tmp_path.name}.so.2")
-    monkeypatch.setattr(libnccl, "functions", lambda: own)
+def test_one_that_is_built_into_pytorch_is_another(libraries, tmp_path):
+    libraries.own = libraries.load(f"own/lib{tmp_path.name}.so.2")
     libraries.load("torch/lib/libtorch_cuda.so")
-    group = owned("torch_built", tmp_path / "torch", monkeypatch)
+    group = libraries.owned("torch_built", "torch")
     assert "is of another NCCL library" in opening.another_library(group)
     assert "may be of another NCCL library" in opening.another_library(1 << 40)

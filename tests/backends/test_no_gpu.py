@@ -124,9 +124,9 @@ def test_what_owners_hold_is_found_and_asked_of_the_library_that_they_use(owner:
 
     module, _, name = owner.rpartition(".")
     of = getattr(pytest.importorskip(module), name)
-    made = opening.BorrowedCommunicator(of.__new__(of) if "cupy" in owner else of(), 0)
-    assert made.unfit(0, 1, 0) == opening.NOT_THERE
-    assert opening.another_library(made._owner) == opening.another_library(1 << 40) == ""
+    empty = of.__new__(of) if "cupy" in owner else of()
+    assert opening.BorrowedCommunicator(empty, 0).unfit(0, 1, 0) == opening.NOT_THERE
+    assert opening.another_library(empty) == opening.another_library(1 << 40) == ""
     memory = ctypes.create_string_buffer(
         1 << 20
     )  # without what NCCL puts at both ends (argcheck.cc)
