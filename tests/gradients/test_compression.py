@@ -192,7 +192,9 @@ class Halves:
 def test_a_users_own_compressor_may_send_another_number_on_each_rank() -> None:
     class Positive(Halves):
         def reduce(self, x: Any, exchange: Exchange) -> None:
-            where = np.flatnonzero(x > 0)
+            where, most = np.flatnonzero(x > 0), x[2:3].copy()
+            exchange.max(most)
+            assert most == 3
             every = exchange.gather_uneven(np.stack([where, x[where]], axis=1).reshape(-1))
             x[:] = 0
             for each in every:
@@ -205,7 +207,7 @@ def test_a_users_own_compressor_may_send_another_number_on_each_rank() -> None:
 
     results = run_ranks(3, body)
     assert [gradients for gradients, _ in results] == [[1, 3, 6]] * 3
-    # Two float64 for each positive element; and one byte of flags.
+    # Two float64 for each positive element; and as much on each rank.
     sent = [nbytes for _, nbytes in results]
     assert [sent[0] - sent[1], sent[1] - sent[2]] == [16, 16]
 

@@ -278,29 +278,25 @@ def test_programs_end_by_themselves(mpiexec: Mpiexec, how: str) -> None:
 
 
 AT_EXIT = """
-import atexit
+import atexit, threading
 
 @atexit.register
 def last():  # after hpccomm's own, as it was registered before
-    step()
-    print("reduced", flush=True)
+    for name in sync.gradients:
+        sync.ready(name, np.ones(3))
+    sync.wait_for("p0")
+    sync.wait()
+    print([each.name for each in threading.enumerate() if "gradients" in each.name], flush=True)
 
 import numpy as np
 import hpccomm
 from hpccomm.gradients import GradientSync
 
-def step():
-    for name in sync.gradients:
-        sync.ready(name, np.ones(3))
-    sync.wait_for("p0")
-    sync.wait()
-
 model = {f"p{n}": np.zeros(3) for n in range(3)}
 sync = GradientSync(hpccomm.new_comm("loopback"), model, first_bucket_bytes=1, bucket_bytes=1, min_bucket_bytes=0)
-step()
 """
 
 
 def test_at_the_exit_of_the_program_the_caller_reduces_and_nothing_is_waited_for() -> None:
     done = python("-c", AT_EXIT, timeout=60)
-    assert (done.returncode, done.stdout) == (0, "reduced\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
