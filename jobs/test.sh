@@ -6,6 +6,7 @@
 #   bash jobs/test.sh
 #   bash jobs/test.sh --all                                           every case, also on 1 and 4 ranks
 #   bash jobs/test.sh --all --part 0/4                                a quarter of these
+#   bash jobs/test.sh --changed                                       what belongs to the files that differ from main
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/test.sh            with the site's own MPI
 #
 #   --all        Run every combination of the tests' parameters, and the tests that take long. Without it,
@@ -13,6 +14,11 @@
 #                fifth of the time. Run it before a release, and for a change that many parameters meet in.
 #   --part I/N   Of the tests, only the ones of part I, from 0 to N - 1. The N parts together are
 #                all tests. Static checks and the documentation are left out.
+#   --after FILE Without the tests that FILE names, the build/durations.txt of a run without --all that passed,
+#                but for those that do more with --all.
+#   --changed    Only the folders of tests of the packages that differ from main (origin's, where there is one),
+#                with what is not committed: tests/calls for hpccomm/calls. With ruff and the import contract,
+#                without mypy. For the minutes between two edits; before a commit is shared, run all.
 #
 # The other variables that it knows stand at the top of environment.sh. Exit status 0: all passed.
 # build/durations.txt then says where the time went: in stages, and in the slowest tests. What failed
@@ -22,13 +28,21 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 all=()
 part=()
+after=()
+changed=
 while (($#)); do
     case $1 in
     --all) all=(--all) ;;
+    --changed) changed=yes ;;
     --part)
         (($# > 1)) && [[ $2 =~ ^[0-9]+/[1-9][0-9]*$ ]] || give_up "--part takes I/N, such as 0/4."
         ((${2%/*} < ${2#*/})) || give_up "--part $2: the parts are 0 to $((${2#*/} - 1))."
         part=(--part "$2")
+        shift
+        ;;
+    --after)
+        (($# > 1)) && [[ -r $2 ]] || give_up "--after takes the file that an earlier run wrote: build/durations.txt."
+        after=(--after="$(realpath "$2")")
         shift
         ;;
     --help | -h)
@@ -115,44 +129,93 @@ common=(
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
 
-# What needs one core, beside the tests, which often wait.
-(
-    trap - EXIT
-    trap 'end_running 143' TERM
-    if ((${#part[@]} == 0)); then
-        stage 60 "ruff check" "$python" -m ruff check
-        stage 60 "ruff format" "$python" -m ruff format --check
-        stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
-        stage 300 "mypy" "$python" -m mypy
-        # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
-        export HPCCOMM_VENV=$venv
-        stage 300 "docs" bash jobs/docs.sh
-        stage 300 "docs' examples" bash jobs/docs.sh --examples
-    fi
-) >"$notes/aside" 2>&1 &
-aside=$!
+# Prints what differs from main, with what git does not know yet.
+differing() {
+    local main
+    main=$(git rev-parse --verify --quiet origin/main || git rev-parse --verify --quiet main) ||
+        give_up "--changed: this checkout has no branch main to compare with."
+    git diff --name-only "$(git merge-base "$main" HEAD)"
+    git ls-files --others --exclude-standard
+}
 
-tests 2700 "tests without MPI" tests --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
-wait "$aside" || touch "$notes/failed"
-aside=
-cat "$notes/aside"
-tests_on 2 420 "tests with MPI, ranks: 2" tests/mpi
-tests_on 3 420 "tests with MPI, ranks: 3" tests/mpi
-if ((${#all[@]})); then
-    tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
-    tests_on 4 420 "tests with MPI, ranks: 4" tests/mpi
-fi
-export PYTHONPATH=$standin
-tests 300 "devices, without MPI" tests/cuda
-tests_on 2 300 "devices, ranks: 2" -q tests/cuda
-if ((${#all[@]})); then
-    tests_on 1 300 "devices, ranks: 1" -q tests/cuda/test_front.py
-    tests_on 4 300 "devices, ranks: 4" -q tests/cuda/test_front.py
-fi
-unset PYTHONPATH
-stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
-command -v nvidia-smi >/dev/null ||
-    printf '%-28s %s\n' "tests on a GPU" "skipped: this machine has no NVIDIA driver" >>"$notes/summary"
+# Prints what tests a file: itself, or the folder of tests that has its package's name.
+tests_of() {
+    local path=$1
+    case $path in
+    tests/*/test_*.py) [[ ! -e $path ]] || printf '%s\n' "$path" && return ;;
+    tests/helpers/* | tests/conftest.py | tests/standin/*) return ;; # all tests, or the tests that changed with it
+    hpccomm/backends/nccl/* | hpccomm/memory/cuda/*) echo tests/cuda ;;
+    benchmarks/* | jobs/*) echo tests/jobs ;;
+    docs/* | README.md) echo tests/docs ;;
+    esac
+    path=tests/${path#*/}
+    while path=$(dirname "$path") && [[ $path == tests/* ]]; do
+        [[ ! -d $path ]] || { echo "$path" && return; }
+    done
+    [[ $1 != hpccomm/* ]] || echo tests/package
+}
+
+test_changed() {
+    local path chosen=() mpi=() devices=()
+    while read -r path; do
+        case $path in
+        tests/mpi*) mpi+=("$path") ;;
+        tests/cuda*) devices+=("$path") ;;
+        *) chosen+=("$path") ;;
+        esac
+    done < <(differing | while read -r path; do tests_of "$path"; done | sort -u)
+    stage 60 "ruff check" "$python" -m ruff check
+    stage 60 "ruff format" "$python" -m ruff format --check
+    stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+    ((${#chosen[@]} == 0)) || tests 900 "tests without MPI" "${chosen[@]}"
+    ((${#mpi[@]} == 0)) || tests_on 2 420 "tests with MPI, ranks: 2" "${mpi[@]}"
+    export PYTHONPATH=$standin
+    ((${#devices[@]} == 0)) || tests 300 "devices, without MPI" "${devices[@]}"
+    unset PYTHONPATH
+}
+
+test_all() {
+    # What needs one core, beside the tests, which often wait.
+    (
+        trap - EXIT
+        trap 'end_running 143' TERM
+        if ((${#part[@]} == 0)); then
+            stage 60 "ruff check" "$python" -m ruff check
+            stage 60 "ruff format" "$python" -m ruff format --check
+            stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+            stage 300 "mypy" "$python" -m mypy
+            # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
+            export HPCCOMM_VENV=$venv
+            stage 300 "docs" bash jobs/docs.sh
+            stage 300 "docs' examples" bash jobs/docs.sh --examples
+        fi
+    ) >"$notes/aside" 2>&1 &
+    aside=$!
+
+    tests 2700 "tests without MPI" ${after[0]+"${after[0]}"} tests --ignore=tests/mpi --ignore=tests/cluster --ignore=tests/cuda
+    wait "$aside" || touch "$notes/failed"
+    aside=
+    cat "$notes/aside"
+    tests_on 2 420 "tests with MPI, ranks: 2" ${after[0]+"${after[0]}"} tests/mpi
+    tests_on 3 420 "tests with MPI, ranks: 3" ${after[0]+"${after[0]}"} tests/mpi
+    if ((${#all[@]})); then
+        tests_on 1 420 "tests with MPI, ranks: 1" tests/mpi
+        tests_on 4 420 "tests with MPI, ranks: 4" tests/mpi
+    fi
+    export PYTHONPATH=$standin
+    tests 300 "devices, without MPI" ${after[0]+"${after[0]}"} tests/cuda
+    tests_on 2 300 "devices, ranks: 2" -q ${after[0]+"${after[0]}"} tests/cuda
+    if ((${#all[@]})); then
+        tests_on 1 300 "devices, ranks: 1" -q tests/cuda/test_front.py
+        tests_on 4 300 "devices, ranks: 4" -q tests/cuda/test_front.py
+    fi
+    unset PYTHONPATH
+    stage 240 "tests on virtual hosts" "$python" -m pytest -rs "${common[@]}" tests/cluster
+    command -v nvidia-smi >/dev/null ||
+        printf '%-28s %s\n' "tests on a GPU" "skipped: this machine has no NVIDIA driver" >>"$notes/summary"
+}
+
+if [[ $changed ]]; then test_changed; else test_all; fi
 
 mkdir -p build
 rm -f build/failures.txt

@@ -8,13 +8,14 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from alone import LIMIT
 from chosen import EXAMPLES, MARKS, chosen_items
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from hypothesis.internal.conjecture import providers
 from shared_job import SharedJob
 
@@ -55,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part", default="0/1", metavar="I/N", help="of the tests, only those that fall to part I"
     )
+    parser.addoption(
+        "--after",
+        metavar="FILE",
+        help="leave out what FILE, written by --seconds, names; not what does more with --all",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -77,8 +83,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"--part {part}/{parts}: the parts are 0 to {parts - 1}")
     # By the name: the same in every process, whatever else is collected.
     kept = {item for item in kept if zlib.crc32(item.nodeid.encode()) % parts == part}
+    if path := config.getoption("--after"):
+        words = (line.split(maxsplit=1) for line in Path(path).read_text().splitlines())
+        ran = {name for _, name in words}
+        kept = {item for item in kept if item.nodeid not in ran or does_more(item)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def does_more(item: pytest.Item) -> bool:
+    """Return whether a test of the same name does more with --all."""
+    if not isinstance(item, pytest.Function):
+        return False
+    return (
+        "pytestconfig" in item.fixturenames
+        or "request" in signature(item.function).parameters
+        or is_hypothesis_test(item.function)
+    )
 
 
 class Seconds(NamedTuple):
