@@ -19,41 +19,6 @@ def plant(root: Path, files: dict[str, str | bytes]) -> Path:
     return root
 
 
-def pci(root: Path, path: str, kind: str, node: int = 0, **files: str | bytes) -> str:
-    """Plant a PCI device and the bridges above it; return its folder, as the kernel names it.
-
-    `path` leads from the host bridge, such as ``0000:00``, over the bridges to the device, each as in ``01:00.0``.
-    """
-    host, *parts = path.split("/")
-    folder = f"/sys/devices/pci{host}"
-    for at, part in enumerate(parts):
-        folder += f"/{part}" if part.count(":") == 2 else f"/{host[:4]}:{part}"
-        link = f"/sys/bus/pci/devices/{folder.rpartition('/')[2]}"
-        if not (root / link.lstrip("/")).exists():
-            own = {"class": kind, **files} if at == len(parts) - 1 else {"class": "0x060400"}
-            facts = {f"{folder}/{name}": text for name, text in own.items()}
-            plant(root, {**facts, f"{folder}/numa_node": str(node), link: f"-> {folder}"})
-    return folder
-
-
-def rdma(root: Path, device: str, name: str, ports: int = 1, **files: str) -> None:
-    """Plant an RDMA adapter on a PCI device, with active ports of NDR InfiniBand."""
-    folder = f"{device}/infiniband/{name}"
-    port = {
-        "state": "4: ACTIVE",
-        "phys_state": "5: LinkUp",
-        "rate": "400 Gb/sec (4X NDR)",
-        "link_layer": "InfiniBand",
-        "counters/link_downed": "3",
-        "counters/symbol_error": "0",
-        **files,
-    }
-    for number in range(1, ports + 1):
-        plant(root, {f"{folder}/ports/{number}/{file}": text for file, text in port.items()})
-    links = {f"{folder}/device": f"-> {device}", f"/sys/class/infiniband/{name}": f"-> {folder}"}
-    plant(root, links)
-
-
 def cpus(
     root: Path, nodes: list[str], sockets: int = 1, threads: int = 1, allowed: str = ""
 ) -> None:

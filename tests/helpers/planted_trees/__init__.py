@@ -8,7 +8,7 @@ Formats: proc_pid_limits(5), Linux's Documentation/admin-guide (cgroup-v2, sysct
 (sysfs-class-net, sysfs-class-infiniband, sysfs-bus-pci, sysfs-kernel-iommu_groups), slurm.conf(5), NVML's API reference
 (nvmlClocksEventReasons, of which 72 is a slowdown by heat, and nvmlGpuP2PStatus_t), NVIDIA's catalogue of Xids, NCCL's
 guide (Diagnostics), PCI Express Base Specification (7.7.11, ACS: 17 checks, 29 redirects too). Paths and addresses are
-those of a DGX A100 in tests/helpers/published_nodes.py. Healthy nodes are what Linux prints for such devices
+those of the DGX A100 in tests/tools/doctor/published. Healthy nodes are what Linux prints for such devices
 (drivers/infiniband/core/verbs.c and sysfs.c, drivers/net/usb, kernel/printk, mm and drivers/acpi/apei), and of NVIDIA's
 user guides of DGX A100 and H100, and Microsoft's page on accelerated networking.
 """

@@ -1,86 +1,47 @@
-"""Connections in a node against published matrices of ``nvidia-smi topo``; text, picture, JSON."""
+"""Connections in a node against published matrices of ``nvidia-smi topo``; text, picture, JSON.
+
+published/ has what the doctor's sources read of nodes whose PCI tree and matrix were published, and says where.
+"""
 
 import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from alone import python
-from published_nodes import (
-    BOARD,
-    BOARD_MATRIX,
-    DGX2,
-    DGX2_MATRIX,
-    DGX_A100,
-    DGX_A100_CPUS,
-    DGX_A100_MATRIX,
-    matrix,
-    planted,
-)  # fmt: skip
 
 from hpccomm.schedules.cost.network import load, parse
-from hpccomm.tools.doctor import job, topo
-from hpccomm.tools.doctor.hardware import SOURCES, NodeHardware, NumaDomain, hardware
-from hpccomm.tools.doctor.reading import read
+from hpccomm.tools.doctor import topo
+from hpccomm.tools.doctor.hardware import NodeHardware, NumaDomain, hardware
 
-TWO = ["0-23,48-71", "24-47,72-95"]
-NVLINK = {
-    "gpus": [
-        {
-            "name": "NVIDIA A100-SXM4-40GB",
-            "pci": f"0000:{bus}:00.0",
-            "links": [
-                {"link": at, "up": True, "to": f"0000:c{4 + at // 2}:00.0"} for at in range(12)
-            ],
-        }
-        for bus in ("07", "0f", "47")
-    ]
+PUBLISHED = {
+    path.stem: json.loads(path.read_text())
+    for path in (Path(__file__).parent / "published").glob("*.json")
 }
 
 
-def tree(root, parts, cpus):
-    """What the sources read of planted parts; no counter rises there."""
-    planted(root, parts, cpus)
-    still = {"infiniband": {"wait": lambda: None}}
-    return {name: read(job.SOURCES[name], root, **still.get(name, {})) for name in SOURCES}
+def node_of(name):
+    return hardware(name, PUBLISHED[name]["facts"])
 
 
 @pytest.fixture(scope="module")
-def dgx(tmp_path_factory):
-    root = tmp_path_factory.mktemp("dgx")
-    return hardware("dgx", tree(root, DGX_A100, DGX_A100_CPUS) | {"nvlink": NVLINK})
+def dgx():
+    return node_of("dgx_a100")
 
 
-def test_the_matrix_is_that_of_nvidia_smi(tmp_path, dgx):
-    dgx2 = hardware("n1", tree(tmp_path / "dgx2", DGX2, TWO))
-    board = hardware("n1", tree(tmp_path / "board", BOARD, ["0-63"]))
-    expected = ((dgx2, DGX2_MATRIX), (dgx, DGX_A100_MATRIX), (board, BOARD_MATRIX))
-    for node, published in expected:
-        names, letters = matrix(published)
-        assert [each.name for each in node.components] == names
-        assert node.matrix() == letters
-    unknown = "not known: NVLink: "
-    assert any(line.strip().startswith(unknown) for line in topo.node_lines(board))
-
-
-def test_a_virtual_machine_hides_its_numa_nodes(tmp_path):
-    parts = {"GPU0": ("0000:00/00:04.0", -1), "GPU1": ("0001:00/00:05.0", -1)}
-    one = hardware("vm", tree(tmp_path / "one", parts, ["0-7"]))
-    assert one.matrix()[0] == ["X", "NODE"]  # there is one node
-    two = hardware("vm", tree(tmp_path / "two", parts, TWO))
-    assert two.matrix()[0] == ["X", "SYS"]
-    assert [each.domain for each in two.components] == [None, None]
-
-
-def test_direct_links_are_counted_and_those_that_are_down_are_not(tmp_path):
-    pair = ("0000:01:00.0", "0000:02:00.0")
-    links = [[{"link": at, "up": at != 2, "to": other} for at in range(4)] for other in pair[::-1]]
-    gpus = [
-        {"name": "RTX 3090", "pci": own, "links": up} for own, up in zip(pair, links, strict=True)
-    ]
-    node = hardware("n1", tree(tmp_path, BOARD, ["0-63"]) | {"nvlink": {"gpus": gpus}})
-    assert node.matrix()[0] == ["X", "NV3"]
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_the_matrix_is_that_of_nvidia_smi(name):
+    node = node_of(name)
+    rows = zip(node.components, node.matrix(), strict=True)
+    found = [" ".join([part.name, *letters]) for part, letters in rows]
+    assert found == PUBLISHED[name]["matrix"]
+    if name == "vm_two":
+        assert [each.domain for each in node.components] == [None, None]
+    if name == "board":
+        lines = [line.strip() for line in topo.node_lines(node)]
+        assert any(line.startswith("not known: NVLink: ") for line in lines)
 
 
 def test_text_picture_and_json_name_all(dgx):
@@ -99,37 +60,37 @@ def test_text_picture_and_json_name_all(dgx):
     assert all(f">{each.name}<" in svg for each in dgx.components)
     assert "NUMA 7: CPUs 112-127,240-255" in svg
     assert "12 NVLinks to switches" in svg
-    document = json.loads(json.dumps(topo.document({"dgx": dgx}, [bound(1, range(16))])))
+    document = json.loads(json.dumps(topo.document({"dgx_a100": dgx}, [bound(1, range(16))])))
     (found,), (rank,) = document["nodes"], document["ranks"]
-    assert found["matrix"] == matrix(DGX_A100_MATRIX)[1]
+    assert found["matrix"] == [row.split()[1:] for row in PUBLISHED["dgx_a100"]["matrix"]]
     assert found["components"][0]["path"][0] == "pci0000:00"
     assert (rank["gpu"], rank["nic"], rank["domains"]) == ("GPU1", "mlx5_0", [0])
 
 
-def bound(rank, cpus, visible="", host="dgx"):
+def bound(rank, cpus, visible="", host="dgx_a100"):
     return topo.BoundRank(rank, rank, host, tuple(cpus), visible)
 
 
-def test_ranks_far_from_their_gpu_get_a_better_binding(dgx, tmp_path):
+def test_ranks_far_from_their_gpu_get_a_better_binding(dgx):
     ranks = [bound(0, range(48, 64)), bound(1, range(16)), bound(2, range(128))]
-    lines = list(topo.binding_lines(ranks, {"dgx": dgx}))
+    lines = list(topo.binding_lines(ranks, {"dgx_a100": dgx}))
     assert lines[0].endswith("CPUs 48-63 (NUMA 3); GPU0 beside them; mlx5_0 beside them")
     assert "GPU1 far (NUMA 3, distance 32)" in lines[1]
     assert "GPU2 beside some of them (NUMA 1)" in lines[2]
-    mpiexec, srun = list(topo.better(ranks, {"dgx": dgx}))[1:]
+    mpiexec, srun = list(topo.better(ranks, {"dgx_a100": dgx}))[1:]
     assert srun.endswith("--ntasks-per-node=3 --cpu-bind=map_ldom:3,3,1 PROGRAM")
     assert "set -- 48-63,176-191 48-63,176-191 16-31,144-159;" in mpiexec
     well = [bound(0, range(48, 50)), bound(1, range(50, 52)), bound(2, range(16, 18))]
-    (line,) = topo.better(well, {"dgx": dgx})
+    (line,) = topo.better(well, {"dgx_a100": dgx})
     assert line == "Binding: each rank runs in the NUMA node nearest to its GPU."
     # What a rank sees decides its GPU.
     assert topo.gpu_of(bound(0, [0], visible="2,0"), dgx).name == "GPU2"
     assert topo.gpu_of(bound(4, [0]), dgx).name == "GPU1"
     assert topo.nic_of(bound(2, [0]), dgx).name in ("mlx5_0", "mlx5_4", "mlx5_5")
     # Without GPUs, ranks are spread over the NUMA nodes.
-    node = hardware("n1", tree(tmp_path, {"mlx5_0": DGX2["mlx5_0"]}, TWO))
+    node = node_of("adapter")
     assert topo.wanted(4, node) == [0, 0, 1, 1]
-    told, *_ = topo.better([bound(0, [0], host="n1")], {"n1": node})
+    told, *_ = topo.better([bound(0, [0], host="adapter")], {"adapter": node})
     assert told == "Binding: each rank runs in the NUMA node of its turn."
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +35,8 @@ def test_the_table_of_files_is_sound():
 
 PLANTED = sorted((Path(__file__).parent / "planted").glob("*.txt"))
 """Named after their sources. A block ``--- PATH`` is a file of the node; ``variables`` are those of the process,
-``facts`` must be found, and ``unread`` must stand in the reasons for which others were not."""
+``facts`` must be found, and ``unread`` must stand in the reasons for which others were not. A file is bytes behind
+``hex:``, or a link behind ``->``; ``later PATH`` is what a counter's file has at its second reading."""
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda path: path.stem)
@@ -44,14 +46,18 @@ def test_what_a_source_reads(tmp_path, monkeypatch, planted):
     given, facts, unread, options = (
         json.loads(files.pop(name, "{}")) for name in ("variables", "facts", "unread", "options")
     )
-    plant(tmp_path, files)
+    later = {name: files.pop(f"later {name}") for name in {*files} if f"later {name}" in files}
+    source = planted.stem.partition("-")[0]
+    if source in ("network", "infiniband"):
+        options["wait"] = partial(plant, tmp_path, later)
+    for name, text in files.items():
+        plant(tmp_path, {name: bytes.fromhex(text[4:]) if text.startswith("hex:") else text})
     for name in (*slurm.variables(), "container", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {**given, "PATH": f"{tmp_path}/bin"}.items():
         monkeypatch.setenv(name, value)
     for program in tmp_path.glob("bin/*"):
         program.chmod(0o755)
-    source = planted.stem.partition("-")[0]
     found = read(job.SOURCES[source], tmp_path, **options)
     assert {name: found.get(name) for name in facts} == facts
     assert all(reason in found["unread"][name] for name, reason in unread.items())
