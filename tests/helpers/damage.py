@@ -109,6 +109,13 @@ def called(*words: str) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
+def output(*words: object, status: int = 0) -> str:
+    """Return what a command prints that ends with this status; with 0 it has no errors."""
+    ended, out, err = called(*map(str, words))
+    assert (ended, bool(err)) == (status, bool(status)), err
+    return out
+
+
 def shown(path: Path) -> Iterator[tuple[str, int, str, str]]:
     """Give what each reader of a results file shows of all its runs: its name, status, output and errors."""
     for run in ("1", "2"):

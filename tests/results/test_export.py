@@ -1,14 +1,13 @@
 """``hpccomm show`` and ``hpccomm export``, and the formats that they write."""
 
 import csv
-import io
 import json
 import signal
 
 import numpy as np
 import pytest
 from at_calls import end_of, kill_own
-from damage import called
+from damage import called, output
 
 from hpccomm.results import reader, table
 from hpccomm.results.writer import Writer
@@ -32,22 +31,15 @@ def file(tmp_path, example):
     return path
 
 
-def call(verb, *words):
-    """Return what a command prints."""
-    status, out, err = called(verb, *map(str, words))
-    assert (status, err) == (0, "")
-    return out
-
-
 def test_show(file):
-    text = call("show", file, "--run", 1)
+    text = output("show", file, "--run", 1)
     assert "holds 2 runs" in text
     assert "# * run0001" in text
     assert f"# Run run0001 of {file}: completed" in text
     assert "# Command: hpccomm perf all_reduce -e 1K" in text
     (run, _) = reader.read(file)
     assert text.endswith(table.run_text(run.info, run.rows, run.samples, finished=True))
-    text = call("show", file)  # the last one
+    text = output("show", file)  # the last one
     assert f"# Run run0002 of {file}: interrupted" in text
     assert "  N/A" in text
     assert "Out of bounds values" not in text
@@ -58,7 +50,7 @@ def test_show_statistics_in_comments_behind_the_table(tmp_path, example):
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(0), example.example_samples(0, 4) / 1e6)
         writer.append(example.example_row(1), None)
-    plain, text = call("show", path), call("show", path, "--statistics")
+    plain, text = output("show", path), output("show", path, "--statistics")
     assert text.startswith(plain)
     block = text.removeprefix(plain).splitlines()
     assert all(line.startswith("#") for line in block if line)
@@ -67,13 +59,13 @@ def test_show_statistics_in_comments_behind_the_table(tmp_path, example):
     assert names[7:] == ["repetitions", "min", "median", "p95", "p99", "max", "cv"]
     assert measured[5:] == ["no", "4", "3.00", "9.00", "15.00", "15.00", "15.00", "49.69"]
     assert without[5:] == ["yes", "0", *["N/A"] * 6]
-    document = json.loads(call("export", path, "--format", "json"))
+    document = json.loads(output("export", path, "--format", "json"))
     assert document["config"]["per_iter_timing"] == "false"  # without -I 1, and yet:
     assert document["results"][0]["out_of_place_per_iter"]["p50_us"] == pytest.approx(11)
 
 
 def test_json_is_nccl_tests_version_3(file):
-    document = json.loads(call("export", file, "--format", "json", "--run", "run0001"))
+    document = json.loads(output("export", file, "--format", "json", "--run", "run0001"))
     assert list(document) == [
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
         *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
@@ -104,23 +96,23 @@ def test_json_is_nccl_tests_version_3(file):
 
 
 def test_json_of_an_interrupted_run(file, tmp_path):
-    output = tmp_path / "run.json"
-    call("export", file, "--format", "json", "--output", output)
-    document = json.loads(output.read_text())
+    path = tmp_path / "run.json"
+    output("export", file, "--format", "json", "--output", path)
+    document = json.loads(path.read_text())
     (result,) = document["results"]
     assert result["in_place"] is None
     assert result["out_of_place"]["nwrong"] is None
     assert "end_time" not in document
     assert document["errors"] == ["interrupted"]
-    before = output.read_bytes(), file.read_bytes()
-    for taken in (output, file):
+    before = path.read_bytes(), file.read_bytes()
+    for taken in (path, file):
         words = ("export", str(file), "--format", "csv", "--output", str(taken))
         assert "exists already; remove it, or choose another" in called(*words)[2]
-    assert before == (output.read_bytes(), file.read_bytes())
+    assert before == (path.read_bytes(), file.read_bytes())
 
 
 def test_csv(file, example):
-    rows = list(csv.DictReader(io.StringIO(call("export", file, "--format", "csv", "--run", 1))))
+    rows = list(csv.DictReader(output("export", file, "--format", "csv", "--run", 1).splitlines()))
     assert len(rows) == 4
     assert [rows[1][name] for name in ("run", "nodes", "in_place")] == ["run0001", "2", "1"]
     assert float(rows[1]["time_us"]) == example.example_row(1).time
@@ -132,5 +124,5 @@ def test_csv(file, example):
         np.testing.assert_allclose(found, [times.min(), np.median(times), times.max()])
         assert float(row["cv_pct"]) == pytest.approx(100 * times.std() / times.mean())
         assert row["repetitions"] == "3"
-    (unchecked,) = csv.DictReader(io.StringIO(call("export", file, "--format", "csv")))
+    (unchecked,) = csv.DictReader(output("export", file, "--format", "csv").splitlines())
     assert [unchecked[name] for name in ("wrong", "median_us", "repetitions")] == [""] * 3

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import io
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from at_calls import at_call, end_of, kill_own
-from damage import called
+from damage import called, output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
@@ -40,10 +39,8 @@ from hpccomm.results.recording_file import (
     read_recordings,
     write,
 )
-from hpccomm.tools.programs import advise
-from hpccomm.tools.runs import export, plot, show
 
-from .test_trainings import call, step
+from .test_trainings import step
 
 NAMES = [each.name for each in CALL_COLUMNS]
 
@@ -221,7 +218,7 @@ def test_parts_are_one_recording_by_the_common_clock(tmp_path, seed):
     assert again.name == "recording0002"
 
 
-def test_a_recording_of_the_version_before_is_read(tmp_path, capsys):
+def test_a_recording_of_the_version_before_is_read(tmp_path):
     """It was joined when rank 0 still put the calls on the common clock, and packed them once more.
 
     Its export by that version stands beside it.
@@ -229,8 +226,8 @@ def test_a_recording_of_the_version_before_is_read(tmp_path, capsys):
     data = Path(__file__).with_name("data")
     path = tmp_path / "t.h5"
     path.write_bytes(gzip.decompress((data / "joined_before.h5.gz").read_bytes()))
-    assert call(export, path, "--format", "csv") == 0
-    assert capsys.readouterr().out == (data / "joined_before.csv").read_text("utf-8")
+    exported = (data / "joined_before.csv").read_text("utf-8")
+    assert output("export", path, "--format", "csv") == exported
     (one,) = read_recordings(path)
     assert [(each.name, each.ranks) for each in one.groups] == [
         ("reversed", (1, 0)),
@@ -272,7 +269,7 @@ def test_a_rank_whose_clock_is_damaged_is_left_out(tmp_path):
         np.testing.assert_array_equal(left.calls[name], whole, name)
 
 
-def test_missing_and_earlier_parts(tmp_path, capsys):
+def test_missing_and_earlier_parts(tmp_path):
     path = tmp_path / "t.h5"
     recording = replace(program(3), calls=random_calls(1, 3, 50))
     earlier = replace(recording.facts, started=recording.facts.started.replace(year=2025))
@@ -284,10 +281,9 @@ def test_missing_and_earlier_parts(tmp_path, capsys):
     assert one.notes[-1].text == "the calls of these ranks are missing: 1"
     assert one.status == "interrupted"
     assert {each.uid: each.ranks for each in one.groups}["world"] == (0, -1, 2)
-    assert call(show, path) == 0  # the file does not exist
-    assert "# the calls of these ranks are missing: 1" in capsys.readouterr().out
-    assert call(show, path, "--verify") == 0
-    assert "recording0001: interrupted, " in capsys.readouterr().out
+    # The file does not exist.
+    assert "# the calls of these ranks are missing: 1" in output("show", path)
+    assert "recording0001: interrupted, " in output("show", path, "--verify")
     for verb in ("advise", "report"):  # no step is known without all ranks
         status, _, said = called(verb, str(path))
         assert (status, "the calls of these ranks are missing: 1" in said) == (2, True), said
@@ -402,7 +398,7 @@ def test_what_comes_while_lines_are_written_is_not_lost(tmp_path):
     assert read_recordings(path)[0].notes == notes
 
 
-def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
+def test_damage_is_named_and_the_rest_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "CALLS", 100)  # several blocks of a recording that is read quickly
     path = tmp_path / "t.h5"
     recording = stepped(2, 200, lambda rank, at: 1000 + at, 500)
@@ -426,17 +422,14 @@ def test_damage_is_named_and_the_rest_is_given(tmp_path, capsys, monkeypatch):
     for name in NAMES:
         np.testing.assert_array_equal(one.calls[name], recording.calls[name][left], name)
     assert [each.operation for each in one.signatures] == ["all_reduce", "unknown"]
-    assert call(show, path) == 2
-    assert "all_reduce" not in capsys.readouterr().out  # nothing that sums calls up
-    assert call(show, path, "--verify") == 2
-    assert f"packed of block 5: {lost}" in capsys.readouterr().out
-    assert call(export, path, "--format", "csv") == 2
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert "all_reduce" not in output("show", path, status=2)  # nothing that sums calls up
+    assert f"packed of block 5: {lost}" in called("show", str(path), "--verify")[1]
+    lines = list(csv.DictReader(output("export", path, "--format", "csv", status=2).splitlines()))
     assert [int(line["begin"]) for line in lines] == one.calls["begin"].tolist()
     assert {line["operation"] for line in lines} == {"all_reduce", "unknown"}
 
 
-def test_a_call_of_a_damaged_group_or_signature_is_analysed_as_far_as_it_is_known(tmp_path, capsys):
+def test_a_call_of_a_damaged_group_or_signature_is_analysed_as_far_as_it_is_known(tmp_path):
     path = tmp_path / "t.h5"
     one = CallSignature("broadcast", 0, 64, POLLED, {"root": 1})
     message = CallSignature("send_recv", 0, 64, POLLED, {"dst": 1, "src": 1, "tag": 0})
@@ -446,32 +439,30 @@ def test_a_call_of_a_damaged_group_or_signature_is_analysed_as_far_as_it_is_know
         with h5py.File(path, "r+") as file:
             stored = file["recordings/recording0001"]
             stored["texts"][stored["events"][damaged]["first_byte"] + 20] ^= 1
-        assert call(advise, path) == 2
-        assert "No change is predicted" in capsys.readouterr().out
+        assert "No change is predicted" in output("advise", path, status=2)
         path.unlink()
 
 
-def test_show_list_and_export(tmp_path, capsys):
+def test_show_list_and_export(tmp_path):
     path = tmp_path / "t.h5"
     recording = stepped(3, 40, lambda rank, at: 1_000_000, 500_000, nbytes=1 << 36)
     write(path, recording)
-    assert call(show, path) == 0
-    text = capsys.readouterr().out
-    assert f"# Recording recording0001 of {path}: completed\n" in text
-    assert "by user on node0, 3 ranks\n# Command: train.py\n" in text
+    text = output("show", path)
+    for line in (
+        f"# Recording recording0001 of {path}: completed\n",
+        "by user on node0, 3 ranks\n# Command: train.py\n",
+        "# in all: 0.059 s from the first call to the end of the last one",
+        f"hpccomm advise {path}",
+    ):
+        assert line in text
     table = [line.split() for line in text.splitlines() if line.lstrip().startswith("all_reduce")]
     assert table == [["all_reduce", "120", str(120 << 36), "20.000"]]
-    assert "# in all: 0.059 s from the first call to the end of the last one" in text
-    assert f"hpccomm advise {path}" in text
-    assert call(show, path, "--verify") == 0
-    assert capsys.readouterr().out == "recording0001: completed, 240 calls: all as it was stored\n"
-    assert call(export, path, "--format", "csv") == 0
-    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    verified = "recording0001: completed, 240 calls: all as it was stored\n"
+    assert output("show", path, "--verify") == verified
+    lines = list(csv.DictReader(output("export", path, "--format", "csv").splitlines()))
     assert [int(line["end"]) for line in lines] == recording.calls["end"].tolist()
     assert [int(line["rank"]) for line in lines] == recording.calls.ranks().tolist()
     assert [line["operation"] for line in lines[:2]] == ["all_reduce", "step"]
-    assert call(show, path, "--list", "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["recordings"]
+    (found,) = json.loads(output("show", path, "--list", "--json"))["recordings"]
     assert (found["calls"], found["steps"], found["hosts"]) == (240, 0, ["node0"])
-    with pytest.raises(ResultsError, match="holds no training"):
-        call(plot, "--training", path)
+    assert "holds no training" in called("plot", "--training", str(path))[2]
