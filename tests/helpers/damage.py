@@ -98,12 +98,12 @@ def spoil(path: Path, name: str, *at: int) -> None:
     path.write_bytes(data)
 
 
-def called(*words: str) -> tuple[int, str, str]:
+def called(*words: object) -> tuple[int, str, str]:
     """Return status, output and errors of a command, which runs in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = main(words)
+            status = main([*map(str, words)])
         except SystemExit as leaving:  # as after --help
             status = int(leaving.code or 0)
     return status, out.getvalue(), err.getvalue()
@@ -111,7 +111,7 @@ def called(*words: str) -> tuple[int, str, str]:
 
 def output(*words: object, status: int = 0) -> str:
     """Return what a command prints that ends with this status; with 0 it has no errors."""
-    ended, out, err = called(*map(str, words))
+    ended, out, err = called(*words)
     assert (ended, bool(err)) == (status, bool(status)), err
     return out
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import appending as data
 import numpy as np
 import pytest
-from damage import called
+from damage import called, output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,11 +68,11 @@ def test_what_was_measured_on_busy_nodes_decides_nothing(tmp_path):
     base = write(tmp_path / "base.h5", 5, (1.0,))
     busy = Others(["n0"] * 4, [0.0] * 4, [0.01, 0.6, 0.01, 0.01])
     new = write(tmp_path / "new.h5", 5, (1.9,), seed=1, others=busy)
-    status, out, _ = called("compare", str(base), str(new), "--require-decision")
+    status, out, _ = called("compare", base, new, "--require-decision")
     assert (status, out.count("  undecided: busy\n"), "need" in out) == (1, 1, False)
     assert "# Other processes      : 60% of the cores of n0, 0% before; busy, above 10%\n" in out
     # Where quiet launches are left on a side, they decide.
-    status, out, _ = called("compare", str(base), str(write(new, 5, (1.9,), seed=2)))
+    status, out, _ = called("compare", base, str(write(new, 5, (1.9,), seed=2)))
     assert (status, "1 slower" in out, "# Left out: new.h5 run0001: busy\n" in out) == (
         1,
         True,
@@ -84,30 +84,21 @@ def test_a_slowdown_is_found_and_the_other_case_is_the_same(tmp_path):
     base = write(tmp_path / "base.h5", 7)
     new = write(tmp_path / "new.h5", 7, (1.0, 1.05), seed=1)
     xml, document = tmp_path / "v.xml", tmp_path / "v.json"
-    status, out, _ = called(
-        "compare", str(base), str(new), "--junit", str(xml), "--json", str(document)
-    )
-    assert status == 1
+    status, out, _ = called("compare", base, new, "--junit", xml, "--json", document)
     worst = out.splitlines()[1]
-    assert worst.endswith("slower")
-    assert "16 B" in worst
+    assert (status, worst.endswith("slower"), "16 B" in worst) == (1, True, True)
     assert "1 slower, 1 same" in out
-    found = json.loads(document.read_text())
-    assert [each["verdict"] for each in found["cases"]] == ["slower", "same"]
-    assert found["cases"][0]["ratio"] == pytest.approx(1.05, abs=0.01)
-    assert (
-        found["cases"][0]["ratio_low"]
-        < found["cases"][0]["ratio"]
-        < found["cases"][0]["ratio_high"]
-    )
+    slow, other = json.loads(document.read_text())["cases"]
+    assert [slow["verdict"], other["verdict"]] == ["slower", "same"]
+    assert slow["ratio"] == pytest.approx(1.05, abs=0.01)
+    assert slow["ratio_low"] < slow["ratio"] < slow["ratio_high"]
     suite = ET.parse(xml).getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "0"]
     (failure,) = suite.iter("failure")
     assert "% slower" in failure.get("message")
     # The other way round it is faster, which is no failure; and 5 % may be declared too small to count.
-    status, out, _ = called("compare", str(new), str(base))
-    assert (status, "1 same, 1 faster" in out) == (0, True)
-    assert called("compare", str(base), str(new), "--minimum", "8%")[0] == 0
+    assert "1 same, 1 faster" in output("compare", new, base)
+    output("compare", base, new, "--minimum", "8%")
 
 
 def test_equal_sides_are_told_apart_as_seldom_as_is_said(pytestconfig):
@@ -136,9 +127,9 @@ def test_adjusted_values_reject_what_the_step_down_procedure_does(p, level):
 
 def test_too_few_launches_are_said_and_enough_of_them_find_what_is_clear(tmp_path):
     base, new = write(tmp_path / "base.h5", 1), write(tmp_path / "new.h5", 1, (2.0, 2.0))
-    status, out, _ = called("compare", str(base), str(new))
+    status, out, _ = called("compare", base, new)
     assert (status, "2 untested" in out, "100." in out) == (0, True, True)
-    assert called("compare", str(base), str(new), "--require-decision")[0] == 1
+    assert called("compare", base, new, "--require-decision")[0] == 1
     needed = compare(side([base]), side([new])).needed
     assert f"need {needed} launches a side" in out
     for number, verdict in ((needed - 1, "untested"), (needed, "slower")):
@@ -158,7 +149,7 @@ def test_another_machine_is_refused_and_another_version_is_told(tmp_path):
     ):
         compare(side([base]), side([other]))
     assert compare(side([base]), side([other]), any_machine=True).machines
-    assert "version of nccl: 2.32.3 and 2.33" in called("compare", str(base), str(newer))[1]
+    assert "version of nccl: 2.32.3 and 2.33" in called("compare", base, newer)[1]
 
 
 def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
@@ -169,7 +160,7 @@ def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
     with Writer(wrong, data.example_info()) as writer:
         writer.append(data.example_row(0, wrong=3), None)
     xml = tmp_path / "cases.xml"
-    status, out, _ = called("compare", str(base), str(wrong), "--junit", str(xml))
+    status, out, _ = called("compare", base, wrong, "--junit", xml)
     assert (status, "1 wrong" in out, "Only on the base side" in out) == (1, True, True)
     suite = ET.parse(xml).getroot()
     assert int(suite.get("failures")) == len([*suite.iter("failure")]) == 1
@@ -196,33 +187,26 @@ def test_a_case_without_a_time_does_not_hide_the_others(tmp_path):
     base = write(tmp_path / "base.h5", 6)
     new = write(tmp_path / "new.h5", 5, (1.0, 1.1), seed=1)
     write(new, 1, (0.0, 1.1), seed=2)
-    status, out, _ = called("compare", str(base), str(new))
+    status, out, _ = called("compare", base, new)
     assert status == 1
-    assert "1 slower" in out
-    assert "# Left out" in out
-    assert "a launch has no time above 0" in out
+    for words in ("1 slower", "# Left out", "a launch has no time above 0"):
+        assert words in out
+    none = LaunchRow(data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
+    found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
+    assert (found.cases, found.failed) == ((), False)
+    assert "# Left out: all_reduce" in text(found)
+    assert "a pass has no time above 0" in text(found)
 
 
-def test_a_run_counts_once_and_on_one_side(tmp_path):
-    base = write(tmp_path / "base.h5", 6)
-    new = write(tmp_path / "new.h5", 6, seed=1)
-    link = tmp_path / "again.h5"
-    link.symlink_to(base)
-    runs = ("--base-runs", "1,run0001,-6,2")
-    _, out, _ = called("compare", str(base), str(new), *runs)
-    assert "2 and 6" in out
-    status, _, err = called("compare", str(base), str(link))
-    assert status == 2
-    assert "is on both sides" in err
-
-
-def test_runs_without_rows_are_no_launches(tmp_path):
-    base, new = (write(tmp_path / f"{seed}.h5", 6, seed=seed) for seed in (0, 1))
+def test_a_run_with_rows_counts_once_and_on_one_side(tmp_path):
+    base, new = write(tmp_path / "base.h5", 6), write(tmp_path / "new.h5", 6, seed=1)
+    (link := tmp_path / "again.h5").symlink_to(base)
+    assert "2 and 6" in output("compare", base, new, "--base-runs", "1,run0001,-6,2")
+    status, _, err = called("compare", base, link)
+    assert (status, "is on both sides" in err) == (2, True)
     with Writer(new, replace(data.example_info(), ranks=data.example_info().ranks[:2])):
-        pass  # as `perf pairs` writes one
-    status, out, _ = called("compare", str(base), str(new))
-    assert status == 0
-    assert "6 and 6" in out
+        pass  # without rows, as `perf pairs` writes one
+    assert "6 and 6" in output("compare", base, new)
 
 
 def test_a_change_of_exactly_the_minimum_is_none():
@@ -233,21 +217,11 @@ def test_a_change_of_exactly_the_minimum_is_none():
 def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
     runs = write(tmp_path / "runs.h5", 4, series={"name": "first", "launch": "1", "launches": "4"})
     write(runs, 4, (1.0, 1.0), seed=5, series={"name": "second", "launch": "1", "launches": "4"})
-    chosen = called("compare", str(runs), str(runs), "--base-runs", "1,2", "--new-runs", "run0003")
+    chosen = called("compare", runs, runs, "--base-runs", "1,2", "--new-runs", "run0003")
     assert "2 and 1" in chosen[1]
-    named = called(
-        "compare", str(runs), str(runs), "--base-series", "first", "--new-series", "second"
-    )
+    named = called("compare", runs, runs, "--base-series", "first", "--new-series", "second")
     assert "4 and 4" in named[1]
     assert (
         "holds no completed run of series 'third'"
-        in (called("compare", str(runs), str(runs), "--base-series", "third")[2])
+        in (called("compare", runs, runs, "--base-series", "third")[2])
     )
-
-
-def test_passes_of_a_case_without_a_time_are_named():
-    none = LaunchRow(data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
-    found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
-    assert (found.cases, found.failed) == ((), False)
-    assert "# Left out: all_reduce" in text(found)
-    assert "a pass has no time above 0" in text(found)

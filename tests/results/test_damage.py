@@ -81,7 +81,7 @@ def test_damage_is_named_by_row_and_the_rest_is_given(tmp_path, files, example):
         width = file["runs/run0001/rows"].dtype.itemsize
     spoil(path, "runs/run0001/rows", *(number * width + 300 for number in (7, 8, 12)))
     spoil(path, "runs/run0001/samples", 40)
-    status, out, err = called("show", str(path), "--run", "1")
+    status, out, err = called("show", path, "--run", "1")
     assert status == 2
     assert f"damaged: {path}: run0001: rows 7 to 8: stored checksum differs: not shown\n" in err
     assert f"damaged: {path}: run0001: row 12: stored checksum differs" in err
@@ -94,12 +94,12 @@ def test_damage_is_named_by_row_and_the_rest_is_given(tmp_path, files, example):
     np.testing.assert_array_equal(run.samples(-1), example.example_samples(ROWS - 1, 20) / 1e6)
     with pytest.raises(ResultsError, match="run0001: samples of row 0: stored checksum differs"):
         run.samples(0)
-    status, out, _ = called("show", "--verify", str(path))
+    status, out, _ = called("show", "--verify", path)
     first, second = out.splitlines()
     assert status == 2
     assert "run0001: completed, 37 rows: DAMAGED: rows 7 to 8:" in first
     assert second == "run0002: interrupted, 40 rows: all as it was stored"
-    status, out, _ = called("export", str(path), "--format", "json", "--run", "1")
+    status, out, _ = called("export", path, "--format", "json", "--run", "1")
     document = json.loads(out)
     assert status == 2
     assert document["average_bus_bandwidth"]["bandwidth"] == "nan"

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from damage import called
+from damage import called, output
 
 from hpccomm.errors import UsageError
 from hpccomm.results import expectations, table
@@ -167,11 +167,10 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
     with Writer(path, example.example_info()) as writer:
         for index in range(4):  # the first one has no time: it is expected of nobody
             writer.append(example.example_row(index, **({} if index else {"time": 0.0})), None)
-    _, text, _ = called("export", str(path), "--format", "expect")
+    _, text, _ = called("export", path, "--format", "expect")
     assert len(entries("f.toml", tomllib.loads(text))) == 3
     expected.write_text(text)
-    status, out, err = called("show", str(path), "--expect", str(expected))
-    assert (status, err) == (0, "")
+    out = output("show", path, "--expect", expected)
     assert "100% of" in out
     with Writer(path, example.example_info()) as writer:
         writer.append(example.example_row(1), None)
@@ -182,7 +181,7 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
         (faster, "1", "FAILED, below 90%"),
     ):
         expected.write_text(expects)
-        status, out, _ = called("show", str(path), "--run", run, "--expect", str(expected))
+        status, out, _ = called("show", path, "--run", run, "--expect", expected)
         assert (status, said in out) == (1, True)
 
 
@@ -200,7 +199,7 @@ def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(example,
             row = example.example_row(0, time=mean, busbw=60 / mean)
             writer.append(row, np.full((20, 4), median * 1e-6))
             others.store(writer)
-    text = called("export", str(path), "--format", "expect", "--run", "1")[1]
+    text = called("export", path, "--format", "expect", "--run", "1")[1]
     assert tomllib.loads(text)["expect"][0]["busbw"] == pytest.approx(6.0)
     assert "by medians where these are known" in text.splitlines()[0]
     expected.write_text(text)
@@ -276,13 +275,12 @@ def test_variants_in_turns_are_judged_as_a_table_each(example, tmp_path):
     path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
     interleaved(example, path)
     expected.write_text('[[expect]]\ncollective = "all_reduce"\nbusbw = 40')
-    status, out, err = called("show", str(path), "--expect", str(expected))
-    assert (status, err) == (0, "")
+    out = output("show", path, "--expect", expected)
     assert out.count("# Expected ") == 2
     assert " [tree]\n# Expected             : 100% of 40 GB/s" in out
 
     for name in ("json", "expect"):  # files of one table
-        status, out, err = called("export", str(path), "--format", name)
+        status, out, err = called("export", path, "--format", name)
         assert (status, out, "has two variants" in err) == (2, "", True)
 
 
@@ -294,5 +292,5 @@ def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path
         (("--expect", "nvlink4", "--verify"), "--expect is about the rows of one run"),
         (("--at-least", "50%"), "--at-least is about what --expect names"),
     ):
-        status, out, err = called("show", str(path), *words)
+        status, out, err = called("show", path, *words)
         assert (status, out, message in err) == (2, "", True)

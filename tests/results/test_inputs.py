@@ -79,5 +79,5 @@ def test_what_is_no_input_is_refused_in_a_line(tmp_path, monkeypatch, named):
 
 def test_an_output_that_waits_for_a_reader_is_refused(tmp_path):
     path = fifo(tmp_path / "out.svg")
-    status, _, err = called("plot", "--schedule", "ring", "--output", str(path))
+    status, _, err = called("plot", "--schedule", "ring", "--output", path)
     assert (status, "it is a FIFO, not a regular file" in err) == (2, True)

@@ -48,7 +48,7 @@ def test_a_run_is_running_as_long_as_its_writer_has_the_file(path, example, rows
             assert statuses(path) == ["interrupted", "running"]
         plural = "s" if rows > 1 else ""
         told = f"# Run run0002 of {path}: running: {rows} row{plural} so far\n"
-        assert told in called("show", str(path))[1]
+        assert told in called("show", path)[1]
     with h5py.File(path, "r"):
         assert statuses(path) == ["interrupted", "interrupted"]
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_seen_from_here_is_said(path, example):
     assert end_of(lambda: begun(path, example, 1, ranks=elsewhere)) is signal.SIGTERM
     assert statuses(path) == ["interrupted", "interrupted or running"]
     said = "interrupted or running: what wrote it cannot be seen from here, it was on login1; 1 row"
-    assert said in called("show", str(path))[1]
+    assert said in called("show", path)[1]
     assert end_of(lambda: begun(path, example, 1)) is signal.SIGTERM
     assert statuses(path)[-1] == "interrupted"
     with at_call(fcntl, "fcntl", refusal(errno.ENOSYS)):  # a file system without locks

@@ -285,7 +285,7 @@ def test_missing_and_earlier_parts(tmp_path):
     assert "# the calls of these ranks are missing: 1" in output("show", path)
     assert "recording0001: interrupted, " in output("show", path, "--verify")
     for verb in ("advise", "report"):  # no step is known without all ranks
-        status, _, said = called(verb, str(path))
+        status, _, said = called(verb, path)
         assert (status, "the calls of these ranks are missing: 1" in said) == (2, True), said
     opened = len([*Path("/proc/self/fd").iterdir()])
     examined = reader.examine_all(path)  # of thousands of ranks too
@@ -423,7 +423,7 @@ def test_damage_is_named_and_the_rest_is_given(tmp_path, monkeypatch):
         np.testing.assert_array_equal(one.calls[name], recording.calls[name][left], name)
     assert [each.operation for each in one.signatures] == ["all_reduce", "unknown"]
     assert "all_reduce" not in output("show", path, status=2)  # nothing that sums calls up
-    assert f"packed of block 5: {lost}" in called("show", str(path), "--verify")[1]
+    assert f"packed of block 5: {lost}" in called("show", path, "--verify")[1]
     lines = list(csv.DictReader(output("export", path, "--format", "csv", status=2).splitlines()))
     assert [int(line["begin"]) for line in lines] == one.calls["begin"].tolist()
     assert {line["operation"] for line in lines} == {"all_reduce", "unknown"}
@@ -465,4 +465,4 @@ def test_show_list_and_export(tmp_path):
     assert [line["operation"] for line in lines[:2]] == ["all_reduce", "step"]
     (found,) = json.loads(output("show", path, "--list", "--json"))["recordings"]
     assert (found["calls"], found["steps"], found["hosts"]) == (240, 0, ["node0"])
-    assert "holds no training" in called("plot", "--training", str(path))[2]
+    assert "holds no training" in called("plot", "--training", path)[2]

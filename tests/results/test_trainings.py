@@ -128,16 +128,16 @@ def test_damaged_steps_and_events_are_named_and_the_rest_is_given(tmp_path):
     assert training.bucket_seconds(5).tolist() == [step(6).seconds / 2] * 2
     with pytest.raises(ResultsError, match="bucket_seconds of step 9: stored checksum differs"):
         training.bucket_seconds(8)
-    status, out, err = called("show", str(path))
+    status, out, err = called("show", path)
     assert (status, "in all" in out) == (2, False)
     assert "recording0001: texts of event 2: stored checksum differs: not shown" in err
     damaged = "recording0001: completed, 2999 steps: DAMAGED: step 5: stored checksum differs"
-    status, out, _ = called("show", str(path), "--verify")
+    status, out, _ = called("show", path, "--verify")
     assert (status, out.startswith(damaged)) == (2, True)
     with h5py.File(path, "r+") as file:
         file["recordings"].move("recording0001", "recording0007")  # its checksums have its name
     assert reader.examine(path).recordings == []
-    status, _, err = called("show", str(path))
+    status, _, err = called("show", path)
     assert (status, "holds no run" in err) == (2, True)
     assert "recording0007: facts: stored checksum differs: not shown" in err
 
@@ -226,7 +226,7 @@ def test_show(tmp_path, example):
     verified = "recording0001: completed, 3000 steps: all as it was stored"
     assert verified in output("show", path, "--verify")
     missing = "has no run or recording 'recording2'; it has run0001, recording0001"
-    assert missing in called("show", str(path), "--run", "recording2")[2]
+    assert missing in called("show", path, "--run", "recording2")[2]
 
 
 def test_export_and_plot(tmp_path, example, monkeypatch):
@@ -242,7 +242,7 @@ def test_export_and_plot(tmp_path, example, monkeypatch):
         (("plot", "--schedule", "ring", "--run", "recording0001"), "--run chooses a recording"),
         (("plot", "--training", plain), "holds no training"),
     ):
-        status, _, err = called(*map(str, words))
+        status, _, err = called(*words)
         assert (status, said in err) == (2, True)
 
     pytest.importorskip("vl_convert", reason="needs the extra 'plot'")
