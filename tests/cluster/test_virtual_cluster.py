@@ -148,33 +148,6 @@ if world.rank == 0:
     assert 0.3 < float(output) < 0.8
 
 
-@pytest.mark.thorough
-def test_a_rank_that_is_stopped_on_another_host_is_named_on_all(
-    start: Start, tmp_path: Path
-) -> None:
-    """One that is elsewhere in the program is in ``stuck-rank.txt``: see `test_stuck_rank`."""
-    program = tmp_path / "stopped.py"
-    program.write_text("""
-import os, signal, time
-import numpy as np
-os.environ["HPCCOMM_DUMP_DIR"] = ""
-import hpccomm
-comm = hpccomm.new_comm(timeout=3)
-comm.barrier()
-if comm.rank == 3:
-    os.kill(os.getpid(), signal.SIGSTOP)
-try:
-    comm.all_reduce(np.ones(3), algorithm="ring")
-except hpccomm.CollectiveTimeout as error:
-    os.write(1, f"{comm.rank} {error.ranks} {error}\\n".encode())
-    time.sleep(3)  # all tell it before the launcher ends them
-    os._exit(1)
-""")
-    _, output, errors = ended(start(2, 2, sys.executable, program), timeout=60)
-    told = r"^[012] \(3,\) .*rank 3 on node host1 \(pid \d+\) is stopped"
-    assert len(re.findall(told, output, re.MULTILINE)) == 3, output + errors
-
-
 def test_runs_at_once_do_not_meet(start: Start) -> None:
     runs = [start(2, 1, "sh", "-c", f"sleep 1; echo {name}") for name in ("a", "b")]
     assert [ended(run)[:2] for run in runs] == [(0, "a\na\n"), (0, "b\nb\n")]
@@ -201,23 +174,6 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     assert len(hosts) == 3
     until(lambda: not hosts & namespaces_of())
     assert not namespaces_of(marker)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("--nodes 0 --ranks-per-node 1 -- true", "--nodes"),
-        ("--nodes 2 --ranks-per-node 1,2,3 -- true", "3 numbers for 2 hosts"),
-        ("--nodes 2 --ranks-per-node 1 --link fast -- true", "--link"),
-        ("--nodes 2 --ranks-per-node 1", "the command is missing"),
-        ("--nodes 2 --ranks 1 -- true", "--ranks is not an option"),
-    ],
-)
-def test_arguments_that_make_no_sense(arguments: str, complaint: str) -> None:
-    words = ["bash", SCRIPT, *arguments.split()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert complaint in done.stderr
 
 
 def test_what_only_root_may_is_told_to_others(start: Start) -> None:

@@ -245,18 +245,6 @@ step(comm, x)
     assert any("all_reduce" in stack for stack in dump["stacks"])
 
 
-def test_nothing_is_written_without_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    def main(comm: hpccomm.Communicator) -> None:
-        comm.abort()
-
-    run_ranks(2, main)
-    assert not Path("hpccomm-dumps").exists()
-
-
 def test_no_garbage_is_collected_while_the_interpreter_holds_its_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

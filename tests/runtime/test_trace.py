@@ -1,6 +1,5 @@
 """What takes the calls of a recorded program: bounded, whatever becomes of what it writes to."""
 
-import json
 import logging
 import threading
 import time
@@ -151,14 +150,3 @@ def test_hooks_of_the_program_see_what_they_see_without_a_recording():
     assert seen == [("all_reduce", 16)] * 4
     assert all(each == seen for each, _ in others)
     assert recording.calls.count == 3 * (2 + 1)  # with the refused one's agreement
-
-
-def test_the_last_calls_of_a_recorded_program_are_dumped(tmp_path):
-    def program(comm):
-        with comm.record():
-            comm.barrier()
-            return hpccomm.dump(str(tmp_path))
-
-    (file,) = run_ranks(1, program)
-    entries = json.loads(file.read_text())["entries"]
-    assert entries[-1]["profiling_name"] == "mpi:barrier"

@@ -1,10 +1,7 @@
 """The service thread checks each watched object independently, keeps none alive, and hears while it waits."""
 
-import gc
 import os
 import threading
-import time
-import weakref
 from collections.abc import Callable
 
 import pytest
@@ -26,19 +23,6 @@ class Watched:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def test_what_is_watched_may_go() -> None:
-    watched = Watched()
-    service.watch(watched.look)
-    gone = weakref.ref(watched)
-    assert watched.seen.wait(60)
-    del watched
-    until = time.monotonic() + 60
-    while gone() is not None:  # the watchdog may be at it just now
-        assert time.monotonic() < until
-        gc.collect()
-        time.sleep(0.01)
 
 
 def test_one_that_fails_keeps_no_other_from_being_looked_after() -> None:
