@@ -1,6 +1,7 @@
 """The flags: nccl-tests' names, defaults and meanings; what does not fit is refused by name."""
 
 import argparse
+from pathlib import Path
 
 import planted_sysfs
 import pytest
@@ -13,40 +14,8 @@ from hpccomm.tools.perf import arrays, flags
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.options import Sizes
 
-# nccl-tests 2.19.6, src/common.cu: long names, short names and defaults.
-NCCL_TESTS = {
-    "nthreads": ("-t", 1),
-    "ngpus": ("-g", 1),
-    "minbytes": ("-b", 32 * 1024 * 1024),
-    "maxbytes": ("-e", 32 * 1024 * 1024),
-    "stepbytes": ("-i", 1024 * 1024),
-    "stepfactor": ("-f", 1),
-    "iters": ("-n", 20),
-    "agg_iters": ("-m", 1),
-    "warmup_iters": ("-w", 1),
-    "run_cycles": ("-N", 1),
-    "parallel_init": ("-p", 0),
-    "check": ("-c", 1),
-    "op": ("-o", ("sum",)),
-    "datatype": ("-d", ("float",)),
-    "root": ("-r", 0),
-    "blocking": ("-z", 0),
-    "stream_null": ("-y", 0),
-    "timeout": ("-T", 0),
-    "cudagraph": ("-G", 0),
-    "report_cputime": ("-C", 0),
-    "report_timestamps": ("-S", 0),
-    "output_file": ("-J", None),
-    "average": ("-a", 1),
-    "local_register": ("-R", 0),
-    "cta_policy": ("-x", -1),
-    "device_implementation": ("-D", 0),
-    "device_cta_count": ("-V", 16),
-    "memory": ("-M", 0),
-    "unalign": ("-u", 0),
-    "per_iter_timing": ("-I", 0),
-    "per_iter_skip": ("-K", 0),
-}
+LINES = Path(__file__).with_name("nccl_tests_flags.tsv").read_text().splitlines()[1:]
+NCCL_TESTS = {name: (short, default) for name, short, default in map(str.split, LINES)}
 
 
 def read(*arguments):
@@ -65,7 +34,8 @@ def test_every_flag_of_nccl_tests_is_there_with_its_default():
         flag = ours[f"--{name}"]
         assert flag.names[0] == short
         if name not in ("stepbytes", "stepfactor"):  # two ways to say one thing, see below
-            assert (flag.default and flag.read(flag.default)) == default
+            expected = None if default == "-" else flag.read(default)
+            assert (flag.default and flag.read(flag.default)) == expected
 
 
 def test_sizes_grow_by_one_megabyte_unless_told_otherwise():
@@ -79,7 +49,7 @@ def test_sizes_grow_by_one_megabyte_unless_told_otherwise():
 def test_a_value_may_be_said_in_several_ways():
     for flag in ("-t", "-g", "-p", "-x", "-D", "-V"):  # they do nothing here
         default = next(d for short, d in NCCL_TESTS.values() if short == flag)
-        assert read(flag, str(default)) == read()
+        assert read(flag, default) == read()
     assert read("-d", "float32").types == read("-d", "float").types == ("float",)
     assert read("-r", "-1") == read("-r", "all")  # nccl-tests' name for it
     assert read("--algorithm", "auto,linear,auto").algorithms == ("auto", "linear")

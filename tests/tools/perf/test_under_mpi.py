@@ -77,7 +77,7 @@ def test_misuse_ends_the_job_with_status_2(mpiexec, tmp_path):
     assert done.stderr.count("hpccomm: error: ") == 1
 
 
-@pytest.mark.parametrize("redirected", ["", ">table.txt"])
+@pytest.mark.parametrize("redirected", ["", pytest.param(">table.txt", marks=pytest.mark.thorough)])
 def test_ctrl_c_given_to_the_launcher_closes_the_table_and_the_file(
     launcher, tmp_path, monkeypatch, redirected
 ):

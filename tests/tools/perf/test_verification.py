@@ -128,14 +128,6 @@ def test_a_missing_or_repeated_contribution_shows(dtype, op):
         assert not same(finish(total, op, ranks), expectation(dtype, op, ranks, 11, count=512))
 
 
-@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
-def test_any_part_of_a_stream_can_be_made_alone(dtype):
-    whole = patterns.moved(3, 1, 0, 100, dtype)
-    for start, count in ((0, 1), (1, 7), (33, 40), (99, 1), (50, 0)):
-        part = patterns.moved(3, 1, start, count, dtype)
-        assert part.tobytes() == whole[start : start + count].tobytes()
-
-
 def test_ranks_seeds_and_positions_differ():
     streams = [
         patterns.moved(seed, rank, start, 64, np.dtype(np.int64)).tobytes()

@@ -12,7 +12,7 @@ from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup, wait
 from hpccomm.results.recording_file import write
 from hpccomm.schedules.cost.network import load
 from hpccomm.tools.main import main
-from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network, what_if
+from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network
 from hpccomm.tools.programs.program import BLOCK, START, five_numbers, predict
 from hpccomm.tools.programs.steps import HIDDEN, PARTS, shares, steps
 
@@ -122,19 +122,6 @@ def test_gradients_are_hidden_behind_the_backward_pass():
     last = collective(network, CALLS["all_reduce"], 25 << 20).seconds
     assert hidden.seconds == pytest.approx(0.1 + last, rel=0.05)
     assert five_numbers(hidden, np.zeros(4)).mean(axis=0)[HIDDEN] == pytest.approx(3 * last)
-
-
-def test_the_step_over_networks():
-    lines = what_if(gradients(100 << 20, 0.1, 8, overlap=True)).splitlines()
-    assert [each.split()[2] for each in lines[1:]] == [
-        "nvlink8",
-        "pcie8",
-        "ib400x32",
-        "ethernet100",
-    ]
-    times = {each.split()[2]: float(each.split()[3]) for each in lines[1:]}
-    assert times["nvlink8"] < times["ib400x32"] < times["ethernet100"]
-    assert "nvlink8" not in what_if(gradients(100 << 20, 0.1, 64, overlap=True))
 
 
 def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):

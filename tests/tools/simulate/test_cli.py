@@ -86,18 +86,6 @@ def test_every_collective_and_algorithm(name, capsys):
     assert "# Skipped, as they do not exist: bruck on all_reduce, ring on all_to_all" in skipped
 
 
-def test_all_types_reductions_and_roots(capsys):
-    given = ("--cluster", "lab1g", "-b", "1K", "-e", "1K", "-d", "all", "-o", "all", "--ranks", 3)
-    lines = simulated(capsys, "reduce", *given, "-r", "all", "--algorithm", "binomial")
-    table = numbers(lines)
-    assert {row[4] for row in table} == {"0", "1", "2"}
-    assert len({(row[2], row[3]) for row in table}) * 3 == len(table)
-    assert {"bfloat16", "complex128", "bool"} <= {row[2] for row in table}
-    assert any(
-        "# Skipped, as they do not exist:" in line and "avg on bool" in line for line in lines
-    )
-
-
 @pytest.mark.parametrize("model", ["cost", "terms"])
 def test_a_price_has_no_times_of_single_ranks(model, capsys):
     ring = ("all_reduce", *SMALL, "--algorithm", "ring", "--channels", 1)

@@ -73,63 +73,9 @@ def test_a_message_to_oneself_is_there_at_once():
     assert ends(channels([messages((1, 1, 6))]), flat(2)) == [0.0, 0.0]
 
 
-def test_a_send_does_not_wait_for_its_receiver_nor_a_receiver_for_others():
-    assert ends(channels([messages((0, 1, 6))]), flat(2), np.array([0.0, 100.0])) == [3.0, 100.0]
-    assert ends(channels([messages((0, 1, 6))]), flat(2), np.array([5.0, 1.0])) == [7.0, 17.0]
-
-
-def test_full_duplex_exchanges_at_once_and_half_duplex_one_after_the_other():
-    swap = channels([messages((0, 1, 6), (1, 0, 6))])
-    assert ends(swap, flat(2)) == [13.0, 13.0]
-    # The one to rank 1 comes first in the table and takes both ports until 3.
-    assert ends(swap, flat(2, Level(LATENCY, 2.0, 1, duplex="half"))) == [16.0, 13.0]
-
-
-def test_several_to_one_rank_queue_at_its_port_by_readiness():
-    both = channels([messages((0, 2, 6), (1, 2, 6))])
-    # Rank 0 is ready last, though its row comes first: rank 1 has passed at 3, rank 0 at 6.
-    assert ends(both, flat(3), np.array([1.0, 0.0, 0.0])) == [6.0, 3.0, 16.0]
-    assert ends(both, flat(3)) == [3.0, 6.0, 16.0]
-    # After an idle time the queue begins with who comes next.
-    assert ends(both, flat(3), np.array([100.0, 0.0, 0.0])) == [103.0, 3.0, 113.0]
-
-
 def nodes_of_two(ports=2, **across):
     inner, across = Level(1.0, 6.0, ports=2), Level(LATENCY, 2.0, ports, **across)
     return Network("pairs", 4, 2, reduce=4.0, inner=inner, across=across)
-
-
-def test_ranks_of_a_node_share_its_nic():
-    out = channels([messages((0, 2, 6), (1, 3, 6))])
-    assert ends(out, nodes_of_two()) == [3.0, 3.0, 13.0, 13.0]
-    assert ends(out, nodes_of_two(ports=1)) == [3.0, 6.0, 13.0, 16.0]
-
-
-def test_an_uplink_takes_what_its_node_sends_and_another_what_it_gets():
-    out = channels([messages((0, 2, 6), (1, 3, 6))])
-    # Each port takes 3 s, the uplink 2 s for each: the second waits there until 2, and leaves at 4.
-    assert ends(out, nodes_of_two(node_bandwidth=3.0)) == [3.0, 4.0, 13.0, 14.0]
-    swap = channels([messages((0, 2, 6), (3, 1, 6))])
-    assert ends(swap, nodes_of_two(node_bandwidth=3.0)) == [3.0, 13.0, 13.0, 3.0]
-    half = nodes_of_two(node_bandwidth=3.0, duplex="half")
-    assert ends(swap, half) == [3.0, 14.0, 13.0, 4.0]
-
-
-def test_a_spine_takes_the_messages_of_all_nodes():
-    disjoint = channels([messages((0, 1, 6), (2, 3, 6))])
-    assert ends(disjoint, flat(4)) == [3.0, 13.0, 3.0, 13.0]
-    thin = Level(LATENCY, 2.0, 1, total_bandwidth=2.0)
-    assert ends(disjoint, flat(4, thin)) == [3.0, 13.0, 6.0, 16.0]
-    # Twice as fast as a port: the second has passed it at 3, when its ports let it go too.
-    fast = Level(LATENCY, 2.0, 1, total_bandwidth=4.0)
-    assert ends(disjoint, flat(4, fast)) == [3.0, 13.0, 3.0, 13.0]
-
-
-def test_copies_have_their_own_speed_and_are_free_where_none_is_given():
-    step = Round(local=(copies(np.array([0, 0]), Place(SEND, 0), Place(RECV, 0), 5),))
-    assert ends(channels([step]), flat(2, copy=5.0)) == [2.0, 0.0]
-    assert ends(channels([step]), flat(2)) == [0.0, 0.0]
-    assert ends(channels([Round(local=(fold(0, 5, sources=1),))]), flat(2, copy=5.0)) == [1.0, 0.0]
 
 
 def test_channels_share_ports_and_the_engine_and_overlap_otherwise():

@@ -1,4 +1,3 @@
-# ruff: noqa: W291 - nccl-tests ends lines in blanks
 """What logs become: what hpccomm itself prints comes back, and what does not fit is refused."""
 
 import argparse
@@ -28,26 +27,9 @@ from hpccomm.units import figure
 WHEN = datetime.fromisoformat("2026-11-24T10:00:00+01:00")
 DEFAULTS = LogDefaults("some.log", WHEN, "someone")
 
-ALL_REDUCE = """\
-# nccl-tests version 2.17.9 nccl-headers=22907 nccl-library=22907
-# Collective test starting: all_reduce_perf
-# nThread 1 nGpus 2 minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 3 validation: 1 graph: 0 unalign: 0
-#
-# Using devices
-#  Rank  0 Group  0 Pid  31337 on  gpu-node-7 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
-#  Rank  1 Group  0 Pid  31338 on  gpu-node-8 device  0 [0000:43:00] NVIDIA H100 80GB HBM3
-#
-#                                                              out-of-place                       in-place          
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong 
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)         
-           8             2     float     sum      -1    12.34    0.00    0.00       0    12.12    0.00    0.00       0
-     1048576        262144     float     sum      -1    51.05   20.54   20.54       3    50.90   20.60   20.60     N/A
-# Out of bounds values : 3 FAILED
-# Avg bus bandwidth    : 10.3 
-#
-"""
-ONE_ROW = "".join(line for line in ALL_REDUCE.splitlines(True) if "1048576  " not in line)
 DATA = Path(__file__).parent / "data"
+ALL_REDUCE = (DATA / "nccl_2.17_three_wrong.txt").read_text()
+ONE_ROW = "".join(line for line in ALL_REDUCE.splitlines(True) if "1048576  " not in line)
 HYPERCUBE, OSU = DATA / "nccl_2.19_hypercube.txt", DATA / "osu_5.3_allreduce.txt"
 
 
