@@ -321,3 +321,13 @@ def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
 def test_more_than_the_memory_is_refused_before_anything_is_measured():
     with pytest.raises(UsageError, match=r"-e/--maxbytes \d+: 2 ranks on"):
         perf(2, "all_reduce", "-b", 8, "-e", "900000G")
+
+
+def test_progress_is_for_terminals():
+    terminal, out = io.StringIO(), io.StringIO()
+    asked = options(["all_reduce", "-b", "8", "-e", "8", "-n", "2"])
+    run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal))
+    shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"
+    assert re.search(shown, terminal.getvalue())
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert "\x1b" not in out.getvalue()

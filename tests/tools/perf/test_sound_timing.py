@@ -84,7 +84,7 @@ sys.exit(status)
 def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_job, sync):
     path = tmp_path / "isolated.h5"
     words = ("perf", "all_reduce", "-b", "1K", "-e", "4K", "-f", "4", "-n", "30", "--sync", sync)
-    for patience in ("0.2", "10"):
+    for patience in ("0.2", "2"):
         path.unlink(missing_ok=True)
         done = shared_job(2, "-c", PATIENT, patience, *words, "--output", str(path), timeout=100)
         assert done.returncode == 0, done.stderr
@@ -95,9 +95,8 @@ def test_every_repetition_of_every_rank_is_stored_on_one_clock(tmp_path, shared_
     for index, timing in enumerate(run.timings):
         stamps = run.isolated(index)
         assert stamps.shape[1:] == (2, 2)
-        if (
-            len(stamps) < 30
-        ):  # other work kept a core busy: what is missing was late, and is counted
+        # Other work kept a core busy: what is missing was late, and is counted.
+        if len(stamps) < 30:
             assert sync != "barrier"
             assert timing.late > 0
         if not len(stamps):

@@ -33,10 +33,13 @@ def read(entry: dict) -> import_.ReadLog:
     given = dict(zip(words[::2], words[1::2], strict=True))
     ranks = int(given["--ranks"]) if "--ranks" in given else None
     known = LogDefaults("the log", WHEN, "someone", given.get("--collective"), ranks)
-    return import_.parse((DATA / entry["file"]).read_bytes(), known)
+    data = (DATA / entry["file"]).read_bytes() if "file" in entry else entry["text"].encode()
+    for old, new in entry.get("replace", []):
+        data = data.replace(old.encode(), new.encode())
+    return import_.parse(data, known)
 
 
-@pytest.mark.parametrize("entry", EXPECTED, ids=lambda entry: entry["file"])
+@pytest.mark.parametrize("entry", EXPECTED, ids=lambda entry: entry.get("file", "text"))
 def test_a_log_gives_what_it_prints(entry: dict) -> None:
     if "refused" in entry:
         with pytest.raises(ResultsError, match=re.escape(entry["refused"])):
@@ -215,7 +218,7 @@ def figures(run: ImportedRun) -> set[tuple[object, ...]]:
 
 
 @given(
-    st.sampled_from([entry["file"] for entry in EXPECTED]),
+    st.sampled_from([entry["file"] for entry in EXPECTED if "file" in entry]),
     st.lists(
         st.tuples(st.integers(0, 4000), st.sampled_from([b"", b"9", b"x\n", b"\xff", b'"'])),
         max_size=5,
