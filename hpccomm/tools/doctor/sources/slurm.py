@@ -31,12 +31,11 @@ def variables() -> dict[str, str]:
 def gather(reading: Reading, patience: float = PATIENCE) -> None:
     """Read the facts, as far as its commands answer within `patience` seconds each."""
     given = variables()
-    if shutil.which("scontrol") is None and not given:
-        reading.miss("", "Slurm is not installed here")
-        return
     if shutil.which("scontrol") is None:
-        reading.put("variables", given)
-        reading.miss("", "Slurm's commands are not here, as in a container")
+        if given:
+            reading.put("variables", given)
+        here = "Slurm's commands are not here, as in a container"
+        reading.miss("", here if given else "Slurm is not installed here")
         return
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     commands = {
