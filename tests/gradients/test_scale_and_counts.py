@@ -120,8 +120,7 @@ def test_steps_are_counted_by_bucket() -> None:
         assert 0 < stats.hidden_seconds < stats.seconds
         assert stats.buckets[0].hidden_seconds > 0
         assert stats.blocked_seconds > 0
-        text = f"2 steps reduced of 2 micro-steps, 0 skipped\n{stats.nbytes} bytes in {stats.calls} calls"
-        assert str(stats).startswith(text)
+        assert f"skipped\n{stats.nbytes} bytes in {stats.calls} calls" in str(stats)
         sync.configure(bucketing=False)
         again = sync.stats()
         assert (again.nbytes, again.wire_nbytes) == (stats.nbytes, stats.wire_nbytes)

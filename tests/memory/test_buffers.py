@@ -239,19 +239,6 @@ def test_the_lines_in_the_messages_lead_to_an_array_of_the_same_values(name: str
     view[...] = view  # it can be written
 
 
-def test_gradients_of_0_d_complex_tensors_have_the_sign_that_they_show(torch) -> None:
-    """PyTorch gives some of them as views that negate: their memory has the other sign."""
-    for loss in (
-        lambda x: (x.conj().imag * 3).sum(),
-        lambda x: -x.imag.sum() + x.real.sum(),
-        lambda x: torch.view_as_real(x)[..., 1].sum(),
-    ):
-        x = torch.tensor(1 + 2j, requires_grad=True)
-        loss(x).backward()
-        for part in (x.grad, x.grad.imag, x.grad.conj().imag, x.grad.real):
-            assert cured(part, written=False).tolist() == part.tolist()
-
-
 # PyTorch's public functions make the first three of these only inside of compilations and of autograd.
 @pytest.mark.parametrize("kind", ["zeros", "fake", "functional", "storage given back"])
 def test_torch_tensors_without_memory(torch, kind: str) -> None:

@@ -12,8 +12,6 @@ from types import FrameType
 import numpy as np
 import pytest
 from alone import python
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpccomm.memory.shared import heap as heaps
 from hpccomm.memory.shared import pages as libc
@@ -28,24 +26,6 @@ def pages(heap: Heap, data: np.ndarray) -> int:
     segment = heap.where(data.ctypes.data)
     assert segment is not None
     return os.fstat(segment.key & 0xFFFFFFFF).st_blocks * 512
-
-
-@given(st.lists(st.tuples(st.integers(1, 3 * MIB), st.booleans()), max_size=25), st.randoms())
-def test_arrays_keep_what_is_written_while_others_come_and_go(requests, draw) -> None:
-    heap = process_memory().heap
-    live: list[tuple[int, np.ndarray]] = []
-    for number, (nbytes, drop) in enumerate(requests):
-        data = heap.empty(nbytes)
-        assert data.nbytes == nbytes
-        assert data.ctypes.data % (LINE if nbytes < MIB else PAGE) == 0
-        data[[0, -1]] = number % 251
-        data[nbytes // 2] = number % 251
-        live.append((number % 251, data))
-        if drop:
-            live.pop(draw.randrange(len(live)))
-        del data
-    for value, data in live:
-        assert data[0] == data[-1] == data[data.size // 2] == value
 
 
 def test_memory_is_used_again_once_the_last_view_is_gone() -> None:
@@ -91,7 +71,11 @@ def test_threads_allocate_and_free_at_once() -> None:
     def work(value: int) -> None:
         kept: list[np.ndarray] = []
         for step in range(200):
-            data = heap.empty(1 + (step * 7919 + value) % 50_000)
+            nbytes = 1 + (step * 7919 + value) % 50_000 + MIB * (step % 50 == 0)
+            data = heap.empty(nbytes)
+            aligned = data.ctypes.data % (LINE if nbytes < MIB else PAGE) == 0
+            if data.nbytes != nbytes or not aligned:
+                wrong.append(-value)
             data[:] = value
             kept.append(data)
             if len(kept) > 5:

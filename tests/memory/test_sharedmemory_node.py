@@ -114,11 +114,17 @@ def test_all_ranks_find_the_same(first, second, scratch, rooms, plain, agreed, r
     assert [each.scratch is not None for each in both] == [0 < scratch <= room for room in rooms]
 
 
-def test_empty_arrays_are_reachable(ranks: Ranks) -> None:
+def test_empty_arrays_are_reachable_and_those_of_a_process_that_ended_are_not() -> None:
+    ranks = made(process(), pid=GONE)
     own = [[np.empty(0, F4), np.empty(0, F4)], arrays_of(ranks[1], (True, True))]
     both, reach = exposed(ranks, own, plain=False)
     assert reach == [Reach.DIRECT] * 2
     assert both[1].peer_buffer(0, 0, F4).size == 0
+    plain, _ = exposed(ranks, [own[0], arrays_of(ranks[1], (False, True))])
+    for buffer, exposure in enumerate((plain[0], both[0])):
+        with pytest.raises(PeerLost) as caught:
+            seen(exposure.peer_buffer(1, buffer, F4))
+        assert caught.value.ranks == (1,)
 
 
 def test_room_is_that_of_the_process_whatever_the_calls(ranks: Ranks) -> None:
@@ -161,14 +167,6 @@ def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:
     assert again[2] == memory.heap.segment.key
 
 
-def test_an_array_is_told_from_registered_memory_by_its_address(ranks: Ranks) -> None:
-    data = ranks[0].empty(4096)
-    assert ranks[0].holds(data[100:].view(np.uint8)[::3])
-    assert ranks[1].holds(data)
-    assert not ranks[0].holds(np.empty(4096))
-    assert not ranks[0].holds(np.empty(0))
-
-
 @pytest.mark.parametrize(
     ("error", "says"),
     [
@@ -192,15 +190,6 @@ def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
     with pytest.raises(CommunicationError, match=says) as caught:
         both[0].peer_buffer(1, 1, F4)
     assert not isinstance(caught.value, PeerLost)
-
-
-def test_a_process_that_ended_is_a_lost_peer() -> None:
-    ranks = made(process(), pid=GONE)
-    both, _ = exposed(ranks, [arrays_of(rank, (True, False)) for rank in ranks])
-    for buffer in (0, 1):
-        with pytest.raises(PeerLost) as caught:
-            seen(both[0].peer_buffer(1, buffer, F4))
-        assert caught.value.ranks == (1,)
 
 
 def test_a_group_numbers_its_ranks_anew() -> None:

@@ -299,6 +299,3 @@ def pages() -> None:
     assert huge() < before + LARGE
     dist.all_reduce(x)
     assert huge() > before + LARGE or not (able_before and able())
-
-
-SCENARIOS = (collectives, shapes, reductions, sparse, movements, spellings, coalescing, pages)

@@ -12,6 +12,40 @@ import hpccomm.torch
 from hpccomm.torch.work import PendingWork
 
 
+def receives_in_order() -> None:
+    """Receives from any rank and from a certain one take messages in the order in which they were begun."""
+    rank = dist.get_rank()
+    xs = [torch.zeros(1) for _ in range(4)]
+    if rank == 0:
+        works = [dist.irecv(x, src) for x, src in zip(xs, (None, 1, None, 1), strict=True)]
+        unanswered = dist.irecv(torch.zeros(1), tag=3).get_future()
+        dist.barrier()
+        for work in reversed(works):
+            work.wait()
+        assert [x.item() for x in xs] == [0, 1, 2, 3]
+        # What `dist.recv` returns comes from it; of the others it is PyTorch's own test.
+        assert [works[each]._source_rank() for each in (0, 2)] == [1, 1]
+        wrong = dist.irecv(torch.zeros(1), tag=1)
+        with pytest.raises(dist.DistBackendError, match="BufferMismatch"):
+            wrong.wait()
+        assert wrong.is_completed()
+        assert isinstance(wrong.exception().__cause__, hpccomm.BufferMismatch)
+        dist.recv(xs[0], tag=1)
+        assert xs[0].item() == 5
+        dist.barrier()
+        unanswered.wait()
+    else:
+        dist.barrier()
+        if rank == 1:
+            for each in range(4):
+                dist.send(torch.tensor([float(each)]), 0)
+            dist.send(torch.zeros(1 << 18), 0, tag=1)
+            dist.send(torch.tensor([5.0]), 0, tag=1)
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.zeros(1), 0, tag=3)
+
+
 def point_to_point() -> None:
     """Messages by tag and from any rank, begun in any order, to and from memory of any kind."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -95,40 +129,3 @@ def works() -> None:
     y = torch.full((1,), float(rank))
     dist.all_reduce(y)
     assert y.item() == size * (size - 1) / 2
-
-
-def receives_in_order() -> None:
-    """Receives from any rank and from a certain one take messages in the order in which they were begun."""
-    rank = dist.get_rank()
-    xs = [torch.zeros(1) for _ in range(4)]
-    if rank == 0:
-        works = [dist.irecv(x, src) for x, src in zip(xs, (None, 1, None, 1), strict=True)]
-        unanswered = dist.irecv(torch.zeros(1), tag=3).get_future()
-        dist.barrier()
-        for work in reversed(works):
-            work.wait()
-        assert [x.item() for x in xs] == [0, 1, 2, 3]
-        # What `dist.recv` returns comes from it; of the others it is PyTorch's own test.
-        assert [works[each]._source_rank() for each in (0, 2)] == [1, 1]
-        wrong = dist.irecv(torch.zeros(1), tag=1)
-        with pytest.raises(dist.DistBackendError, match="BufferMismatch"):
-            wrong.wait()
-        assert wrong.is_completed()
-        assert isinstance(wrong.exception().__cause__, hpccomm.BufferMismatch)
-        dist.recv(xs[0], tag=1)
-        assert xs[0].item() == 5
-        dist.barrier()
-        unanswered.wait()
-    else:
-        dist.barrier()
-        if rank == 1:
-            for each in range(4):
-                dist.send(torch.tensor([float(each)]), 0)
-            dist.send(torch.zeros(1 << 18), 0, tag=1)
-            dist.send(torch.tensor([5.0]), 0, tag=1)
-        dist.barrier()
-        if rank == 1:
-            dist.send(torch.zeros(1), 0, tag=3)
-
-
-SCENARIOS = (receives_in_order, point_to_point, works)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -208,17 +208,6 @@ def tensor_parallel() -> None:
     torch.testing.assert_close(run("hpccomm")[0], plain[0], rtol=1e-3, atol=1e-3)
 
 
-def dtensor() -> None:
-    """A distributed tensor changes its placement."""
-    x = torch.arange(24.0).reshape(6, 4)
-    mesh = mesh_of(dist.group.WORLD)
-    by_row = distribute_tensor(x, mesh, [Shard(0)])
-    by_column = by_row.redistribute(mesh, [Shard(1)])
-    assert torch.equal(by_column.full_tensor(), x)
-    assert torch.equal(by_row.redistribute(mesh, [Replicate()]).to_local(), x)
-    assert torch.equal((by_row @ by_row.T).full_tensor(), x @ x.T)
-
-
 def pipeline() -> None:
     """Stages of a model exchange what they compute and its gradients."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -251,7 +240,10 @@ def checkpoint() -> None:
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(folder, 0)
     dcp.save({"x": distribute_tensor(x, mesh, [Shard(0)]), "step": 3}, checkpoint_id=folder[0])
-    state = {"x": distribute_tensor(torch.zeros(6, 4), mesh, [Shard(1)]), "step": 0}
+    by_column = distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)]).redistribute(
+        mesh, [Shard(1)]
+    )
+    state = {"x": by_column, "step": 0}
     dcp.load(state, checkpoint_id=folder[0])
     assert torch.equal(state["x"].full_tensor(), x)
     assert state["step"] == 3
@@ -324,18 +316,3 @@ def compiled_ddp() -> None:
 
     on_both(run)
     run(None, hpccomm.torch.ddp_comm_hook(gradients.TopK(0.5)))
-
-
-SCENARIOS = (
-    ddp_ways,
-    ddp_join,
-    compressed,
-    fsdp2,
-    tensor_parallel,
-    dtensor,
-    pipeline,
-    checkpoint,
-    zero_redundancy,
-    compiled,
-    compiled_ddp,
-)

@@ -1,10 +1,11 @@
 """What a PyTorch program does over the backend, as scenarios for a job of several ranks.
 
-``mpiexec -n 2 python scenarios.py`` runs each function here whose name is in `SCENARIOS`, and rank 0 prints a line for
-each: its name and ``ok``, or what went wrong on which rank.
+``mpiexec -n 2 python scenarios.py`` runs each function without parameters of the modules `starts`, `calls`,
+`messages` and `programs`, in their order. Rank 0 prints a line for each: its name and ``ok``, or what went wrong on which rank.
 """
 
 import faulthandler
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,9 +22,12 @@ import torch.distributed as dist
 import hpccomm.torch
 
 SCENARIOS: dict[str, Callable[[], None]] = {
-    each.__name__: each
+    name: each
     for module in (starts, calls, messages, programs)
-    for each in module.SCENARIOS
+    for name, each in vars(module).items()
+    if inspect.isfunction(each)
+    and each.__module__ == module.__name__
+    and not inspect.signature(each).parameters
 }
 
 

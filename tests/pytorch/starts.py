@@ -92,29 +92,6 @@ def together(several: int, run: Callable[[int], object]) -> None:
         each.join()
 
 
-def groups() -> None:
-    """Members alone make a group; several are used at the same time."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for ranks in ([0], [size - 1, 0], list(range(size))):
-        group = dist.new_group(ranks)  # c10d sorts them
-        if rank in ranks:
-            x = torch.tensor([rank + 1.0])
-            dist.all_reduce(x, group=group)
-            assert x.item() == sum(ranks) + len(ranks)
-            assert dist.get_backend(group) == "hpccomm"
-            assert hpccomm.torch.communicator(group).size == len(ranks)
-        else:
-            assert group == dist.GroupMember.NON_GROUP_MEMBER
-    if rank < 2:  # the others know nothing of it
-        group = dist.new_group([0, 1], use_local_synchronization=True)
-        objects = [None, None]
-        dist.all_gather_object(objects, rank, group=group)
-        assert objects == [0, 1]
-        dist.destroy_process_group(group)
-    with pytest.raises(hpccomm.UsageError, match="'hpccomm'"):
-        hpccomm.torch.communicator(peers.gloo())
-
-
 def mesh() -> None:
     """A device mesh takes its groups from the backend."""
     size = dist.get_world_size()
@@ -207,14 +184,24 @@ def facts() -> None:
     dist.barrier()
 
 
-SCENARIOS = (
-    store,
-    store_faults,
-    rendezvous,
-    mesh,
-    threads,
-    callbacks,
-    mixture,
-    facts,
-    groups,
-)  # groups: see scenarios.py
+def groups() -> None:
+    """Members alone make a group; several are used at the same time."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for ranks in ([0], [size - 1, 0], list(range(size))):
+        group = dist.new_group(ranks)  # c10d sorts them
+        if rank in ranks:
+            x = torch.tensor([rank + 1.0])
+            dist.all_reduce(x, group=group)
+            assert x.item() == sum(ranks) + len(ranks)
+            assert dist.get_backend(group) == "hpccomm"
+            assert hpccomm.torch.communicator(group).size == len(ranks)
+        else:
+            assert group == dist.GroupMember.NON_GROUP_MEMBER
+    if rank < 2:  # the others know nothing of it
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        objects = [None, None]
+        dist.all_gather_object(objects, rank, group=group)
+        assert objects == [0, 1]
+        dist.destroy_process_group(group)
+    with pytest.raises(hpccomm.UsageError, match="'hpccomm'"):
+        hpccomm.torch.communicator(peers.gloo())
