@@ -24,16 +24,8 @@ def example_info(ranks: int = 4, **settings: object) -> RunInfo:
         config=Config(**config),
         ranks=tuple(
             RankInfo(
-                rank=rank,
-                group=0,
-                host=f"node{rank // 2}",
-                node=rank // 2,
-                pid=1000 + rank,
-                cores=str(rank),
-                device=-1,
-                device_hex="",
-                device_info="host memory",
-                driver="",
+                *(rank, 0, f"node{rank // 2}", rank // 2, 1000 + rank, str(rank)),
+                *(-1, "", "host memory", ""),
             )
             for rank in range(ranks)
         ),
