@@ -109,26 +109,17 @@ def run_ranks(n, function, *args, backend="loopback", timeout=60.0, **how):
     return testing.run_ranks(n, function, *args, backend=backend, timeout=timeout, **how)
 
 
-def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
-    """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread.
-
-    By default each has a device of its own; the test is skipped where there are too few.
-    """
-    devices = list(range(n)) if devices is None else devices
-    skip_where_ranks_share(1 + max(device for device in devices if device is not None))
-    world = make_world(n)
+def in_threads(n, main, whole=30.0):
+    """Return what ``main(rank)`` gave or raised in each of `n` threads, for so many seconds at most."""
     results: list[Any] = [TimeoutError("this rank was not done")] * n
 
-    def main(rank):
-        host = LoopbackBackend(world, (), range(n), rank)
-        waits = Waits(timeout)
-        member = Rank(rank, n, devices[rank], host, waits, Control(host.collectives, waits.drive))
+    def run(rank):
         try:
-            results[rank] = function(member)
+            results[rank] = main(rank)
         except BaseException as error:  # noqa: BLE001 (given to the test)
             results[rank] = error
 
-    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(n)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(n)]
     for thread in threads:
         thread.start()
     # A rank that fails leaves the others waiting for it: the first failure is what is told.
@@ -140,6 +131,24 @@ def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
             ends = min(ends, time.monotonic() + LEFT_SECONDS)
         time.sleep(0.005)
     return results
+
+
+def on_ranks(n, function, *, timeout=20.0, devices=None, whole=30.0):
+    """Return what ``function(rank)`` gave or raised on `n` ranks, each of them a thread.
+
+    By default each has a device of its own; the test is skipped where there are too few.
+    """
+    devices = list(range(n)) if devices is None else devices
+    skip_where_ranks_share(1 + max(device for device in devices if device is not None))
+    world = make_world(n)
+
+    def main(rank):
+        host = LoopbackBackend(world, (), range(n), rank)
+        waits = Waits(timeout)
+        control = Control(host.collectives, waits.drive)
+        return function(Rank(rank, n, devices[rank], host, waits, control))
+
+    return in_threads(n, main, whole)
 
 
 def on_devices(n, function, *args, backend="nccl", **how):

@@ -1,35 +1,23 @@
 """Threads as ranks with the bare NCCL of CuPy between them."""
 
-import threading
-
 import cupy
 from cupy.cuda import nccl
-from nccl_ranks import each_rank
+from nccl_ranks import each_rank, in_threads, sound
 
 
 def on_ranks(function, size=3, devices=None):
     """Return what ``function(rank, communicator, stream)`` gives on ranks that are threads."""
     unique = nccl.get_unique_id()
-    results = [None] * size
 
     def main(rank):
         with cupy.cuda.Device(rank if devices is None else devices[rank]):
-            try:
-                communicator = nccl.NcclCommunicator(size, unique, rank)
-                stream = cupy.cuda.Stream(non_blocking=True)
-                with stream:
-                    results[rank] = function(rank, communicator, stream)
-                communicator.destroy()
-            except BaseException as error:  # noqa: BLE001 (given to the test)
-                results[rank] = error
+            communicator = nccl.NcclCommunicator(size, unique, rank)
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                result = function(rank, communicator, stream)
+            communicator.destroy()
+            return result
 
-    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
+    return in_threads(size, main, 60.0)
 
 
 def raw(size=3, *, breaks="", times=0, **how):
@@ -52,14 +40,6 @@ def broken(words, times=1):
 
     told, control.violations[:] = list(control.violations), []
     assert [words in each for each in told] == [True] * times, told
-
-
-def sound(results):
-    """Return results of which none is an exception."""
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
 
 
 def status_of(function, *arguments):
