@@ -16,11 +16,9 @@ from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED
 
 LARGE = 2_000_000
 SERVES = f"""
-import ctypes, os, signal, sys
-from hpccomm.backends.bootstrap.node_sockets import ask
-from hpccomm.backends.bootstrap.node_sockets import Address, network, refuse, serve
+import ctypes, os, sys
+from hpccomm.backends.bootstrap.node_sockets import refuse, serve
 from hpccomm.runtime.answering import register
-from hpccomm.runtime.service import on_signal, service
 
 class Rank:
     def answer(self, question):
@@ -30,28 +28,12 @@ class Late:
     def __del__(self, pause=ctypes.PyDLL(None).pause):
         pause()  # as MPI may, which is finalised when Python ends
 
-class Asks:
-    def __init__(self, name, pid):
-        self.other = {{3: Address(name, int(pid), "here", network())}}
-
-    def look(self, now):
-        other, self.other = self.other, {{}}
-        if other:
-            print("asks", flush=True)
-            print(ask(other, {{"comm": "a communicator", "what": ""}}, 60)[3].state, flush=True)
-
 late = Late()
 rank = Rank()
 register("a communicator", 3, rank.answer)
 assert serve() == serve()
 print(serve().name, flush=True)
 for line in sys.stdin:
-    if line.startswith("ask "):
-        on_signal(signal.SIGUSR2, lambda *_: None, lambda: print("acts", flush=True))
-        asks = Asks(*line[4:].split())
-        service.watch(asks.look)
-    if line == "hold\\n":
-        ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
     if line == "exit\\n":
         refuse()
         break
@@ -124,39 +106,6 @@ def test_what_becomes_of_a_question_follows_the_process(start: Start) -> None:
     assert (dead.state, dead.facts) == (GONE, known)
     process.wait()
     assert ask(address, QUESTION, LONG)[3].state == GONE
-
-
-@pytest.mark.slow("who is silent is waited for as long as a busy machine may take to answer")
-def test_one_that_holds_the_interpreter_is_silent_and_keeps_no_other_from_answering(
-    start: Start,
-) -> None:
-    holding, stuck = start()
-    _, well = start()
-    tell(holding, "hold")
-    while ask(stuck, QUESTION, SHORT)[3].state == ANSWERED:
-        pass  # it has not read the line yet
-    addresses = {0: stuck[3], 1: stuck[3], 3: well[3]}
-    answers = ask(addresses, QUESTION, 5.0)
-    assert {rank: each.state for rank, each in answers.items()} == {
-        0: SILENT,
-        1: SILENT,
-        3: ANSWERED,
-    }
-
-
-def test_one_that_asks_answers_and_acts_on_signals_meanwhile(start: Start) -> None:
-    asks, address = start()
-    other, of_other = start()
-    other.send_signal(signal.SIGSTOP)
-    os.waitpid(other.pid, os.WUNTRACED)
-    tell(asks, f"ask {of_other[3].name} {other.pid}")
-    assert asks.stdout is not None
-    assert asks.stdout.readline() == "asks\n"
-    assert ask(address, QUESTION, LONG)[3].state == ANSWERED
-    asks.send_signal(signal.SIGUSR2)
-    assert asks.stdout.readline() == "acts\n"
-    other.send_signal(signal.SIGCONT)
-    assert asks.stdout.readline() == f"{ANSWERED}\n"
 
 
 def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:

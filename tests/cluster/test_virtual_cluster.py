@@ -148,11 +148,6 @@ if world.rank == 0:
     assert 0.3 < float(output) < 0.8
 
 
-def test_runs_at_once_do_not_meet(start: Start) -> None:
-    runs = [start(2, 1, "sh", "-c", f"sleep 1; echo {name}") for name in ("a", "b")]
-    assert [ended(run)[:2] for run in runs] == [(0, "a\na\n"), (0, "b\nb\n")]
-
-
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)],
@@ -174,18 +169,6 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     assert len(hosts) == 3
     until(lambda: not hosts & namespaces_of())
     assert not namespaces_of(marker)
-
-
-def test_what_only_root_may_is_told_to_others(start: Start) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("this is not root: the other tests tell it")
-    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    if subprocess.run([*nobody, "test", "-r", SCRIPT]).returncode != 0:
-        pytest.skip("others may not read this checkout")
-    command = [*nobody, "bash", SCRIPT, "--nodes", "2", "--ranks-per-node", "1", "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == UNAVAILABLE
-    assert "root" in done.stderr
 
 
 @pytest.mark.slow("two runs on links so slow that only they count")

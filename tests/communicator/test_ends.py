@@ -1,6 +1,5 @@
 """What is a communicator ends by finalize(), everything else by close(); each leads from the other's word to its own."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,50 +8,33 @@ import pytest
 import hpccomm
 from hpccomm.gradients import GradientSync
 
-COMMUNICATORS = {
-    "Communicator": lambda comm: comm.dup(),
-    "Grid": lambda comm: comm.grid((1,)),
-    "Mesh": lambda comm: comm.mesh((1,), ("data",)),
+KINDS = {
+    # How each is made, the word by which it ends, and those that lead to it.
+    "Communicator": (lambda comm: comm.dup(), "finalize", ("close", "end")),
+    "Grid": (lambda comm: comm.grid((1,)), "finalize", ("close", "end")),
+    "Mesh": (lambda comm: comm.mesh((1,), ("data",)), "finalize", ("close", "end")),
+    "Window": (lambda comm: comm.window(np.zeros(1)), "close", ("finalize", "end", "remove")),
+    "Counter": (lambda comm: comm.counter(), "close", ("finalize", "end", "remove")),
+    "Mutex": (lambda comm: comm.mutex(), "close", ("finalize", "end", "remove")),
+    "Handle": (lambda comm: comm.register_pre_hook(print), "close", ("finalize", "end", "remove")),
+    "ProgramRecorder": (lambda comm: comm.record(), "close", ("finalize", "end", "remove")),
+    # It removes a parameter by that word.
+    "GradientSync": (
+        lambda comm: GradientSync(comm, {"w": np.zeros(1)}),
+        "close",
+        ("finalize", "end"),
+    ),
 }
-OTHERS = {
-    "Window": lambda comm: comm.window(np.zeros(1)),
-    "Counter": lambda comm: comm.counter(),
-    "Mutex": lambda comm: comm.mutex(),
-    "Handle": lambda comm: comm.register_pre_hook(print),
-    "ProgramRecorder": lambda comm: comm.record(),
-    "GradientSync": lambda comm: GradientSync(comm, {"w": np.zeros(1)}),
-}
 
 
-@pytest.fixture
-def comm() -> Iterator[hpccomm.Communicator]:
-    with hpccomm.new_comm("loopback") as made:
-        yield made
-
-
-def hint(owner: Any, name: str) -> str:
-    with pytest.raises(AttributeError) as refused:
-        getattr(owner, name)
-    return str(refused.value)
-
-
-@pytest.mark.parametrize("kind", COMMUNICATORS)
-def test_a_communicator_ends_by_finalize(comm: hpccomm.Communicator, kind: str) -> None:
-    made = COMMUNICATORS[kind](comm)
-    assert type(made).__name__ == kind
-    for name in ("close", "end"):
-        assert "ends by finalize()" in hint(made, name)
-    made.finalize()
-    made.finalize()
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_all_else_ends_by_close(comm: hpccomm.Communicator, kind: str) -> None:
-    made = OTHERS[kind](comm)
-    assert type(made).__name__ == kind
-    for name in ("finalize", "end"):
-        assert "ends by close()" in hint(made, name)
-    if kind != "GradientSync":  # which removes a parameter by it
-        assert "ends by close()" in hint(made, "remove")
-    made.close()
-    made.close()
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_ends_by_its_word_and_others_lead_to_it(kind: str) -> None:
+    make, word, others = KINDS[kind]
+    with hpccomm.new_comm("loopback") as comm:
+        made: Any = make(comm)
+        assert type(made).__name__ == kind
+        for other in others:
+            with pytest.raises(AttributeError, match=rf"ends by {word}\(\)"):
+                getattr(made, other)
+        for _ in range(2):
+            getattr(made, word)()
