@@ -3,27 +3,21 @@
 Segments are small here, so that arrays of few elements are moved in many pieces.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import CommOptions, ReduceOp, UsageError
+from hpccomm import CommOptions, Communicator, ReduceOp, UsageError
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.collectives import FORMS, another, trial
 from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, MOVABLE, OUT, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpccomm.communicator import Communicator
 
 ALGORITHMS = Behaviours("algorithms")
 

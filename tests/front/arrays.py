@@ -1,19 +1,14 @@
 """Accepted arrays: any object that shares memory in NumPy's terms."""
 
-from __future__ import annotations
-
 import array
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from hpccomm import Communicator
 from hpccomm.testing.conformance.case import Behaviours, equal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 ARRAYS = Behaviours("arrays")
 OF_TORCH = Behaviours("arrays_of_torch")

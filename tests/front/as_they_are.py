@@ -1,21 +1,16 @@
 """Arrays as they are: strided in messages, and with blocks along any axis; in host and in device memory."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front.device_inputs import stream_of
+from hpccomm import Communicator
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 AS_THEY_ARE = Behaviours("as_they_are")
 ON_DEVICE = Behaviours("devices.as_they_are")

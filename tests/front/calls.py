@@ -1,17 +1,13 @@
 """Calls and batches as a program writes them: what may be left out, and whose the results are."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hpccomm import Communicator
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.oracle import RECORD
 from hpccomm.testing.conformance.oracle import moved as moved_elements
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 CALLS = Behaviours("calls")
 

@@ -1,19 +1,14 @@
 """Making communicators: values that must be equal on all ranks, and refusals."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hpccomm import CommOptions
+from hpccomm import CommOptions, Communicator
 from hpccomm.errors import ConfigurationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import another
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 CREATION = Behaviours("creation")
 

@@ -1,26 +1,18 @@
 """`deterministic=True`: folds in rank order, and narrow floats round once."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front.algorithms import STAGED, Method, attempt, cut
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.dtypes import BFLOAT16, NARROW
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.case import Array, Behaviours
 from hpccomm.testing.conformance.collectives import REDUCING, carry_out
-from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.case import Array
-    from hpccomm.testing.conformance.oracle import Inputs
+from hpccomm.testing.conformance.oracle import FLOAT32, NEW, OUT, Inputs, Spec
 
 DETERMINISTIC = Behaviours("deterministic")
 

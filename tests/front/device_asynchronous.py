@@ -1,9 +1,6 @@
 """Asynchronous calls on a device: the communicator's own stream, events in and out."""
 
-from __future__ import annotations
-
 import gc
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +15,8 @@ from front.device_inputs import (
     stream_of,
 )
 from front.device_streams import LATE, TURNS
-from hpccomm import Work, wait_all, wait_any
+from hpccomm import Communicator, Work, wait_all, wait_any
 from hpccomm.testing.conformance.case import PATIENCE, Behaviours, equal, happens, raises
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 ASYNCHRONOUS = Behaviours("devices.asynchronous")
 

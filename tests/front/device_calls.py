@@ -1,22 +1,17 @@
 """Every call on device arrays, in each form, has the result that NumPy has."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front import plans
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.collectives import FORMS, Trial, growing, trial
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, SEMANTICS, Spec
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 CALLS = Behaviours("devices.calls")
 

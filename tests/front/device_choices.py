@@ -1,24 +1,19 @@
 """The path of a call on device arrays: `explain`, `algorithm` and `deterministic`."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
 from front.deterministic import cancelling, order_matters
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours, raises, same_bits
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 CHOICES = Behaviours("devices.choices")
 

@@ -1,18 +1,13 @@
 """Failing calls on a device: waiting streams are released, and the communicator fails."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from front.device_inputs import filled, stream_of
+from hpccomm import Communicator
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, UsageError
 from hpccomm.testing.conformance.case import SOON, Behaviours, happens, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 FAILURES = Behaviours("devices.failures")
 

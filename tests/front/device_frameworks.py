@@ -1,8 +1,7 @@
 """Device arrays of other libraries, read and written where they lie, on their own current stream."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +14,10 @@ from front.device_inputs import (
     ranks_sum,
     stream_of,
 )
+from hpccomm import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 FRAMEWORKS = Behaviours("devices.frameworks")
 OF_TORCH = Behaviours("devices.frameworks_of_torch")

@@ -1,23 +1,17 @@
 """CUDA graphs: calls are captured once and replayed on the arrays' new contents."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpccomm.communicator import Communicator
 
 GRAPHS = Behaviours("devices.graphs")
 

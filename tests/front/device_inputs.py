@@ -1,20 +1,14 @@
 """Device arrays that hold each rank's input, and checks of their results."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hpccomm import Communicator
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import equal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpccomm.communicator import Communicator
-    from hpccomm.testing.conformance.case import Array
+from hpccomm.testing.conformance.case import Array, equal
 
 COUNT = 5000
 """Elements of an array that is not the shortest."""

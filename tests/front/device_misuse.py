@@ -1,20 +1,15 @@
 """Misuse that only device arrays know; what is refused is refused before anything is sent."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front.device_inputs import device_of, filled, stream_of
 from front.misuse import each_is_refused
-from hpccomm import ANY
+from hpccomm import ANY, Communicator
 from hpccomm.errors import UsageError
 from hpccomm.testing.conformance.case import Behaviours
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 MISUSE = Behaviours("devices.misuse")
 

@@ -1,9 +1,6 @@
 """Registered device memory: arrays of ``empty(device=...)``."""
 
-from __future__ import annotations
-
 import gc
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +11,10 @@ from front.device_inputs import (
     ranks_sum,
     stream_of,
 )
+from hpccomm import Communicator
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.oracle import MOVABLE, SHAPES
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 REGISTERED = Behaviours("devices.registered")
 

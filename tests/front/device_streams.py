@@ -1,9 +1,7 @@
 """Calls on a device keep the order of its streams, and do not block the host."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +15,9 @@ from front.device_inputs import (
     ranks_sum,
     stream_of,
 )
+from hpccomm import Communicator
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 STREAMS = Behaviours("devices.streams")
 

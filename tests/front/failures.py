@@ -1,15 +1,14 @@
 """Failing and ending, as a program sees it: deadlines, blocks, threads and hooks."""
 
-from __future__ import annotations
-
 import math
 import threading
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hpccomm import Work, wait_all, wait_any
+from hpccomm import Communicator, Work, wait_all, wait_any
 from hpccomm.errors import (
     CollectiveTimeout,
     CommunicationError,
@@ -20,11 +19,6 @@ from hpccomm.errors import (
 from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed, silent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 FAILURES = Behaviours("failures")
 

@@ -1,21 +1,15 @@
 """Messages in flight, receives of unknown messages among them, and waits for several works."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ANY, Received, wait_all, wait_any, wait_some
+from hpccomm import ANY, Communicator, Received, wait_all, wait_any, wait_some
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, happens, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 IN_FLIGHT = Behaviours("in_flight", "arrivals")
 

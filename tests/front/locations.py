@@ -1,24 +1,18 @@
 """MINLOC and MAXLOC of every dtype, by every algorithm, and refusals."""
 
-from __future__ import annotations
-
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hpccomm
 from front.algorithms import METHODS, SEGMENT, Method, attempt, cut
-from hpccomm import ReduceOp, loc_dtype
+from hpccomm import Communicator, ReduceOp, loc_dtype
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal
 from hpccomm.testing.conformance.collectives import FORMS, REDUCING, carry_out
 from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec, reduced, reduction
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 LOCATIONS = Behaviours("locations")
 

@@ -4,26 +4,20 @@ Calls are misused on the last rank alone. The others go straight on to a collect
 fail or hang had the misuse sent anything.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ANY, CommOptions, ReduceOp, loc_dtype
+from hpccomm import ANY, CommOptions, Communicator, ReduceOp, loc_dtype
 from hpccomm.errors import BackendUnavailable, BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import another
 from hpccomm.testing.conformance.oracle import RECORD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from hpccomm.communicator import Communicator
 
 MISUSE = Behaviours("misuse")
 

@@ -1,23 +1,18 @@
 """Arrays that do not fit: refused by every call, with an error that says what would fit."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front.misuse import each_is_refused
+from hpccomm import Communicator
 from hpccomm.calls.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.oracle import SEMANTICS, RankView, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 ARRAYS = Behaviours("misused_arrays")
 

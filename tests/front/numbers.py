@@ -1,19 +1,13 @@
 """Numbers in place of arrays, beside mpi4py's calls on Python objects, and new arrays for reductions."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 NUMBERS = Behaviours("numbers")
 

@@ -1,21 +1,18 @@
 """Python objects of any kind and size."""
 
-from __future__ import annotations
-
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ANY
+from hpccomm import ANY, Communicator
 from hpccomm.errors import CommunicationError, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpccomm.communicator import Communicator
 
 OBJECTS = Behaviours("objects")
 

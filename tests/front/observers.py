@@ -1,21 +1,16 @@
 """Hooks and counts: a program's information about its calls."""
 
-from __future__ import annotations
-
 import logging
 import math
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hpccomm import CommOptions
+from hpccomm import CommOptions, Communicator
 from hpccomm.errors import CommunicatorAborted, HpccommError
 from hpccomm.testing.conformance.case import Behaviours, raises
 from hpccomm.testing.conformance.collectives import another
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 OBSERVERS = Behaviours("observers")
 

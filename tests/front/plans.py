@@ -1,23 +1,17 @@
 """Plans and explanations: decisions before anything is sent."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import ReduceOp
+from hpccomm import Communicator, ReduceOp
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 PLANS = Behaviours("plans")
 

@@ -1,20 +1,15 @@
 """What windows, atomic calls and groups refuse; groups without some ranks, and names of groups."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from front.misuse import each_is_refused
-from hpccomm import ReduceOp, WindowOp
+from hpccomm import Communicator, ReduceOp, WindowOp
 from hpccomm.errors import BufferMismatch, RankMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import members
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 WINDOWS = Behaviours("windows", "windows")
 GROUPS = Behaviours("groups")

@@ -1,23 +1,17 @@
 """The settings of memory that ranks share: how arrays are reached, and how much room there is."""
 
-from __future__ import annotations
-
 from itertools import cycle
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from front.algorithms import attempt, cut
-from hpccomm import CommOptions
+from hpccomm import CommOptions, Communicator
 from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import FORMS, another
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, Spec
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 SHARED_MEMORY = Behaviours("shared_memory_settings", "shared memory")
 

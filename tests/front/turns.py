@@ -1,18 +1,13 @@
 """Counters, mutexes and turns."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpccomm import Communicator
 from hpccomm.errors import CollectiveTimeout, CommunicatorAborted, RankMismatch, UsageError
 from hpccomm.runtime.progress import COMPARED
 from hpccomm.testing.conformance.case import Behaviours, raises
-
-if TYPE_CHECKING:
-    from hpccomm.communicator import Communicator
 
 TURNS = Behaviours("turns", "windows")
 

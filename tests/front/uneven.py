@@ -1,13 +1,11 @@
 """Calls whose blocks differ in size: their counts and results."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import hpccomm
-from hpccomm import CommOptions
+from hpccomm import CommOptions, Communicator
 from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.collectives import another, carry_out, growing
@@ -16,7 +14,6 @@ from hpccomm.testing.conformance.oracle import NEW, Spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpccomm.communicator import Communicator
 
 UNEVEN = Behaviours("uneven")
 

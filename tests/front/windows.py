@@ -1,14 +1,13 @@
 """Windows as a program sees them: what is folded, what is closed, and what does not fit."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import hpccomm
-from hpccomm import ReduceOp, WindowOp
+from hpccomm import Communicator, ReduceOp, WindowOp
 from hpccomm.dtypes import REDUCIBLE
 from hpccomm.errors import (
     BufferMismatch,
@@ -21,12 +20,7 @@ from hpccomm.reductions import meaningful
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
 from hpccomm.testing.conformance.oracle import RECORD, moved, reduced, reduction
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from hpccomm.communicator import Communicator
-
-    Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 WINDOWS = Behaviours("windows", "windows")
 

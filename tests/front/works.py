@@ -1,14 +1,13 @@
 """Asynchronous calls: the promises of `Work`."""
 
-from __future__ import annotations
-
 import gc
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hpccomm import ReduceOp, Work
+from hpccomm import Communicator, ReduceOp, Work
 from hpccomm.testing.conformance.case import Behaviours, equal, happens
 from hpccomm.testing.conformance.collectives import BLOCKWISE, trial
 from hpccomm.testing.conformance.oracle import (
@@ -20,11 +19,6 @@ from hpccomm.testing.conformance.oracle import (
     reduced,
     reduction,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpccomm.communicator import Communicator
 
 WORKS = Behaviours("works")
 
