@@ -135,38 +135,20 @@ def frozen(elements: int) -> Any:
 
 LAYOUTS = (
     Bad("strided", lambda n: np.zeros(2 * n)[::2], ("contiguous",)),
-    Bad(
-        "foreign_byte_order", lambda n: np.zeros(n, np.dtype("f8").newbyteorder()), ("byte order",)
-    ),
     Bad("list", lambda _: [1.5, 2.5], ("[1.5, 2.5]", "array")),
     Bad("number", lambda _: 3.5, ("3.5", "array")),
-    Bad("string", lambda _: "text", ("text", "array")),
     Bad("objects", lambda n: np.array([None] * n), ("object",), UnsupportedDtype),
-    Bad(
-        "objects_in_fields",
-        lambda n: np.zeros(n, np.dtype([("a", "i4"), ("b", "O")])),
-        ("dtype",),
-        UnsupportedDtype,
-    ),
 )
-
-
-INPUTS = (
-    *LAYOUTS,
-    Bad("None", lambda _: None, ("None", "array")),
-    Bad("fortran", lambda n: np.zeros((n, 3), order="F"), ("contiguous",)),
-)
-
+"""One for each check that a call makes of an array. `tests/memory/test_buffers.py` has what each check finds."""
 
 TAKEN_AS_THEY_ARE = {
     "number": (*OF_NUMBERS, "explain"),
     "strided": ("send", "recv", "send_recv"),
-    "fortran": ("send", "recv", "send_recv"),
 }
 """The calls that take it."""
 
 
-@ARRAYS.behaviour(bad=INPUTS)
+@ARRAYS.behaviour(bad=LAYOUTS)
 def inputs(comm: Communicator, bad: Bad) -> None:
     """What is no array, or none that can be shared, is refused as x."""
     rows = (

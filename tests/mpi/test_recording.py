@@ -209,15 +209,6 @@ def test_a_recorder_that_has_ended_says_on_all_ranks_who_kept_others_waiting(
     assert comm.stats()["barrier", "0 B"].calls == 10
 
 
-def test_the_end_waits_for_what_is_under_way(comm: Any) -> None:
-    with comm.record() as recorder:
-        work = comm.all_reduce(np.ones(1 << 20), async_op=True)
-    work.wait()
-    if comm.rank == 0:
-        calls = [each["mode"] for each in of_rank(recorder.recording, 0)]
-        assert calls.count(ASYNC) == 1
-
-
 def test_a_file_that_cannot_be_written_is_refused_on_all_ranks(comm: Any, folder: Path) -> None:
     with pytest.raises(hpccomm.ResultsError, match="rank 0"):
         comm.record(folder / "missing" / "t.h5")
