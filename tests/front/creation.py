@@ -49,3 +49,14 @@ def unknown_hints(comm: Communicator) -> None:
     with raises(UsageError, "hints", "no_such", str(comm.backends["host"])):
         another(comm, options=CommOptions(hints={"no_such": "1"}))
     comm.barrier()
+
+
+@CREATION.behaviour()
+def no_memory_is_reached(comm: Communicator) -> None:
+    """Switched off, the algorithm that needs it is refused; registered arrays are as good as others."""
+    with another(comm, options=CommOptions(self_check=False, shared_memory="off")) as unshared:
+        x = unshared.empty(4, np.float32)
+        x.fill(1)
+        with raises(UsageError, "'shm'", "auto"):
+            unshared.all_reduce(x, algorithm="shm")
+        equal(unshared.all_reduce(x), np.full(4, comm.size, np.float32))

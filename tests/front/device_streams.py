@@ -16,7 +16,6 @@ from front.device_inputs import (
     stream_of,
 )
 from hpccomm import Communicator
-from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 
 STREAMS = Behaviours("devices.streams")
@@ -138,21 +137,6 @@ def the_host_goes_on(comm: Communicator, asynchronous: bool) -> None:
         assert last or took < LATE / 2, f"the call held the host up for {took:.3f} s"
         assert last or not done, "the stream went on before the last rank came"
         holds(y, full(comm.size * ranks_sum(comm) + 1), "result")
-
-
-@STREAMS.behaviour()
-def many_calls_without_waiting(comm: Communicator) -> None:
-    """A hundred calls on one stream, and nothing waited for before the end."""
-    with stream_of(comm):
-        x = cupy().zeros(100, np.int64)
-        out = cupy().empty((comm.size, 100), np.int64)
-        for _ in range(50):
-            comm.all_gather(x, out=out)
-            x += 1
-            comm.all_reduce(x)
-            x //= comm.size
-        holds(x, full(50, 100, np.int64), "x")
-        holds(out, np.full((comm.size, 100), 49), "out")
 
 
 @STREAMS.behaviour()

@@ -1,7 +1,6 @@
 """Failing and ending, as a program sees it: deadlines, blocks, threads and hooks."""
 
 import math
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -14,10 +13,9 @@ from hpccomm.errors import (
     CommunicationError,
     CommunicatorAborted,
     RankMismatch,
-    UsageError,
 )
 from hpccomm.runtime.inquiry import ASK_SECONDS
-from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
+from hpccomm.testing.conformance.case import SOON, Behaviours, equal, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed, silent
 
 FAILURES = Behaviours("failures")
@@ -155,34 +153,6 @@ def a_call_behind_one_that_fails(comm: Communicator) -> None:
         comm.all_reduce(np.ones(3), async_op=True, timeout=SHORT).done()
         with takes(SHORT + SOON), raises(CommunicatorAborted, comm.name):
             comm.all_reduce(np.ones(3))
-
-
-@FAILURES.behaviour(fails=True)
-def two_threads_at_once(comm: Communicator) -> None:
-    """Of two threads in one communicator, the second is refused and the first goes on."""
-    outcomes: list[BaseException] = []
-    both = threading.Barrier(2)
-
-    def receive() -> None:
-        # Nothing is sent: a call that enters stays in, until the abort below.
-        both.wait()
-        try:
-            comm.recv(np.zeros(1), silent(comm), tag=11)
-        except (UsageError, CommunicatorAborted) as error:
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=receive) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    happens(lambda: outcomes, "one of two is refused", SOON)
-    assert len(outcomes) == 1, f"one of two is refused: {outcomes}"
-    assert isinstance(outcomes[0], UsageError), f"refused: {outcomes[0]!r}"
-    assert "thread" in str(outcomes[0]), f"the message names threads: {outcomes[0]}"
-    comm.abort()
-    for thread in threads:
-        thread.join(SOON)
-        assert not thread.is_alive(), "abort releases the first"
-    assert isinstance(outcomes[1], CommunicatorAborted), f"the first went on: {outcomes[1]!r}"
 
 
 def _raising(_info: object) -> None:

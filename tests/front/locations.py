@@ -11,8 +11,8 @@ from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing.conformance.case import Behaviours, equal
-from hpccomm.testing.conformance.collectives import FORMS, REDUCING, carry_out
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, Spec, reduced, reduction
+from hpccomm.testing.conformance.collectives import FORMS
+from hpccomm.testing.conformance.oracle import OUT, Spec
 
 LOCATIONS = Behaviours("locations")
 
@@ -33,19 +33,6 @@ LOCATED = {
 DTYPES = tuple(LOCATED.values())
 
 
-@LOCATIONS.behaviour(op=OPS, kind=LOCATED)
-def every_call(comm: Communicator, op: ReduceOp, kind: str) -> None:
-    """Every call that reduces takes them, whatever the dtypes of values and indices; scans leave out self."""
-    dtype = LOCATED[kind]
-    for collective in REDUCING:
-        for result in (NEW, OUT, IN_PLACE):
-            carry_out(comm, Spec(collective, 9, dtype, op, comm.size - 1, results=(result,)))
-    arrays = reduced(op, comm.size, (9,), dtype)
-    before = comm.scan(arrays[comm.rank], op, exclusive=True)
-    if comm.rank:
-        equal(before, reduction(op, arrays[: comm.rank]), "exclusive")
-
-
 @LOCATIONS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
 def algorithms(comm: Communicator, method: Method) -> None:
     """Each algorithm gives the result, also planned, asynchronous and in the order of the ranks."""
@@ -58,15 +45,6 @@ def algorithms(comm: Communicator, method: Method) -> None:
         ):
             spec = Spec(collective, 2 * comm.size + 1, dtype, op, comm.size - 1, results=(OUT,))
             attempt(small, algorithm, spec, form, **how)
-
-
-@LOCATIONS.behaviour()
-def large_arrays_of_them(comm: Communicator) -> None:
-    """Arrays of many blocks, in memory that ranks share too."""
-    count = (1 << 17) + 3
-    for dtype in (LOCATED["float64"], LOCATED["padded"]):
-        for collective in ("all_reduce", "reduce_scatter"):
-            carry_out(comm, Spec(collective, count // comm.size, dtype, ReduceOp.MAXLOC))
 
 
 @LOCATIONS.behaviour()

@@ -68,6 +68,13 @@ def each_call(comm: Communicator) -> None:
     assert comm.all_gather_object("x" * rank) == ["x" * each for each in range(size)]
     items = [("item", each) * each for each in range(size)]
     assert comm.scatter_object(items if rank == last else None, last) == items[rank]
+    for number in (
+        size + 1,
+        size - 1,
+    ):  # those that wait for what was refused hear of it, and all go on
+        words = ("values", str(number), str(size)) if rank == 0 else ("0",)
+        with raises(CommunicationError if rank else UsageError, *words):
+            comm.scatter_object([0] * number if rank == 0 else None)
 
 
 @OBJECTS.behaviour(min_size=2)
@@ -143,17 +150,4 @@ def an_object_that_does_not_pickle(comm: Communicator) -> None:
         with raises(CommunicationError, "pickle", "lock", str(culprit)):
             comm.recv_object(culprit)
         assert comm.recv_object(culprit) == "the next one"
-    assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"
-
-
-@OBJECTS.behaviour()
-def a_wrong_number_of_objects(comm: Communicator) -> None:
-    """The rank that gave them gets `UsageError`, the others `CommunicationError`; all go on."""
-    for number in (comm.size + 1, comm.size - 1):
-        if comm.rank == 0:
-            with raises(UsageError, "values", str(number), str(comm.size)):
-                comm.scatter_object([0] * number)
-        else:
-            with raises(CommunicationError, "0"):
-                comm.scatter_object(None)
     assert comm.all_gather_object(comm.rank) == list(range(comm.size)), "afterwards"

@@ -18,30 +18,23 @@ PLANS = Behaviours("plans")
 
 @PLANS.behaviour()
 def planned_calls_in_a_batch(comm: Communicator) -> None:
-    """They take their place in the batch, and are dropped with it."""
-    x = np.full(3, comm.rank + 1)
+    """They take their place in the batch, and are dropped with it; a message from and to None does nothing."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, a, b = np.full(3, comm.rank + 1), np.full(3, comm.rank), np.zeros(3, int)
     planned = comm.plan("all_reduce", x)
+    ring, nothing = comm.plan("send_recv", a, right, b, left), comm.plan("send", a, None)
     with raises(ZeroDivisionError), comm.batch():
         planned()
         raise ZeroDivisionError
     with comm.batch():
         comm.broadcast(x, comm.size - 1)
         planned()
-        comm.all_reduce(x)
-        equal(x, np.full(3, comm.rank + 1), "before the end of the batch")
-    equal(x, np.full(3, comm.size**3), "in turn")
-
-
-@PLANS.behaviour()
-def a_planned_message_in_a_batch(comm: Communicator) -> None:
-    """It is sent with the messages of the batch; one from and to None does nothing."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    a, b = np.full(3, comm.rank), np.zeros(3, int)
-    ring, nothing = comm.plan("send_recv", a, right, b, left), comm.plan("send", a, None)
-    with comm.batch():
         ring()
         nothing()
+        comm.all_reduce(x)
+        equal(x, np.full(3, comm.rank + 1), "before the end of the batch")
         equal(b, np.zeros(3, int), "before the end of the batch")
+    equal(x, np.full(3, comm.size**3), "in turn")
     equal(b, np.full(3, left), "after the batch")
     b[:] = -1
     ring()

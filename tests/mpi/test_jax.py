@@ -205,34 +205,6 @@ SHARED = ("all_reduce", "average", "scaled")
 """Calls whose result all ranks share: what follows is done alike by all, and counts once."""
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_tangents_and_transposes_are_those_of_linear_functions(
-    comm: "Communicator", name: str
-) -> None:
-    """The tangent is the call of tangents, and the inner products <y, f(x)> and <transpose(y), x> are equal."""
-    call, truth = CALLS[name]
-    xs, ys = of_all(comm, comm.size, 2), [np.cos(x) for x in of_all(comm, comm.size, 2)]
-    results = [truth(xs, rank, comm.size) for rank in range(comm.size)]
-    weights = [np.cos(np.arange(each.size).reshape(each.shape)) for each in results]
-    products = [(w * each).sum() for w, each in zip(weights, results, strict=True)]
-    for wrap in (lambda f: f, jax.jit):
-
-        def run(x: Any, y: Any, weight: Any) -> Any:
-            def linear(x: Any) -> Any:
-                return call(x, comm=comm)
-
-            back = jax.linear_transpose(linear, x)
-            again = jax.linear_transpose(lambda weight: back(weight)[0], weight)
-            return jax.jvp(linear, (x,), (y,))[1], back(weight)[0], again(x)[0]
-
-        x, weight = xs[comm.rank], jnp.asarray(weights[comm.rank], np.float32)
-        along, back, again = wrap(run)(jnp.asarray(x), jnp.asarray(ys[comm.rank]), weight)
-        np.testing.assert_allclose(along, truth(ys, comm.rank, comm.size), rtol=1e-5)
-        np.testing.assert_allclose(again, results[comm.rank], rtol=1e-5)
-        total = sum(comm.all_gather_object(float((np.asarray(back) * x).sum())))
-        assert total == pytest.approx(products[0] if name in SHARED else sum(products), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "solver", ["bicgstab", pytest.param("gmres", marks=pytest.mark.slow("JAX compiles it"))]
 )

@@ -234,6 +234,7 @@ def test_parts_that_cannot_be_removed_are_told_on_all_ranks(
     comm.barrier()
     recorder.leave("failed: planted")
     comm.barrier()
+    # The tests' user is root, whom no sticky folder refuses.
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(hpccomm.ResultsError, match="rank 0"):
         comm.record(folder / "t.h5")
