@@ -256,23 +256,13 @@ assert shutdown.known() == 0
 
 
 @pytest.mark.slow("the deadline of 1 s, and the 3 s that MPI's start may take")
-@pytest.mark.parametrize(
-    "does",
-    [
-        "os.kill(os.getpid(), signal.SIGSTOP)",
-        pytest.param("time.sleep(60)", marks=pytest.mark.thorough),
-        pytest.param("sys.exit()", marks=pytest.mark.thorough),
-        pytest.param("import mpi4py.MPI; time.sleep(60)", marks=pytest.mark.thorough),
-    ],
-)
-def test_making_a_communicator_has_a_deadline_whatever_keeps_a_rank(
-    mpiexec: Mpiexec, does: str, tmp_path: Path
-) -> None:
+def test_making_a_communicator_has_a_deadline(mpiexec: Mpiexec, tmp_path: Path) -> None:
+    """Where a rank is stopped; the seeded faults keep it away by other means."""
     program = f"""
 import os, pathlib, signal, sys, time
 {RANK}
 if rank == 1:
-    {does}
+    os.kill(os.getpid(), signal.SIGSTOP)
 import hpccomm
 pathlib.Path(sys.argv[1], str(rank)).touch()
 while len(os.listdir(sys.argv[1])) < 2:  # else one may give up before the other has started
@@ -282,23 +272,6 @@ hpccomm.new_comm(timeout=1)
     job = mpiexec(3, "-c", program, tmp_path)
     check_ended(job, "Rank 1 has not come to new_comm, or ended before", Status.ENDED)
     assert "its deadline is 1 s" in job.stderr
-
-
-@pytest.mark.thorough
-def test_a_late_rank_exits_in_order_after_others_gave_up(mpiexec: Mpiexec) -> None:
-    program = """
-comm = hpccomm.new_comm(timeout=20)
-if comm.rank == 1:
-    time.sleep(2)
-else:
-    try:
-        comm.barrier(timeout=0.5)
-    except hpccomm.CollectiveTimeout:
-        pass
-"""
-    job = mpiexec(2, "-c", HEAD + program)
-    assert job.returncode == 0, job.stderr
-    assert "Traceback" not in job.stderr
 
 
 WAYS_OUT = {

@@ -1,32 +1,28 @@
 """Threads that are ranks reach each other's arrays."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from hpccomm import CommOptions, Communicator
-from hpccomm.backends.loopback import LoopbackTransport, make_world
 from hpccomm.errors import RankMismatch
 from hpccomm.testing import run_ranks
 
 
 def test_arrays_are_let_go_of() -> None:
-    world = make_world(2)
-    mine, theirs = (LoopbackTransport(world, ("it",), (0, 1), rank) for rank in range(2))
-    assert mine.shared is not None
-    assert theirs.shared is not None
-    one, other = np.arange(3), np.arange(4)
-    here, there = (
-        each.expose([data], 0, 0, plain=True, room=0)
-        for each, data in ((mine.shared, one), (theirs.shared, other))
-    )
-    assert np.shares_memory(here.peer_buffer(1, 0, other.dtype), other)
-    assert np.shares_memory(there.peer_buffer(0, 0, one.dtype), one)
-    assert not world.exposed
-    here.release()
-    there.release()
-    for exposure in (here, there):
-        with pytest.raises(KeyError):
-            exposure.peer_buffer(0, 0, one.dtype)
+    class Seen(np.ndarray):
+        """An array to which there may be weak references."""
+
+    def on_rank(comm: Communicator) -> None:
+        x = np.ones(5000).view(Seen)
+        known = weakref.ref(x)
+        comm.all_reduce(x, algorithm="shm")
+        comm.barrier()
+        del x
+        assert known() is None
+
+    run_ranks(2, on_rank)
 
 
 @pytest.mark.parametrize(

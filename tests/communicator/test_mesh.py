@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import hpccomm
-from hpccomm.communicator.grid import balanced
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
@@ -60,12 +59,6 @@ def test_a_group_has_the_ranks_that_differ_in_its_dimensions_alone(shape: tuple[
 def test_lengths_are_chosen(asked: tuple[int, ...], given: tuple[int, ...]) -> None:
     names = tuple("abc"[: len(asked)])
     assert run_ranks(6, lambda comm: comm.mesh(asked, names).shape) == [given] * 6
-
-
-def test_chosen_lengths_are_about_equal() -> None:
-    assert [balanced(*each) for each in ((12, 2), (720, 2), (7, 2), (60, 3), (64, 3), (1, 0))] == [
-        [4, 3], [30, 24], [7, 1], [5, 4, 3], [4, 4, 4], [],
-    ]  # fmt: skip
 
 
 MISUSED: list[tuple[Any, Any, str]] = [

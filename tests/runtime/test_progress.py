@@ -1,18 +1,12 @@
 """Operations go on by themselves, in the order of their lane, and end in any case, as the classes' docstrings say."""
 
 import math
-import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any
 
-import numpy as np
 import pytest
 
-import hpccomm
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CollectiveTimeout
 from hpccomm.runtime.progress import ProgressEngine, Task, TaskQueue
@@ -171,32 +165,3 @@ def test_stop_ends_the_thread_and_leaves_the_rest_to_waiters() -> None:
     event.set()
     engine.submit(TaskQueue(), late)
     finish(engine, task, late)
-
-
-class Stopped(BaseException):
-    """As Ctrl-C's KeyboardInterrupt."""
-
-
-def test_what_a_signal_raises_in_a_wait_does_not_keep_later_operations_from_moving():
-    def handle(*_):
-        raise Stopped
-
-    def receiving() -> tuple[Any, Any]:
-        comm = hpccomm.new_comm(backend="loopback")
-        return comm, comm.recv(np.zeros(1), 0, async_op=True)
-
-    before, rolled = signal.signal(signal.SIGALRM, handle), random.Random(1)
-    comm, work = receiving()
-    try:
-        for _ in range(600):
-            with suppress(Stopped):
-                signal.setitimer(signal.ITIMER_REAL, rolled.uniform(1e-4, 4e-4))
-                work.wait()
-            if work.exception() is not None:
-                comm.abort()
-                comm, work = receiving()
-        comm.send(np.ones(1), 0)
-        assert work.wait(10) == 1
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        comm.abort()
