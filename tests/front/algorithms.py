@@ -5,7 +5,7 @@ Segments are small here, so that arrays of few elements are moved in many pieces
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 import hpccomm
 from hpccomm import CommOptions, Communicator, ReduceOp, UsageError
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
-from hpccomm.dtypes import BFLOAT16, REDUCIBLE
+from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.collectives import FORMS, another, trial
@@ -89,68 +89,49 @@ def attempt(
         trial(comm, spec).run(comm, form, algorithm=algorithm, **how)
 
 
-@ALGORITHMS.behaviour(method=tuple(method for method in METHODS if method[0] in ROOTED))
-def roots(comm: Communicator, method: Method) -> None:
-    """Each rank may be the root, of even and uneven blocks."""
-    collective, algorithm, *shared = method
-    size = comm.size
-    with cut(comm, None, *shared) as chosen:
-        for root in range(size) if size <= FEW else (0, 1, size // 2, size - 1):
-            attempt(chosen, algorithm, Spec(collective, 2 * size + 1, root=root))
-            if collective in BLOCKWISE:
-                attempt(chosen, algorithm, Spec(collective, tuple(range(size)), root=root))
+OPS: tuple[tuple[Any, Any], ...] = (
+    (ReduceOp.SUM, BFLOAT16),
+    (ReduceOp.PROD, np.float64),
+    (ReduceOp.MAX, np.float32),
+    (ReduceOp.BXOR, np.int32),
+    (hpccomm.premul_sum(0.5), np.float32),
+    (np.fmax, np.float32),
+    (ReduceOp.AVG, np.float32),  # averages are divided once
+    (ReduceOp.AVG, np.int64),
+    (ReduceOp.AVG, BFLOAT16),
+)
+"""Reductions, by name or by a function, with a dtype for each."""
 
 
 @ALGORITHMS.behaviour(method=METHODS)
-def dtypes(comm: Communicator, method: Method) -> None:
-    """Each dtype is moved, and summed where the call reduces."""
+def every_way(comm: Communicator, method: Method) -> None:
+    """Each dtype is moved, and each reduction made, in each form of a call, of even and uneven blocks, in rank order.
+
+    Proofs in `tests/schedules` show where the elements go, for any root, order and placement of the ranks.
+    """
     collective, algorithm, *shared = method
-    if comm.size > FEW:
-        some = [BFLOAT16, np.dtype(np.int16)]
-    else:
-        some = list(REDUCIBLE if collective in REDUCTIONS else MOVABLE)
+    size, turns = comm.size, cycle(product(FORMS, (OUT, IN_PLACE)))
+    ordered = KNOWN[collective][algorithm].ordered is not None
+    some = OPS if collective in REDUCTIONS else [(ReduceOp.SUM, dtype) for dtype in MOVABLE]
     with cut(comm, None, *shared) as chosen:
-        for dtype, result in zip(some, cycle((IN_PLACE, OUT)), strict=False):
-            attempt(chosen, algorithm, Spec(collective, 5, dtype, results=(result,)))
-
-
-@ALGORITHMS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
-def reductions(comm: Communicator, method: Method) -> None:
-    """Each reduction, by name or by a function; averages are divided once, scans leave out self."""
-    collective, algorithm, *shared = method
-    some: list[tuple[Any, Any]] = [
-        (ReduceOp.PROD, np.float64),
-        (ReduceOp.MAX, np.float32),
-        (ReduceOp.BXOR, np.int32),
-        (hpccomm.premul_sum(0.5), np.float32),
-        (np.fmax, np.float32),
-    ]
-    if collective != "scan":
-        some += [(ReduceOp.AVG, np.float32), (ReduceOp.AVG, np.int64), (ReduceOp.AVG, BFLOAT16)]
-    with cut(comm, None, *shared) as chosen:
-        for op, dtype in some:
-            results = (IN_PLACE if op is ReduceOp.AVG else OUT,)
-            spec = Spec(collective, 2 * comm.size + 1, np.dtype(dtype), op, results=results)
-            attempt(chosen, algorithm, spec)
-        if collective == "scan":
-            for result in (OUT, IN_PLACE):
-                spec = Spec(collective, 7, np.dtype(np.int32), exclusive=True, results=(result,))
-                attempt(chosen, algorithm, spec)
-
-
-@ALGORITHMS.behaviour(method=METHODS)
-def forms(comm: Communicator, method: Method) -> None:
-    """A call may be asynchronous, or planned, also of uneven blocks and in rank order."""
-    collective, algorithm, *shared = method
-    with cut(comm, None, *shared) as chosen:
-        for form in FORMS[1:]:
-            results = (IN_PLACE if form == "plan" else OUT,)
-            spec = Spec(collective, 3 * comm.size + 1, results=results)
+        for number, (op, dtype) in enumerate(some):
+            form, result = next(turns)
+            if op is ReduceOp.AVG and collective == "scan":
+                continue
+            how: dict[str, Any] = {"results": (IN_PLACE if op is ReduceOp.AVG else result,)}
+            if collective in ROOTED:
+                how["root"] = number % size
+            spec = Spec(collective, 2 * size + 1, np.dtype(dtype), op, **how)
             attempt(chosen, algorithm, spec, form)
-            if collective in BLOCKWISE:
-                attempt(chosen, algorithm, Spec(collective, tuple(range(comm.size))), form)
-            if KNOWN[collective][algorithm].ordered is not None:
+            if collective in BLOCKWISE and form != FORMS[1]:
+                uneven = Spec(collective, tuple(range(size)), np.dtype(dtype), op, **how)
+                attempt(chosen, algorithm, uneven, form)
+            if ordered:
                 attempt(chosen, algorithm, spec, form, deterministic=True)
+        if collective == "scan":
+            for each in (OUT, IN_PLACE):
+                left = Spec(collective, 7, np.dtype(np.int32), exclusive=True, results=(each,))
+                attempt(chosen, algorithm, left)
 
 
 @ALGORITHMS.behaviour(collective=tuple(KNOWN), min_size=3)
@@ -161,7 +142,6 @@ def ranks_in_another_order(comm: Communicator, collective: str) -> None:
     for algorithm in KNOWN[collective]:
         if collective == "barrier":
             turned.barrier(algorithm=algorithm)
-            continue
-        for count in (1, 2 * comm.size + 1):
-            attempt(turned, algorithm, Spec(collective, count, root=1))
+        else:
+            attempt(turned, algorithm, Spec(collective, 2 * comm.size + 1, root=1))
     turned.finalize()

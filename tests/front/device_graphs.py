@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 import hpccomm
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm import Communicator, ReduceOp
@@ -37,6 +35,12 @@ def capture(stream: Any) -> Iterator[list[Any]]:
     graph.append(stream.end_capture())
 
 
+def in_a_batch(comm: Communicator, x: Any, out: Any) -> None:
+    with comm.batch():
+        comm.recv(out, (comm.rank - 1) % comm.size)
+        comm.send(x, (comm.rank + 1) % comm.size)
+
+
 CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
     "all_reduce": lambda c, x, _: c.all_reduce(x),
     "out": lambda c, x, out: c.all_reduce(x, out=out),
@@ -47,6 +51,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
     "scan": lambda c, x, out: c.scan(x, out=out, algorithm="linear"),
     "all_to_all": lambda c, x, out: c.all_to_all(x, out=out),
     "in place": lambda c, x, _: c.all_to_all(x, out=x),
+    "batch": in_a_batch,
     "broadcast": lambda c, x, _: c.broadcast(x, c.size - 1),
     "send_recv": lambda c, x, out: c.send_recv(
         x, (c.rank + 1) % c.size, out, (c.rank - 1) % c.size
@@ -54,17 +59,21 @@ CALLS: dict[str, Callable[[Any, Any, Any], object]] = {
 }
 
 
-@GRAPHS.behaviour(name=tuple(CALLS))
+@GRAPHS.behaviour(name=(*CALLS, "plan"))
 def replayed(comm: Communicator, name: str) -> None:
     """A replayed call has the same effect as a direct one."""
     if name == "premul_sum" and comm.size == 1:
         return  # NCCL is not called for one rank, and the host multiplies
-    call = CALLS[name]
     with stream_of(comm) as stream:
         x, out = filled(comm, COUNT * comm.size), filled(comm, COUNT * comm.size)
-        call(comm, x, out)  # the first call may allocate
+        planned = comm.plan("all_reduce", x, ReduceOp.MAX, algorithm="ring")
+
+        def call() -> None:
+            planned() if name == "plan" else CALLS[name](comm, x, out)
+
+        call()  # the first call may allocate
         with capture(stream) as graph:
-            call(comm, x, out)
+            call()
         for turn in range(REPLAYS):
             x.fill(comm.rank + turn)
             out.fill(-1)
@@ -72,50 +81,9 @@ def replayed(comm: Communicator, name: str) -> None:
             replayed = x.copy(), out.copy()
             x.fill(comm.rank + turn)
             out.fill(-1)
-            call(comm, x, out)
+            call()
             for result, theirs in zip(replayed, (x, out), strict=True):
                 holds(result, theirs.get(), f"{name}, replay {turn}")
-
-
-@GRAPHS.behaviour(op=(ReduceOp.BXOR, ReduceOp.BAND))
-def captured_plan(comm: Communicator, op: ReduceOp) -> None:
-    """A plan of one of hpccomm's algorithms is captured after it was called on the stream."""
-    with stream_of(comm) as stream:
-        x = filled(comm, COUNT, np.int32)
-        planned = comm.plan("all_reduce", x, op, algorithm="ring")
-        planned()
-        with capture(stream) as graph:
-            planned()
-        expected = getattr(np, {"bxor": "bitwise_xor", "band": "bitwise_and"}[op.value])
-        for turn in range(REPLAYS):
-            x.fill(comm.rank + turn)
-            graph[0].launch(stream)
-            value = expected.reduce(np.arange(comm.size, dtype=np.int32) + turn)
-            holds(x, full(value, COUNT, np.int32), f"replay {turn}")
-
-
-@GRAPHS.behaviour()
-def captured_batch(comm: Communicator) -> None:
-    """A batch is captured as any call."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    with stream_of(comm) as stream:
-        x, y, out = filled(comm), filled(comm, COUNT), filled(comm, COUNT)
-
-        def calls() -> None:
-            with comm.batch():
-                comm.all_reduce(x)
-                comm.send(y, right)
-                comm.recv(out, left)
-
-        calls()
-        with capture(stream) as graph:
-            calls()
-        for turn in range(REPLAYS):
-            x.fill(comm.rank + 1)
-            y.fill(comm.rank + turn)
-            graph[0].launch(stream)
-            holds(x, full(ranks_sum(comm)), f"all_reduce, replay {turn}")
-            holds(out, full(left + turn, COUNT), f"recv, replay {turn}")
 
 
 @GRAPHS.behaviour()

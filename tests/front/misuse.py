@@ -195,35 +195,54 @@ MEANINGLESS: tuple[tuple[ReduceOp, Any], ...] = (
 )
 
 
-@MISUSE.behaviour()
-def operations_that_mean_nothing(comm: Communicator) -> None:
-    """A dtype for which the operation means nothing is refused by every call that reduces."""
-    each_is_refused(
-        comm,
-        (
-            (UnsupportedDtype, (op.value, str(x.dtype)), call, comm, x, op)
-            for op, dtype in MEANINGLESS
-            for call in REDUCING
-            for x in [np.zeros(comm.size, dtype)]
-        ),
-    )
+FACTORS = (
+    (0.5, np.int8, UsageError, "factor", "0.5", "int8"),
+    (300, np.int8, UsageError, "factor", "300", "int8"),
+    (1j, np.float64, UsageError, "factor", "float64"),
+    (2, np.bool_, UnsupportedDtype, "premul_sum", "bool"),
+)
+
+NO_PAIRS: tuple[Any, ...] = (
+    np.float64,
+    [("value", np.float64), ("where", np.int64)],
+    [("value", np.complex128), ("index", np.int64)],
+    [("value", np.float64), ("index", np.float32)],
+    [("value", np.float64, (2,)), ("index", np.int64)],
+    [("value", np.float64), ("index", np.int64), ("more", np.int8)],
+)
 
 
 @MISUSE.behaviour()
-def premultiplied_sums(comm: Communicator) -> None:
-    """A factor that the dtype cannot hold is refused."""
-    each_is_refused(
-        comm,
-        (
-            (error, words, comm.all_reduce, np.ones(3, dtype), hpccomm.premul_sum(factor))
-            for factor, dtype, error, *words in (
-                (0.5, np.int8, UsageError, "factor", "0.5", "int8"),
-                (300, np.int8, UsageError, "factor", "300", "int8"),
-                (1j, np.float64, UsageError, "factor", "float64"),
-                (2, np.bool_, UnsupportedDtype, "premul_sum", "bool"),
-            )
-        ),
-    )
+def reductions(comm: Communicator) -> None:
+    """A dtype for which the operation means nothing is refused by every call that reduces.
+
+    So is a factor that the dtype cannot hold. MINLOC takes pairs of a value and its index, which others do not take.
+    """
+    rows: list[tuple[Any, ...]] = [
+        (UnsupportedDtype, (op.value, str(x.dtype)), call, comm, x, op)
+        for op, dtype in MEANINGLESS
+        for call in REDUCING
+        for x in [np.zeros(comm.size, dtype)]
+    ]
+    rows += [
+        (error, words, comm.all_reduce, np.ones(3, dtype), hpccomm.premul_sum(factor))
+        for factor, dtype, error, *words in FACTORS
+    ]
+    words = ("minloc", "value", "index", "with_index")
+    rows += [
+        (UnsupportedDtype, words, comm.all_reduce, np.zeros(3, each), ReduceOp.MINLOC)
+        for each in NO_PAIRS
+    ]
+    pair = hpccomm.with_index(np.ones(3), comm.rank)
+    native = partial(comm.all_reduce, pair, ReduceOp.MAXLOC, algorithm="native")
+    rows += [
+        (UsageError, ("op fmax fails",), comm.all_reduce, pair, np.fmax),
+        (UsageError, ("native",), native),
+        (UnsupportedDtype, ("complex128",), hpccomm.with_index, 1j, 0),
+        (UsageError, ("index", "float64"), hpccomm.with_index, 1.0, 0.5),
+        (UsageError, ("index", "(2,)", "(3,)"), hpccomm.with_index, np.ones(3), [1, 2]),
+    ]
+    each_is_refused(comm, rows)
 
 
 @MISUSE.behaviour()
@@ -311,34 +330,6 @@ def what_calls_lack(comm: Communicator) -> None:
     rows.append((UsageError, ("overlap", "give out=x"), overlapping))
     each_is_refused(comm, rows)
     equal(x, np.arange(4.0), "x")
-
-
-@MISUSE.behaviour()
-def locations(comm: Communicator) -> None:
-    """MINLOC takes pairs of a value and its index, and other reductions take none of these."""
-    pair = hpccomm.with_index(np.ones(3), comm.rank)
-    fields: tuple[Any, ...] = (
-        np.float64,
-        [("value", np.float64), ("where", np.int64)],
-        [("value", np.complex128), ("index", np.int64)],
-        [("value", np.float64), ("index", np.float32)],
-        [("value", np.float64, (2,)), ("index", np.int64)],
-        [("value", np.float64), ("index", np.int64), ("more", np.int8)],
-    )
-    native = partial(comm.all_reduce, pair, ReduceOp.MAXLOC, algorithm="native")
-    words = ("minloc", "value", "index", "with_index")
-    rows: list[tuple[Any, ...]] = [
-        (UnsupportedDtype, words, comm.all_reduce, np.zeros(3, each), ReduceOp.MINLOC)
-        for each in fields
-    ]
-    rows += [
-        (UsageError, ("op fmax fails",), comm.all_reduce, pair, np.fmax),
-        (UsageError, ("native",), native),
-        (UnsupportedDtype, ("complex128",), hpccomm.with_index, 1j, 0),
-        (UsageError, ("index", "float64"), hpccomm.with_index, 1.0, 0.5),
-        (UsageError, ("index", "(2,)", "(3,)"), hpccomm.with_index, np.ones(3), [1, 2]),
-    ]
-    each_is_refused(comm, rows)
 
 
 @MISUSE.behaviour()

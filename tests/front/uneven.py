@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import hpccomm
 from hpccomm import CommOptions, Communicator
 from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.collectives import another, carry_out, growing
-from hpccomm.testing.conformance.oracle import NEW, Spec
+from hpccomm.testing.conformance.collectives import another, growing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +19,6 @@ Counts = tuple[int, ...]
 
 
 @UNEVEN.behaviour()
-def reduce_scatter_v_by_premultiplied_sum(comm: Communicator) -> None:
-    """`premul_sum` goes with uneven blocks too."""
-    op = hpccomm.premul_sum(0.5)
-    carry_out(comm, Spec("reduce_scatter", growing(comm.size), op=op, results=(NEW,)))
-
-
-@UNEVEN.behaviour()
 def counts_of_any_kind(comm: Communicator) -> None:
     """Counts may be a list, a tuple, a range or an integer array."""
     expected = np.repeat(np.arange(comm.size, dtype=np.int16), range(comm.size))
@@ -35,17 +26,6 @@ def counts_of_any_kind(comm: Communicator) -> None:
     counts = growing(comm.size)
     for given in (list(counts), counts, range(comm.size), np.array(counts)):
         equal(comm.all_gather_v(mine, given), expected, type(given).__name__)
-
-
-@UNEVEN.behaviour()
-def uneven_calls_may_be_asynchronous(comm: Communicator) -> None:
-    """`async_op=True` with exchanged counts as well, while others are under way."""
-    x = np.full(comm.rank, comm.rank)
-    works = [comm.all_gather_v(x, given, async_op=True) for given in (None, growing(comm.size))]
-    send = [comm.rank] * comm.size
-    works.append(comm.all_to_all_v(np.repeat(x, comm.size), send, async_op=True))
-    for work in works:
-        equal(work.wait(), np.repeat(np.arange(comm.size), range(comm.size)))
 
 
 @UNEVEN.behaviour()
