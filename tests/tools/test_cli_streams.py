@@ -14,11 +14,9 @@ from damage import called
 from hpccomm.backends.bootstrap.mpi import load
 from hpccomm.results import reader
 
-CLEAN = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith(("OMPI_", "PMI", "SLURM_", "HPCCOMM_"))
-}
+from ..conftest import launch_environment
+
+CLEAN = launch_environment()
 PERF = "perf all_reduce -b 4 -e 1M -f 64 -n 2 --backend loopback"
 
 

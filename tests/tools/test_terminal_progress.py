@@ -1,6 +1,5 @@
 """Progress is shown on rank 0's terminal, and nowhere else."""
 
-import os
 import re
 import subprocess
 import sys
@@ -37,41 +36,31 @@ SHOWN = {
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give a process of all these commands, on a stored run."""
     monkeypatch.chdir(tmp_path)
-    words = "perf all_reduce --backend loopback -b 8 -e 8 -n 2 --output"
-    assert main([*words.split(), str(tmp_path / "run.h5")]) == 0
-    return tmp_path / "run.h5"
+    words = "perf all_reduce --backend loopback -b 8 -e 8 -n 2 --output run.h5"
+    assert main(words.split()) == 0
+    return [sys.executable, "-c", PROGRAM, *(words.format("run.h5") for words in SHOWN)]
 
 
-def commands(file: Path, most: int | None = None) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, *(words.format(file) for words in list(SHOWN)[:most])]
-
-
-def alone() -> dict[str, str]:
-    names = ("OMPI_", "PMI", "SLURM_", "HPCCOMM_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    return clean | {"PYTHONUTF8": "1"}
-
-
-def test_what_takes_long_shows_how_far_it_is_on_a_terminal(file: Path) -> None:
-    with on_terminal(commands(file), alone(), ">printed") as terminal:
+def test_what_takes_long_shows_how_far_it_is_on_a_terminal_of_rank_0(commands: list[str]) -> None:
+    environment = launch_environment() | {"PYTHONUTF8": "1"}
+    with on_terminal(commands, environment, ">printed") as terminal:
         assert terminal.wait() == 0, terminal.shown
     for words, line in SHOWN.items():
         assert re.search(rf"\r{line}[^\r]*\x1b\[K\r", terminal.shown), (words, terminal.shown)
     assert terminal.shown.endswith("\r\x1b[K")  # nothing stays
-    printed = Path("printed").read_text(encoding="utf-8")
+    # Without a terminal the same is printed, and no other rank shows anything.
     done = subprocess.run(
-        commands(file), capture_output=True, check=True, env=alone(), start_new_session=True
+        commands, capture_output=True, check=True, env=environment, start_new_session=True
     )
-    assert done.stderr == b""  # no terminal
+    assert done.stderr == b""
     stamp = r"# hpccomm version.*|# Started.*"
+    printed = Path("printed").read_text(encoding="utf-8")
     assert re.sub(stamp, "", done.stdout.decode()) == re.sub(stamp, "", printed)
-
-
-def test_other_ranks_than_0_show_nothing(file: Path) -> None:
-    second = alone() | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    with on_terminal(commands(file, 2), second, ">printed") as terminal:
+    environment |= {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    with on_terminal(commands[:5], environment, ">printed") as terminal:
         assert terminal.wait() == 0
     assert terminal.shown == ""
 
