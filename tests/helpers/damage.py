@@ -1,28 +1,27 @@
-"""Damaged results files by seed, read by `hpccomm show`, `export` and the tuning file's reader.
+"""Damaged results files by seed, read by the reader of results, `hpccomm show`, `export` and the tuning file's reader.
 
 Run as a program it damages files of real runs::
 
     python tests/helpers/damage.py FOLDER 0 2000 RUN.h5 TUNE.h5
 
-It prints of each seed what of that was not right; it ends with status 1 if anything was. A crash or a loop ends it at its seed.
+It prints of each seed what is not right; it ends with status 1 if anything is. A crash or a loop ends it at its seed.
 """
 
 import contextlib
 import faulthandler
 import io
-import json
 import random
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 
 from hpccomm.calls import policy
-from hpccomm.errors import ConfigurationError
+from hpccomm.errors import ConfigurationError, ResultsError
+from hpccomm.results import reader
 from hpccomm.results.lines import UNKNOWN_END
-from hpccomm.results.timings import SUMMARY
 from hpccomm.tools.main import main
 
 SECONDS = 60.0
@@ -114,139 +113,74 @@ def output(*words: object, status: int = 0) -> str:
     return out
 
 
-def shown(path: Path) -> Iterator[tuple[str, int, str, str]]:
-    """Give what each reader of a results file shows of all its runs: its name, status, output and errors."""
-    for run in ("1", "2"):
-        yield (f"show {run}", *called("show", str(path), "--run", run))
-        yield (f"csv {run}", *called("export", str(path), "--format", "csv", "--run", run))
-        yield (f"json {run}", *called("export", str(path), "--format", "json", "--run", run))
-    training = ("export", str(path), "--format", "csv", "--run", "recording0001")
-    yield ("steps", *called(*training))
-    yield ("verify", *called("show", "--verify", str(path)))
+def parts(path: Path) -> dict[tuple[object, ...], object]:
+    """Return all that can be read of a file, by its place; of a damaged one the rest."""
     try:
-        yield "table", 0, repr(policy.read(str(path))), ""
-    except ConfigurationError as error:
-        yield "table", 2, "", f"hpccomm: error: {error}\n"
+        runs, recordings, _ = reader.examine(path)
+    except ResultsError:
+        return {}
+    found: dict[tuple[object, ...], object] = {}
 
+    def add(name: str, what: str, number: int, read: Callable[[int], Any], index: int) -> None:
+        with contextlib.suppress(ResultsError):
+            found[name, what, number] = read(index).tobytes()
 
-def leaves(value: object, place: tuple[object, ...] = ()) -> set[tuple[object, ...]]:
-    """Return all values of a JSON document with their keys; those of a list without their number."""
-    if isinstance(value, dict):
-        return {leaf for key, each in value.items() for leaf in leaves(each, (*place, key))}
-    if isinstance(value, list):
-        return {leaf for each in value for leaf in leaves(each, place)}
-    return {(*place, value)}
-
-
-def results(document: dict[str, object]) -> set[str]:
-    """Return the measurements of a JSON document, each with what identifies its line."""
-    found = set()
-    for line in document["results"]:
-        line = dict(line)
-        places = ("out_of_place", "in_place", "out_of_place_per_iter", "in_place_per_iter")
-        measured = {place: line.pop(place, None) for place in places}
-        found |= {json.dumps([line, place, each]) for place, each in measured.items() if each}
+    for run in runs:
+        found[run.name, "facts"] = repr((run.info, run.entries))  # a NaN equals no other
+        for index, number in enumerate(run.numbers):
+            found[run.name, "row", number] = repr((run.rows[index], run.timings[index]))
+            add(run.name, "samples", number, run.samples, index)
+    for each in recordings:
+        found[each.name, "facts"] = repr(each.facts)
+        found |= {(each.name, "event", repr(event)): 1 for event in (*each.buckets, *each.notes)}
+        for index, step in enumerate(each.steps):
+            found[each.name, "step", int(step["step"])] = step.tobytes()
+            add(each.name, "seconds", int(step["step"]), each.bucket_seconds, index)
+    for section in (*runs, *recordings):
+        if section.status != UNKNOWN_END and not section.status.startswith("interrupted"):
+            found[section.name, "end"] = section.status
+    with contextlib.suppress(ConfigurationError):
+        found["table",] = repr(policy.read(str(path)))
     return found
 
 
-def invented(reader: str, text: str, original: str) -> set[object]:
-    """Return what a reader shows of a damaged file and does not show of the original."""
-    if not text or reader == "verify":
-        return set()
-    if reader.startswith("json"):
-        one, other = json.loads(text), json.loads(original)
-        new = results(one) - results(other)
-        del one["results"], other["results"], one["errors"], other["errors"]
-        left_out = {("out_of_bounds", "count", None), ("out_of_bounds", "okay", "unchecked")}
-        left_out.add(("average_bus_bandwidth", "bandwidth", "nan"))
-        return new | (leaves(one) - leaves(other) - left_out)
-    if reader.startswith("show"):
-        return invented_lines(text, original)
-    known = set(original.splitlines())
-    if reader.startswith("csv"):  # without its samples a row has no statistics
-        choosing = [line.split(",")[: -len(SUMMARY)] for line in known]
-        known |= {",".join([*line, *[""] * len(SUMMARY)]) for line in choosing}
-    return set(text.splitlines()) - known
-
-
-def without_end(line: str) -> str:
-    """Return a line of the facts without what damage of rows and of the end takes from it."""
-    if re.match("# [* ] (run|recording)", line):
-        return re.sub(r"(?<=rank|anks)  .*", "", line)
-    ends = f"completed|{re.escape(UNKNOWN_END)}|interrupted( or running)?: .*"
-    return re.sub(f"(?<=: )({ends})$", "", re.sub(" to [0-9: -]+ by ", " by ", line))
-
-
-def invented_lines(text: str, original: str) -> set[object]:
-    """As `invented`, of tables: of a line each half counts by itself, and may be N/A."""
-
-    def figures(line: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        words = line.split()
-        half = (len(words) - 5) // 2
-        return tuple(words[:5]), [tuple(words[5 : 5 + half]), tuple(words[5 + half :])]
-
-    known = set(original.splitlines())
-    known |= {without_end(line) for line in known}
-    halves = {
-        (lead, place, each)
-        for line in known
-        if line[:1] == " "
-        for lead, pair in [figures(line)]
-        for place, each in enumerate(pair)
-    }
-    new: set[object] = set()
-    for line in set(text.splitlines()) - known:
-        if line[:1] != " ":
-            if line not in known and without_end(line) not in known:
-                new.add(line)
-            continue
-        lead, pair = figures(line)
-        for place, each in enumerate(pair):
-            blanked = any(
-                known_lead == lead
-                and known_place == place
-                and all(a in (b, "N/A") for a, b in zip(each, known_each, strict=True))
-                for known_lead, known_place, known_each in halves
-            )
-            if not blanked and set(each) != {"N/A"}:
-                new.add((lead, place, each))
-    return new
-
-
-def wrongs(path: Path, originals: dict[str, str]) -> list[str]:
-    """Return what is wrong in what is made of a damaged file."""
-    wrong = []
-    for reader, status, out, err in shown(path):
-        new = invented(reader, out, originals[reader])
-        if new:
-            wrong.append(f"{reader} shows what was not stored: {sorted(map(str, new))[:3]}")
-        if status not in (0, 2) or (status == 2 and reader != "verify" and not err):
-            wrong.append(f"{reader} ends with status {status} and says {err!r}")
-        started = ("hpccomm: error: ", "hpccomm: damaged: ")
-        wrong += [
-            f"{reader} says {line}" for line in err.splitlines() if not line.startswith(started)
-        ]
+def verdict(path: Path, stored: dict[tuple[object, ...], object]) -> list[str]:
+    """Say what of a damaged file is not right: what was not stored, and what is lost and not said."""
+    found = parts(path)
+    wrong = [f"{place} was not stored" for place in found if found[place] != stored.get(place)]
+    lost = {*stored} - {*found} - {("table",)}
+    for words in (
+        ("show", path, "--run", "1"),
+        ("export", path, "--format", "csv", "--run", "1"),
+        ("export", path, "--format", "json", "--run", "1"),
+        ("export", path, "--format", "csv", "--run", "recording0001"),
+        ("show", "--verify", path),
+    ):
+        status, _, err = called(*words)
+        verifies = "--verify" in words
+        if status not in (0, 2) or (status == 2 and not err and not verifies):
+            wrong.append(f"{words} ends with status {status} and says {err!r}")
+        if lost and verifies and not status:
+            wrong.append(f"{lost} are left out without a word")
+        known = ("hpccomm: error: ", "hpccomm: damaged: ")
+        wrong += [f"{words} says {line}" for line in err.splitlines() if not line.startswith(known)]
         if err.count("hpccomm: error: ") > 1:
-            wrong.append(f"{reader} refuses in several lines")
-        if originals[reader] and out != originals[reader] and not status:
-            wrong.append(f"{reader} leaves something out with status 0")
+            wrong.append(f"{words} refuses in several lines")
     return wrong
 
 
 def judged(folder: Path, files: list[Path], seeds: range) -> int:
-    """Damage files by seeds and read them; print what was not right of each, and return how many were not right."""
-    path, originals, failed = folder / "results.h5", [], 0
-    for file in files:
-        path.write_bytes(file.read_bytes())
-        originals.append((file.read_bytes(), {reader: out for reader, _, out, _ in shown(path)}))
+    """Damage files by seeds and read them; print what is not right, and return of how many."""
+    path, failed = folder / "results.h5", 0
+    originals = [(file.read_bytes(), parts(file)) for file in files]
     for seed in seeds:
-        data, said = originals[seed // len(KINDS) % len(files)]
+        data, stored = originals[seed // len(KINDS) % len(files)]
         kind, spoilt = damaged(data, seed)
         path.write_bytes(spoilt)
         print(f"seed {seed} ({kind}):", end=" ", flush=True)  # the last words of a crash
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        wrong = wrongs(path, said)
-        print("\n  ".join(wrong or ["right"]))
+        wrong = verdict(path, stored)
+        print("\n  ".join(["read", *wrong]))
         failed += bool(wrong)
     faulthandler.cancel_dump_traceback_later()
     return failed
