@@ -1,15 +1,15 @@
-"""The recipes of docs/examples/recipes find on 1 to 6 ranks what NumPy and SciPy find on one.
+"""The recipes of docs/examples/recipes print what is known of their problems, and find what NumPy finds on one rank.
 
 Prometheus' own parser reads the counters. NVIDIA's package nvtx is played: no profiler shows its ranges here.
 
-Each check runs on ranks that are threads; the programs, as they are, on ranks of MPI: there, this file starts them.
+The programs run as they are on ranks of MPI, where this file starts them. What they print shows that most are right:
+a residual, a sum of forces that is 0, the figures of the glider. The others are checked on ranks that are threads.
 """
 
 import itertools
 import re
 import runpy
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,19 +44,11 @@ class RecordedRanges:
 
 sys.modules["nvtx"] = NVTX = RecordedRanges()  # type: ignore[assignment]
 
-import heat  # noqa: E402
-import life  # noqa: E402
-import monte_carlo  # noqa: E402
-import nbody_ring  # noqa: E402
 import nvtx_ranges  # noqa: E402
 import sample_sort  # noqa: E402
 import transpose_fft  # noqa: E402
-import work_queue  # noqa: E402
 
-RANDOM = np.random.default_rng(3)
-MATRIX = RANDOM.normal(size=(60, 120))
-BODIES = RANDOM.uniform(size=(60, 4))
-VECTOR = RANDOM.normal(size=169)
+MATRIX = np.random.default_rng(3).normal(size=(60, 120))
 
 
 def rows(comm: hpccomm.Communicator, x: np.ndarray) -> np.ndarray:
@@ -82,63 +74,6 @@ def check_sample_sort(comm: hpccomm.Communicator) -> None:
         np.testing.assert_array_equal(whole(comm, part), np.sort(whole(comm, numbers)))
         if kind == "even":
             assert len(part) < 2 * 300
-
-
-def check_conjugate_gradient(comm: hpccomm.Communicator) -> None:
-    from conjugate_gradient import solve
-    from scipy.sparse.linalg import spsolve
-    from spmv import DistributedMatrix, laplacian
-
-    matrix = laplacian(13)
-    own = rows(comm, np.arange(matrix.shape[0]))
-    part, steps = solve(comm, DistributedMatrix(comm, matrix[own]), VECTOR[own])
-    np.testing.assert_allclose(whole(comm, part), spsolve(matrix.tocsc(), VECTOR), atol=1e-8)
-    assert steps < 60
-
-
-def check_work_queue(comm: hpccomm.Communicator) -> None:
-    results, done = work_queue.work(comm, 300)
-    np.testing.assert_array_equal(results, [work_queue.collatz(n) for n in range(1, 301)])
-    assert comm.all_reduce(done) == 300
-
-
-def check_nbody_ring(comm: hpccomm.Communicator) -> None:
-    part = nbody_ring.accelerations(comm, rows(comm, BODIES))
-    np.testing.assert_allclose(whole(comm, part), nbody_ring.pull(BODIES[:, :3], BODIES))
-
-
-def check_one_file(comm: hpccomm.Communicator) -> None:
-    points = monte_carlo.sample(comm, 100 + 10 * comm.rank)
-    folder = tempfile.TemporaryDirectory() if comm.rank == 0 else None
-    path = comm.broadcast_object(folder and f"{folder.name}/samples.h5")
-    write = monte_carlo.write if comm.mpi_comm is None else monte_carlo.write_in_parallel
-    write(comm, path, points)
-    with h5py.File(path) as file:
-        np.testing.assert_array_equal(file["samples"][:], whole(comm, points))
-    comm.barrier()
-    if folder:
-        folder.cleanup()
-    assert len({part[0, 0] for part in comm.all_gather_object(points)}) == comm.size
-
-
-def check_heat(comm: hpccomm.Communicator) -> None:
-    plate = np.random.default_rng(4).random((12, 15))
-    found, alone = heat.heat(comm, plate, 30), plate.copy()
-    for _ in range(30):
-        beside = alone[:-2, 1:-1] + alone[2:, 1:-1] + alone[1:-1, :-2] + alone[1:-1, 2:]
-        alone[1:-1, 1:-1] += 0.2 * (beside - 4 * alone[1:-1, 1:-1])
-    np.testing.assert_array_equal(found, alone)
-
-
-def check_life(comm: hpccomm.Communicator) -> None:
-    board = np.random.default_rng(5).integers(0, 2, (11, 13), np.uint8)
-    found, alone = life.life(comm, board, 20), board
-    steps = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j]
-    for _ in range(20):
-        around = sum(np.roll(alone, step, (0, 1)) for step in steps)
-        alone = ((around == 3) | ((around == 2) & (alone == 1))).astype(np.uint8)
-    np.testing.assert_array_equal(found, alone)
-    assert found.any()
 
 
 def check_counters_for_prometheus(comm: hpccomm.Communicator) -> None:
@@ -186,19 +121,15 @@ def check_ranges_for_nvtx(comm: hpccomm.Communicator) -> None:
 
 
 CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
-NEEDS = {
-    "check_conjugate_gradient": "scipy",
-    "check_counters_for_prometheus": "prometheus_client",
-}
-"""Packages that checks need."""
+NEEDS = ("scipy", "prometheus_client")
 
 
 @pytest.mark.values
 @pytest.mark.parametrize("ranks", range(1, 7))
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
+    if "prometheus" in name:
+        pytest.importorskip("prometheus_client")
     run_ranks(ranks, CHECKS[name])
 
 
@@ -207,7 +138,7 @@ def test_a_recipe_finds_what_one_process_finds(name: str, ranks: int) -> None:
     "ranks", [3, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 4, 5, 6))]
 )
 def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: Path) -> None:
-    for package in set(NEEDS.values()):
+    for package in NEEDS:
         pytest.importorskip(package)
     done = shared_job(ranks, __file__, str(tmp_path / "samples.h5"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -229,17 +160,6 @@ def test_the_recipes_run_under_mpi(shared_job: "Mpiexec", ranks: int, tmp_path: 
         assert re.search(pattern, done.stdout), (pattern, done.stdout)
 
 
-@pytest.mark.skipif(not h5py.get_config().mpi, reason="this h5py was built without MPI")
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_ranks_write_one_file_at_once(shared_job: "Mpiexec", ranks: int) -> None:
-    done = shared_job(ranks, __file__, "parallel")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "parallel":
-        with hpccomm.new_comm() as world:
-            check_one_file(world)
-    else:
-        for program in sorted(FOLDER.glob("*.py")):
-            runpy.run_path(str(program), run_name="__main__")
+    for program in sorted(FOLDER.glob("*.py")):
+        runpy.run_path(str(program), run_name="__main__")
