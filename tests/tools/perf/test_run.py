@@ -3,6 +3,7 @@
 import argparse
 import csv
 import io
+import itertools
 import json
 import re
 
@@ -112,42 +113,28 @@ def test_printed_time_and_stored_samples_are_of_the_same_block(tmp_path):
             assert row.time == pytest.approx(over_ranks(samples.mean(axis=0)) * 1e6)
 
 
-def spoil(comm, rank, index):
-    """Make every all-reduce of one rank leave a wrong element."""
-    right = comm.all_reduce
+def wrong_all_reduce(rank, index=None, call=None):
+    """Return what makes one rank's all-reduces leave a wrong element, or one of them, by its number, not be written."""
 
-    def wrong(*arguments, **keywords):
-        result = right(*arguments, **keywords)
-        if result.size > index:
-            result[index] = 0
-        return result
+    def disturb(comm):
+        right, numbers = comm.all_reduce, itertools.count()
 
-    if comm.rank == rank:
-        comm.all_reduce = wrong
+        def wrong(x, op, out=None, **how):
+            forgotten = next(numbers) == call
+            result = right(x, op, out=np.empty_like(x) if forgotten else out, **how)
+            if index is not None and result.size > index:
+                result[index] = 0
+            return result
 
+        if comm.rank == rank:
+            comm.all_reduce = wrong
 
-def forget(comm, rank, call):
-    """Make one all-reduce of one rank, by its number from 0, not write its result."""
-    right = comm.all_reduce
-    calls = 0
-
-    def forgetful(x, op, out=None, **how):
-        nonlocal calls
-        calls += 1
-        if calls == call + 1:
-            return right(x, op, out=np.empty_like(x), **how)
-        return right(x, op, out=out, **how)
-
-    if comm.rank == rank:
-        comm.all_reduce = forgetful
+    return disturb
 
 
 def test_a_wrong_element_is_found_and_located():
-    text, err, status = perf(
-        3,
-        *["all_reduce", "-b", 8, "-e", 64, "-f", 8, "-n", 4],
-        disturb=lambda comm: spoil(comm, rank=1, index=5),
-    )
+    words = ("all_reduce", "-b", 8, "-e", 64, "-f", 8, "-n", 4)
+    text, err, status = perf(3, *words, disturb=wrong_all_reduce(rank=1, index=5))
     # The last repetition out of place, the first and a random one in place.
     assert status == Status.RAISED
     assert [line.split()[8::4] for line in table_lines(text)] == [["0", "0"], ["1", "2"]]
@@ -162,20 +149,14 @@ def test_a_wrong_element_is_found_and_located():
     assert "in place, timed operation 0" in said[1]
 
 
+# After one warm-up and one operation ahead of the block.
 @pytest.mark.parametrize(
-    ("call", "place", "operation"),
-    [
-        (5, "out of place", 3),  # after one warm-up and one operation ahead of the block
-        (7, "in place", 0),
-    ],
+    ("call", "place", "operation"), [(5, "out of place", 3), (7, "in place", 0)]
 )
 def test_a_timed_repetition_that_did_nothing_is_found(call, place, operation):
     """Though all the others before it were right: its array was prepared for it alone."""
-    text, err, status = perf(
-        2,
-        *["all_reduce", "-b", 64, "-e", 64, "-n", 4],
-        disturb=lambda comm: forget(comm, rank=0, call=call),
-    )
+    words = ("all_reduce", "-b", 64, "-e", 64, "-n", 4)
+    text, err, status = perf(2, *words, disturb=wrong_all_reduce(rank=0, call=call))
     assert status == Status.RAISED
     assert "# Out of bounds values : 16 FAILED" in text
     assert f"64 B, {place}, timed operation {operation}: rank 0, index 0: expected" in err

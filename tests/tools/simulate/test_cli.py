@@ -204,12 +204,6 @@ def test_crossovers(curves, found):
     assert at == found
 
 
-def test_crossovers_are_told():
-    curves = {name: points(curve) for name, curve in LEADS.items()}
-    (line,) = (line for line in comparison("all", curves).splitlines() if "Crossover" in line)
-    assert line.startswith("# Crossover: small up to 4 B, large from 16 B on; about 5")
-
-
 def test_what_ties_is_named_together():
     curves = {"one": points({8: 2e-6}), "other": points({8: 2e-6})}
     lines = comparison("all", curves).splitlines()
