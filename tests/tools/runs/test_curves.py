@@ -4,6 +4,7 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -58,20 +59,12 @@ def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
     imported = replace(
         skewed, path=tmp_path / "imported.h5", timings=(Timing(*[math.nan] * 3),) * len(skewed.rows)
     )
-    config = replace(skewed.info.config, report_cputime=True)
-    calls = replace(
-        imported,
-        info=replace(imported.info, config=config),
-        rows=tuple(replace(row, time=0.1) for row in slow),
-    )
-    four = [
-        replace(
-            skewed,
-            info=replace(skewed.info, series={"name": "s"}),
-            timings=tuple(replace(each, median=factor * each.median) for each in kept.timings),
-        )
-        for factor in (1, 2, 4, 9)
-    ]
+    info = replace(skewed.info, config=replace(skewed.info.config, report_cputime=True))
+    calls = replace(imported, info=info, rows=tuple(replace(row, time=0.1) for row in slow))
+    four, info = [], replace(skewed.info, series={"name": "s"})
+    for factor in (1, 2, 4, 9):
+        timings = tuple(replace(each, median=factor * each.median) for each in kept.timings)
+        four.append(replace(skewed, info=info, timings=timings))
     for runs, factor, statistic in (
         ([skewed], 1.0, "median"),
         ([skewed, imported], 1.5, "mean"),  # a log has no repetitions
@@ -85,25 +78,16 @@ def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
                 assert point.busbw == pytest.approx(size / point.time / 1e3, rel=1e-6)
                 assert statistic in point.statistic
     found = curves.history([kept, replace(imported, name="log")])
-    assert {moment.point.statistic for moments in found.values() for moment in moments} == {
-        curves.MEAN
-    }
+    assert {each.point.statistic for case in found.values() for each in case} == {curves.MEAN}
 
 
 def test_a_history_mixes_neither_numbers_of_ranks_nor_roots(tmp_path):
     (run,) = reader.read(write(tmp_path / "run.h5", {"ring": (2.0, 1.0)}))
     single = replace(run.info, ranks=run.info.ranks[:1])
-    runs = [
-        replace(
-            run,
-            name=f"{name} {root} {len(info.ranks)}",
-            info=info,
-            rows=tuple(replace(row, root=root) for row in run.rows),
-        )
-        for info in (run.info, single)
-        for root in (0, 1)
-        for name in ("first", "second")
-    ]
+    runs = []
+    for info, root, name in product((run.info, single), (0, 1), ("first", "second")):
+        rows = tuple(replace(row, root=root) for row in run.rows)
+        runs.append(replace(run, name=f"{name} {len(runs)}", info=info, rows=rows))
     found = curves.history(runs)
     assert len(found) == 4 * len(SIZES)
     assert {len(moments) for moments in found.values()} == {2}
