@@ -13,27 +13,20 @@ def layouts(name, size, itemsize, ranks, root=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "nbytes", "count"),
+    ("names", "ranks", "nbytes", "count"),
     [
-        ("all_reduce", 4, 1000, 250),
-        ("reduce", 4, 1000, 250),
-        ("broadcast", 4, 1000, 250),
-        ("send_recv", 4, 1000, 250),
+        ("all_reduce reduce broadcast send_recv", 4, 1000, 250),
         # 250 elements over 4 ranks are 62, rounded down to 60: a multiple of 16 bytes.
-        ("all_gather", 4, 960, 60),
-        ("reduce_scatter", 4, 960, 60),
-        ("all_to_all", 4, 960, 60),
-        ("gather", 4, 960, 60),
-        ("scatter", 4, 960, 60),
-        # 960 bytes by distance 0:1:2:3 are 0, 160, 320 and 480.
-        ("all_to_all_v", 4, 960, 60),
+        ("all_gather reduce_scatter all_to_all gather scatter", 4, 960, 60),
+        ("all_to_all_v", 4, 960, 60),  # by distance 0:1:2:3, 0, 160, 320 and 480 bytes
         ("all_gather", 3, 960, 80),
         ("all_to_all_v", 1, 992, 248),
     ],
 )
-def test_size_and_count_of_a_thousand_bytes_of_float(name, ranks, nbytes, count):
-    for layout in layouts(name, 1000, 4, ranks):
-        assert (layout.nbytes, layout.count) == (nbytes, count)
+def test_size_and_count_of_a_thousand_bytes_of_float(names, ranks, nbytes, count):
+    for name in names.split():
+        for layout in layouts(name, 1000, 4, ranks):
+            assert (layout.nbytes, layout.count) == (nbytes, count)
 
 
 @pytest.mark.parametrize(

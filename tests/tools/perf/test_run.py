@@ -17,15 +17,16 @@ from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
 from hpccomm.tools.flags import add_flags
 from hpccomm.tools.main import main
-from hpccomm.tools.perf import flags, sweep
+from hpccomm.tools.perf import flags as perf_flags
+from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.sweep import source_of
 
 
 def options(arguments):
     parser = argparse.ArgumentParser()
-    add_flags(parser, flags.ARGUMENTS)
-    return flags.options(parser.parse_args(arguments))
+    add_flags(parser, perf_flags.ARGUMENTS)
+    return perf_flags.options(parser.parse_args(arguments))
 
 
 def perf(ranks, *arguments, disturb=None):
@@ -65,36 +66,27 @@ def test_everything_is_right_on(ranks, largest):
     assert "avg on bool" in text
 
 
+FLAGS = "-m 3,-z 2,-z 3,-z 1 -m 2,-w 0 -n 1,-c 3,-c 0,-M 1,-u 3,-r all,-N 2,-i 64"
+OTHER_FLAGS = "-z 1,-a 0,-a 2,-a 3"
+"""See -z 1 -m 2; and other tests store samples by each -a."""
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    "flags",
     [
-        ["-m", 3],
-        pytest.param(["-z", 1], marks=pytest.mark.thorough),  # see -m 2
-        ["-z", 2],
-        ["-z", 3],
-        ["-z", 1, "-m", 2],
-        ["-w", 0, "-n", 1],
-        ["-c", 3],
-        ["-c", 0],
-        ["-M", 1],
-        ["-u", 3],
-        ["-r", "all"],
-        ["-N", 2],
-        ["-i", 64],
-        # Other tests store samples by each of them.
-        *(pytest.param(["-a", how], marks=pytest.mark.thorough) for how in (0, 2, 3)),
+        *FLAGS.split(","),
+        *(pytest.param(each, marks=pytest.mark.thorough) for each in OTHER_FLAGS.split(",")),
     ],
-    ids=lambda arguments: " ".join(map(str, arguments)),
 )
-def test_flags_do_not_disturb_the_results(arguments):
-    text, err, status = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *arguments)
+def test_flags_do_not_disturb_the_results(flags):
+    text, err, status = perf(2, "all", "-b", 64, "-e", 256, "-n", 4, *flags.split())
     assert (err, status) == ("", 0)
-    assert (table_lines(text)[0].split()[8] == "N/A") == (arguments == ["-c", 0])
+    assert (table_lines(text)[0].split()[8] == "N/A") == (flags == "-c 0")
     memory = "# Host memory usage    : Initialization .* User-Allocated .* Collective .* Total  .*B"
-    assert bool(re.search(memory, text)) == (arguments == ["-M", 1])
-    cycles = 2 if arguments[0] == "-N" else 1
-    roots = 2 if arguments[0] == "-r" else 1
-    sizes = 4 if arguments[0] == "-i" else 1
+    assert bool(re.search(memory, text)) == (flags == "-M 1")
+    cycles = 2 if flags == "-N 2" else 1
+    roots = 2 if flags == "-r all" else 1
+    sizes = 4 if flags == "-i 64" else 1
     expected = sum(
         (roots if each.what.rooted else 1) * (sizes if each.what.moves else 1) * cycles
         for each in COLLECTIVES.values()
