@@ -66,37 +66,18 @@ def test_steps_give_what_numpy_does(comm, dtype, op, how, small):
                 np.testing.assert_allclose(cupy.asnumpy(grads[name]), right, rtol=2e-3)
 
 
-def test_what_users_rely_on(comm):
-    model = {
-        "a": cupy.full(4, comm.rank, "f8"),
-        "b": cupy.full(2, comm.rank, "f8"),
-        "host": np.full(7, comm.rank, "f4"),
-    }
-    sync = GradientSync(comm, model, op="sum", nonfinite="skip", unused="skip", initial="ignore")
+def test_parameters_and_norms_are_of_both_memories(comm):
+    model = {"a": cupy.full(4, comm.rank, "f8"), "host": np.full(7, comm.rank, "f4")}
+    sync = GradientSync(comm, model, op="sum", unused="skip")
     sync.broadcast_parameters(comm.size - 1)
     sync.check_consistency()
     assert all((cupy.asnumpy(array) == comm.size - 1).all() for array in model.values())
-    with sync.no_sync():
-        assert not sync.sync({"a": cupy.ones(4)})
     assert sync.sync({"a": cupy.ones(4)})
-    assert (cupy.asnumpy(sync.gradients["a"]) == 2 * comm.size).all()
-    assert sync.has_gradients("a")
-    assert not sync.has_gradients("b")
-    norm = 2 * comm.size * 2
-    assert sync.clip_by_global_norm(1.0) == pytest.approx(norm)
+    assert sync.clip_by_global_norm(1.0) == pytest.approx(2 * comm.size)
     assert np.linalg.norm(cupy.asnumpy(sync.gradients["a"])) == pytest.approx(1)
-    bad = cupy.ones(4)
-    if comm.rank == comm.size - 1:
-        bad[1] = np.nan
-    sync.ready("a", bad)
-    assert not sync.wait()
-    assert not cupy.asnumpy(sync.gradients["a"]).any()
-    sync.ready("b", cupy.ones(2))
-    assert (cupy.asnumpy(sync.wait_for("b")) == comm.size).all()
-    assert sync.wait()
     if comm.size > 1:
-        model["b"][0] += comm.rank
-        with pytest.raises(RankMismatch, match="parameter 'b'"):
+        model["a"][0] += comm.rank
+        with pytest.raises(RankMismatch, match="parameter 'a'"):
             sync.check_consistency()
 
 
@@ -111,22 +92,19 @@ def test_results_are_divided_by_the_loss_scale(comm):
     assert sync.loss_scale == 32
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"), [({"compressor": TopK()}, "compressor"), ({"adaptive": 3}, "adaptive")]
-)
-def test_what_is_for_host_arrays_is_refused(comm, settings, text):
-    with pytest.raises(UsageError, match=f"{text}.* is for host arrays.*'a'"):
-        GradientSync(comm, {"a": cupy.zeros(4)}, **settings)
-
-
-def test_arrays_on_the_wrong_side_are_refused(comm):
+def test_what_is_for_other_arrays_is_refused(comm):
+    for settings in {"compressor": TopK()}, {"adaptive": 3}:
+        (text,) = settings
+        with pytest.raises(UsageError, match=f"{text}.* is for host arrays.*'a'"):
+            GradientSync(comm, {"a": cupy.zeros(4)}, **settings)
     sync = GradientSync(comm, {"a": cupy.zeros(4), "h": np.zeros(4)})
-    with pytest.raises(UsageError, match="CuPy array"):
-        sync.ready("a", np.zeros(4))
-    with pytest.raises(UsageError, match="lies on a device"):
-        sync.ready("h", cupy.zeros(4))
-    with pytest.raises(UsageError, match="overlaps"):
-        sync.ready("a", sync.gradients["a"][::-1])
+    for name, given, text in (
+        ("a", np.zeros(4), "CuPy array"),
+        ("h", cupy.zeros(4), "lies on a device"),
+        ("a", sync.gradients["a"][::-1], "overlaps"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            sync.ready(name, given)
     assert sync.sync()
 
 

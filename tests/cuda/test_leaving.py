@@ -163,11 +163,6 @@ comm._core.lanes.device.issuer.leave = lost
 third = comm.dup()
 third._core.lanes.device.issuer.pending.idle = lost
 third.register_abort_hook(lambda error: print("aborted", error))
-ends = [each._core.lanes.device.issuer for each in (comm, third, another)]
-class InOrder(set):
-    def __iter__(self):
-        return iter(sorted(set.__iter__(self), key=ends.index))
-streams._everyone = InOrder(streams._everyone)
 """
     lines, told = left(forks, TWO + fails)
     assert lines.count("freed") == lines.count("aborted lost") == 1

@@ -4,7 +4,6 @@ import argparse
 import io
 import re
 import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import cupy
@@ -12,7 +11,6 @@ import pytest
 from alone import alone
 from nccl_ranks import run_ranks
 
-import hpccomm
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout, CommunicationError, UsageError
 from hpccomm.results import reader, table
 from hpccomm.runtime.service import Status
@@ -20,7 +18,7 @@ from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf import flags, sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
-from hpccomm.tools.perf.sweep import CommSource, kind_of_arrays, source_of
+from hpccomm.tools.perf.sweep import kind_of_arrays, source_of
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
 DEALT = {
@@ -249,37 +247,6 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
     status, printed, _ = on_device(comm, "all_reduce", *ONE_SIZE, "-R", "1")
     assert status == 0
     assert comm.rank or "# Skipped, as they do not exist: registered memory (-R)" in printed
-
-
-@pytest.mark.mpi
-def test_backends_follow_each_other_and_never_share_a_device(mpi_comm, tmp_path):
-    under_way, log = [], []
-
-    def source(backend):
-        @contextmanager
-        def opened():
-            assert under_way == []
-            under_way.append(backend)
-            with hpccomm.new_comm(backend, mpi_comm=mpi_comm) as comm:
-                log.append((backend, comm.backends["cuda"]))
-                yield comm
-            under_way.remove(backend)
-
-        return CommSource(backend, opened)
-
-    sources = [source("nccl"), source("mpi")]
-    status, printed, _ = perf(sources, "all_reduce,broadcast", *ONE_SIZE, "-R", "1", "-M", "1")
-    assert status == 0
-    second = log[1][1]
-    assert second in ("mpi", "staged")
-    assert log == [("nccl", "nccl"), ("mpi", second)] * 2
-    _, recorded, _ = perf(sources, "all_reduce", *ONE_SIZE, "-G", "2")
-    if mpi_comm.rank == 0:
-        assert f"graphs over {second}" in recorded
-        assert re.findall(r"starting: \S+ backend (\S+)", recorded) == ["nccl"]
-        blocks = re.findall(r"starting: (\S+) backend (\S+)", printed)
-        names = ("all_reduce", "broadcast")
-        assert blocks == [(name, each) for each in ("nccl", second) for name in names]
 
 
 @pytest.mark.standin  # NCCL refuses ranks of one process on one GPU

@@ -5,19 +5,19 @@ from cupy.cuda import nccl
 from nccl_ranks import each_rank, in_threads, sound
 
 
-def on_ranks(function, size=3, devices=None):
+def on_ranks(function, size=3):
     """Return what ``function(rank, communicator, stream)`` gives on ranks that are threads."""
     unique = nccl.get_unique_id()
 
     def main(rank):
-        with cupy.cuda.Device(rank if devices is None else devices[rank]):
+        with cupy.cuda.Device(rank):
             communicator = nccl.NcclCommunicator(size, unique, rank)
             with cupy.cuda.Stream(non_blocking=True) as stream:
                 result = function(rank, communicator, stream)
             communicator.destroy()
             return result
 
-    return in_threads(size, main, 60.0)
+    return sound(in_threads(size, main, 60.0))
 
 
 def raw(size=3, *, breaks="", times=0, **how):
@@ -27,7 +27,7 @@ def raw(size=3, *, breaks="", times=0, **how):
     """
 
     def run(test):
-        sound(on_ranks(test, size, **how))
+        on_ranks(test, size, **how)
         if times:
             broken(breaks, times)
 
