@@ -10,14 +10,12 @@ from device_trials import carried_out
 from held import Held
 from nccl_ranks import ranked, run_ranks
 
-from hpccomm.calls.staged import ROW_BYTES, parts
+from hpccomm.calls.staged import ROW_BYTES
 from hpccomm.contracts.device import Piece, Span
-from hpccomm.contracts.signature import Signature
 from hpccomm.errors import BufferMismatch
 from hpccomm.memory.cuda import memory
 from hpccomm.memory.cuda.memory import Pool
 from hpccomm.memory.cuda.streams import passed
-from hpccomm.reductions import ReduceOp
 from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
 
 PART = 1 << 12
@@ -30,50 +28,6 @@ F64 = np.dtype(np.float64)
 def late(monkeypatch):
     """Have the stand-in's streams do their work late, by up to a millisecond at random."""
     monkeypatch.setenv("STANDIN_DELAY", "0.001")
-
-
-# Which parts.
-
-
-COUNT = 5 * ROW_BYTES // 8 + 7
-CUT = [
-    lambda _: Signature("all_reduce", F64, (COUNT,), op=ReduceOp.SUM),
-    lambda size: Signature("all_gather", F64, (COUNT,) * size),
-    lambda size: Signature("scatter", F64, (COUNT,) * size, root=size - 1),
-    lambda size: Signature("all_to_all", F64, (COUNT,) * size, (COUNT,) * size),
-]
-
-
-@pytest.mark.parametrize("of", CUT)
-@pytest.mark.parametrize("size", [1, 3])
-def test_parts_hold_each_byte_once_and_are_as_many_on_all_ranks(of, size) -> None:
-    call = of(size)
-    of_ranks = [parts(call, rank, size, PART) for rank in range(size)]
-    assert len({len(each) for each in of_ranks}) == 1
-    assert len(of_ranks[0]) > 4
-    for rank, cut in enumerate(of_ranks):
-        lengths = [int(each[0]) * 8 for each in call.lengths(np.array([rank]))]
-        for which, nbytes in zip(("send", "recv"), lengths, strict=True):
-            touched = np.zeros(nbytes, int)
-            for part in cut:
-                rows = getattr(part, which)
-                if rows is None:
-                    continue
-                for row in range(rows.height):
-                    first = rows.offset + row * rows.pitch
-                    touched[first : first + rows.width] += 1
-            assert (touched == 1).all()
-
-
-def test_uneven_calls_stay_whole() -> None:
-    # Each rank would have its own number of parts, and none of a block of nothing.
-    counts = (100 * PART, 0, 3)
-    call = Signature("all_gather", F64, counts, uniform=False)
-    for rank in range(3):
-        (part,) = parts(call, rank, 3, PART)
-        assert part.call == call
-        assert part.send.nbytes == 8 * counts[rank]
-        assert part.recv.nbytes == 8 * sum(counts)
 
 
 # What comes out.
@@ -102,6 +56,13 @@ def checked(comm, count, results, collectives=tuple(SEMANTICS), **how):
 @pytest.mark.parametrize("count", [0, 1, PART // 8, PART // 8 + 1, 5 * PART // 8 + 3])
 def test_every_collective_in_parts(count, results, size) -> None:
     run_ranks(size, checked, count, results)
+
+
+@pytest.mark.standin
+def test_uneven_calls_stay_whole() -> None:
+    """Each rank would have its own number of parts, and none of a block of nothing."""
+    check = partial(checked, collectives=["all_gather", "all_to_all"])
+    run_ranks(3, check, (100 * PART // 8, 0, 3), OUT)
 
 
 @pytest.mark.standin

@@ -1,18 +1,16 @@
 """How the ranks of a new communicator find each other, by the unique id."""
 
-import os
+import pickle
 import secrets
 import socket
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, Listener
 
 from standin import control, devices
 from standin.nccl.post import post
 
 ID_BYTES = 128
-INVALID_USAGE, REMOTE_ERROR = 5, 6
+INVALID_USAGE = 5
 
 
 @dataclass(frozen=True)
@@ -28,25 +26,24 @@ class Member:
 
 
 def unique_id() -> bytes:
-    """Return a new unique id. The process that asks for it brings the ranks together, once."""
-    name = f"\0standin-root-{os.getpid()}-{secrets.token_hex(8)}"
-    listener = Listener(name, "AF_UNIX", backlog=1024)
-    threading.Thread(target=_bring_together, args=(listener,), daemon=True).start()
+    """Return a new unique id: an address and a mailbox of this process, which brings the ranks together once."""
+    name = f"{post().address}/{secrets.token_hex(8)}"
+    threading.Thread(target=_bring_together, args=(name,), daemon=True).start()
     return name.encode().ljust(ID_BYTES, b"\0")
 
 
-def _bring_together(listener: Listener) -> None:
-    members: dict[int, tuple[Member, Connection]] = {}
-    with listener:
-        while not members or len(members) < next(iter(members.values()))[0].size:
-            connection = listener.accept()
-            with suppress(EOFError, OSError):
-                told = connection.recv()
-                members[told.rank] = told, connection
-    table = [members[rank][0] for rank in sorted(members)]
-    for _, connection in members.values():
-        with connection:
-            connection.send(table)
+def _bring_together(name: str) -> None:
+    members: dict[int, Member] = {}
+    while not members or len(members) < next(iter(members.values())).size:
+        told = pickle.loads(post().box(name).take("come", _never))
+        members[told.rank] = told
+    table = pickle.dumps([members[rank] for rank in sorted(members)])
+    for rank, member in members.items():
+        post().send(member.address, (name, rank), "all", table)
+
+
+def _never() -> bool:
+    return False
 
 
 def myself(rank: int, size: int, device: devices.Device) -> Member:
@@ -63,12 +60,9 @@ def myself(rank: int, size: int, device: devices.Device) -> Member:
 
 def meet(unique: bytes, mine: Member) -> tuple[int, list[Member]]:
     """Return a status and the ranks in their order; block until all are there."""
-    try:
-        with Client(unique.rstrip(b"\0").decode(), "AF_UNIX") as connection:
-            connection.send(mine)
-            table = connection.recv()
-    except (EOFError, OSError):
-        return REMOTE_ERROR, []  # nobody is there: an id serves one communicator
+    name = unique.rstrip(b"\0").decode()
+    post().send(name.rpartition("/")[0], name, "come", pickle.dumps(mine))
+    table = pickle.loads(post().box((name, mine.rank)).take("all", _never))
     return refusal(table), table
 
 
