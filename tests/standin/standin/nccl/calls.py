@@ -17,7 +17,7 @@ from standin.nccl.post import Stopped
 from standin.nccl.reductions import AVG, DTYPES, FLOAT8, PREMUL
 
 SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR = 0, 1, 2, 3
-INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
+INVALID_ARGUMENT, INVALID_USAGE = 4, 5
 
 FIRST_OWN_OP = 5
 _own_ops = itertools.count(FIRST_OWN_OP)
