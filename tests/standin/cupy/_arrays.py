@@ -69,11 +69,6 @@ class ndarray:  # CuPy's name
         return self.data.device
 
     @property
-    def layout(self) -> Layout:
-        """The stand-in's own: where the elements lie."""
-        return Layout(self.data.ptr, self.shape, self.strides, self.dtype)
-
-    @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.shape,
@@ -146,7 +141,7 @@ class ndarray:  # CuPy's name
     ) -> np.ndarray:
         result = np.empty(self.shape, self.dtype) if out is None else out
         chosen = get_current_stream() if stream is None else stream
-        layout = self.layout
+        layout = layout_of(self)
         there = streams.find(chosen.ptr, self.data.device_id)
         if blocking and there.capture is not None:
             there.capture.invalidate()
@@ -158,7 +153,7 @@ class ndarray:  # CuPy's name
 
     def set(self, arr: np.ndarray, stream: Any = None) -> None:
         copied = arr.copy()
-        layout = self.layout
+        layout = layout_of(self)
         chosen = get_current_stream() if stream is None else stream
         streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
@@ -197,6 +192,11 @@ class ndarray:  # CuPy's name
         return getattr(cupy, ufunc.__name__)(*inputs, **kwargs)
 
 
+def layout_of(x: ndarray) -> Layout:
+    """Return where the elements lie."""
+    return Layout(x.data.ptr, x.shape, x.strides, x.dtype)
+
+
 def _address(x: np.ndarray) -> int:
     return x.__array_interface__["data"][0]
 
@@ -217,7 +217,7 @@ def _operand(x: Any, device: int) -> Any:
             "Array device must be same as the current device: array device = "
             f"{x.data.device_id} while current = {device}"
         )
-    return x.layout
+    return layout_of(x)
 
 
 loaded: set[tuple[Any, ...]] = set()

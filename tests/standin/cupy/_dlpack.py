@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from cupy._arrays import ndarray
+from cupy._arrays import layout_of, ndarray
 from cupy.cuda import get_current_stream
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
@@ -17,7 +17,7 @@ class _Lent(np.ndarray):
 
 def export(x: ndarray, **how: Any) -> Any:
     """Return a capsule with an array, which lives until the consumer lets go of it. It may be written."""
-    lent = x.layout.host(None).view(_Lent)
+    lent = layout_of(x).host(None).view(_Lent)
     lent.owner = x
     return lent.__dlpack__(**how)
 
