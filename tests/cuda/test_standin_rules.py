@@ -93,7 +93,7 @@ def test_what_spoils_a_capture(what):
     call, *expected = SPOILS[what]
     BEFORE[:] = [Stream.null.record(Event(disable_timing=True))]
     blocking = what == "the default stream"
-    stream, x = Stream(non_blocking=not blocking), cupy.zeros(3)
+    stream, x = Stream(non_blocking=not blocking), cupy.ones(3)  # which loads the kernel of fill
     modes = runtime.streamCaptureModeThreadLocal, runtime.streamCaptureModeRelaxed
     for mode, status in zip(modes, expected, strict=True):
         stream.begin_capture(mode)
