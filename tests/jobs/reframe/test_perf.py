@@ -61,15 +61,36 @@ def assert_passed_with_the_figures_of_its_file(session: Session) -> Run:
     return run
 
 
-def test_passes_on_this_machine(reframe: Reframe) -> None:
-    session = reframe(
-        *("-n", "CpuLatency", *SMALL, "-S", "collective=all_gather"),
-        *references("local:cpu", **MET),
-    )
-    run = assert_passed_with_the_figures_of_its_file(session)
-    assert {(row.collective, row.backend) for row in run.rows} == {("all_gather", "mpi")}
-    assert {row.bytes for row in run.rows} == {64, 512, 4096}
-    assert {row.iterations for row in run.rows} == {5}
+SITE = """
+import reframe as rfm
+from hpccomm_perf import HpccommPerf
+
+
+@rfm.simple_test
+class Site(HpccommPerf):
+    valid_systems = ["local:cpu"]
+    backend = "mpi"
+    algorithm = "ring"
+    flags = ["-d", "double"]
+    reference = {
+        "local:cpu": {"latency": (1e9, -1, None)},
+        "elsewhere": {"latency": (1e-6, None, 0.1)},
+    }
+"""
+
+
+def test_a_sites_own_passes_on_this_machine(reframe: Reframe, tmp_path: Path) -> None:
+    """Derived from a class of jobs/reframe, with further settings on the command line."""
+    own = tmp_path / "own.py"
+    own.write_text(SITE)
+    path = {"PYTHONPATH": str(READY)}
+    session = reframe(*SMALL, "-S", "collective=all_gather", tests=own, env=path)
+    rows = assert_passed_with_the_figures_of_its_file(session).rows
+    made = {(row.collective, row.backend, row.algorithm, row.dtype) for row in rows}
+    assert made == {("all_gather", "mpi", "ring", "double")}
+    assert {row.bytes for row in rows} == {64, 512, 4096}
+    assert {row.iterations for row in rows} == {5}
+    assert values(session.cases[0], 1, 2)["latency"] == (1e9, -1)
 
 
 @pytest.mark.slow("starts Slurm, ReFrame and a job")
@@ -93,37 +114,6 @@ def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start
     (case,) = session.cases
     assert run.info.slurm["SLURM_JOB_ID"] == str(case["jobid"])
     assert start in run.info.launcher
-
-
-SUBCLASS = """
-import reframe as rfm
-from hpccomm_perf import HpccommPerf
-from reframe.core.builtins import parameter, run_after
-
-
-@rfm.simple_test
-class Site(HpccommPerf):
-    valid_systems = ["local:cpu"]
-    backend = "mpi"
-    smallest = largest = "4K"
-    algorithm = "chain"
-    flags = ["-d", "double"]
-    reference = {
-        "local:cpu": {"latency": (1e9, -1, None)},
-        "elsewhere": {"latency": (1e-6, None, 0.1)},
-    }
-"""
-
-
-@pytest.mark.thorough
-def test_a_site_derives_its_own(reframe: Reframe, tmp_path: Path) -> None:
-    own = tmp_path / "own.py"
-    own.write_text(SUBCLASS)
-    session = reframe("-r", "-S", "collective=broadcast", tests=own, env={"PYTHONPATH": str(READY)})
-    assert session.status == 0, session.printed
-    (row, _) = results(session).rows
-    assert (row.collective, row.algorithm, row.dtype) == ("broadcast", "chain", "double")
-    assert values(session.cases[0], 1, 2)["latency"] == (1e9, -1)
 
 
 GOOD = """\
@@ -189,8 +179,14 @@ def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: 
     folder = tmp_path / "programs"
     folder.mkdir()
     text = CHECKS.replace("{folder}", str(folder))
+    half = {"time": 1.0, "bus_bw": 1.0, "nwrong": 0}
     for name, (printed, wrong, _, _) in PROGRAMS.items():
-        write_program(folder, name, printed, wrong)
+        line = {"size": 8, "out_of_place": half, "in_place": half | {"nwrong": wrong}}
+        table = {"results": [line], "average_bus_bandwidth": {"bandwidth": 1.0}}
+        program = folder / name
+        here = f"cat > results.json <<'E'\n{json.dumps(table)}\nE\ncat <<'E'\n{printed}E\n"
+        program.write_text(f"#!/bin/sh\n{here}")
+        program.chmod(0o755)
         text += CHECK.format(name=name, folder=folder)
     checks = tmp_path / "checks.py"
     checks.write_text(text)
@@ -217,21 +213,6 @@ def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: 
     assert values(case, 5) == {name: (outcome,) for name, outcome in outcomes.items()}
     for name, outcome in outcomes.items():
         assert (f" {name}=" in case["fail_reason"]) == (outcome == "fail")
-
-
-def write_program(folder: Path, name: str, printed: str, wrong: int | None) -> None:
-    out_of_place = {"time": 1.0, "bus_bw": 1.0, "nwrong": 0}
-    lines = [
-        {"size": 8, "out_of_place": out_of_place, "in_place": out_of_place | {"nwrong": wrong}}
-    ]
-    table = {"results": lines, "average_bus_bandwidth": {"bandwidth": 1.0}}
-    (folder / f"{name}.printed").write_text(printed)
-    (folder / f"{name}.table").write_text(json.dumps(table))
-    program = folder / name
-    program.write_text(
-        f"#!/bin/sh\ncp {folder}/{name}.table results.json\ncat {folder}/{name}.printed\n"
-    )
-    program.chmod(0o755)
 
 
 def test_nccl_gets_a_gpu_for_each_rank(reframe: Reframe, tmp_path: Path) -> None:
