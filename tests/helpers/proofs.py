@@ -1,10 +1,8 @@
 """The calls for which algorithms are proven."""
 
+import random
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import count as count_from
 from itertools import islice, product
-from math import gcd
 from typing import Any, NamedTuple
 
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
@@ -113,10 +111,9 @@ def topologies_of(which: Which, n: int) -> list[Topology | None]:
 
 
 def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str, Any]]:
-    """Every root, or some; and counts, segments, channels, placements and being in place in turn.
+    """Every root, or some; counts and segments in turn; channels, placements and being in place by chance.
 
-    What is not `everything` has a few for each number of ranks. Those of all numbers together still have
-    nearly all pairs of these, as each number begins at another one.
+    What is not `everything` has a few for each number of ranks. They are the same in every run.
     """
     roots: Sequence[int] = range(n) if which.collective in ROOTED else ()
     few = which.form == "staged"  # many steps, and roots differ in their number alone
@@ -124,45 +121,26 @@ def calls(which: Which, n: int, *, everything: bool = True) -> Iterator[dict[str
         roots = roots[:: n // 4]
     elif not everything and n > 8:
         roots = roots[n // 3 :: n - 1 - n // 3]  # all are proven on fewer ranks
-    variants = list(
-        product(
-            sizes_of(which, n),
-            (2, 1, 3),
-            (False, True),  # in place
-            (False, True) if which.collective == "scan" else (False,),
-            topologies_of(which, n),
-        )
-    )
+    chance = random.Random(f"{which} {n}")
+    sizes, topologies = sizes_of(which, n), topologies_of(which, n)
     # Many elements, pieces, and calls that differ in being in place take long on many ranks.
-    quick = [size for size in sizes_of(which, n) if size[1] == whole and size[0] != 2 * n + 3]
-    plain = [each for each in variants if each[0] in quick and each[1:4] == (2, False, False)]
+    quick = [size for size in sizes if size[1] == whole and size[0] != 2 * n + 3]
+    begin = chance.randrange(len(sizes))
     for root in roots or (0,):
         wanted = many(n, rooted=bool(roots)) if everything else few_of(n, rooted=bool(roots))
-        begin, every = 31 * n + 5 * root, 17 if roots and (everything or few) else 3
-        chosen = []
         for i in range(begin, begin + wanted):
-            from_these = variants if n <= 16 or i % every == 0 else plain
-            chosen.append(from_these[i * stride(len(from_these)) % len(from_these)])
-        for (count, segment), channels, in_place, exclusive, topology in chosen:
+            light = n > 16 and i % (17 if roots and (everything or few) else 3)
+            count, segment = chance.choice(quick) if light else sizes[i % len(sizes)]
             yield {
                 "count": count,
                 "root": root,
                 "segment": segment,
-                "channels": channels,
-                "in_place": in_place,
-                "exclusive": exclusive,
-                "topology": topology,
+                "channels": 2 if light else chance.choice((2, 1, 3)),
+                "in_place": not light and chance.random() < 0.5,
+                "exclusive": not light and which.collective == "scan" and chance.random() < 0.5,
+                "topology": chance.choice(topologies),
             }
-
-
-@cache
-def stride(length: int) -> int:
-    """Return a step that comes by all of so many, and leaves no gap for long.
-
-    It shares no factor with their number, and is about the golden section of it. So a few steps already
-    come by counts and segments that have little in common.
-    """
-    return next(each for each in count_from(round(0.618 * length)) if gcd(each, length) == 1)
+        begin += wanted
 
 
 def many(n: int, *, rooted: bool) -> int:

@@ -104,25 +104,3 @@ def test_others_wait_for_ever(mpi_comm):
     assert "test_others_wait_for_ever failed here" in done.stderr
     assert "AssertionError: planted" in done.stderr
     assert "in test_others_wait_for_ever" in done.stderr
-
-
-def test_what_pytest_captured_is_told_where_hpccomm_ends_the_job(launch: Mpiexec) -> None:
-    text = """
-import os, threading
-import numpy as np
-import hpccomm
-
-def test_that_ends(mpi_comm):
-    comm = hpccomm.new_comm(mpi_comm=mpi_comm)
-    for number in range(2):
-        print("said before", flush=True)
-        os.write(2, b"warned before\\n")
-        if comm.rank == number == 1:
-            threading.Event().wait()
-        comm.all_reduce(np.zeros(10), algorithm="native", timeout=60 - 59.5 * number)
-"""
-    done = launch(2, text)
-    assert done.returncode not in (0, None)
-    assert "its deadline is 0.5 s" in done.stderr
-    assert "warned before" in done.stderr
-    assert "said before" in done.stdout
