@@ -239,14 +239,10 @@ def test_a_compressor_that_raises_on_one_rank_ends_no_other_ranks_wait() -> None
 
 def test_a_compressor_that_is_refused_changes_nothing() -> None:
     def body(comm: Communicator) -> None:
+        model = {"a": np.zeros(6, "f"), "b": np.zeros(6)}
         for hierarchical in (False, True):
             with pytest.raises(UsageError, match="not float64"):
-                GradientSync(
-                    comm,
-                    {"a": np.zeros(6, "f"), "b": np.zeros(6)},
-                    compressor=Halves(),
-                    hierarchical=hierarchical,
-                )
+                GradientSync(comm, model, compressor=Halves(), hierarchical=hierarchical)
         sync = GradientSync(comm, {"a": np.zeros(6)}, loss_scale=LossScale(4.0))
         view = sync.gradients["a"]
         with pytest.raises(UsageError, match="not float64"):

@@ -27,16 +27,8 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
 
     def body(comm: Communicator) -> tuple[int, int, str]:
         model = {name: x.copy() for name, x in MODEL.items()}
-        with GradientSync(
-            comm,
-            model,
-            first_bucket_bytes=1,
-            bucket_bytes=8192,
-            min_bucket_bytes=0,
-            adaptive=6,
-            nonfinite="skip",
-            log=path,
-        ) as sync:
+        sizes = {"first_bucket_bytes": 1, "bucket_bytes": 8192, "min_bucket_bytes": 0}
+        with GradientSync(comm, model, **sizes, adaptive=6, nonfinite="skip", log=path) as sync:
             train(sync, 8, broken=3)
             sync.sync()
             sync.configure(compressor=TopK(0.01), bucketing=False)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Mpiexec, launch_environment
@@ -200,17 +201,12 @@ print("went on")
     assert f"rank {odd}: all_reduce(algorithm native, memory plain)" in job.stderr, job.stderr
 
 
-class Mpich:
-    """What is asked of a library before it starts."""
-
-    def __init__(self, device: str = "ch4:ucx ofi") -> None:
-        self.device = device
-
-    def get_vendor(self) -> tuple[str, tuple[int, int, int]]:
-        return "MPICH", (5, 0, 2)
-
-    def Get_library_version(self) -> str:  # noqa: N802 (mpi4py's name)
-        return f"MPICH Version:      5.0.2\nMPICH Device:       {self.device}\n"
+def mpich(device: str) -> SimpleNamespace:
+    """Return what is asked of the library before it starts."""
+    version = f"MPICH Version:      5.0.2\nMPICH Device:       {device}\n"
+    return SimpleNamespace(
+        get_vendor=lambda: ("MPICH", (5, 0, 2)), Get_library_version=lambda: version
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +249,7 @@ def test_mpich_is_not_started_where_it_would_die_of_too_little_room(
         if need is None
         else pytest.raises(BackendUnavailable, match=f"MPICH takes about .*{need}.* 64 MiB: ")
     ):
-        mpi.check_room(Mpich(device), lambda: 64 * MIB)
+        mpi.check_room(mpich(device), lambda: 64 * MIB)
 
 
 def test_room_is_what_others_have_left(tmp_path: Path) -> None:
