@@ -113,18 +113,6 @@ def test_a_file_of_another_shape_steps_aside_with_one_warning(
     assert "both.h5" in run_ranks(RANKS, reason, options=CommOptions(tuning_file=both))[0]
 
 
-def test_ranks_that_name_different_files_are_refused_on_every_rank(tmp_path: Path) -> None:
-    file = write(tmp_path / "t.h5", shape())
-
-    def apart(comm: hpccomm.Communicator) -> str:
-        named = CommOptions(tuning_file=file if comm.rank else "")
-        with pytest.raises(hpccomm.ConfigurationError, match="tuning_file is") as caught:
-            hpccomm.new_comm("loopback", options=named)
-        return str(caught.value)
-
-    assert len(set(run_ranks(RANKS, apart))) == 1
-
-
 NETWORK = """
 nodes = 2
 ranks_per_node = 1

@@ -36,6 +36,7 @@ def settings_that_differ(comm: Communicator) -> None:
         "algorithm": ("auto", "linear"),
         "shared_memory": ("staging", "off"),
         "shared_memory_room": (4096, 8192),
+        "tuning_file": ("", "none.h5"),
     }
     for name, values in settings.items():
         with raises(ConfigurationError, name, *map(str, values)):

@@ -91,28 +91,6 @@ def every_collective(comm: Communicator, collective: str, form: str) -> None:
                     stream.synchronize()
 
 
-@CALLS.behaviour(form=FORMS)
-def messages(comm: Communicator, form: str) -> None:
-    """A message goes round the ranks, from one array into another, and in place."""
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    with stream_of(comm):
-        for count in (1, 20_001, 300_000):
-            x, y = cupy().empty(count, np.int32), cupy().empty(count, np.int32)
-            for out in (y, x):
-                planned = comm.plan("send_recv", x, right, out, left)
-                for turn in range(2):
-                    x.fill(10 * turn + comm.rank)
-                    if form == "plan":
-                        result = planned()
-                    elif form == "asynchronous":
-                        result = comm.send_recv(x, right, out, left, async_op=True).wait()
-                    else:
-                        result = comm.send_recv(x, right, out, left)
-                    assert result is out, "the result is out"
-                    assert (out.get() == 10 * turn + left).all(), f"{count}, turn {turn}"
-                    assert out is x or (x.get() == 10 * turn + comm.rank).all(), "x"
-
-
 @CALLS.behaviour()
 def planned(comm: Communicator) -> None:
     """Plans are observed as calls are, and take their place in batches."""

@@ -1,19 +1,16 @@
 """The path of a call on device arrays: `explain`, `algorithm` and `deterministic`."""
 
-import itertools
 import os
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-import hpccomm
-from front.deterministic import cancelling, order_matters
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
-from hpccomm import Communicator, ReduceOp
+from hpccomm import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours, raises, same_bits
+from hpccomm.testing.conformance.case import Behaviours, raises
 
 CHOICES = Behaviours("devices.choices")
 
@@ -51,35 +48,6 @@ def pinned_in_turns(comm: Communicator) -> None:
                     x = filled(each)
                     each.all_reduce(x, algorithm=algorithm)
                     holds(x, full(ranks_sum(each)), algorithm)
-
-
-@CHOICES.behaviour(dtype=(np.float32, np.float64))
-def the_bits_of_the_host(comm: Communicator, dtype: Any) -> None:
-    """With ``deterministic`` a device array gets the bits that a host array gets."""
-    module = cupy()
-    arrays = cancelling(comm.size, (comm.size * 50,), np.dtype(dtype))
-    if np.dtype(dtype) == np.float32:
-        arrays = order_matters(comm.size, comm.size * 50)
-    mine = arrays[comm.rank]
-    counts = [50] * comm.size
-    with stream_of(comm):
-        ops = (ReduceOp.SUM, ReduceOp.AVG, hpccomm.premul_sum(0.3))
-        for op, order in itertools.product(ops, (True, "any ranks")):
-            how: dict[str, Any] = {"deterministic": order}
-            host_and_device = [
-                (
-                    comm.all_reduce(x.copy(), op, **how),
-                    comm.reduce_scatter(x, op, **how),
-                    comm.reduce_scatter_v(x, counts, op, **how),
-                    comm.reduce(x.copy(), 0, op, **how),
-                )
-                for x in (mine, module.asarray(mine))
-            ]
-            for host, device in zip(*host_and_device, strict=True):
-                if host is not None:
-                    same_bits(device.get(), host, str(op))
-        scanned = comm.scan(module.asarray(mine), deterministic=True)
-        same_bits(scanned.get(), comm.scan(mine, deterministic=True), "scan")
 
 
 @CHOICES.behaviour()

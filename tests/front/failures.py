@@ -15,8 +15,8 @@ from hpccomm.errors import (
     RankMismatch,
 )
 from hpccomm.runtime.inquiry import ASK_SECONDS
-from hpccomm.testing.conformance.case import SOON, Behaviours, equal, raises, takes
-from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed, silent
+from hpccomm.testing.conformance.case import SOON, Behaviours, raises, takes
+from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed
 
 FAILURES = Behaviours("failures")
 
@@ -38,26 +38,6 @@ def timed_out(comm: Communicator, operation: str, call: Callable[[], Any]) -> No
     assert error.elapsed is not None, "elapsed"
     assert SHORT / 2 < error.elapsed < SHORT + SOON, error.elapsed
     has_failed(comm)
-
-
-@FAILURES.behaviour(min_size=2)
-def wait_times_out(comm: Communicator) -> None:
-    """A timeout of `Work.wait` ends that wait alone, as `concurrent.futures` has it: the call goes on.
-
-    Ranks that wait for each other so long that they ask who is stuck are not taken for stuck ones.
-    """
-    x, out = np.full(4, comm.rank + 1.0), np.zeros(4)
-    previous = (comm.rank - 1) % comm.size
-    work = comm.recv(out, previous, async_op=True)
-    for timeout in (3 * ASK_SECONDS, 0, 0.0):
-        with takes(timeout + SOON), raises(TimeoutError, "recv", comm.name, "32 bytes", "going on"):
-            work.wait(timeout=timeout)
-        assert not work.done(), "it goes on"
-    comm.barrier()
-    comm.send(x, silent(comm))
-    assert work.wait(timeout=SOON) is out
-    equal(out, np.full(4, previous + 1.0), "a later wait")
-    assert work.wait(timeout=0) is out, "over"
 
 
 @FAILURES.behaviour(min_size=2)

@@ -9,7 +9,8 @@ import numpy as np
 import hpccomm
 from hpccomm import ANY, Communicator, Received, wait_all, wait_any, wait_some
 from hpccomm.errors import BufferMismatch, UsageError
-from hpccomm.testing.conformance.case import Behaviours, equal, happens, raises
+from hpccomm.runtime.inquiry import ASK_SECONDS
+from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
 
 IN_FLIGHT = Behaviours("in_flight", "arrivals")
 
@@ -245,14 +246,19 @@ def each_of_several_as_it_comes(comm: Communicator) -> None:
 def deadlines_of_several(comm: Communicator) -> None:
     """A timeout ends the wait alone, as in `concurrent.futures`: the works go on, and a later wait succeeds."""
     right, left = neighbors(comm)
-    works: list[hpccomm.Work | None] = [
-        comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)
-    ]
+    works = [comm.recv(np.zeros(1), left, tag, async_op=True) for tag in range(3)]
     waits: tuple[Callable[..., Any], ...] = (wait_any, wait_some, wait_all)
     for wait in waits:
         for timeout in (0.05, 0):
             with raises(TimeoutError, f"{timeout:g} s", "recv", comm.name, "2 other works"):
                 wait(works, timeout=timeout)
+    for timeout in (
+        3 * ASK_SECONDS,
+        0.0,
+    ):  # ranks that ask who is stuck are not taken for stuck ones
+        with takes(timeout + SOON), raises(TimeoutError, "recv", comm.name, "8 bytes", "going on"):
+            works[0].wait(timeout=timeout)
+    assert not any(work.done() for work in works), "they go on"
     comm.barrier()
     comm.send(np.full(1, 1.0), right, 1)
     place, result = wait_any(works, timeout=60)

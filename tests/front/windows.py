@@ -33,26 +33,6 @@ def larger(a: Array, b: Array) -> Array:
 
 
 @WINDOWS.behaviour()
-def accumulate_by_other_reductions(comm: Communicator) -> None:
-    """A factor multiplies x first; a function of two arrays folds; x stays as it is."""
-    memory = np.full(6, 3.0)
-    with comm.window(memory) as window:
-        x = np.arange(6.0)
-        for rank in range(comm.size):
-            window.accumulate(x, rank, op=hpccomm.premul_sum(2.0))
-        window.fence()
-        equal(memory, 3.0 + 2.0 * comm.size * np.arange(6.0), "premul_sum")
-        window.fence()
-        memory[:] = -1.0
-        window.fence()
-        for rank in range(comm.size):
-            window.accumulate(x + comm.rank, rank, op=larger)
-        window.fence()
-        equal(memory, np.arange(6.0) + comm.size - 1, "the larger")
-        equal(x, np.arange(6.0), "x")
-
-
-@WINDOWS.behaviour()
 def empty_memory_and_parts(comm: Communicator) -> None:
     """A rank may have no memory, and a call no elements."""
     memory = np.zeros((comm.rank + 1) % comm.size, np.float64)
@@ -222,6 +202,13 @@ def fetch_by_other_reductions(comm: Communicator) -> None:
         assert window.fetch_and_op(x, comm.rank, op=np.hypot, out=x) is x, "the result is out"
         equal(x, np.array([5.0, 8.0, 14.0]), "in place")
         equal(memory, np.hypot([5.0, 8.0, 14.0], [1.0, 2.0, 4.0]), "hypot")
+        window.accumulate(np.full(3, 2.0), comm.rank, op=hpccomm.premul_sum(-3.0))
+        window.accumulate(np.full(3, 0.5), comm.rank, op=larger)
+        window.flush(comm.rank)
+        folded = np.hypot([5.0, 8.0, 14.0], [1.0, 2.0, 4.0]) - 6.0
+        equal(memory, np.maximum(folded, 0.5), "accumulate, in the order of the calls")
+        window.put(np.hypot([5.0, 8.0, 14.0], [1.0, 2.0, 4.0]), comm.rank)
+        window.flush(comm.rank)
         one = window.fetch_and_op(np.float64(1.0), comm.rank)
         assert isinstance(one, np.float64), f"a number gives {one!r}"
         assert one == np.hypot(5.0, 1.0), f"a number gives {one!r}"

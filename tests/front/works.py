@@ -68,18 +68,6 @@ def started(
 
 
 @WORKS.behaviour()
-def synchronous_calls_between(comm: Communicator) -> None:
-    """A synchronous call after an asynchronous one needs no wait, and both are right."""
-    arrays = reduced(ReduceOp.SUM, comm.size, (50_000,), np.float32)
-    x, y = arrays[comm.rank].copy(), arrays[comm.rank].copy()
-    work = comm.all_reduce(x, async_op=True)
-    comm.all_reduce(y, ReduceOp.MAX)
-    comm.barrier()
-    equal(y, reduction(ReduceOp.MAX, arrays), "synchronous")
-    equal(work.wait(), reduction(ReduceOp.SUM, arrays), "asynchronous")
-
-
-@WORKS.behaviour()
 def arrays_are_kept_alive(comm: Communicator) -> None:
     """Nobody else need hold the arrays, nor the Work itself."""
     arrays = reduced(ReduceOp.SUM, comm.size, (20_000,), np.float64)

@@ -1,10 +1,10 @@
 """Cartesian grids, beside mpi4py's own; and what the page for its users says of them."""
 
 from itertools import product
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
+from halos import shapes
 
 from hpccomm.communicator.grid import balanced
 
@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hpccomm import Communicator
-
-
-def shapes(ranks: int) -> list[tuple[int, ...]]:
-    """Every grid of that many ranks in up to three dimensions."""
-    return [
-        each
-        for n in (1, 2, 3)
-        for each in product(range(1, ranks + 1), repeat=n)
-        if prod(each) == ranks
-    ]
 
 
 def test_a_grid_is_that_of_mpi(comm: "Communicator", mpi_comm: "MPI.Intracomm") -> None:

@@ -268,25 +268,3 @@ def test_what_only_takes_long_goes_on(base: Communicator) -> None:
                 calls(comm)
     if two is not None:
         two.abort()
-
-
-@by_default_on(2)
-@pytest.mark.mpi(min_size=2)
-def test_no_probe_takes_the_message_of_a_receive_that_has_begun(base: Communicator) -> None:
-    """Messages do not overtake each other (MPI 4.1, 3.5), and `probe` says that it takes none that is awaited."""
-    for number in range(20):
-        came = [np.zeros(4) for _ in range(3)]
-        works = [base.recv(each, 1, async_op=True) for each in came[:2] if base.rank == 0]
-        base.barrier()
-        if base.rank == 1:
-            for value in (1.0, 2.0, 3.0):
-                base.send(np.full(4, value), 0)
-        elif base.rank == 0:
-            first, second = works
-            first.wait()
-            if number % 2:
-                base.probe(1).recv(came[2])
-            else:
-                base.recv(came[2], ANY)
-            second.wait()
-            assert [each[0] for each in came] == [1, 2, 3]

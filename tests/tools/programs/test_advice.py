@@ -1,4 +1,4 @@
-"""The advice on programs whose cause and gain are known. `tests/mpi/test_advised.py` records one."""
+"""The advice on programs whose cause and gain are known."""
 
 import json
 import re
