@@ -36,9 +36,3 @@ def test_front(way, cases, comm, request):
 def test_on_threads(backend, cases, size):
     skip_missing(cases)
     run_ranks(size, run_all, cases, timeout=60, backend=backend)
-
-
-def test_each_way_has_cases_of_its_own():
-    names = {case.name for way in front.PATHS for case in front.device_cases(way)}
-    for start in front.ONLY:
-        assert any(name.startswith(start) for name in names), start

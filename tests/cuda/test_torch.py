@@ -39,9 +39,7 @@ WAYS = {
 def test_copies_to_tensors_are_there_and_their_source_is_kept(way, backend, monkeypatch):
     torch, control = import_module("torch"), import_module("standin.control")
     module = import_module("hpccomm.torch.group")
-    monkeypatch.setenv(
-        "STANDIN_DELAY", "0.04"
-    )  # all streams but those on which the program goes on
+    monkeypatch.setenv("STANDIN_DELAY", "0.04")  # on other streams than the program's own
     options = SimpleNamespace(timeout=None, asyncOp=True)
 
     def main(comm):
