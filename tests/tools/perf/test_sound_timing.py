@@ -51,6 +51,16 @@ def test_repetitions_go_on_until_the_interval_is_narrow_or_the_time_is_over():
     assert len({len(each.stamps) for each in narrow}) == 1
 
 
+def test_time_that_a_row_leaves_goes_to_the_others():
+    budget = Budget(60.0, 4)
+    assert budget.share == 15
+    budget.spend(0.0)
+    assert budget.share == 20
+    for _ in range(5):
+        budget.spend(30.0)
+    assert budget.share == 0
+
+
 # Late repetitions are repeated for 10 s a row where ranks share cores. A part of a second is mostly enough.
 PATIENT = """
 import sys
