@@ -1,6 +1,5 @@
 """perf as a job of several processes: output, refusals, and the file after a kill."""
 
-import json
 import re
 import sys
 import time
@@ -30,43 +29,22 @@ def test_rank_0_alone_prints(shared_job):
     assert len(rows_of(done.stdout)) == 3 * (len(COLLECTIVES) - 2) + 1
 
 
-MISUSE = {
-    "-n 0": "-n/--iters: 0 is out of range",  # by the line alone, by the job, by the backend
-    "-r 2 --output run.h5": "-r/--root 2: there are 2 ranks; give 0 to 1, or all",
-    "--backend loopback": "--backend loopback: its ranks are in one process",
-}
-
-# One job runs the command line once after the other, as each refuses before it has begun to measure.
-REFUSED = """
-import contextlib, io, json, pathlib, sys
-from mpi4py import MPI
-from hpccomm.tools.main import main
-
-answers = {}
-for misuse in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main(["perf", "broadcast", "-b", "8", "-e", "8", *misuse.split()])
-        except SystemExit as error:
-            status = error.code
-    answers[misuse] = status, out.getvalue(), err.getvalue()
-pathlib.Path(f"rank-{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answers))
-"""
-
-
-def test_misuse_is_one_line_and_status_2(shared_job, tmp_path):
-    done = shared_job(2, "-c", REFUSED, json.dumps(list(MISUSE)), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    speaks, silent = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
-    for misuse, said in MISUSE.items():
-        status, out, err = speaks[misuse]
-        assert (status, out) == (2, ""), misuse
-        assert "Traceback" not in err
-        (line,) = [line for line in err.splitlines() if line.startswith("hpccomm: error: ")]
-        assert said in line
-        assert silent[misuse] == [2, "", ""], misuse
-    assert not (tmp_path / "run.h5").exists()
+@pytest.mark.parametrize(
+    ("misuse", "said"),
+    [  # found by the line alone, by the job, by the backend
+        ("-n 0", "-n/--iters: 0 is out of range"),
+        ("-r 2 --output run.h5", "-r/--root 2: there are 2 ranks; give 0 to 1, or all"),
+        ("--backend loopback", "--backend loopback: its ranks are in one process"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(shared_job, tmp_path, misuse, said):
+    words = ("broadcast", "-b", "8", "-e", "8", *misuse.split())
+    done = shared_job(2, *PERF, *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: ")]
+    assert said in line
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_misuse_ends_the_job_with_status_2(mpiexec, tmp_path):

@@ -1,6 +1,5 @@
 """The model of a recorded program and its prediction: by hand, by a published example, and by equations."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -81,9 +80,8 @@ def test_messages_of_a_pipeline(nbytes):
                 start = end
             start += 10 * MICRO
             if rank < 2:
-                calls[rank].append(
-                    MadeCall(message("dst", rank + 1, nbytes), 0, start, start + MICRO)
-                )
+                sent = message("dst", rank + 1, nbytes)
+                calls[rank].append(MadeCall(sent, 0, start, start + MICRO))
                 there[rank + 1] = start + 4 * MICRO
                 start += MICRO
             calls[rank].append(MadeCall(MARK, 0, start, start))
@@ -97,17 +95,14 @@ def test_messages_of_a_pipeline(nbytes):
 def test_what_another_thread_calls_does_not_block_the_program():
     outer, inner = all_reduce(1 << 20), replace(all_reduce(64), group=1)
     calls = []
-    for _ in range(2):
-        mine = []
-        for step in range(4):
-            at = step * 100 * MICRO
-            mine += [
-                MadeCall(outer, step + 1, at + 10 * MICRO, at + 60 * MICRO),
-                MadeCall(inner, step + 1, at + 20 * MICRO, at + 30 * MICRO),
-                MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
-            ]
-        calls.append(mine)
-    recording = made(calls)
+    for step in range(4):
+        at = step * 100 * MICRO
+        calls += [
+            MadeCall(outer, step + 1, at + 10 * MICRO, at + 60 * MICRO),
+            MadeCall(inner, step + 1, at + 20 * MICRO, at + 30 * MICRO),
+            MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
+        ]
+    recording = made([calls, calls])
     groups = (*recording.groups, RecordedGroup("other", "other", (0, 1)))
     found = of(replace(recording, groups=groups))
     assert error(found) < 1e-9
@@ -117,15 +112,15 @@ def test_what_another_thread_calls_does_not_block_the_program():
 
 def test_a_blocking_call_overtakes_an_asynchronous_one_of_its_communicator():
     behind, short = all_reduce(1 << 20, ASYNC), all_reduce(64)
-    calls = [[], []]
-    for step, mine in itertools.product(range(4), calls):
+    calls = []
+    for step in range(4):
         at = step * 100 * MICRO
-        mine += [
+        calls += [
             MadeCall(behind, 2 * step + 1, at, at + 60 * MICRO, at + 50 * MICRO, 10 * MICRO),
             MadeCall(short, 2 * step + 2, at + 20 * MICRO, at + 24 * MICRO),
             MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
         ]
-    program = of(made(calls))
+    program = of(made([calls, calls]))
     assert error(program) < 1e-9
     # Both had half of the link for 4 us.
     assert program.events["seconds"][:2] * 1e6 == pytest.approx([58, 2])
