@@ -15,7 +15,7 @@ import pytest
 from hpccomm.errors import CommunicationError
 from hpccomm.memory.shared import pages as libc
 from hpccomm.memory.shared.heap import PeerSegments
-from hpccomm.memory.shared.node import Offer, ProbeResult, offer, tried
+from hpccomm.memory.shared.node import Offer, ProbeResult, agreed, offer, tried
 from hpccomm.memory.shared.pages import PeerPages, RemoteMemory
 from hpccomm.memory.views import ScratchBuffer
 
@@ -176,3 +176,8 @@ def test_the_probe_finds_what_another_process_offers_and_takes_no_process_for_an
     mapped, plain = tried({0: offer(), 1: given(key=other.key | 99 << 32)}, 0)
     assert "rank 1 cannot be mapped" in mapped
     assert "rank 1 has ended" in plain
+    fine = ProbeResult("", "")
+    assert "process_vm_readv" in agreed([fine, fine])[2]
+    mapped, plain, how = agreed([fine, ProbeResult("", "no"), ProbeResult("never", "never")])
+    assert (mapped, plain) == ("on rank 2: never", "on rank 1: no")
+    assert "on rank 1: no" in how
