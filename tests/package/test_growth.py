@@ -5,13 +5,12 @@ What is decided for a kind of call is kept for `callpath.KEPT_CALLS` kinds: memo
 
 import gc
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Mpiexec
 
+from hpccomm import Communicator
 from hpccomm.testing import run_ranks
 
 BLOCK = 256 * 1024
@@ -20,28 +19,19 @@ BLOCK = 256 * 1024
 FUNCTIONS = 10
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda comm, x, op: comm.all_reduce(x, op),
-        lambda comm, x, op: comm.all_reduce(x, op, deterministic=True),
-        lambda comm, x, op: comm.scan(x, op),
-    ],
-    ids=["all_reduce", "deterministic", "scan"],
-)
-def test_functions_share_the_memory_they_need_while_they_are_called(
-    call: Callable[[Any, Any, Any], Any],
-) -> None:
-    def program(comm) -> int:
-        x = np.zeros(BLOCK // 8)
-        for grown in (False, True):
-            if grown:
-                comm.barrier()
-                gc.collect()
-                before = tracemalloc.get_traced_memory()[0]
-                comm.barrier()
-            for _ in range(FUNCTIONS if grown else 2):
-                call(comm, x, lambda a, b: a + b)
+@pytest.mark.parametrize("how", ["all_reduce", "deterministic", "scan"])
+def test_functions_share_the_memory_they_need_while_they_are_called(how: str) -> None:
+    def program(comm: Communicator) -> int:
+        x, before = np.zeros(BLOCK // 8), 0
+        for functions in (2, FUNCTIONS):
+            comm.barrier()
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            comm.barrier()
+            for _ in range(functions):
+                more = {"deterministic": True} if how == "deterministic" else {}
+                call = comm.scan if how == "scan" else comm.all_reduce
+                call(x, lambda a, b: a + b, **more)
         comm.barrier()
         gc.collect()
         return tracemalloc.get_traced_memory()[0] - before

@@ -15,7 +15,7 @@ from proofs import EVERY, Which
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS
 from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.proof import ProofCase, Unproven, prove_all
-from hpccomm.schedules.schedule import Channel, Copies, Mask, Place, Round, Transfers
+from hpccomm.schedules.schedule import Channel, Place, Round, Transfers
 from hpccomm.topology import arrange
 
 N = 6
@@ -59,28 +59,11 @@ def opened(which: Which) -> tuple[list[Rounds], Callable[[Sequence[Rounds]], Pro
     return channels, closed
 
 
-def selected(table: Any, rows: Mask) -> Any:
-    def of(place: Place) -> Place:
-        start = place.start[rows] if isinstance(place.start, np.ndarray) else place.start
-        return Place(place.buffer, start, None if place.peer is None else place.peer[rows])
-
-    common = {"rank": table.rank[rows], "count": table.count[rows]}
-    if isinstance(table, Transfers):
-        return replace(table, **common, peer=table.peer[rows], start=table.start[rows])
-    if isinstance(table, Copies):
-        return replace(table, **common, source=of(table.source), target=of(table.target))
-    return replace(table, **common, sources=tuple(map(of, table.sources)), target=of(table.target))
-
-
 def a_wrong_peer(table: Any, row: np.ndarray) -> Any:
     if not isinstance(table, Transfers):
         return None
     step = np.where((table.peer + 1) % N == table.rank, 2, 1)
     return replace(table, peer=(table.peer + step * row) % N)
-
-
-def a_dropped_row(table: Any, row: np.ndarray) -> Any:
-    return selected(table, ~row)
 
 
 def a_moved_slice(table: Any, row: np.ndarray) -> Any:
@@ -130,7 +113,7 @@ def a_dropped_barrier(rounds: Rounds, _which: Which) -> Iterator[Rounds]:
 FAULTS: list[Fault] = [
     a_dropped_round,
     a_dropped_barrier,
-    *map(in_a_table, (a_wrong_peer, a_dropped_row, a_moved_slice)),
+    *map(in_a_table, (a_wrong_peer, a_moved_slice)),
 ]
 BUILDS = [each for each in EVERY if each.form != "direct"]
 """Without those in which a barrier is held more often than the proof needs."""
