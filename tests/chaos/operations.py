@@ -8,69 +8,51 @@ from typing import Any
 import numpy as np
 
 import hpccomm
+from hpccomm.testing.conformance.oracle import RankView, Spec, moved
 
 from .cases import Case
 
 Call = Callable[[], bool]
 """Makes one call, and returns whether its result is right."""
 
-_NUMPY = {"SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum}
 _WINDOW = 5_000
-_PERIOD = 17
+_TURNS = 5
+"""Iterations after which the values are the same again. They are kept: a rank that computes is in no call when a timer
+brings the fault."""
 
 
-def block(case: Case, rank: int, iteration: int, blocks: int = 1) -> Any:
-    """Return what a rank contributes: small whole numbers, exact in every dtype and any order.
+@lru_cache(maxsize=4 * _TURNS)
+def _block(case: Case, rank: int, turn: int) -> Any:
+    return moved(case.ranks, (case.count,), case.dtype, turn)[rank]
 
-    Each block of each of four ranks begins with another number, and the period divides no count nor a
-    part of one, so that a misplaced block is seen. They are the same again after five iterations.
-    """
-    begins = 4 * rank + np.arange(blocks) + 3 * (iteration % 5)
-    values = np.add.outer(begins, np.arange(case.count)) % _PERIOD + 1
-    return values.ravel().astype(case.dtype)
+
+def block(case: Case, rank: int, iteration: int) -> Any:
+    """Return a block of a rank's own, for a message or a window."""
+    return _block(case, rank, iteration % _TURNS)
+
+
+@lru_cache(maxsize=4 * _TURNS)
+def _part(case: Case, rank: int, turn: int) -> tuple[Any, Any, dict[str, Any]]:
+    op = hpccomm.ReduceOp[case.op]
+    spec = Spec(case.collective, case.count, np.dtype(case.dtype), op, case.root)
+    part = RankView(spec, rank, case.ranks, turn)
+    return part.given(), part.wanted(), part.arguments()
 
 
 def truth(case: Case, rank: int, iteration: int) -> Any:
-    """Return what the collective gives this rank; None for no result."""
-    return _truth(case, rank, iteration % 5)
-
-
-@lru_cache(maxsize=16)  # a rank that computes is in no call when a timer brings the fault
-def _truth(case: Case, rank: int, iteration: int) -> Any:
-    n, name = case.ranks, case.collective
-    if name in ("gather", "reduce") and rank != case.root:
-        return None
-    if name == "broadcast":
-        return block(case, case.root, iteration)
-    if name == "scatter":
-        return block(case, case.root, iteration, n).reshape(n, -1)[rank]
-    blocks = n if name in ("all_to_all", "reduce_scatter") else 1
-    each = np.array([block(case, r, iteration, blocks) for r in range(n)])
-    if name in ("all_gather", "gather"):
-        return each
-    if name == "all_to_all":
-        return each.reshape(n, n, -1)[:, rank]
-    whole = _NUMPY[case.op].reduce(each, axis=0).astype(case.dtype)
-    return whole.reshape(n, -1)[rank] if name == "reduce_scatter" else whole
+    """Return what the collective gives this rank, by the oracle of the conformance suite; None for no result."""
+    return _part(case, rank, iteration % _TURNS)[1]
 
 
 def arguments(case: Case, rank: int, iteration: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of the collective on this rank."""
-    n, name = case.ranks, case.collective
-    blocks = n if name in ("all_to_all", "reduce_scatter", "scatter") else 1
-    x = block(case, rank, iteration, blocks)
-    if blocks > 1:
-        x = x.reshape(n, -1)
-    keywords: dict[str, Any] = {"algorithm": case.algorithm}
-    if name in ("all_reduce", "reduce", "reduce_scatter"):
-        keywords["op"] = hpccomm.ReduceOp[case.op]
-    if name in ("broadcast", "gather", "scatter", "reduce"):
-        keywords["root"] = case.root
-    if name == "broadcast" and rank != case.root:
-        x = np.zeros_like(x)
-    if name == "scatter":
-        keywords["out"] = np.zeros((1, case.count), case.dtype)
-        x = x if rank == case.root else None
+    given, _, keywords = _part(case, rank, iteration % _TURNS)
+    x = given if given is None else given.copy()
+    keywords = {**keywords, "algorithm": case.algorithm}
+    if case.collective == "broadcast" and x is None:
+        x = np.zeros(case.count, case.dtype)
+    if case.collective == "scatter":
+        keywords["out"] = np.zeros(case.count, case.dtype)
     return (x,), keywords
 
 
