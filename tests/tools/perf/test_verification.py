@@ -2,6 +2,7 @@
 
 import random
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -129,12 +130,8 @@ def test_a_missing_or_repeated_contribution_shows(dtype, op):
 
 
 def test_ranks_seeds_and_positions_differ():
-    streams = [
-        patterns.moved(seed, rank, start, 64, np.dtype(np.int64)).tobytes()
-        for seed in range(4)
-        for rank in range(4)
-        for start in (0, 64, 2**40)
-    ]
+    places = product(range(4), range(4), (0, 64, 2**40))
+    streams = [patterns.moved(*place, 64, np.dtype(np.int64)).tobytes() for place in places]
     assert len(set(streams)) == len(streams)
 
 

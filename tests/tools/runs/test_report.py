@@ -18,17 +18,11 @@ from hpccomm.tools.runs import report
 
 @pytest.mark.slow("twelve launches are stored, and two pages are drawn")
 def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
-    base = tmp_path / "base.h5"
+    base, new = tmp_path / "base.h5", tmp_path / "new.h5"
+    script = {"NCCL_DEBUG": "<script>alert(1)</script>"}
     for launch in range(6):
         write(base, {"ring": (2.0 + launch / 1000, 1.0)}, days=launch)
-    new = tmp_path / "new.h5"
-    for launch in range(6):
-        write(
-            new,
-            {"ring": (4.0 + launch / 1000, 0.5)},
-            days=9,
-            environment={"NCCL_DEBUG": "<script>alert(1)</script>"},
-        )
+        write(new, {"ring": (4.0 + launch / 1000, 0.5)}, days=9, environment=script)
     page = tmp_path / "page.html"
     words = ("report", str(new), "--base", str(base), "--output", str(page))
     status, _, err = called(*words)

@@ -45,15 +45,9 @@ def example(collective: str, name: str, ranks: int = 5) -> Subject:
     shared = ALGORITHMS[collective][name].shared
     # Of the whole array, or of each rank's part.
     parts = 4 * ranks if collective in BLOCKWISE or name in SLICING else 8
-    return subject(
-        name,
-        collective,
-        ranks=ranks,
-        count=None if collective == "barrier" else parts,
-        segment=2,
-        channels=2,
-        nodes=1 if shared else 2,
-    )
+    count, nodes = None if collective == "barrier" else parts, 1 if shared else 2
+    how = {"count": count, "segment": 2, "channels": 2, "nodes": nodes}
+    return subject(name, collective, ranks=ranks, **how)
 
 
 def scheduled(shown: Subject, build: Build, tuning: Tuning) -> Schedule:

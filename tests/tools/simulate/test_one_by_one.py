@@ -13,23 +13,11 @@ from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import Tuning, world
 
 FLAT = Network("flat", 13, 1, 1e10, None, Level(5e-6, 1e10, 1, gap=1e-7), overhead=1e-6)
-NODES = Network(
-    "nodes",
-    13,
-    4,
-    3e9,
-    Level(1e-6, 8e9, 4, node_bandwidth=2e10),
-    Level(9e-6, 1e9, 2, gap=3e-7, total_bandwidth=3e9),
-    copy=5e9,
-)
-HALF = Network(
-    "half",
-    13,
-    4,
-    3e9,
-    Level(1e-6, 8e9, 4, duplex="half"),
-    Level(9e-6, 1e9, 1, duplex="half", node_bandwidth=1.5e9),
-)
+INNER, HALF_INNER = Level(1e-6, 8e9, 4, node_bandwidth=2e10), Level(1e-6, 8e9, 4, duplex="half")
+SPINE = Level(9e-6, 1e9, 2, gap=3e-7, total_bandwidth=3e9)
+NODES = Network("nodes", 13, 4, 3e9, INNER, SPINE, copy=5e9)
+UPLINK = Level(9e-6, 1e9, 1, duplex="half", node_bandwidth=1.5e9)
+HALF = Network("half", 13, 4, 3e9, HALF_INNER, UPLINK)
 
 
 @pytest.mark.pairs
