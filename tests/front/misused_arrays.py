@@ -1,7 +1,11 @@
-"""Arrays that do not fit: refused by every call, with an error that says what would fit."""
+"""Arrays that do not fit: refused by every call, with an error that says what would fit.
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+The conformance suite's trials give the arrays that do. `tests/memory/test_buffers.py` has what each check of an array
+finds; here every call makes the checks.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +15,9 @@ from hpccomm import Communicator
 from hpccomm.calls.core import OF_NUMBERS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
 from hpccomm.testing.conformance import oracle
-from hpccomm.testing.conformance.case import Behaviours
-from hpccomm.testing.conformance.oracle import SEMANTICS, RankView, Spec
+from hpccomm.testing.conformance.case import Array, Behaviours
+from hpccomm.testing.conformance.collectives import trial
+from hpccomm.testing.conformance.oracle import OUT, SEMANTICS, Spec
 
 ARRAYS = Behaviours("misused_arrays")
 
@@ -20,126 +25,58 @@ ROWS = 2
 """Elements of a block: an overlap by one element is then never a whole block."""
 
 
-@dataclass(frozen=True)
-class Form:
-    """A call with x and out, both of float64.
-
-    Attributes
-    ----------
-    name : str
-        The call.
-    call : callable
-        ``call(comm, x, out)``. The calling rank is the root.
-    reads, writes : callable
-        From the communicator, how many blocks of `ROWS` elements each has; 0: there is none.
-    output : str
-        Name of the argument that is written.
-    """
-
-    name: str
-    call: Callable[[Any, Any, Any], object] = field(repr=False)
-    reads: Callable[[Any], int] = field(repr=False)
-    writes: Callable[[Any], int] = field(repr=False)
-    output: str = "out"
-
-    def __call__(self, *given: Any) -> object:
-        return self.call(*given)
-
-    def arrays(self, comm: Communicator, make: Callable[[int], Any]) -> tuple[Any, Any]:
-        """Return x of ones, and `out` made for as many elements as fit."""
-        return np.ones(ROWS * self.reads(comm)), make(ROWS * self.writes(comm))
+def forms(comm: Communicator) -> Iterator[tuple[str, Any, Array, Array]]:
+    """Give the calls that read x and write out, with arrays that fit. The calling rank is the root."""
+    for name, meaning in SEMANTICS.items():
+        if name in ("broadcast", "neighbor_all_to_all"):
+            continue
+        uneven = [] if meaning.rows is oracle.one else [(ROWS,) * comm.size]
+        for count in (ROWS, *uneven):
+            spec = Spec(name, count, np.dtype(np.float64), root=comm.rank, results=(OUT,))
+            given = dict(trial(comm, spec).arguments)
+            x, out = given.pop("x"), given.pop("out")
+            yield spec.call, partial(getattr(comm, spec.call), **given), x, out
 
 
-def one(comm: Communicator) -> int:
-    """One block."""
-    return 1
+def readers(comm: Communicator) -> dict[str, Callable[[Any], object]]:
+    """Return the other calls that take x."""
+
+    def batched(x: Any) -> None:
+        with comm.batch():
+            comm.all_reduce(x)
+
+    return {
+        "broadcast": lambda x: comm.broadcast(x, comm.rank),
+        "send": lambda x: comm.send(x, 0),
+        "send_recv": lambda x: comm.send_recv(x, 0, np.empty(2), 0),
+        "explain": lambda x: comm.explain("all_reduce", x),
+        "batch": batched,
+    }
 
 
-def each(comm: Communicator) -> int:
-    """One block for each rank."""
-    return comm.size
+def writers(comm: Communicator) -> dict[str, Callable[[Any], object]]:
+    """Return the calls that write an array whose size and dtype nothing else says."""
+    there = (comm.rank + 1) % comm.size
+    return {
+        "all_reduce": comm.all_reduce,
+        "reduce": lambda x: comm.reduce(x, comm.rank),
+        "recv": lambda out: comm.recv(out, 0),
+        "send_recv": lambda out: comm.send_recv(np.ones(ROWS), 0, out, 0),
+        # The only rank is the root of a broadcast, whose x is not written.
+        **({"broadcast": lambda x: comm.broadcast(x, there)} if comm.size > 1 else {}),
+    }
 
 
-def absent(comm: Communicator) -> int:
-    """No such array."""
-    return 0
+Bad = tuple[Callable[[Array], Any], type[UsageError], str, str]
 
-
-def form_of(collective: str, *, uneven: bool = False) -> Form:
-    """Return the form of a collective, on blocks of `ROWS` elements where it has blocks."""
-    meaning = SEMANTICS[collective]
-
-    def call(comm: Communicator, x: Any, out: Any) -> object:
-        count = (ROWS,) * comm.size if uneven else ROWS
-        part = RankView(Spec(collective, count, root=comm.rank), comm.rank, comm.size)
-        made: object = getattr(comm, part.spec.call)(x, out=out, **part.arguments())
-        return made
-
-    name = f"{collective}_v" if uneven else collective
-    reads = each if meaning.rows in (oracle.all_blocks, oracle.sent) else one
-    writes = each if meaning.result in (oracle.joined, oracle.exchanged) else one
-    return Form(name, call, reads, writes)
-
-
-COLLECTIVES = [name for name in SEMANTICS if name not in ("broadcast", "neighbor_all_to_all")]
-
-FORMS = (
-    *map(form_of, COLLECTIVES),
-    *(form_of(name, uneven=True) for name in COLLECTIVES if SEMANTICS[name].rows is not oracle.one),
-)
-"""The calls that read x and write out."""
-
-IN_PLACE = (
-    Form("all_reduce", lambda c, _, out: c.all_reduce(out), absent, one, "x"),
-    Form("broadcast", lambda c, _, out: c.broadcast(out, (c.rank + 1) % c.size), absent, one, "x"),
-    Form("reduce", lambda c, _, out: c.reduce(out, c.rank), absent, one, "x"),
-    Form("recv", lambda c, _, out: c.recv(out, 0), absent, one),
-    Form("send_recv", lambda c, x, out: c.send_recv(x, 0, out, 0), one, one),
-)
-"""The calls that write an array whose size and dtype nothing else says."""
-
-
-def batched(comm: Communicator, x: Any) -> None:
-    """Put a call on `x` into a batch."""
-    with comm.batch():
-        comm.all_reduce(x)
-
-
-READERS = (
-    *FORMS,
-    Form("broadcast", lambda c, x, _: c.broadcast(x, c.rank), one, absent),
-    Form("send", lambda c, x, _: c.send(x, 0), one, absent),
-    Form("send_recv", lambda c, x, _: c.send_recv(x, 0, np.empty(2), 0), one, absent),
-    Form("explain", lambda c, x, _: c.explain("all_reduce", x), one, absent),
-    Form("batch", lambda c, x, _: batched(c, x), one, absent),
-)
-"""The calls that take x."""
-
-
-@dataclass(frozen=True)
-class Bad:
-    """Something that is no array, or none that fits: made for a number of elements."""
-
-    name: str
-    make: Callable[[int], Any] = field(repr=False)
-    words: tuple[str, ...]
-    error: type[UsageError] = UsageError
-
-
-def frozen(elements: int) -> Any:
-    """Return a read-only array."""
-    x = np.ones(elements)
-    x.flags.writeable = False
-    return x
-
-
-LAYOUTS = (
-    Bad("strided", lambda n: np.zeros(2 * n)[::2], ("contiguous",)),
-    Bad("list", lambda _: [1.5, 2.5], ("[1.5, 2.5]", "array")),
-    Bad("number", lambda _: 3.5, ("3.5", "array")),
-    Bad("objects", lambda n: np.array([None] * n), ("object",), UnsupportedDtype),
-)
-"""One for each check that a call makes of an array. `tests/memory/test_buffers.py` has what each check finds."""
+BAD: dict[str, Bad] = {
+    "strided": (lambda a: np.zeros(2 * a.size)[::2], UsageError, "contiguous", ""),
+    "list": (lambda _: [1.5, 2.5], UsageError, "[1.5, 2.5]", "array"),
+    "number": (lambda _: 3.5, UsageError, "3.5", "array"),
+    "objects": (lambda a: a.astype(object), UnsupportedDtype, "object", "dtype"),
+    "frozen": (lambda a: np.broadcast_to(1.0, a.size), UsageError, "read-only", ""),
+}
+"""Something that is no array, or none that fits: made for one that does; with its error, and words of it."""
 
 TAKEN_AS_THEY_ARE = {
     "number": (*OF_NUMBERS, "explain"),
@@ -148,75 +85,62 @@ TAKEN_AS_THEY_ARE = {
 """The calls that take it."""
 
 
-@ARRAYS.behaviour(bad=LAYOUTS)
-def inputs(comm: Communicator, bad: Bad) -> None:
-    """What is no array, or none that can be shared, is refused as x."""
-    rows = (
-        (bad.error, ("x", *bad.words), form, comm, bad.make(ROWS * (form.reads(comm) or 1)), None)
-        for form in READERS
-        if form.name not in TAKEN_AS_THEY_ARE.get(bad.name, ())
-    )
-    each_is_refused(comm, rows)
-
-
-@ARRAYS.behaviour(bad=(*LAYOUTS, Bad("read_only", frozen, ("read-only",))))
-def outputs(comm: Communicator, bad: Bad) -> None:
-    """Neither can it be written."""
-    taken = TAKEN_AS_THEY_ARE.get(bad.name, ())
-    # The only rank is the root of a broadcast, whose x is not written.
-    in_place = [form for form in IN_PLACE if form.name != "broadcast" or comm.size > 1]
-    rows = (
-        (bad.error, (form.output, *bad.words), form, comm, *form.arrays(comm, bad.make))
-        for form in (*FORMS, *(form for form in in_place if form.name not in taken))
-    )
+@ARRAYS.behaviour(bad=tuple(BAD))
+def arrays(comm: Communicator, bad: str) -> None:
+    """What is no array, or none that can be shared, is refused as x; neither can it be written."""
+    make, error, *words = BAD[bad]
+    some, taken = np.ones(ROWS), TAKEN_AS_THEY_ARE.get(bad, ())
+    rows: list[tuple[Any, ...]] = []
+    for name, call, x, out in forms(comm):
+        rows.append((error, ("out", *words), partial(call, x=x, out=make(out))))
+        if bad != "frozen" and name not in taken:
+            rows.append((error, ("x", *words), partial(call, x=make(x))))
+    for name, read in readers(comm).items() if bad != "frozen" else ():
+        if name not in taken:
+            rows.append((error, ("x", *words), read, make(some)))
+    for name, write in writers(comm).items():
+        if name not in taken:
+            output = "out" if "recv" in name else "x"
+            rows.append((error, (output, *words), write, make(some)))
     each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour()
 def outputs_that_do_not_fit(comm: Communicator) -> None:
-    """`out` must have the result's number of elements, and x's dtype."""
+    """`out` must have the result's number of elements, and x's dtype, and not overlap x but as x or its own block."""
     rows: list[tuple[Any, ...]] = []
-    for form in FORMS:
-        x, out = form.arrays(comm, np.ones)
+    calls = [*forms(comm)]
+    for _, call, x, out in calls:
         for elements in (out.size - 1, out.size + 3, 0):
             words = ("out", str(elements), str(out.size))
-            rows.append((BufferMismatch, words, form, comm, x, np.ones(elements)))
+            rows.append((BufferMismatch, words, partial(call, x=x, out=np.ones(elements))))
         for dtype in ("float32", "int64"):
             words = ("out", dtype, "float64")
-            rows.append((BufferMismatch, words, form, comm, x, out.astype(dtype)))
-    each_is_refused(comm, rows)
-
-
-@ARRAYS.behaviour()
-def overlaps(comm: Communicator) -> None:
-    """`out` may be x, or the own block, but not overlap it otherwise."""
-    rows: list[tuple[Any, ...]] = []
-    for form in (*FORMS, *(form for form in IN_PLACE if form.reads(comm))):
-        reads, writes = ROWS * form.reads(comm), ROWS * form.writes(comm)
-        memory = np.ones(reads + writes)
-        x, out = memory[:reads], memory[reads - 1 :][:writes]
-        rows.append((UsageError, ("out", "overlap"), form, comm, x, out))
-    blocks = np.ones((comm.size, ROWS))
-    other = blocks[(comm.rank + 1) % comm.size]  # in place is at the own block alone
-    for form in FORMS if comm.size > 1 else ():
-        if form.reads is not form.writes:
-            x, out = (other, blocks) if form.reads is one else (blocks.reshape(-1), other)
-            rows.append((UsageError, ("out", "overlap"), form, comm, x, out))
+            rows.append((BufferMismatch, words, partial(call, x=x, out=out.astype(dtype))))
+    some = np.ones(ROWS)
+    message = partial(comm.send_recv, dst=0, src=0)
+    overlap = (UsageError, ("out", "overlap"))
+    for _, call, x, out in (*calls, ("send_recv", message, some, some)):
+        memory = np.ones(x.size + out.size)
+        a, b = memory[: x.size].reshape(x.shape), memory[x.size - 1 :][: out.size]
+        rows.append((*overlap, partial(call, x=a, out=b.reshape(out.shape))))
+        if x.size != out.size:  # in place is at the own block alone
+            blocks = np.ones((comm.size, ROWS))
+            other = blocks[(comm.rank + 1) % comm.size]
+            a, b = (other, blocks) if x.size < out.size else (blocks, other)
+            rows.append((*overlap, partial(call, x=a.reshape(x.shape), out=b.reshape(out.shape))))
     each_is_refused(comm, rows)
 
 
 @ARRAYS.behaviour(min_size=2)
 def rows_that_do_not_divide(comm: Communicator) -> None:
     """Axis 0 of what is cut into blocks must be divisible by the number of ranks."""
-    size = comm.size
+    size = str(comm.size)
+    shapes = ((comm.size + 1,), (size,)), ((1, comm.size), (size,)), ((), ("0-d",))
     rows = (
-        (UsageError, ("x", *words), form, comm, np.ones(shape), None)
-        for form in FORMS
-        if form.name in ("reduce_scatter", "all_to_all", "scatter")
-        for shape, *words in (
-            ((size + 1,), str((size + 1,)), str(size)),
-            ((1, size), str((1, size)), str(size)),
-            ((), "0-d"),
-        )
+        (UsageError, ("x", str(shape) if shape else "", *words), partial(call, x=np.ones(shape)))
+        for name, call, *_ in forms(comm)
+        if name in ("reduce_scatter", "all_to_all", "scatter")
+        for shape, words in shapes
     )
     each_is_refused(comm, rows)
