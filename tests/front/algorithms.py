@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import hpccomm
-from hpccomm import CommOptions, Communicator, ReduceOp, UsageError
+from hpccomm import CommOptions, Communicator, ReduceOp, UsageError, loc_dtype
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
-from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.case import Behaviours, equal
 from hpccomm.testing.conformance.collectives import FORMS, another, trial
 from hpccomm.testing.conformance.oracle import FLOAT32, IN_PLACE, MOVABLE, OUT, Spec
 
@@ -145,3 +145,52 @@ def ranks_in_another_order(comm: Communicator, collective: str) -> None:
         else:
             attempt(turned, algorithm, Spec(collective, 2 * comm.size + 1, root=1))
     turned.finalize()
+
+
+LOCATIONS = Behaviours("locations")
+
+PLACES = (ReduceOp.MINLOC, ReduceOp.MAXLOC)
+
+LOCATED = {
+    "float64": loc_dtype(np.float64),
+    "float32": loc_dtype(np.float32),
+    "int8": loc_dtype(np.int8),
+    "uint64": loc_dtype(np.uint64),
+    "bfloat16": loc_dtype(BFLOAT16),
+    "float16": loc_dtype(np.float16, np.int32),
+    "padded": np.dtype([("value", np.int16), ("index", np.int64)], align=True),
+    "turned": np.dtype([("index", np.uint8), ("value", np.bool_)]),
+}
+"""Dtypes of values with their indices."""
+
+PAIRS = tuple(LOCATED.values())
+
+
+@LOCATIONS.behaviour(method=tuple(method for method in METHODS if method[0] in REDUCTIONS))
+def locations_by_each(comm: Communicator, method: Method) -> None:
+    """Each algorithm gives the result, also planned, asynchronous and in the order of the ranks."""
+    collective, algorithm, *shared = method
+    orders: tuple[dict[str, bool], ...] = ({}, {"deterministic": True})
+    orders = orders[: 1 if KNOWN[collective][algorithm].ordered is None else 2]
+    with cut(comm, 4 * SEGMENT, *shared) as small:
+        for form, how, op, dtype in zip(
+            cycle(FORMS), cycle(orders), cycle((*PLACES, *PLACES[::-1])), PAIRS
+        ):
+            spec = Spec(collective, 2 * comm.size + 1, dtype, op, comm.size - 1, results=(OUT,))
+            attempt(small, algorithm, spec, form, **how)
+
+
+@LOCATIONS.behaviour()
+def where_the_best_value_is(comm: Communicator) -> None:
+    """The best value of all ranks, with the rank that has it: the first one of equals, and of NaN."""
+    rank, size = comm.rank, comm.size
+    x = np.random.default_rng(rank).integers(0, 3, 40).astype(np.float32)
+    x[5 * rank % 40] = np.nan
+    everyone = np.stack(comm.all_gather_object(x))
+    for op, best, at in ((PLACES[0], np.min, np.argmin), (PLACES[1], np.max, np.argmax)):
+        result = comm.all_reduce(hpccomm.with_index(x, rank), op)
+        equal(result["value"], best(everyone, axis=0), f"{op.name}: values")
+        equal(result["index"], at(everyone, axis=0), f"{op.name}: ranks")
+    own = hpccomm.with_index(float(rank % 2), size - rank)
+    assert comm.all_reduce(own, ReduceOp.MINLOC) is own, "in place"
+    assert own.tolist() == (0.0, size - (size - 1) // 2 * 2), own
