@@ -94,14 +94,6 @@ class NcclCommunicator:
         terms = _Terms("broadcast", count, datatype, 0, root)
         check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
 
-    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
-        terms = _Terms("reduce_scatter", recvcount, datatype, op)
-        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
-
-    def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
-        terms = _Terms("all_gather", count, datatype)
-        check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
-
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
         check_status(calls.message(self._comm, True, sendbuf, count, datatype, peer, stream))
 
