@@ -12,7 +12,6 @@ from hpccomm.tools.perf.options import Variant, variant
 from hpccomm.tools.perf.perf import run_launches
 
 from ...conftest import launch_environment
-from .test_run import options
 
 RING, TREE = "HPCCOMM_ALGORITHM=ring", "HPCCOMM_ALGORITHM=tree"
 SWEEP = ("perf", "all_reduce", "-b", "1K", "-e", "1K", "-n", "3")
@@ -57,11 +56,6 @@ def test_environments_take_turns_in_one_launch_and_compare_the_same_from_its_fil
     assert shown.count("# Avg bus bandwidth") == 2
     (hint,) = re.findall("^# To compare the variants: hpccomm (.*)", shown, re.MULTILINE)
     assert called(*shlex.split(hint))[1] == again
-
-
-def test_a_comparison_has_ten_passes_where_a_table_has_one():
-    assert options(["all_reduce"]).config.run_cycles == 1
-    assert options(["all_reduce", "--interleave", "ring", "tree"]).config.run_cycles == 10
 
 
 # What starts a rank may be any program.

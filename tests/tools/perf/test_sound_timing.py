@@ -185,28 +185,20 @@ def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, ending, 
     assert len(started.read_text().splitlines()) == 1
 
 
-RING = "--backend mpi --algorithm ring --variant ring;backend=mpi"
+# The words of a command, and those of its launches: its variant's, where it interleaves two, stand in front of what
+# are no flags.
+WORDS = """
+all_reduce --launches 3 -b 8 --launcher=mpiexec -c1 > all_reduce -b 8 -c1 --series s:1:3
+all_reduce --interleave ring tree -b 8 --launches 3 > all_reduce -b 8 --series s:1:3 VARIANT
+--launches 3 -b 8 -- all_reduce > -b 8 --series s:1:3 VARIANT -- all_reduce
+"""
 
 
-@pytest.mark.parametrize(
-    ("words", "named", "expected"),
-    [
-        ("all_reduce --launches 3 -b 8 --launcher=mpiexec -c1", (), "all_reduce -b 8 -c1 SERIES"),
-        # Its variant, where the series interleaves two.
-        (
-            "all_reduce --interleave ring tree -b 8 --launches 3",
-            ("ring backend=mpi",),
-            f"all_reduce -b 8 SERIES {RING}",
-        ),
-        # In front of what are no flags.
-        (
-            "--launches 3 -b 8 -- all_reduce",
-            ("ring backend=mpi",),
-            f"-b 8 SERIES {RING} -- all_reduce",
-        ),
-    ],
-)
-def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series(words, named, expected):
-    found = perf.words_of_a_launch(words.split(), "s:1:3", *map(variant, named))
-    expected = expected.replace("SERIES", "--series s:1:3").split()
-    assert found == [each.replace(";", " ") for each in expected]
+@pytest.mark.parametrize("line", WORDS.split("\n")[1:-1])
+def test_a_launch_has_the_arguments_of_the_command_but_those_of_the_series(line):
+    words, expected = (each.split(" ") for each in line.split(" > "))
+    found = perf.words_of_a_launch(
+        words, "s:1:3", *[variant("ring backend=mpi")] * ("VARIANT" in line)
+    )
+    flags = ["--backend", "mpi", "--algorithm", "ring", "--variant", "ring backend=mpi"]
+    assert found == [word for each in expected for word in (flags if each == "VARIANT" else [each])]

@@ -1,6 +1,7 @@
 """A program on a described network: by hand, and by the command."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -73,20 +74,18 @@ def test_a_collective_of_one_rank_has_nothing_to_transfer():
 
 
 def test_further_ranks_do_what_the_recorded_ones_did():
-    recording = even(2)
     pair = CallSignature("all_reduce", 1, 64, POLLED, {"operation": "all_reduce"})
     calls = [[], []]
-    for rank in range(2):
-        for step in range(4):
-            at = step * 100 * MICRO
-            calls[rank] += [
-                MadeCall(all_reduce(1 << 20), step + 1, at + (10 + rank) * MICRO, at + 20 * MICRO),
-                MadeCall(pair, step + 1, at + 30 * MICRO, at + 40 * MICRO),
-                MadeCall(MARK, 0, at + 50 * MICRO, at + 50 * MICRO),
-            ]
+    for step, rank in product(range(4), range(2)):
+        at = step * 100 * MICRO
+        begin = at + (10 + rank) * MICRO
+        calls[rank].append(MadeCall(all_reduce(1 << 20), step + 1, begin, at + 20 * MICRO))
+        if rank == 0:
+            calls[0].append(MadeCall(pair, step + 1, at + 30 * MICRO, at + 40 * MICRO))
+        calls[rank].append(MadeCall(MARK, 0, at + 50 * MICRO, at + 50 * MICRO))
     # Of a communicator of all ranks there is one; of that of rank 0, each copy has its own.
     alone = RecordedGroup("alone", "alone", (0,))
-    recording = made([calls[0], [each for each in calls[1] if each.signature is not pair]])
+    recording = made(calls)
     one = of(replace(recording, groups=(*recording.groups, alone)))
     many = grown(one, 5)
     assert many.ranks == 5

@@ -167,10 +167,6 @@ def test_a_stored_run_is_drawn_unless_there_is_nothing(capsys, tmp_path):
         assert word in drawn
 
 
-def points(curve):
-    return [Cost(nbytes, seconds, math.nan, 1.0, "", 0.0) for nbytes, seconds in curve.items()]
-
-
 FLAT, STEEP = {1: 4.0, 16: 4.0}, {1: 1.0, 16: 16.0}
 FALLEN_BEHIND = {1: 2.0, 2: 3.0, 4: 4.0}
 LEADS = {
@@ -205,7 +201,7 @@ def test_crossovers(curves, found):
 
 
 def test_what_ties_is_named_together():
-    curves = {"one": points({8: 2e-6}), "other": points({8: 2e-6})}
+    curves = {name: [Cost(8, 2e-6, math.nan, 1.0, "", 0.0)] for name in ("one", "other")}
     lines = comparison("all", curves).splitlines()
     assert lines[2].endswith("one = other")
     assert "# Crossover: none between these sizes" in lines
