@@ -23,44 +23,34 @@ from hpccomm.results.comparison.verdict import (
 )
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import Timing
-from hpccomm.results.writer import Writer
+from hpccomm.results.writer import Writer, add_runs
 
 from .test_across import launches, row
 
-WRITTEN = {}
-"""Of each series of launches the file after each of them: several tests take the same."""
 
-
-def write(path, launches, factors=(1.0, 1.0), **how):
-    """Write launches of two cases, of 100 and 200 us times a factor each, with 0.5 % of noise."""
-    if path.exists():
-        for _ in launched(path, launches, factors, **how):
-            pass
-        return path
-    files = WRITTEN.setdefault(repr((factors, how)), [])
-    if len(files) < launches:
-        files[:] = [path.read_bytes() for _ in launched(path, launches, factors, **how)]
-    path.write_bytes(files[launches - 1])
-    return path
-
-
-def launched(
-    path, launches, factors, *, seed=0, isolated=False, status=None, others=UNKNOWN, **facts
+def write(
+    path, launches, factors=(1.0, 1.0), *, seed=0, isolated=False, others=None, status=None, **facts
 ):
-    """Add launches to a file, and stop after each."""
-    chance = np.random.default_rng(seed)
+    """Add launches of two cases, of 100 and 200 us times a factor each, with 0.5 % of noise."""
+    chance, runs = np.random.default_rng(seed), []
+    info = replace(data.example_info(), **facts)
     for number in range(launches):
-        info = replace(data.example_info(), **facts)
-        writer = Writer(path, info)
+        lines = []
         for case, factor in enumerate(factors):
             middle = 100e-6 * (1 + case) * factor * chance.normal(1, 0.005)
             samples = middle * chance.normal(1, 0.02, (30, 4))
-            stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2) if isolated else None
-            row = data.example_row(2 * case, wrong=0, time=middle * 1e6)
-            writer.append(row, samples, stamps)
-        others.store(writer)
-        writer.end(status if status and number == 0 else "completed")
-        yield
+            lines.append((data.example_row(2 * case, wrong=0, time=middle * 1e6), samples))
+        end = status if status and number == 0 else "completed"
+        runs.append((info, *map(list, zip(*lines, strict=True)), end, info.started))
+        if isolated or others:
+            with Writer(path, info) as writer:
+                for row, samples in lines:
+                    stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2)
+                    writer.append(row, samples, stamps if isolated else None)
+                (others or UNKNOWN).store(writer)
+    if not (isolated or others):
+        add_runs(path, runs)
+    return path
 
 
 def test_what_was_measured_on_busy_nodes_decides_nothing(tmp_path):

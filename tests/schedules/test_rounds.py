@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from costed_calls import REGISTERED, call_of
+from costed_calls import REGISTERED, call_of, in_turn
 
 from hpccomm.errors import UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -26,51 +26,39 @@ def test_channels_fill_a_link_by_hand():
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
-@pytest.mark.parametrize(
-    ("ranks", "per_node"), [(8, 4), pytest.param(12, 4, marks=pytest.mark.thorough), (8, 8)]
-)
-def test_two_channels_take_about_as_long_as_simulated(
-    collective, algorithm, ranks, per_node, pytestconfig
-):
-    inner, across = Level(2e-6, 100e9, per_node, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7)
-    net = Network("test", ranks, per_node, 200e9, inner, across, copy=50e9, overhead=1e-6)
-    found = ALGORITHMS[collective][algorithm]
-    tuning = Tuning(32 << 10, 2, net.topology())
-    if found.shared and net.nodes > 1:
-        with pytest.raises(UsageError, match="share memory"):
-            price(net, call_of(collective, ranks, 8), found, tuning)
-        return
-    left_out = (
-        -1 if pytestconfig.getoption("--all") else REGISTERED.index((collective, algorithm)) % 3
+def test_two_channels_take_about_as_long_as_simulated(collective, algorithm, pytestconfig):
+    found, everything = ALGORITHMS[collective][algorithm], pytestconfig.getoption("--all")
+    inner, across = Level(2e-6, 100e9, 4, gap=1e-7), Level(5e-6, 25e9, 1, gap=2e-7)
+    two, one = (
+        Network(
+            "test", 8, each, 200e9, replace(inner, ports=each), across, copy=50e9, overhead=1e-6
+        )
+        for each in (4, 8)
     )
-    for number, nbytes in enumerate((8, 1 << 20, 8 << 20)):
-        if number == left_out:
+    networks = (two, one, *((replace(two, ranks=12),) if everything else ()))
+    sizes = (8, 1 << 20, 8 << 20)
+    for net, nbytes in in_turn(networks, sizes, (collective, algorithm), everything=everything):
+        tuning, call = Tuning(32 << 10, 2, net.topology()), call_of(collective, net.ranks, nbytes)
+        if found.shared and net.nodes > 1:
+            with pytest.raises(UsageError, match="share memory"):
+                price(net, call, found, tuning)
             continue
-        call = call_of(collective, ranks, nbytes)
-        schedule = found.build(world(ranks), call, tuning)
+        schedule = found.build(world(net.ranks), call, tuning)
         wanted = simulate(schedule, net, call.dtype.itemsize).seconds
         assert price(net, call, found.build, tuning) == pytest.approx(wanted, rel=0.2)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
-@pytest.mark.parametrize("channels", [1, 2])
-def test_a_price_is_the_sum_of_what_it_is_made_of(collective, algorithm, channels, pytestconfig):
-    turn = REGISTERED.index((collective, algorithm)) + channels
-    networks = [
-        load(name).resized(ranks)
-        for name, ranks in (("nvlink8", 8), ("ib400x32", 24), ("lab1g", 6))
-    ]
-    shared = ALGORITHMS[collective][algorithm].shared
-    fitting = [net for net in networks if net.nodes == 1 or not shared]
-    for number, net in enumerate(fitting):
-        # Without --all each network has one number of channels, another for the next algorithm.
-        chosen = len(fitting) == 1 or (turn + number) % 2 == 0
-        if not chosen and not pytestconfig.getoption("--all"):
-            continue
-        ranks = net.ranks
+def test_a_price_is_the_sum_of_what_it_is_made_of(collective, algorithm, pytestconfig):
+    found = ALGORITHMS[collective][algorithm]
+    networks = [load("nvlink8"), load("ib400x32").resized(24), load("lab1g").resized(6)]
+    fitting = [net for net in networks if net.nodes == 1 or not found.shared]
+    everything = pytestconfig.getoption("--all")
+    # Without --all each network has one number of channels, another for the next algorithm.
+    for net, channels in in_turn(fitting, (1, 2), (collective, algorithm), everything=everything):
         tuning = Tuning(64 << 10, channels, net.topology())
-        call = call_of(collective, ranks, 2 << 20)
-        schedule = ALGORITHMS[collective][algorithm].build(world(ranks), call, tuning)
+        call = call_of(collective, net.ranks, 2 << 20)
+        schedule = found.build(world(net.ranks), call, tuning)
         seconds, counts = coefficients(schedule, net, call.dtype.itemsize)
         assert seconds == pytest.approx(walked(schedule, net, call.dtype.itemsize), rel=1e-9)
         across = net.across or Level(0.0, math.inf, 1)
