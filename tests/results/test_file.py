@@ -113,16 +113,23 @@ def test_a_run_in_progress_is_written_by_no_other_and_ends_once(tmp_path, exampl
         writer.append(example.example_row(2), None)
 
 
-def test_leaving_by_an_exception_is_a_failed_run(tmp_path, example):
+def test_runs_end_as_their_block_does_and_are_chosen_by_number_or_name(tmp_path, example):
     path = tmp_path / "run.h5"
-    with pytest.raises(ZeroDivisionError), Writer(path, example.example_info()):
-        _ = 1 / 0
-    with pytest.raises(KeyboardInterrupt), Writer(path, example.example_info()):
-        raise KeyboardInterrupt
-    assert [run.status for run in reader.read(path)] == [
+    for error in (ZeroDivisionError("division by zero"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), Writer(path, example.example_info()):
+            raise error
+    example.one_row(path)
+    runs = reader.read(path)
+    assert [run.status for run in runs] == [
         "failed: ZeroDivisionError: division by zero",
         "failed: interrupted",
+        "completed",
     ]
+    chosen = {None: 2, "1": 0, "-1": 2, "-3": 0, "run0002": 1}
+    assert {wanted: runs.index(choose(runs, wanted)) for wanted in chosen} == chosen
+    for wanted in ("0", "4", "-4", "other"):
+        with pytest.raises(ResultsError, match="run0001, run0002, run0003"):
+            choose(runs, wanted)
 
 
 def test_the_next_version_of_a_secret_file_is_secret_and_keeps_its_group(tmp_path, example):
@@ -220,36 +227,30 @@ DAMAGE = {
     "state is no state": ("runs/run0001/state", 1),
     "no facts": ("runs/run0001/facts", None),
     "facts are a group": ("runs/run0001/facts/group", 1),
+    "format is an array": ("format", [1, 1]),
+    "version is an array": ("schema_version", [1, 1]),
 }
 """What is put into the place of what; None: nothing."""
 
 
 @pytest.mark.parametrize(("name", "value"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_refused_and_left_alone(tmp_path, example, name, value):
+def test_a_file_of_other_members_is_refused_and_left_alone(tmp_path, example, name, value):
     path = tmp_path / "run.h5"
     example.one_row(path, example.example_samples(0, 5))
     with h5py.File(path, "r+") as file:
-        del file[name.removesuffix("/group")]
-        if value is not None:
-            file[name] = value
+        if name in file.attrs:
+            file.attrs[name] = value
+        else:
+            del file[name.removesuffix("/group")]
+            if value is not None:
+                file[name] = value
     before = path.read_bytes()
+    said = {"format": "another program", "schema_version": "has schema version"}
     for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
-        with pytest.raises(ResultsError, match=r"run\.h5 is damaged or incomplete"):
+        with pytest.raises(ResultsError, match=said.get(name, r"run\.h5 is damaged or incomplete")):
             refusing()
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_attribute_that_is_an_array_makes_no_results_file(tmp_path, example):
-    path = tmp_path / "run.h5"
-    for name, words in (("schema_version", "has schema version"), ("format", "another program")):
-        example.one_row(path)
-        with h5py.File(path, "r+") as file:
-            file.attrs[name] = [1, 1]
-        for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
-            with pytest.raises(ResultsError, match=words):
-                refusing()
-        path.unlink()
 
 
 def test_the_capacity_for_a_long_run_is_bounded(tmp_path, example):
@@ -302,8 +303,7 @@ def test_full_disk(small_disk, example):
     (small_disk / "filler").write_bytes(bytes(1 << 20))
     with pytest.raises(ResultsError, match="No space left on device; free space"):
         Writer(small_disk / "other.h5", example.example_info(), expected_repetitions=50_000)
-    names = sorted(file.name for file in small_disk.iterdir())
-    assert names == ["filler", "others", "run.h5"]
+    assert {file.name for file in small_disk.iterdir()} == {"filler", "others", "run.h5"}
 
 
 def test_limited_file_size(tmp_path, example):
@@ -332,18 +332,6 @@ def test_what_does_not_fit_is_refused(tmp_path, example):
         with pytest.raises(UsageError, match="is not 'completed' or"):
             writer.end("fine")
     assert reader.read(tmp_path / "run.h5")[0].rows == ()
-
-
-def test_choosing_a_run(tmp_path, example):
-    path = tmp_path / "runs.h5"
-    for _ in range(3):
-        Writer(path, example.example_info()).end("completed")
-    runs = reader.read(path)
-    chosen = {None: 2, "1": 0, "-1": 2, "-3": 0, "run0002": 1}
-    assert {wanted: runs.index(choose(runs, wanted)) for wanted in chosen} == chosen
-    for wanted in ("0", "4", "-4", "other"):
-        with pytest.raises(ResultsError, match="run0001, run0002, run0003"):
-            choose(runs, wanted)
 
 
 def test_a_second_run_that_started_at_once_does_not_replace_the_first(tmp_path, example):
