@@ -279,7 +279,7 @@ def test_user_functions_of_one_name_are_told_apart() -> None:
 
 def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
     def on_rank(comm) -> tuple[str, float | None]:
-        engine = comm._core.calls  # a call of a minute, without the minute
+        engine = comm._core.calls  # for a call of a minute, without the minute
         entry = engine.start_record(CallFingerprint("all_reduce", 8), BLOCKING, 60.25)
         entry[BEGIN] -= 60  # what the parts before took
         began = time.perf_counter()
@@ -298,13 +298,13 @@ def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goe
     """A library's call, which may follow, does not look. The moment is inside the agreement's last step."""
 
     def on_rank(comm) -> None:
-        core = comm._core
+        core = comm._core  # no program can time it
 
         def meanwhile(*args: object) -> Iterator[bool]:
             yield False
             core.calls.gate.shut(CommunicationError("noted meanwhile"))
 
-        core.check._agreement = meanwhile  # as above: no program can time it
+        core.check._agreement = meanwhile  # as above
         label = CallFingerprint("all_reduce", 8)
         with pytest.raises(CommunicationError, match="noted meanwhile"):
             core.check.compare(label, core.calls.start_record(label, BLOCKING, 60.0))
