@@ -58,12 +58,9 @@ ENDS = {
     "sys.exit(5) in a block": ("with comm: sys.exit(5)", LEFT, 5, 5),
     "sys.exit(0) in a block": ("with comm: sys.exit(0)", "PeerLost", 3, 1),
     "a thread and sys.exit(5) in a block": (f"{THREAD}\n    with comm: sys.exit(5)", LEFT, 5, 5),
-    "exception": ("1 / 0", "rank 1 raised:\nTraceback", 1, 1),
     "sys.exit(5)": ("sys.exit(5)", LOST, 3, 1),  # Python does not reveal the status
-    "sys.exit(0)": ("sys.exit(0)", LOST, 3, 1),
-    # The launcher's words: nothing of Python's is run.
-    "os._exit(4)": ("os._exit(4)", r"(?i)exit code: +4", 4, 4),
 }
+"""Other exceptions and exits, in every kind of call, are seeded faults."""
 BY_DEFAULT = {
     ("native", "an exception in a block"): "the program's last two seconds",
     ("native", "sys.exit(5) in a block"): "the launcher ends the others",
