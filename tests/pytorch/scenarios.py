@@ -32,7 +32,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    faulthandler.dump_traceback_later(240, exit=True)  # a hang shows itself
+    faulthandler.dump_traceback_later(380, exit=True)  # a hang shows itself
     torch.set_num_threads(1)
     hpccomm.torch.init(timeout=timedelta(seconds=60))
     peers.gloo()  # before `groups`, after which c10d names groups differently on the ranks

@@ -16,7 +16,7 @@ from conftest import launch_environment
 
 HERE = Path(__file__).parent
 
-SECONDS = 250
+SECONDS = 400
 """That a job may take, where the cores are busy: each rank imports PyTorch."""
 
 pytestmark = [
@@ -77,7 +77,12 @@ def test_what_passes_on_gloo(
     """PyTorch's own tests of a backend pass. One that hangs or crashes ends its job, and another job goes on."""
     pytest.importorskip("expecttest", reason="PyTorch's tests take it")
     lines = map(str.split, GLOO_PASSES.read_text().splitlines())
-    names = [name for name, *passing in lines if str(ranks) in passing]
+    # On two ranks there are no groups of some ranks, and no third one to send or come late.
+    names = [
+        name
+        for name, *passing in lines
+        if str(ranks) in passing and (ranks == 2 or re.search("group|send|recv|barrier", name))
+    ]
     left, passed, output = names, set(), ""
     while left:
         folder = tmp_path / left[0]
