@@ -1,4 +1,4 @@
-"""Which gradient lies in which bucket: pure functions."""
+"""Which gradient lies in which bucket, against the limits that `ReductionSettings` documents."""
 
 from typing import Any
 

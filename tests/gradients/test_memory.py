@@ -1,4 +1,4 @@
-"""The memory of `GradientSync`: only the buckets, if gradients lie in them."""
+"""The memory of `GradientSync`, as the kernel and `tracemalloc` count it: only the buckets, if gradients lie in them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The loss scale, the counts, adaptive bucket sizes, and periodic checks."""
+"""The loss scale against its rule, the counts against what was done, and bucket sizes that adapt."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""PyTorch's parameters and gradients in host memory."""
+"""PyTorch's parameters and gradients in host memory, against what its own optimiser makes of given gradients."""
 
 import gc
 import weakref

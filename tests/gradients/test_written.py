@@ -1,4 +1,4 @@
-"""Gradients in buckets that were not written since the last step."""
+"""Gradients that nobody has written since the last step are named; those that may be as they were, in loops of users, are taken."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""What a rank copies in a call on shared memory: as the measured crossovers of ``docs`` have it."""
+"""What a rank copies in a broadcast on shared memory: the root writes a share from 64 KiB on, as measured."""
 
 import numpy as np
 import pytest

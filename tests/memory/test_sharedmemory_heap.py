@@ -1,4 +1,4 @@
-"""Registered memory of one process: arrays, their life, and the pages behind them."""
+"""Registered memory of one process: arrays, their life, and the pages behind them, as the kernel counts them."""
 
 import gc
 import multiprocessing

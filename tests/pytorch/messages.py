@@ -1,4 +1,4 @@
-"""Messages, and what calls give back."""
+"""Messages, and what calls give back, as torch.distributed documents them."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Groups, meshes and the store."""
+"""Groups, meshes and the store, as torch.distributed documents them."""
 
 import _thread
 import multiprocessing
