@@ -84,7 +84,7 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["messages.py", "--rounds", "2", "--calls", "2", "exchange 8 plan time", *MESSAGES],
+        ["messages.py", "--rounds", "1", "--calls", "1", "exchange 8 plan time", *MESSAGES],
         ["gradients.py", "--rounds", "2", "large sync time", "small ready added"],
         ["training.py", "--rounds", "2", "small buckets step", "small top_k gain"],
         [
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_found() -> None:
 
 
 def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
-    asked = ["--collectives", "broadcast,barrier", "--sizes", "8,64", "--rounds", "2"]
+    asked = ["--collectives", "broadcast,barrier", "--sizes", "8", "--rounds", "1"]
     done = mpiexec(2, FOLDER / "over_sizes.py", *asked, "--contenders", "auto,every")
     assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: slower, on a busy machine
     broadcast, barrier = done.stdout.split("# barrier, float32")
