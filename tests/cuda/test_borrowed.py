@@ -198,16 +198,19 @@ def test_one_that_has_failed_or_is_of_another_library_is_refused(world, fails, m
 
 
 @ranked(2, backend="loopback", current=False)
-def test_given_on_some_ranks_alone_is_an_error_on_all(world):
-    own = made(world)
-    with pytest.raises(hpccomm.ConfigurationError, match="nccl is 'given' on rank 0 and 'None'"):
+def test_given_on_some_ranks_or_beside_what_excludes_it_is_refused_before_a_call(world):
+    own, refused = made(world), pytest.raises
+    with refused(hpccomm.ConfigurationError, match="nccl is 'given' on rank 0 and 'None'"):
         hpccomm.new_comm("nccl", nccl=None if world.rank else own)
+    with refused(hpccomm.UsageError, match="leave backend out"):
+        hpccomm.new_comm("loopback", nccl=own)
+    options = hpccomm.CommOptions(nccl_config={"maxCTAs": 8})
+    for rank in range(world.size):  # one after the other: none waits for the others
+        if rank == world.rank:
+            with refused(hpccomm.UsageError, match=r"has maxCTAs.*leave nccl_config out"):
+                hpccomm.new_comm(nccl=own, device=rank, options=options)
+        world.barrier()
     own.destroy()
-
-
-def test_no_other_backend_takes_one():
-    with pytest.raises(hpccomm.UsageError, match="leave backend out"):
-        hpccomm.new_comm("loopback", nccl=1 << 40)
 
 
 def lost(world, own):
@@ -292,14 +295,3 @@ def test_the_owners_object_lives_as_long_as_the_communicator(end, nccl_made):
     run_ranks(2, main)
     gc.collect()
     until(lambda: not nccl_made())  # an abort goes on in a thread
-
-
-@ranked(2, backend="loopback", current=False)
-def test_fields_of_nccls_configuration_beside_it_are_refused_before_anything_is_sent(world):
-    options, own = hpccomm.CommOptions(nccl_config={"maxCTAs": 8}), made(world)
-    for rank in range(world.size):  # one after the other: none waits for the others
-        if rank == world.rank:
-            with pytest.raises(hpccomm.UsageError, match=r"has maxCTAs.*leave nccl_config out"):
-                hpccomm.new_comm(nccl=own, device=rank, options=options)
-        world.barrier()
-    own.destroy()

@@ -24,10 +24,7 @@ PART = 1 << 12
 F64 = np.dtype(np.float64)
 
 
-@pytest.fixture(autouse=True)
-def late(monkeypatch):
-    """Have the stand-in's streams do their work late, by up to a millisecond at random."""
-    monkeypatch.setenv("STANDIN_DELAY", "0.001")
+pytestmark = pytest.mark.usefixtures("late")
 
 
 # What comes out.
