@@ -14,7 +14,7 @@ from nccl_ranks import run_ranks
 
 import hpccomm
 from hpccomm.backends.nccl import libnccl, variables
-from hpccomm.backends.nccl.libnccl import RawCommunicator, translate
+from hpccomm.backends.nccl.libnccl import translate
 from hpccomm.tools.doctor import job
 from hpccomm.tools.perf.arrays import DeviceMemory
 
@@ -54,7 +54,8 @@ def test_calls_of_each_kind_and_settings_that_nccl_has(
     monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
     monkeypatch.delenv(variables.LAUNCH_ORDER, raising=False)
     options = hpccomm.CommOptions(nccl_config=dict(given))
-    assert run_ranks(2, every_kind, backend="nccl", options=options) == [RawCommunicator] * 2
+    run_ranks(2, every_kind, backend="nccl", options=options)
+    assert len(configs) >= 2  # of both ranks: by hpccomm's own binding, not by CuPy's
     told = {"maxCTAs": 8, "netName": b"Socket", "CTAPolicy": 1}.items() if given else {}.items()
     assert all(told <= each.items() for each in configs)
     assert options.nccl_config == given

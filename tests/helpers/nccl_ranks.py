@@ -79,6 +79,7 @@ class Rank:
 @pytest.fixture
 def pinned(monkeypatch):
     """Have NCCL held to an algorithm by a communicator of its own, as below 2.32."""
+    # The NCCL that is installed has one version alone.
     monkeypatch.setattr(collectives, "selectable", lambda call, ability: False)
 
 
