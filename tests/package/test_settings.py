@@ -130,26 +130,21 @@ def test_every_variable_says_what_it_is() -> None:
         assert read(variable.name) == variable.default
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+def test_fields_of_nccls_configuration_that_do_not_fit() -> None:
+    for given, says in (
         ({"maxCTA": 8}, "did you mean maxCTAs"),
         ({"maxCTAs": 0}, "give 1 to 64"),
         ({"maxCTAs": "8"}, "give 1 to 64"),
         ({"netName": 3}, "give IB, Socket"),
         ({"blocking": 0}, "give 1"),
-        ({"commName": "a"}, "new_comm(name=)"),
+        ({"commName": "a"}, r"new_comm\(name=\)"),
         # NCCL 2.30 init.cc, parseCommConfig: minCTAs > maxCTAs is refused, and what is not set is INT_MIN.
         ({"minCTAs": 8}, "give maxCTAs, of at least 8"),
         ({"minCTAs": 8, "maxCTAs": 4}, "give maxCTAs, of at least 8"),
         ("maxCTAs=8", "give a mapping"),
-    ],
-)
-def test_fields_of_nccls_configuration_that_do_not_fit(given, says) -> None:
-    with pytest.raises(UsageError) as caught:
-        CommOptions(nccl_config=given)
-    assert "nccl_config" in str(caught.value)
-    assert says in str(caught.value)
+    ):
+        with pytest.raises(UsageError, match=f"nccl_config.*{says}"):
+            CommOptions(nccl_config=given)  # type: ignore[arg-type]
 
 
 def test_fields_of_nccls_configuration_are_agreed_on() -> None:

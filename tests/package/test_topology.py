@@ -61,20 +61,14 @@ def test_devices_are_dealt_out_by_local_rank() -> None:
     assert [choose(None, local_rank, 4) for local_rank in range(6)] == [0, 1, 2, 3, 0, 1]
     assert choose(None, 3, 0) is None
     assert choose(2, 0, 4) == 2
-
-
-@pytest.mark.parametrize(
-    ("requested", "visible", "says"),
-    [
+    for requested, visible, says in (
         (4, 4, "from 0 to 3"),
         (-1, 2, "from 0 to 1"),
         (0, 0, "there is none"),
         ("0", 2, "device number"),
-    ],
-)
-def test_a_device_that_is_not_there(requested: object, visible: int, says: str) -> None:
-    with pytest.raises(UsageError, match=f"device is .*{says}"):
-        choose(requested, 0, visible)
+    ):
+        with pytest.raises(UsageError, match=f"device is .*{says}"):
+            choose(requested, 0, visible)
 
 
 def test_what_is_no_stream_is_refused() -> None:
