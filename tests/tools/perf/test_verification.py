@@ -80,7 +80,7 @@ def same(a, b):
     return a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=5 * settings.default.max_examples)
+@settings(max_examples=20 * settings.default.max_examples)
 @given(
     pair=st.sampled_from([pair.values for pair in PAIRS]),
     ranks=st.integers(1, 9),

@@ -96,7 +96,7 @@ def test_work_of_ranks_leaves_time_to_messages():
 @pytest.mark.parametrize(
     ("ranks", "algorithms", "noise", "seed"),
     [
-        pytest.param(8, EVERYTHING, 0.5, 3, marks=pytest.mark.thorough),
+        (8, EVERYTHING, 0.5, 3),
         # The fit ends where the latency is in no row's price.
         (2, (("all_reduce", "ring"), ("all_gather", "ring")), 0.6, 5),
     ],
