@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpccomm.results.facts import Others
-from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, matrices, text
+from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow, text
 
 
 def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
@@ -110,11 +110,3 @@ def test_of_two_nodes_nobody_can_tell_which():
     assert named(found, expected_bandwidth=1e10) == [("nodes", "host0 and host1")]
     assert locate_slow(found, Thresholds(expected_bandwidth=1e10)).drain == ()
     assert named(found, expected_latency=0.5e-6)[0] == ("nodes", "host0 and host1")
-
-
-def test_matrices_have_both_directions():
-    links = (PairLink(0, 2, 1e-6, 3.0, 4.0),)
-    latency, bandwidth = matrices(MeasuredPairs((0, 0, 1), ("a", "a", "b"), links, 3, 8, 8, 0.0))
-    assert (latency[0, 2], latency[2, 0]) == (1e-6, 1e-6)
-    assert (bandwidth[0, 2], bandwidth[2, 0]) == (3.0, 4.0)
-    assert np.isnan(bandwidth[0, 1])
