@@ -19,9 +19,8 @@ from installed import announce
 
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.calls import policy
-from hpccomm.calls.policy import Policy
 from hpccomm.calls.proofs import proven
-from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
+from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.results.writer import Writer
@@ -107,11 +106,14 @@ def test_a_registered_algorithm_is_one_of_all(
     network = load("nvlink8")
     call = Signature("all_gather", np.dtype(np.float32), (1,) * network.ranks)
     assert price(network, call, name, Tuning(whole)) > 0
-    place = Shape("mpi", "Open MPI 5.0.11", 2, 1, 2, memory="pages", processor="here", cores=4)
-    table = Table(place, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
-    with Writer(tmp_path / "t.h5", example_info()) as writer:
+    shape, file = run_ranks(2, lambda comm: policy_of(comm).shape)[0], tmp_path / "t.h5"
+    table = Table(shape, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
+    with Writer(file, example_info()) as writer:
         writer.add_entry(policy.ENTRY, table.document())
-    assert policy.read(str(tmp_path / "t.h5")) == (table,)
+    assert policy.read(str(file)) == (table,)
+    options = CommOptions(tuning_file=str(file))
+    tuned = run_ranks(2, lambda comm: comm.explain("all_gather", np.ones(4)), options=options)
+    assert [choice.algorithm for choice in tuned] == [name] * 2
     assert main(["plot", "--schedule", name, "--ranks", "5", "--text"]) == 0
     assert "all_gather" in capsys.readouterr().out
     simulated = ["simulate", "all_gather", "--cluster", "nvlink8", "-b", "64", "-e", "64"]
@@ -131,24 +133,6 @@ def test_perf_measures_a_registered_algorithm(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "two_way_ring" in done.stdout
-
-
-def test_a_tuned_table_may_take_a_registered_algorithm(
-    installed: Callable[[dict[str, str]], Path],
-) -> None:
-    installed(documented())
-
-    def on_rank(comm) -> str:
-        policy = policy_of(comm)
-        rows = {("all_gather", "native"): (TableRow(0, Pick("two_way_ring")),)}
-        table = Table(policy.shape, "2026-01-01", rows)
-        policy = Policy(policy.shape, table, "the test's table", policy.network)
-        call = Signature("all_gather", np.dtype(np.float32), (4,) * comm.size)
-        decision = policy.decide(call, None, native=True)
-        assert isinstance(decision.other, Algorithm)
-        return decision.algorithm
-
-    assert run_ranks(2, on_rank) == ["two_way_ring"] * 2
 
 
 @pytest.mark.parametrize(
