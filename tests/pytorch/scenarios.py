@@ -1,7 +1,7 @@
 """What a PyTorch program does over the backend, as scenarios for a job of several ranks.
 
-``mpiexec -n 2 python scenarios.py`` runs each function without parameters of the modules `starts`, `calls`,
-`messages` and `programs`, in their order. Rank 0 prints a line for each: its name and ``ok``, or what went wrong on which rank.
+``mpiexec -n 2 python scenarios.py`` runs each function without parameters of the modules `calls`, `messages`,
+`programs` and `starts`, in their order. Rank 0 prints a line for each: its name and ``ok``, or what went wrong on which rank.
 """
 
 import faulthandler
@@ -23,7 +23,7 @@ import hpccomm.torch
 
 SCENARIOS: dict[str, Callable[[], None]] = {
     name: each
-    for module in (starts, calls, messages, programs)
+    for module in (calls, messages, programs, starts)
     for name, each in vars(module).items()
     if inspect.isfunction(each)
     and each.__module__ == module.__name__
@@ -35,7 +35,7 @@ def main() -> None:
     faulthandler.dump_traceback_later(380, exit=True)  # a hang shows itself
     torch.set_num_threads(1)
     hpccomm.torch.init(timeout=timedelta(seconds=60))
-    peers.gloo()  # before `groups`, after which c10d names groups differently on the ranks
+    peers.gloo()  # before `groups`, the last, after which c10d names groups differently on the ranks
     outcomes = hpccomm.torch.communicator().dup("outcomes")
     for name, run in SCENARIOS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
