@@ -19,7 +19,6 @@ from damage import called, output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
-from until import until
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import blocks, reader, recording_file
@@ -325,15 +324,17 @@ def test_a_killed_program_leaves_what_was_flushed(tmp_path):
             writer.add_group(group)
         for signature in recording.signatures:
             writer.add_signature(signature)
+        armed = False
         for some in range(begin, begin + 16_000, 10):
             part = {name: each[some : some + 10] for name, each in recording.calls.columns.items()}
             writer.add_calls(part, 1)
             writer.add_step(step((some - begin) // 10), (0.5,))
-            if some == begin + 3000:
-                # The first lines wait for a thread of the program, which lays out more capacity.
-                until(lambda: any(each.calls.count for each in read_recordings(path)))
-                threading.Timer(0.02, kill_own).start()
-        signal.pause()  # where all is written before
+            # The first lines wait for a thread of the program, which lays out more capacity.
+            if not armed and some >= begin + 3000:
+                armed = any(each.calls.count for each in read_recordings(path))
+                if armed:
+                    threading.Timer(0.02, kill_own).start()
+        kill_own()  # where all is written before
 
     assert end_of(work) is signal.SIGKILL
     (one,) = read_recordings(path)
