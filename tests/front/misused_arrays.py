@@ -73,7 +73,7 @@ BAD: dict[str, Bad] = {
     "strided": (lambda a: np.zeros(2 * a.size)[::2], UsageError, "contiguous", ""),
     "list": (lambda _: [1.5, 2.5], UsageError, "[1.5, 2.5]", "array"),
     "number": (lambda _: 3.5, UsageError, "3.5", "array"),
-    "objects": (lambda a: a.astype(object), UnsupportedDtype, "object", "dtype"),
+    "objects": (lambda a: np.full(a.shape, None), UnsupportedDtype, "object", "dtype"),
     "frozen": (lambda a: np.broadcast_to(1.0, a.size), UsageError, "read-only", ""),
 }
 """Something that is no array, or none that fits: made for one that does; with its error, and words of it."""
@@ -116,7 +116,7 @@ def outputs_that_do_not_fit(comm: Communicator) -> None:
             rows.append((BufferMismatch, words, partial(call, x=x, out=np.ones(elements))))
         for dtype in ("float32", "int64"):
             words = ("out", dtype, "float64")
-            rows.append((BufferMismatch, words, partial(call, x=x, out=out.astype(dtype))))
+            rows.append((BufferMismatch, words, partial(call, x=x, out=np.ones(out.shape, dtype))))
     some = np.ones(ROWS)
     message = partial(comm.send_recv, dst=0, src=0)
     overlap = (UsageError, ("out", "overlap"))
