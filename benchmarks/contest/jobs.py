@@ -19,10 +19,10 @@ def mpiexec() -> str:
     return os.environ.get("HPCCOMM_MPIEXEC", str(Path(sys.executable).parent / "mpiexec"))
 
 
-def cluster(nodes: int, ranks: int, link: str = "1gbit") -> list[str]:
-    """Return what launches a command on ranks of virtual hosts behind links. As root."""
+def cluster(nodes: int, ranks: int) -> list[str]:
+    """Return what launches a command on ranks of virtual hosts behind links of 1 Gbit/s. As root."""
     script = str(CHECKOUT / "jobs" / "virtual_cluster.sh")
-    sizes = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--link", link]
+    sizes = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--link", "1gbit"]
     return ["bash", script, *sizes, "--"]
 
 

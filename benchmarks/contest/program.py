@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-REQUIRED = object()
-"""In place of an option's default."""
-
-
 class Option(NamedTuple):
     """An option of a command line: its value without it, the help, and what reads its text."""
 
@@ -48,8 +44,6 @@ def parser(doc: str | None, options: Mapping[str, Option]) -> argparse.ArgumentP
         how: dict[str, Any] = {"type": reads or type(default), "default": default}
         if default is False:
             how = {"action": "store_true"}
-        elif default is REQUIRED:
-            how = {"type": reads, "required": True}
         elif default is not None:
             says += " (default %(default)s)"
         dashes = "-" if len(name) == 1 else "--"
