@@ -1,23 +1,34 @@
-"""hpccomm on one GPU in one process: a first kernel, a message to oneself, memory. Needs no MPI.
+"""hpccomm on one GPU in one process: memory, messages, captures beside calls and threads, the end. Needs no MPI.
 
 Run it anywhere that has a GPU::
 
     python benchmarks/device_one_process.py
 
-Reductions and folds are for ``python -m pytest tests/cuda/test_one_rank.py tests/cuda/test_folding.py``. A verdict stands
-in a line of its own; the exit status is 1 if one fails.
+Reductions and folds are for ``python -m pytest tests/cuda/test_one_rank.py tests/cuda/test_folding.py``, replays of each call
+for ``tests/cuda/test_front.py``. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 import hpccomm
-from contest.device import check, one_rank
+from contest.device import captured, check, contexts_on, on_stream, one_rank
 from contest.verdicts import Verdicts
+from hpccomm.memory.cuda.library import visible_devices
+from hpccomm.testing import run_ranks
 
 SIZES = (1 << 10, 1 << 20, 16 << 20, 64 << 20)
 """Bytes of registered memory."""
+MODES = ("Global", "ThreadLocal", "Relaxed")
+CAPTURED_SECONDS = 0.5
+"""How long a capture lasts, so that the watchdog looks meanwhile."""
+END_SECONDS = 10.0
+"""The most that finalize may take while a graph is there, which keeps NCCL from its end."""
+CALLS = 50
+"""Staged calls that are made while a graph is captured."""
 
 
 def first_kernel(verdicts: Verdicts) -> None:
@@ -34,12 +45,19 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
     import cupy
 
     assert comm.device is not None
-    with cupy.cuda.Device(comm.device):
+    with cupy.cuda.Device(comm.device), ThreadPoolExecutor(1) as other:
         x, y = cupy.arange(1000.0), cupy.zeros(1000)
-        with verdicts.part("a message of a rank to itself over NCCL"):
-            comm.send_recv(x, 0, y, 0)  # the one call of a single rank that NCCL carries out
-            right = bool((y.get() == x.get()).all())
-            verdicts.limit(right, "a message of a rank to itself over NCCL")
+        # A message to itself is the one call of a single rank that NCCL carries out.
+        work = comm.send_recv(x, 0, y, 0, async_op=True)
+
+        def waited() -> bool:  # in a thread that has never used CUDA
+            work.wait(block=True)
+            with cupy.cuda.Device(comm.device):
+                return bool((y == x).all())
+
+        with verdicts.part("a message"):
+            right = other.submit(waited).result(60)
+            verdicts.limit(right, "a message to itself, waited for and read in a new thread")
         with verdicts.part("explain"):
             verdicts.note(str(comm.explain("all_reduce", x)))
         for nbytes in SIZES:
@@ -53,6 +71,97 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
                 verdicts.limit(right, text)
 
 
+def watched(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Have a call with a deadline under way while a graph is captured."""
+    import cupy
+
+    with on_stream(comm) as stream:
+        x, y, z = cupy.ones(1000), cupy.zeros(1000), cupy.zeros(1000)
+        other = cupy.cuda.Stream(non_blocking=True)
+        cupy.add(z, 1, out=z)
+
+        def call() -> None:
+            cupy.add(z, 1, out=z)
+            time.sleep(CAPTURED_SECONDS)
+
+        for mode in MODES:
+            with verdicts.part(f"the watchdog beside a capture in the mode {mode}"):
+                stream.synchronize()
+                z.fill(0)
+                work = comm.send_recv(x, 0, y, 0, async_op=True, timeout=30.0, stream=other)
+                captured(stream, call, mode).launch(stream)
+                work.wait(block=True)
+                right = bool((z.get(stream) == 1).all() and (y.get(stream) == 1).all())
+                verdicts.limit(right, f"the watchdog beside a capture in the mode {mode}")
+
+
+def first_and_last(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Capture a message before which nothing was sent: NCCL connects inside the capture. Finalize with the graph alive."""
+    import cupy
+
+    with on_stream(comm) as stream:
+        x, y = cupy.full(1000, 3.0), cupy.zeros(1000)
+        graph = captured(stream, lambda: comm.send_recv(x, 0, y, 0))
+        graph.launch(stream)
+        right = bool((y.get(stream) == 3).all())
+        verdicts.limit(right, "the first message of a communicator inside a capture")
+        begin = time.perf_counter()
+        comm.finalize()
+        took = time.perf_counter() - begin
+        del graph
+    text = f"finalize with a graph alive: {took:.1f} s (at most {END_SECONDS:g})"
+    verdicts.limit(took <= END_SECONDS, text)
+
+
+def beside_a_capture(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
+    """Make staged calls while another thread captures in the mode "global", as PyTorch does by default."""
+    import cupy
+
+    def staged(arrays: list[Any]) -> None:
+        for x in arrays:
+            work = comm.all_reduce(x, async_op=True)
+            while not work.done():
+                time.sleep(0.001)
+
+    with on_stream(comm) as stream, ThreadPoolExecutor(1) as other:
+        counted = cupy.zeros(4)
+        cupy.add(counted, 0, out=counted)  # compiled before the capture
+        arrays = [cupy.arange(1000.0) for _ in range(CALLS)]
+        staged([cupy.zeros(1000)])  # what is made once
+        stream.synchronize()
+        comm.barrier()
+
+        def both() -> None:
+            cupy.add(counted, 1, out=counted)
+            other.submit(staged, arrays).result(60)
+            cupy.add(counted, 0, out=counted)
+
+        if comm.rank:
+            staged(arrays)
+            comm.barrier()
+            return
+        graph = captured(stream, both, "Global")
+        comm.barrier()
+        for _ in range(3):
+            graph.launch(stream)
+        right = all((x.get() == comm.size * np.arange(1000.0)).all() for x in arrays)
+        verdicts.limit(right, f"{CALLS} staged calls beside a global capture: right")
+        whole = bool((counted.get(stream) == 3).all())
+        verdicts.limit(whole, f"a global capture beside {CALLS} staged calls: whole")
+
+
 if __name__ == "__main__":
-    parts = {"the first kernel": first_kernel, "a communicator of one rank": one_rank(calls)}
-    check("one process, one rank", parts)
+    check(
+        "one process",
+        {
+            "the first kernel": first_kernel,
+            "a communicator of one rank": one_rank(calls),
+            "the watchdog beside a capture": one_rank(watched),
+            "the first message and the end": one_rank(first_and_last),
+            "staged calls beside a capture": lambda verdicts: run_ranks(
+                2, beside_a_capture, verdicts, backend="loopback"
+            ),
+            # Two ranks of this process took devices 0 and, where there is one, 1.
+            "contexts": lambda verdicts: contexts_on([*range(min(2, visible_devices()))], verdicts),
+        },
+    )

@@ -4,14 +4,14 @@
 # has only a driver of CUDA 13 and Python (615 MB for CUDA 12); beforehand, where time on the GPU is short:
 #
 #   bash jobs/gpu_acceptance.sh --preflight      in some seconds: what is here, what is missing, how many MB
-#   bash jobs/gpu_acceptance.sh --seconds 400    7 minutes at most: one, graphs, threads, torch
+#   bash jobs/gpu_acceptance.sh --seconds 400    7 minutes at most: process, one, torch
 #   bash jobs/gpu_acceptance.sh --seconds 450    8 minutes at most: sharing, two, stop, kill, perf-2, overhead-2
 #
 # The second goes on where the first ended; once more, without --seconds, goes on for an hour or two. What had to be
 # downloaded counts: with a network run --seconds 0 first, which installs and begins no stage. With two GPUs
 # the stage mixed comes before all others: give the first command 440.
 #
-#   one, graphs, threads   in one process: reductions, folds, memory; graphs; contexts, captures beside calls
+#   process, one           in one process: memory, captures beside calls, contexts; reductions and folds
 #   torch                  PyTorch's tensors in one process. PyTorch is not installed by this script
 #   sharing                how two ranks share a GPU; two: calls of each kind on two ranks
 #   stop, kill             a rank that is lost with 2000 calls queued

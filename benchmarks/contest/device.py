@@ -15,7 +15,7 @@ from hpccomm.memory.cuda.library import driver_library, identify, visible_device
 from hpccomm.testing import run_ranks
 
 
-def check(title: str, parts: Mapping[str, Callable[[Verdicts], None]]) -> None:
+def check(title: str, parts: Mapping[str, Callable[[Verdicts], object]]) -> None:
     """Check parts by name, print the verdicts, and end this process: status 1 if one fails."""
     verdicts = Verdicts(shown=True)
     print(f"# {title}; {versions()}")

@@ -84,9 +84,8 @@ ULFM = ("--with-ft", "ulfm")
 
 STAGES = (
     Stage("mixed", 40, (*RANKS, TWO_GPUS), (program("two_ranks", "--mixed", ranks=2),)),
-    Stage("one", 90, (*ONE, *TESTS), (program("one_process"), tests(0, *OF_ONE_RANK))),
-    Stage("graphs", 90, ONE, (program("graphs"),)),
-    Stage("threads", 60, ONE, (program("threads"),)),
+    Stage("process", 120, ONE, (program("one_process"),)),
+    Stage("one", 90, (*ONE, *TESTS), (tests(0, *OF_ONE_RANK),)),
     Stage("torch", 120, (*BOTH, TORCH), (program("torch"), tests(0, FRONT, "-k", "frameworks"))),
     Stage("sharing", 60, RANKS),
     Stage("two", 60, RANKS, (program("two_ranks", ranks=2),)),
