@@ -149,6 +149,28 @@ def test_nothing_is_left_of_a_run_that_is_ended(
     assert not namespaces_of(marker)
 
 
+STOPS = """
+import os, signal, numpy as np, hpccomm
+comm = hpccomm.new_comm(timeout=3)
+comm.barrier()
+if comm.rank == 3:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    comm.all_reduce(np.ones(3), algorithm="ring")
+except hpccomm.CollectiveTimeout as error:
+    os.write(1, f"{error.ranks} {error}\\n".encode())
+"""
+
+
+@pytest.mark.thorough
+def test_a_rank_that_is_stopped_on_another_host_is_named_on_all(start: Start) -> None:
+    _, output, errors = ended(start(2, 2, sys.executable, "-c", STOPS))
+    told = re.findall(
+        r"^\(3,\) .*rank 3 on node host1 \(pid \d+\) is stopped", output, re.MULTILINE
+    )
+    assert len(told) == 3, output + errors
+
+
 @pytest.mark.slow("two runs on links so slow that only they count")
 def test_pairs_names_the_node_with_half_the_link(start: Start, tmp_path: Path) -> None:
     # Messages that take longer than a busy machine keeps a process waiting, and a threshold between half

@@ -308,8 +308,10 @@ class Raising(logging.Handler):
 
 
 def test_a_logging_handler_that_raises_ends_neither_a_call_nor_the_watchdog(
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def main(comm: hpccomm.Communicator) -> CommunicationError:
         comm.register_abort_hook(lambda _: 1 / 0)  # which is logged, whoever ends the communicator
         x = np.ones(4)
@@ -323,3 +325,5 @@ def test_a_logging_handler_that_raises_ends_neither_a_call_nor_the_watchdog(
         logger.removeHandler(handler)
     assert any(thread.name == "hpccomm-service" for thread in threading.enumerate())
     assert "a logging handler failed on it: OSError('its disk is full')" in capfd.readouterr().err
+    # A record of this failure would lie here: `conftest` sets HPCCOMM_DUMP_DIR to nothing.
+    assert not [*tmp_path.iterdir()]

@@ -1,5 +1,6 @@
 """What takes the calls of a recorded program: bounded, whatever becomes of what it writes to."""
 
+import json
 import logging
 import threading
 import time
@@ -132,7 +133,7 @@ def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     assert "faster" in recording.failure
 
 
-def test_hooks_of_the_program_see_what_they_see_without_a_recording():
+def test_hooks_and_dumps_of_the_program_have_what_they_have_without_a_recording(tmp_path):
     def program(comm):
         seen = []
         comm.register_post_hook(lambda info: seen.append((info.operation, info.nbytes)))
@@ -143,6 +144,8 @@ def test_hooks_of_the_program_see_what_they_see_without_a_recording():
             comm.all_reduce(x, async_op=True).wait()
             with pytest.raises(hpccomm.UsageError, match="recorded already"):
                 comm.record()
+            if comm.rank == 0:
+                hpccomm.dump(str(tmp_path))
         comm.all_reduce(x)
         return [each for each in seen if each[0] == "all_reduce"], recorder.recording
 
@@ -150,3 +153,6 @@ def test_hooks_of_the_program_see_what_they_see_without_a_recording():
     assert seen == [("all_reduce", 16)] * 4
     assert all(each == seen for each, _ in others)
     assert recording.calls.count == 3 * (2 + 1)  # with the refused one's agreement
+    (file,) = tmp_path.rglob("rank_0.json")
+    entries = json.loads(file.read_text())["entries"]
+    assert sum(each["profiling_name"] == "mpi:all_reduce" for each in entries) >= 3 * 3

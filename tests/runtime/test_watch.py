@@ -1,11 +1,14 @@
 """The service thread checks each watched object independently, keeps none alive, and hears while it waits."""
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
 from conftest import Mpiexec
+from until import until
 
 from hpccomm.runtime.service import Service, service
 
@@ -23,6 +26,15 @@ class Watched:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def test_what_is_watched_may_go() -> None:
+    watched = Watched()
+    service.watch(watched.look)
+    gone = weakref.ref(watched)
+    assert watched.seen.wait(60)
+    del watched
+    until(lambda: gc.collect() < 0 or gone() is None)  # the watchdog may be at it just now
 
 
 def test_one_that_fails_keeps_no_other_from_being_looked_after() -> None:
