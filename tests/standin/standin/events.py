@@ -29,11 +29,12 @@ class Event:
         When the last of these moments came, in seconds.
     """
 
+    marker: streams.Marker | None = None
+    captured: graphs.Point | None = None
+
     def __init__(self, flags: int) -> None:
         self.flags = flags
         self.device = devices.device()
-        self.marker: streams.Marker | None = None
-        self.captured: graphs.Point | None = None
         self.came = [0.0]
 
 

@@ -71,18 +71,17 @@ class Stream:
         Threads that wait in the driver for room on it.
     """
 
+    capture: Any = None
+    issued = completed = crowd = 0
+    _running = False
+
     def __init__(self, device: devices.Device, flags: int, priority: int, pointer: int) -> None:
         self.pointer = pointer
         self.device = device
         self.flags = flags
         self.priority = priority
-        self.capture: Any = None
-        self.issued = 0
-        self.completed = 0
-        self.crowd = 0
         self.condition = threading.Condition()
         self._queue: deque[Operation] = deque()
-        self._running = False
         device.streams.append(self)
 
     @property

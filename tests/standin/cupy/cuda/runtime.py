@@ -1,6 +1,6 @@
 """The functions of the CUDA runtime that CuPy gives, with its names and arguments."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,14 +23,13 @@ eventCreateWithFlags, eventDestroy, eventSynchronize = (
 eventElapsedTime = events.elapsed
 
 
-class PointerAttributes:
+class PointerAttributes(NamedTuple):
     """What CUDA knows of an address."""
 
-    def __init__(self, device: int, devicePointer: int, hostPointer: int, type: int = -1) -> None:
-        self.device = device
-        self.devicePointer = devicePointer
-        self.hostPointer = hostPointer
-        self.type = type
+    device: int
+    devicePointer: int
+    hostPointer: int
+    type: int = -1
 
 
 def driverGetVersion() -> int:

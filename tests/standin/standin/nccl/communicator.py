@@ -113,6 +113,12 @@ class Communicator:
         Threads that are in a call of it.
     """
 
+    error = inside = children = 0
+    aborted = revoked = freed = False
+    _graphs = 0  # that have a call of it
+    _collectives = 0
+    _last: streams.Marker | None = None
+
     def __init__(
         self, name: str, rank: int, addresses: list[str], device: devices.Device, algorithms: object
     ) -> None:
@@ -122,22 +128,13 @@ class Communicator:
         self.addresses = addresses
         self.device = device
         self.algorithms = algorithms
-        self.error = 0
-        self.aborted = False
-        self.revoked = False
-        self.freed = False
-        self.inside = 0
         self.using = threading.Lock()
         self.factors: dict[int, tuple[int, np.ndarray]] = {}
         self.registered: dict[int, tuple[int, int]] = {}
-        self.children = 0
         self._post = post()
         self._process = os.getpid()
         self._turn = threading.Lock()
-        self._graphs = 0  # that have a call of it
         self._graphs_changed = threading.Condition()
-        self._last: streams.Marker | None = None
-        self._collectives = 0
         self._connected: set[str] = set()
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
