@@ -88,9 +88,10 @@ def test_trap_which_ranks_do_not_fit_is_told_before_nccl_is_called(facts, words)
     assert all(each in why for each in words), why
 
 
-def test_facts_survive_the_way_to_other_ranks():
+def test_facts_survive_the_way_to_other_ranks_and_versions_have_names():
     (told,) = ranks(1, functions=("ncclMemAlloc",), variables={"NCCL_ALGO": "x"}, why_not="é")
     assert unpacked(told.packed()) == told
+    assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
 
 
 def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
@@ -110,25 +111,18 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
     assert mine(0, 0).why_not == ""
 
 
-def test_names_of_versions():
-    assert [version_text(code) for code in (23203, 2708, 0)] == ["2.32.3", "2.7.8", "none"]
-
-
 @pytest.mark.parametrize(
-    ("variable", "decide", "ours", "theirs"),
+    ("variable", "decide", "theirs"),
     [
-        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22507), None, "0"),
-        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22600), "1", "0"),
+        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22600), "0"),
         # By default each rank decides by itself (NCCL 2.30, enqueue.cc:283 and transport/p2p.cc).
-        (variables.GRAPH_REGISTER, variables.register_no_captured_arrays, "0", "1"),
+        (variables.GRAPH_REGISTER, variables.register_no_captured_arrays, "1"),
     ],
 )
-def test_trap_launches_are_ordered_and_captures_register_nothing_unless_the_user_says(
-    variable, decide, ours, theirs, monkeypatch
+def test_trap_what_the_user_says_of_launches_and_captures_stays(
+    variable, decide, theirs, monkeypatch
 ):
-    monkeypatch.delenv(variable, raising=False)
-    decide()
-    assert os.environ.get(variable) == ours
+    """What hpccomm says otherwise: test_nccl_library.py and test_registered.py."""
     monkeypatch.setenv(variable, theirs)
     decide()
     assert os.environ[variable] == theirs

@@ -49,12 +49,6 @@ def the_same(results):
     return results[0]
 
 
-@pytest.fixture
-def never_asked(interrupted):
-    """Fail a test in which NCCL is asked for an id."""
-    interrupted("ncclGetUniqueId", lambda: pytest.fail("NCCL was called"))
-
-
 @pytest.mark.standin
 @ranked(2)
 def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(comm, nccl_made):
@@ -67,16 +61,30 @@ def test_a_node_that_is_the_world_has_no_nccl_communicator_of_its_own(comm, nccl
     comm.barrier()
 
 
+def not_asked():
+    """Fail a test in which NCCL is asked for an id."""
+    pytest.fail("NCCL was called")
+
+
 @pytest.mark.standin
 @pytest.mark.parametrize(
-    ("devices", "words"),
-    [([0, 1, 1], "ranks 1 and 2 have the same GPU"), ([0, None], "rank 1 (")],
+    ("devices", "asked", "failing", "words"),
+    [
+        ([0, 1, 1], not_asked, "", "ranks 1 and 2 have the same GPU"),
+        ([0, None], not_asked, "", "rank 1 ("),
+        ([0, 1, 2], lambda: libnccl.check(2), "", "rank 0 gets no unique id"),
+        # The others are in NCCL, and would wait there for the one that failed.
+        *(([0, 1, 2], None, rank, f"rank {rank}: NcclError") for rank in ("0", "2")),
+    ],
 )
-def test_trap_ranks_without_a_gpu_each_are_told_before_nccl_is_called(
-    never_asked, monkeypatch, devices, words
+def test_trap_what_fails_on_one_rank_is_told_on_all_at_once(
+    interrupted, monkeypatch, devices, asked, failing, words
 ):
     monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    monkeypatch.setenv("STANDIN_FAIL_INIT", failing)
+    if asked is not None:
+        interrupted("ncclGetUniqueId", asked)
     assert words in the_same(on_ranks(len(devices), refused, devices=devices, timeout=LONG))
 
 
@@ -90,7 +98,8 @@ def test_ranks_share_a_gpu_where_nccl_lets_them(rank, monkeypatch):
 
 
 @pytest.mark.standin
-def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
+def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(interrupted):
+    interrupted("ncclGetUniqueId", not_asked)
     assert memory.claim(1, memory.MPI) == ""
     try:
         why = the_same(on_ranks(2, refused, timeout=LONG))
@@ -101,22 +110,6 @@ def test_trap_a_device_that_cuda_aware_mpi_uses_is_told_on_all(never_asked):
     # Rank 0's own device was free, and is again.
     assert memory.claim(0, memory.MPI) == ""
     memory.release(0, memory.MPI)
-
-
-@pytest.mark.standin
-def test_trap_a_unique_id_that_rank_0_does_not_get_is_told_on_all(interrupted):
-    interrupted("ncclGetUniqueId", lambda: libnccl.check(2))
-    why = the_same(on_ranks(3, refused, timeout=LONG))
-    assert "rank 0 gets no unique id" in why
-
-
-@pytest.mark.standin
-@pytest.mark.parametrize("failing", [0, 2])
-def test_trap_a_creation_that_fails_on_one_rank_fails_on_all_at_once(monkeypatch, failing):
-    """The others are in NCCL, and would wait there for the one that failed."""
-    monkeypatch.setenv("STANDIN_FAIL_INIT", str(failing))
-    why = the_same(on_ranks(3, refused, timeout=LONG))
-    assert f"rank {failing}: NcclError" in why
 
 
 @pytest.mark.standin

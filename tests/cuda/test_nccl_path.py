@@ -23,20 +23,15 @@ def test_the_choice_says_who_has_a_call(comm):
         ("broadcast", x, {"algorithm": "ring"}, "cuda", "as asked, NCCL's own"),
         ("broadcast", x, {"algorithm": "tree"}, "cuda", "as asked, hpccomm's own"),
         ("all_reduce", x, {"algorithm": "recursive_doubling"}, "cuda", MESSAGES),
-        # The host has what NCCL lacks, and folds in one order.
+        # test_on_device.py has what else goes by the host.
         ("all_reduce", bits, {"op": ReduceOp.BOR}, "staged", LACKS),
         ("all_reduce", x, {"deterministic": True}, "staged", IN_ORDER),
     ):
         choice = comm.explain(call, given, **how)
         assert choice.path == path, (how, choice)
         assert reason in choice.reason, (how, choice)
-
-
-@ranked(2)
-def test_what_only_moves_data_stays_on_the_device(comm):
-    """NCCL has no neighbors, but messages."""
-    x, peers = cupy.ones(8, np.float32), [1 - comm.rank] * 2
-    choice = comm.explain("neighbor_all_to_all", x, peers, [4, 4], [4, 4])
+    # NCCL has no neighbors, but messages.
+    choice = comm.explain("neighbor_all_to_all", x, [1 - comm.rank] * 2, [4, 4], [4, 4])
     assert (choice.algorithm, choice.path) == ("linear", "cuda")
     assert "over its messages" in choice.reason
 

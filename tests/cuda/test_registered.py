@@ -21,41 +21,33 @@ pytestmark = pytest.mark.standin
 COUNT = 1000
 
 
-def one_rank(comm):
-    """The array of `empty` on one rank, and an ordinary one on the others."""
-    return (
-        comm.empty(COUNT, np.float32, device=comm.device) if comm.rank else cupy.empty(COUNT, "f")
-    )
+def registered(comm, count=COUNT):
+    return comm.empty(count, np.float32, device=comm.device)
 
 
-def other_offsets(comm):
-    """Views that begin elsewhere on each rank."""
-    return comm.empty(3 * COUNT, np.float32, device=comm.device)[comm.rank * COUNT :][:COUNT]
+MIXTURES = [
+    # The array of `empty` on one rank, and an ordinary one on the others.
+    lambda comm: registered(comm) if comm.rank else cupy.empty(COUNT, np.float32),
+    # Views that begin elsewhere on each rank.
+    lambda comm: registered(comm, 3 * COUNT)[comm.rank * COUNT :][:COUNT],
+    # At the same offset of arrays of different sizes.
+    lambda comm: registered(comm, (1 + comm.rank) * COUNT)[:COUNT],
+]
 
 
-def other_sizes(comm):
-    """At the same offset of arrays of different sizes."""
-    return comm.empty((1 + comm.rank) * COUNT, np.float32, device=comm.device)[:COUNT]
-
-
-MIXTURES = [one_rank, other_offsets, other_sizes]
-
-
-@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("mixture", MIXTURES, ids=["one rank", "other offsets", "other sizes"])
 @ranked(2, timeout=30.0)
 def test_ranks_may_pass_what_they_like(comm, mixture):
     x = mixture(comm)
     x.fill(1)
     comm.all_reduce(x)
     assert (x.get() == comm.size).all()
-    whole = comm.empty(COUNT, np.float32, device=comm.device)
+    whole = registered(comm)
     plan = comm.plan("all_reduce", x)
     assert not plan.choice.registered
     both = comm.plan("all_reduce", whole)
     assert both.choice.registered
-    gathered = comm.plan(
-        "all_gather", x, out=comm.empty((comm.size, COUNT), np.float32, device=comm.device)
-    )
+    gathered = comm.plan("all_gather", x, out=registered(comm, (comm.size, COUNT)))
     for call in (plan, lambda: comm.all_reduce(x), plan):
         x.fill(1)
         call()
@@ -84,8 +76,8 @@ def test_ranks_may_pass_what_they_like(comm, mixture):
 
 @ranked(3, timeout=30.0)
 def test_what_all_ranks_have_alike_is_registered_once(comm, nccl_made):
-    whole = comm.empty((comm.size, COUNT), np.float32, device=comm.device)
-    x = comm.empty(COUNT, np.float32, device=comm.device)
+    whole = registered(comm, (comm.size, COUNT))
+    x = registered(comm)
     plans = [
         comm.plan("all_gather", whole[comm.rank], out=whole),  # in place: the own block
         comm.plan("reduce_scatter", whole, out=x),
@@ -107,7 +99,7 @@ def test_what_all_ranks_have_alike_is_registered_once(comm, nccl_made):
         plans[3]()
     # The memory of one rank is gone, and made anew: what the others have is no match for it.
     del plans, whole
-    y = x if comm.rank else comm.empty(COUNT, np.float32, device=comm.device)
+    y = x if comm.rank else registered(comm)
     plan = comm.plan("all_reduce", y)
     assert not plan.choice.registered
     y.fill(1)
@@ -118,22 +110,20 @@ def test_what_all_ranks_have_alike_is_registered_once(comm, nccl_made):
 # Calls that are captured.
 
 
-def call(comm, x):
-    comm.all_reduce(x)
-
-
 def batch(comm, x):
-    y = cupy.ones(10)
     with comm.batch():
         comm.all_reduce(x)
-        comm.broadcast(y)
+        comm.broadcast(cupy.ones(10))
 
 
-def apart(comm, x):
-    comm.all_reduce(x, async_op=True).wait()
+CALLS = {
+    "call": lambda comm, x: comm.all_reduce(x),
+    "batch": batch,
+    "apart": lambda comm, x: comm.all_reduce(x, async_op=True).wait(),
+}
 
 
-@pytest.mark.parametrize("calls", [call, batch, apart])
+@pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
 @ranked(2, timeout=30.0)
 def test_a_call_is_captured_on_all_ranks_or_on_none(comm, calls):
     x = cupy.ones(COUNT, np.float32)

@@ -32,9 +32,7 @@ pytestmark = pytest.mark.usefixtures("late")
 
 def in_parts(comm):
     """Have a communicator's arrays go by the host in parts of `PART` bytes; return what decides that."""
-    dispatch = (
-        comm._core.lanes.device.dispatch
-    )  # no setting: else arrays of 20 MiB, which take long
+    dispatch = comm._core.lanes.device.dispatch  # no setting: else arrays take 20 MiB
     dispatch.part_bytes = PART
     return dispatch
 
@@ -56,20 +54,18 @@ def test_every_collective_in_parts(count, results, size) -> None:
 
 
 @pytest.mark.standin
-def test_uneven_calls_stay_whole() -> None:
-    """Each rank would have its own number of parts, and none of a block of nothing."""
-    check = partial(checked, collectives=["all_gather", "all_to_all"])
-    run_ranks(3, check, (100 * PART // 8, 0, 3), OUT)
-
-
-@pytest.mark.standin
 @pytest.mark.parametrize("algorithm", ["pairwise", "shm"])
 @pytest.mark.parametrize("pitch", [2**31 - 1, 100])  # CUDA's limit, beyond which rows go one by one
 def test_exchanged_parts_do_not_share_their_memory(algorithm, pitch, monkeypatch) -> None:
-    """Blocks of several rows: what is sent and what is received then lies alike in every part."""
+    """Blocks of several rows: what is sent and what is received then lies alike in every part.
+
+    Uneven calls stay whole: each rank would have its own number of parts, and none of a block of nothing.
+    """
     monkeypatch.setattr(memory, "_LARGEST_PITCH", pitch)  # else an array of 2 GiB
     check = partial(checked, collectives=["all_to_all"], algorithm=algorithm)
     run_ranks(3, check, 2 * ROW_BYTES // 8 + 3, OUT)
+    check = partial(checked, collectives=["all_gather", "all_to_all"])
+    run_ranks(3, check, (100 * PART // 8, 0, 3), OUT)
 
 
 @pytest.mark.standin
