@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from types import SimpleNamespace
 
+import cupy
 import pytest
 from device_trials import every_kind
 from nccl_ranks import run_ranks
@@ -82,9 +83,14 @@ def test_what_it_raises_is_what_cupys_binding_raises():
         assert str(libnccl.NcclError(status)) in str(nccl.NcclError(status))
     with pytest.raises(libnccl.NcclError) as caught:
         libnccl.check(libnccl.functions().ncclGroupEnd())  # without a beginning
-    error = translate(caught.value)
-    assert isinstance(error, hpccomm.CommunicationError)
-    assert "invalid usage" in str(error)
+    assert "invalid usage" in str(translate(caught.value))
+    # A rank that is gone; a communicator that does not block; what is no status.
+    assert type(translate(libnccl.NcclError(6))) is hpccomm.PeerLost
+    assert "unset NCCL_COMM_BLOCKING" in str(translate(libnccl.NcclError(7)))
+    assert translate(KeyError(7)) is translate(ValueError()) is None
+    failed = cupy.cuda.runtime.CUDARuntimeError(700)
+    for each in caught.value, failed:
+        assert type(translate(each)) is hpccomm.CommunicationError
 
 
 @pytest.mark.standin

@@ -109,19 +109,16 @@ def by_itself(comm, x, stream):
     return work
 
 
-def in_another_thread(comm, x, stream):
-    """A call that another thread waits for."""
-    in_thread(lambda: comm.all_reduce(x, stream=stream))
-
-
-def looked_after(comm, x, stream):
-    """Calls over NCCL that another thread makes, which looks meanwhile which are done."""
-    in_thread(lambda: [comm.all_reduce(x, stream=stream) for _ in range(3)])
+def elsewhere(count):
+    """Calls of another thread, which looks meanwhile which are done."""
+    return lambda comm, x, stream: in_thread(
+        lambda: [comm.all_reduce(x, stream=stream) for _ in range(count)] and None
+    )
 
 
 @pytest.mark.parametrize(
     ("backend", "calls"),
-    [("loopback", by_itself), ("loopback", in_another_thread), ("nccl", looked_after)],
+    [("loopback", by_itself), ("loopback", elsewhere(1)), ("nccl", elsewhere(3))],
 )
 def test_a_capture_in_global_mode_goes_on_beside_calls_of_other_threads(backend, calls):
     """As PyTorch captures by default: a query from a thread that is not relaxed ends the capture."""
@@ -150,14 +147,8 @@ def test_a_capture_in_global_mode_goes_on_beside_calls_of_other_threads(backend,
 # A stream with no room left.
 
 
-def small_calls(comm, x):
-    for _ in range(40):
-        comm.all_reduce(x[:10])
-
-
-def large_calls(comm, x):
-    for _ in range(40):
-        comm.all_reduce(x)
+def calls(count):
+    return lambda comm, x: [comm.all_reduce(x[:count]) for _ in range(40)]
 
 
 def kernels_behind_a_call(comm, x):
@@ -167,7 +158,7 @@ def kernels_behind_a_call(comm, x):
     comm.all_reduce(x[:10])
 
 
-def left_alone(calls, monkeypatch, options=None, alone=0, **variables):
+def left_alone(call, monkeypatch, options=None, alone=0, **variables):
     """Have a rank make calls, for which the other never comes, until it notices; return the error."""
     # A watchdog that nobody answers is patient for 5 s, and an abort for 3 s with a thread inside NCCL.
     monkeypatch.setattr(pending, "MISSED_BEATS", 2)
@@ -191,7 +182,7 @@ def left_alone(calls, monkeypatch, options=None, alone=0, **variables):
         comm.set_timeout(0.3)
         try:
             with pytest.raises((CollectiveTimeout, CommunicatorAborted)) as caught:
-                calls(comm, x)
+                call(comm, x)
             with pytest.raises(CommunicatorAborted):
                 comm.all_reduce(x)
         finally:
@@ -203,7 +194,7 @@ def left_alone(calls, monkeypatch, options=None, alone=0, **variables):
 
 @pytest.mark.parametrize(
     ("work", "alone"),  # device 0 is current in each thread, device 1 is not
-    [(small_calls, 0), (large_calls, 1), (kernels_behind_a_call, 1)],
+    [(calls(10), 0), (calls(None), 1), (kernels_behind_a_call, 1)],
 )
 def test_a_lost_rank_is_noticed_though_the_streams_are_full(work, alone, monkeypatch):
     """A thread that waits in the driver for room waits for ever: nothing behind a lost rank ends."""

@@ -20,8 +20,10 @@ def described(name: str) -> object:
         found = getattr(found, part)
     if isinstance(found, int | float | str | list):
         return found
+    if not callable(found):
+        return None
     try:
-        kinds = inspect.signature(found).parameters.values()  # type: ignore[arg-type]
+        kinds = inspect.signature(found).parameters.values()
         told = [each.name for each in kinds if each.kind is not each.VAR_KEYWORD]
     except (TypeError, ValueError):  # Cython's functions say it in their docstrings
         first = re.match(r"[\w.]+\((.*?)\)(?:$| ->|\n)", getattr(found, "__doc__", None) or "")
