@@ -4,7 +4,7 @@ Run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/gradients.py "large sync time" "large ready ddp" "small sync added"
     bash jobs/virtual_cluster.sh --nodes 2 --ranks-per-node 1 --link 1gbit -- \
-        python benchmarks/gradients.py "overlap sleep hidden" "overlap products hidden"
+        python benchmarks/gradients.py "overlap sleep hidden" "overlap products hidden" "large top_k gain"
 
 A figure is ``MODEL WAY MEASURE``. The models have float32 gradients that lie in their buckets:
 
@@ -24,6 +24,9 @@ arrays, and buckets have at most 2 MiB. The computation between two gradients is
 communication, as where a node has cores to spare. In ``overlap products hidden`` it multiplies matrices, on one core
 for each rank.
 
+``large top_k gain`` is what a compressor gains, ``float16``, ``top_k`` or ``power_sgd``: the time of ``sync`` without one
+over that with it. Gradients are copied to the buckets in each step; the time of the copies alone is taken off both.
+
 Contenders take turns. Figures are medians over the rounds, of the slowest rank.
 """
 
@@ -31,10 +34,11 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank computes on one core
 import numpy as np
@@ -45,6 +49,7 @@ from contest.program import Ranks
 from contest.promises import Figure
 from contest.rounds import Call, Times
 from hpccomm.gradients import GradientSync
+from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK
 
 Shapes = Sequence[tuple[int, ...]]
 MODELS: dict[str, Shapes] = {
@@ -52,12 +57,22 @@ MODELS: dict[str, Shapes] = {
     "small": [(256,)] * 8,
 }
 OVERLAPPED: Shapes = [(256, 1024)] * 32
+COMPRESSORS: dict[str, Compressor] = {
+    "float16": MixedPrecision("float16"),
+    "top_k": TopK(0.01),
+    "power_sgd": PowerSGD(4),
+}
+
+
+def buckets(comm: hpccomm.Communicator, shapes: Shapes, **how: Any) -> GradientSync:
+    """Return gradients of float32 that lie in their buckets. Collective."""
+    model = {f"p{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
+    return GradientSync(comm, model, **how)
 
 
 def made(comm: hpccomm.Communicator, shapes: Shapes, bucket_bytes: int = 25 << 20) -> GradientSync:
     """Return gradients that lie in their buckets, after a step that was checked. Collective."""
-    model = {f"p{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
-    sync = GradientSync(comm, model, bucket_bytes=bucket_bytes)
+    sync = buckets(comm, shapes, bucket_bytes=bucket_bytes)
     for overlapped in (False, True):
         for name, view in sync.gradients.items():
             view[...] = comm.rank
@@ -173,12 +188,44 @@ def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     return found
 
 
+def gains(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
+    """Measure what compressors gain on one model. Collective."""
+    shapes = MODELS[names[0].split()[0]]
+    draw = np.random.default_rng(ranks.comm.rank)
+    given = [draw.normal(size=shape).astype(np.float32) for shape in shapes]
+    ways = ["", *(name.split()[1] for name in names)]
+    syncs = [buckets(ranks.comm, shapes, compressor=COMPRESSORS.get(way)) for way in ways]
+
+    def fill(sync: GradientSync) -> None:
+        for view, gradient in zip(sync.gradients.values(), given, strict=True):
+            view[...] = gradient
+
+    def reduce(sync: GradientSync) -> None:
+        fill(sync)
+        sync.sync()
+
+    racing = [partial(fill, syncs[0]), *(partial(reduce, sync) for sync in syncs)]
+    copies, *others = ranks.compete(*racing)
+    plain, *compressed = (each.rounds - copies.rounds for each in others)
+    beside = f"without {np.median(plain) * 1e3:.1f} ms, copies {copies.seconds * 1e3:.1f} ms"
+    found = {}
+    for name, own in zip(names, compressed, strict=True):
+        seconds = float(np.median(own))
+        says = f"{seconds * 1e3:.1f} ms; {beside}"
+        found[name] = Figure(float(np.median(plain / own)), says, seconds)
+    return found
+
+
+def kind(name: str) -> Callable[[Sequence[str], Ranks], dict[str, Figure]]:
+    """Return what measures a figure."""
+    return {"hidden": overlap, "gain": gains}.get(name.split()[-1], synchronisation)
+
+
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures, model by model. Collective."""
     measured: dict[str, Figure] = {}
-    for group in program.grouped(names):
-        of = overlap if group[0].startswith("overlap") else synchronisation
-        measured |= of(group, ranks)
+    for group in program.grouped(names, lambda name: (name.split()[0], kind(name))):
+        measured |= kind(group[0])(group, ranks)
     return measured
 
 

@@ -139,11 +139,16 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(size(each) for each in text.split(","))
 
 
-def grouped(names: Iterable[str]) -> list[list[str]]:
-    """Return the names of figures with the same first word together."""
-    groups: dict[str, list[str]] = {}
+def first(name: str) -> str:
+    """Return the first word of a figure's name."""
+    return name.split()[0]
+
+
+def grouped(names: Iterable[str], key: Callable[[str], object] = first) -> list[list[str]]:
+    """Return the names of figures with the same key together."""
+    groups: dict[object, list[str]] = {}
     for name in names:
-        groups.setdefault(name.split()[0], []).append(name)
+        groups.setdefault(key(name), []).append(name)
     return list(groups.values())
 
 
