@@ -5,7 +5,7 @@ Run it anywhere that has a GPU::
     python benchmarks/device_one_process.py
 
 Reductions and folds are for ``python -m pytest tests/cuda/test_one_rank.py tests/cuda/test_folding.py``, replays of each call
-for ``tests/cuda/test_front.py``. A verdict stands in a line of its own; the exit status is 1 if one fails.
+for ``tests/cuda/test_front.py``, the watchdog beside captures for ``tests/cuda/test_pending.py``. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
 import time
@@ -22,9 +22,6 @@ from hpccomm.testing import run_ranks
 
 SIZES = (1 << 10, 1 << 20, 16 << 20, 64 << 20)
 """Bytes of registered memory."""
-MODES = ("Global", "ThreadLocal", "Relaxed")
-CAPTURED_SECONDS = 0.5
-"""How long a capture lasts, so that the watchdog looks meanwhile."""
 END_SECONDS = 10.0
 """The most that finalize may take while a graph is there, which keeps NCCL from its end."""
 CALLS = 50
@@ -69,30 +66,6 @@ def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
                 right = bool((comm.all_reduce(held) == 1).all())
                 text = f"comm.empty of {nbytes} bytes on the device: {took * 1e3:.2f} ms"
                 verdicts.limit(right, text)
-
-
-def watched(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
-    """Have a call with a deadline under way while a graph is captured."""
-    import cupy
-
-    with on_stream(comm) as stream:
-        x, y, z = cupy.ones(1000), cupy.zeros(1000), cupy.zeros(1000)
-        other = cupy.cuda.Stream(non_blocking=True)
-        cupy.add(z, 1, out=z)
-
-        def call() -> None:
-            cupy.add(z, 1, out=z)
-            time.sleep(CAPTURED_SECONDS)
-
-        for mode in MODES:
-            with verdicts.part(f"the watchdog beside a capture in the mode {mode}"):
-                stream.synchronize()
-                z.fill(0)
-                work = comm.send_recv(x, 0, y, 0, async_op=True, timeout=30.0, stream=other)
-                captured(stream, call, mode).launch(stream)
-                work.wait(block=True)
-                right = bool((z.get(stream) == 1).all() and (y.get(stream) == 1).all())
-                verdicts.limit(right, f"the watchdog beside a capture in the mode {mode}")
 
 
 def first_and_last(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -156,7 +129,6 @@ if __name__ == "__main__":
         {
             "the first kernel": first_kernel,
             "a communicator of one rank": one_rank(calls),
-            "the watchdog beside a capture": one_rank(watched),
             "the first message and the end": one_rank(first_and_last),
             "staged calls beside a capture": lambda verdicts: run_ranks(
                 2, beside_a_capture, verdicts, backend="loopback"

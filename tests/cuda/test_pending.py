@@ -204,15 +204,16 @@ def test_a_thread_without_a_context_learns_that_an_event_has_come(stream):
     assert in_thread(lambda: streams.ready(event))
 
 
-def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream):
-    """In thread-local mode. What was captured is kept, and has no deadline: the graph may be launched."""
+@pytest.mark.parametrize("mode", ["Global", "ThreadLocal", "Relaxed"])
+def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream, mode):
+    """What was captured is kept, and has no deadline: the graph may be launched."""
     pending, told = pending_calls()
     capturing = cupy.cuda.Stream()
     x = cupy.zeros(4, np.float32)
     cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     cupy.cuda.Device().synchronize()
     with capturing:
-        capturing.begin_capture(runtime.streamCaptureModeThreadLocal)
+        capturing.begin_capture(getattr(runtime, f"streamCaptureMode{mode}"))
         cupy.add(x, np.float32(1), out=x)
         captured = noted(pending, capturing, entry(label=LARGE, timeout=0.1))
         in_thread(lambda: pending.look(NOW + 1))
