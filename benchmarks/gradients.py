@@ -4,7 +4,7 @@ Run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/gradients.py "large sync time" "large ready ddp" "small sync added"
     bash jobs/virtual_cluster.sh --nodes 2 --ranks-per-node 1 --link 1gbit -- \
-        python benchmarks/gradients.py "overlap sleep hidden" "overlap products hidden" "large top_k gain"
+        python benchmarks/gradients.py "overlap sleep hidden" "large top_k gain"
 
 A figure is ``MODEL WAY MEASURE``. The models have float32 gradients that lie in their buckets:
 
@@ -21,8 +21,7 @@ added     microseconds over those of the all_reduce
 ``overlap sleep hidden`` is how much of the communication disappears behind a computation that is as long: 1 less the
 overlapped time beyond the computation's, over that of the communication alone. The gradients are 32 MiB in 32
 arrays, and buckets have at most 2 MiB. The computation between two gradients is a sleep, which leaves the core to the
-communication, as where a node has cores to spare. In ``overlap products hidden`` it multiplies matrices, on one core
-for each rank.
+communication, as where a node has cores to spare.
 
 ``large top_k gain`` is what a compressor gains, ``float16``, ``top_k`` or ``power_sgd``: the time of ``sync`` without one
 over that with it. Gradients are copied to the buckets in each step; the time of the copies alone is taken off both.
@@ -141,51 +140,32 @@ def _figure(times: dict[str, Times], way: str, measure: str) -> Figure:
 
 
 def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
-    """Measure how much of the communication is hidden. Collective."""
+    """Measure how much of the communication is hidden: one figure. Collective."""
     sync = made(ranks.comm, OVERLAPPED, bucket_bytes=2 << 20)
-    gradients = list(sync.gradients)  # in the order of the buckets
-    matrix, into = np.full((128, 128), 0.5, np.float32), np.empty((128, 128), np.float32)
 
-    def multiply(count: int) -> None:
-        for _ in range(count):
-            np.matmul(matrix, matrix, out=into)
-
-    def communicate() -> None:
-        for name in gradients:
+    def communicate(pause: float = 0.0) -> None:
+        for name in sync.gradients:  # in the order of the buckets
+            if pause:
+                time.sleep(pause)
             sync.ready(name)
         sync.wait()
 
     (alone,) = ranks.compete(communicate, turns=3)
-    (thousand,) = ranks.compete(lambda: multiply(1000), turns=3, calls=1)
-    each = alone.seconds / len(gradients)
-    count = round(each / thousand.seconds * 1000)
-    kinds: dict[str, Call] = {
-        "sleep": lambda: time.sleep(each),
-        "products": lambda: multiply(count),
-    }
+    each = alone.seconds / len(sync.gradients)
 
-    def compute(layer: Call) -> None:
-        for _ in gradients:
-            layer()
+    def compute() -> None:
+        for _ in sync.gradients:
+            time.sleep(each)
 
-    def both(layer: Call) -> None:
-        for name in gradients:
-            layer()
-            sync.ready(name)
-        sync.wait()
-
-    found = {}
-    for figure in names:
-        kind = figure.split()[1]
-        racing = communicate, partial(compute, kinds[kind]), partial(both, kinds[kind])
-        communication, computation, overlapped = ranks.compete(*racing, calls=1)
-        left = (overlapped.rounds - computation.rounds) / communication.rounds
-        says = (
-            f"{overlapped.seconds * 1e3:.1f} ms; communication {communication.seconds * 1e3:.1f} ms, "
-            f"{kind} {computation.seconds * 1e3:.1f} ms"
-        )
-        found[figure] = Figure(1 - float(np.median(left)), says)
-    return found
+    communication, computation, overlapped = ranks.compete(
+        communicate, compute, partial(communicate, each), calls=1
+    )
+    left = (overlapped.rounds - computation.rounds) / communication.rounds
+    says = (
+        f"{overlapped.seconds * 1e3:.1f} ms; communication {communication.seconds * 1e3:.1f} ms, "
+        f"sleep {computation.seconds * 1e3:.1f} ms"
+    )
+    return dict.fromkeys(names, Figure(1 - float(np.median(left)), says))
 
 
 def gains(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
