@@ -29,7 +29,32 @@ Pair = tuple[Call, Call]
 Case = Callable[[Communicator, MPI.Intracomm, int], Pair]
 """Makes both programs for messages of so many bytes. Collective."""
 
+Begin = Callable[[np.ndarray], Any]
+"""Begins a message."""
+Wait = Callable[[Any], object]
+"""Waits for one, or for all."""
+
 MICROBATCHES = 8
+
+
+def _alike(ours: Call, theirs: Call, mine: np.ndarray, other: np.ndarray) -> Pair:
+    """Return both programs, which left the same in these arrays when each was called once."""
+    ours()
+    theirs()
+    assert np.array_equal(mine, other)
+    return ours, theirs
+
+
+def _persistent(*phases: list[MPI.Prequest], held: object = None) -> Call:
+    """Return a program that starts persistent requests and waits for them, phase by phase; it holds an object."""
+    start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
+
+    def program(_: object = held) -> None:
+        for requests in phases:
+            start(requests)
+            wait(requests)
+
+    return program
 
 
 def _ends(comm: Communicator, nbytes: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -94,31 +119,21 @@ def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     peer, first = comm.rank ^ 1, comm.rank % 2 == 0
     shape = rows, columns = 64, max(1, nbytes // 4 // 64)
     weights = np.eye(columns, dtype=np.float32)[:, :rows].copy()
-    there, back = ([np.zeros(shape, np.float32) for _ in range(MICROBATCHES)] for _ in range(2))
+    given, got = ([np.zeros(shape, np.float32) for _ in range(MICROBATCHES)] for _ in range(2))
 
-    def program(
-        send: Callable[[np.ndarray], Any],
-        receive: Callable[[np.ndarray], Any],
-        wait: Callable[[Any], object],
-        wait_all: Callable[[list[Any]], object],
-    ) -> Call:
-        """Return the program over calls that begin messages to and from the peer."""
+    def program(send: Begin, receive: Begin, wait: Wait, wait_all: Wait) -> Call:
+        """Return the program over calls that begin messages to and from the peer, and wait for them."""
 
         def step() -> None:
-            sent = []
-            received = [receive(out) for out in (back if first else there)]
-            if first:
-                for x in there:
-                    x @ weights
+            received, sent = [receive(out) for out in got], []
+            for x in given if first else ():
+                x @ weights
+                sent.append(send(x))
+            for x, out, request in zip(given, got, received, strict=True):
+                wait(request)
+                out @ weights
+                if not first:
                     sent.append(send(x))
-                for out, gradient in zip(back, received, strict=True):
-                    wait(gradient)
-                    out @ weights
-            else:
-                for x, out, activation in zip(there, back, received, strict=True):
-                    wait(activation)
-                    x @ weights
-                    sent.append(send(out))
             wait_all(sent)
 
         return step
@@ -131,7 +146,7 @@ def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     ), program(
         lambda x: bare.Isend(x, peer),
         lambda out: bare.Irecv(out, peer),
-        lambda request: request.Wait(),
+        MPI.Request.Wait,
         MPI.Request.Waitall,
     )
 
@@ -158,17 +173,8 @@ def halo(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, along: int = 1
         )
         into = [grid.Recv_init(low, before, 1), grid.Recv_init(high, after, 0)]
         phases.append([*into, grid.Send_init(first, before, 0), grid.Send_init(last, after, 1)])
-    start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
-
-    def theirs(_held: object = u) -> None:  # else nobody could read what `ours` gets
-        for requests in phases:
-            start(requests)
-            wait(requests)
-
-    ours()
-    theirs()
-    assert np.array_equal(u, v)
-    return ours, theirs
+    # Else nobody could read what `ours` gets.
+    return _alike(ours, _persistent(*phases, held=u), u, v)
 
 
 def neighbors(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
@@ -191,18 +197,10 @@ def planned(
     out, into = np.zeros_like(x), np.zeros_like(x)
     requests = [bare.Recv_init(each, peer, 7) for each, peer in zip(into, peers, strict=True)]
     requests += [bare.Send_init(each, peer, 7) for each, peer in zip(x, peers, strict=True)]
-    start, wait = MPI.Prequest.Startall, MPI.Request.Waitall
-
-    def theirs() -> None:
-        start(requests)
-        wait(requests)
-
     ours = comm.plan("neighbor_all_to_all", x, peers, out=out)
-    ours()
-    theirs()
-    assert np.array_equal(out, into)
+    pair = _alike(ours, _persistent(requests), out, into)
     assert (out == np.array(peers)[:, None]).all()
-    return ours, theirs
+    return pair
 
 
 def without_counts(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
@@ -306,10 +304,7 @@ def transpose(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
         sent[...] = blocks
         bare.Alltoall(sent, expected)
 
-    ours()
-    theirs()
-    assert np.array_equal(out, expected)
-    return ours, theirs
+    return _alike(ours, theirs, out, expected)
 
 
 CASES: Mapping[str, Case] = {
