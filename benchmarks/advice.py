@@ -21,8 +21,9 @@ Both forms take turns, timed by Python's clock. Their figures are medians over t
 """
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a rank works on one core
 import numpy as np
@@ -43,73 +44,69 @@ def work(milliseconds: float) -> None:
         np.matmul(MATRIX, MATRIX)
 
 
-def _reduced(comm: hpccomm.Communicator, nbytes: int, narrow: bool, before: Call) -> Call:
-    """Return a step that works and then reduces gradients: as they are, or as float16."""
-    gradients = np.ones(nbytes // 4, np.float32)
-    half = gradients.astype(np.float16)
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a rank does in a step: works, sums arrays of 256 bytes, works once more, and reduces gradients.
 
-    def step() -> None:
-        before()
-        gradients.fill(1.0)
-        if narrow:
-            half[:] = gradients
-            comm.all_reduce(half, hpccomm.ReduceOp.AVG)
-            gradients[:] = half
-        else:
-            comm.all_reduce(gradients, hpccomm.ReduceOp.AVG)
+    Attributes
+    ----------
+    work : pair of float
+        Milliseconds, on ranks of even and of odd numbers.
+    sums : int
+        Arrays of 256 bytes.
+    merged : bool
+        Whether they are summed as one array.
+    between : float
+        Milliseconds of work after that.
+    nbytes : int
+        Of the gradients.
+    narrow : bool
+        Whether they are reduced as float16.
+    """
 
-    return step
+    work: tuple[float, float]
+    sums: int = 0
+    merged: bool = False
+    between: float = 0.0
+    nbytes: int = 0
+    narrow: bool = False
 
+    def step(self, comm: hpccomm.Communicator) -> Call:
+        """Return the step."""
+        values = np.ones((self.sums, 64), np.float32)
+        gradients = np.ones(self.nbytes // 4, np.float32)
+        half = gradients.astype(np.float16)
 
-def _many(comm: hpccomm.Communicator, calls: int, merged: bool, before: Call) -> Call:
-    """Return a step that works and then sums arrays of 256 bytes: one by one, or as one array."""
-    values = np.ones((calls, 64), np.float32)
-
-    def step() -> None:
-        before()
-        if merged:
-            comm.all_reduce(values, hpccomm.ReduceOp.AVG)
-        else:
-            for each in values:
+        def step() -> None:
+            work(self.work[comm.rank % 2])
+            for each in [values] if self.merged else values:
                 comm.all_reduce(each, hpccomm.ReduceOp.AVG)
+            work(self.between)
+            gradients.fill(1.0)
+            if self.narrow:
+                half[:] = gradients
+                comm.all_reduce(half, hpccomm.ReduceOp.AVG)
+                gradients[:] = half
+            elif self.nbytes:
+                comm.all_reduce(gradients, hpccomm.ReduceOp.AVG)
 
-    return step
-
-
-def _own(comm: hpccomm.Communicator, changed: bool, mean: float, late: float) -> Call:
-    """Return the work of a rank: as long on all, or for longer on every second rank."""
-    return partial(work, mean if changed else (5, late)[comm.rank % 2])
-
-
-def mixed(comm: hpccomm.Communicator, changed: bool) -> Call:
-    """Return a step with all three: late rank, many sums, gradients; or without the late rank."""
-    first = _many(comm, 200, False, _own(comm, changed, 20, 35))
-    second = _reduced(comm, 1 << 20, False, partial(work, 2))
-
-    def step() -> None:
-        first()
-        second()
-
-    return step
+        return step
 
 
-PROGRAMS: dict[str, tuple[Callable[[hpccomm.Communicator, bool], Call], str]] = {
-    "transfer": (lambda comm, new: _reduced(comm, 4 << 20, new, partial(work, 4)), "compress"),
-    "straggler": (
-        lambda comm, new: _reduced(comm, 4096, False, _own(comm, new, 12.5, 20)),
-        "balance",
-    ),
-    "tiny": (lambda comm, new: _many(comm, 400, new, partial(work, 2)), "merge"),
-    "mixed": (mixed, "balance"),
+PROGRAMS: dict[str, tuple[Form, dict[str, Any], str]] = {
+    "transfer": (Form((4, 4), nbytes=4 << 20), {"narrow": True}, "compress"),
+    "straggler": (Form((5, 20), nbytes=4096), {"work": (12.5, 12.5)}, "balance"),
+    "tiny": (Form((2, 2), sums=400), {"merged": True}, "merge"),
+    "mixed": (Form((5, 35), sums=200, between=2, nbytes=1 << 20), {"work": (20, 20)}, "balance"),
 }
-"""Returns a step of each program before its change, or after it; and what the change is called in advice."""
+"""Each program before its change, the change, and what that is called in advice."""
 
 
 def measured(name: str, ranks: Ranks) -> dict[str, Figure]:
     """Measure the figures of one program. Collective; on rank 0."""
     comm, turns = ranks.comm, ranks.request.rounds
-    make, cause = PROGRAMS[name]
-    forms = [make(comm, changed) for changed in (False, True)]
+    form, change, cause = PROGRAMS[name]
+    forms = [each.step(comm) for each in (form, replace(form, **change))]
     halves = [ranks.compete(*forms)]
     with comm.record() as recorder:
         for _ in range(2 * turns):
