@@ -12,8 +12,6 @@ all-reduce. Figures are medians over the turns, of the slowest rank.
 A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from mpi4py import MPI
 
@@ -28,18 +26,8 @@ MOST = 1.15
 HIDDEN = 0.1
 """Of the shorter one; less may be the clock's noise."""
 
-
-@dataclass(frozen=True, slots=True)
-class Stamps:
-    """Milliseconds from the common begin, on the slowest rank."""
-
-    product: float
-    reduction: float
-
-    @property
-    def end(self) -> float:
-        """When the later of the two was done."""
-        return max(self.product, self.reduction)
+Stamps = tuple[float, float]
+"""Milliseconds from the common begin until the product and the all-reduce are done."""
 
 
 def main() -> None:
@@ -49,20 +37,18 @@ def main() -> None:
     with device.ranks(high_priority_stream=True) as (comm, verdicts):
         with on_stream(comm):
             pair = sized(comm, arguments.milliseconds)
-            alone = Stamps(
-                pair.turns(arguments.turns, product=True).product,
-                pair.turns(arguments.turns, reduction=True).reduction,
-            )
+            product, _ = pair.turns(arguments.turns, product=True)
+            _, reduction = pair.turns(arguments.turns, reduction=True)
             both = pair.turns(arguments.turns, product=True, reduction=True)
         for line in (
             f"# {pair.nbytes >> 20} MiB float32, matrices of order {pair.order}; {arguments.turns} turns",
             f"# {'milliseconds by CUDA events':28s} {'alone':>9s} {'together':>9s}",
-            f"  {'all_reduce(async_op)':28s} {alone.reduction:9.3f} {both.reduction:9.3f}",
-            f"  {'matrix product':28s} {alone.product:9.3f} {both.product:9.3f}",
-            f"  {'until both are done':28s} {'':9s} {both.end:9.3f}",
+            f"  {'all_reduce(async_op)':28s} {reduction:9.3f} {both[1]:9.3f}",
+            f"  {'matrix product':28s} {product:9.3f} {both[0]:9.3f}",
+            f"  {'until both are done':28s} {'':9s} {max(both):9.3f}",
         ):
             verdicts.say(line)
-        judge(verdicts, alone, both)
+        judge(verdicts, (product, reduction), max(both))
 
 
 class Pair:
@@ -79,14 +65,15 @@ class Pair:
         self._a, self._b, self._c = (cupy.zeros((order, order), np.float32) for _ in range(3))
 
     def turns(self, number: int, *, product: bool = False, reduction: bool = False) -> Stamps:
-        """Return the medians of so many turns, of the slowest rank. Collective; blocks."""
+        """Return the median of so many turns, of the slowest rank. Collective; blocks."""
         self._turn(product, reduction)
         own = np.array([self._turn(product, reduction) for _ in range(number)])
         slowest = np.empty_like(own)
         MPI.COMM_WORLD.Allreduce(own, slowest, MPI.MAX)
-        return Stamps(*map(float, np.median(slowest, axis=0)))
+        multiplied, reduced = np.median(slowest, axis=0)
+        return float(multiplied), float(reduced)
 
-    def _turn(self, product: bool, reduction: bool) -> tuple[float, float]:
+    def _turn(self, product: bool, reduction: bool) -> Stamps:
         """Return the milliseconds until the product and the all-reduce are done."""
         cuda = self._cupy.cuda
         stream = cuda.get_current_stream()
@@ -118,13 +105,13 @@ def sized(comm: hpccomm.Communicator, least: float) -> Pair:
     room = comm.all_gather_object(int(cupy.cuda.runtime.memGetInfo()[0]) // 8)
     nbytes, order = 1 << 22, 512
     while True:
-        took = Pair(comm, nbytes, 1).turns(3, reduction=True).reduction
+        took = Pair(comm, nbytes, 1).turns(3, reduction=True)[1]
         if took >= least or 2 * nbytes > min(room):
             break
         nbytes *= 2
     target = max(took, least)
     for _ in range(8):
-        product = Pair(comm, 4, order).turns(3, product=True).product
+        product = Pair(comm, 4, order).turns(3, product=True)[0]
         if 0.8 * target <= product <= 1.25 * target:
             break
         order = max(64, int(order * min(4.0, (target / product) ** (1 / 3))))
@@ -132,16 +119,15 @@ def sized(comm: hpccomm.Communicator, least: float) -> Pair:
     return Pair(comm, nbytes, order)
 
 
-def judge(verdicts: Verdicts, alone: Stamps, both: Stamps) -> None:
+def judge(verdicts: Verdicts, alone: Stamps, both: float) -> None:
     """Print the verdicts: that the two overlap, and what they take together."""
-    longer, shorter = sorted((alone.product, alone.reduction), reverse=True)
+    shorter, longer = sorted(alone)
     if longer > 2 * shorter:
         text = f"the two are too unequal to tell: {longer:.2f} and {shorter:.2f} ms alone"
         verdicts.time_limit(False, text)
         return
     # One after the other, the second would begin where the first ends.
-    hidden = (alone.product + alone.reduction - both.end) / shorter
-    together = both.end / longer
+    hidden, together = (sum(alone) - both) / shorter, both / longer
     overlap = f"all_reduce and a matrix product overlap: {hidden:.0%} of the shorter is hidden"
     cost = f"together they take {together:.2f} x the longer (at most {MOST:g})"
     verdicts.time_limit(hidden >= HIDDEN, overlap)
