@@ -4,7 +4,7 @@ On one node, run it on ranks that have a core each::
 
     mpiexec -n 2 python benchmarks/over_sizes.py
     mpiexec -n 2 python benchmarks/over_sizes.py --collectives all_reduce --sizes 64M,256M --rounds 21
-    mpiexec -n 4 python benchmarks/over_sizes.py --rst node.rst
+    mpiexec -n 4 python benchmarks/over_sizes.py > node.rst
     mpiexec -n 2 python benchmarks/over_sizes.py --contenders auto,every
 
 On several nodes, on a virtual cluster, as root, and on a real one::
@@ -32,10 +32,12 @@ rank copies an array of the size that is measured, all at the same time.
 """
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -89,7 +91,6 @@ def main() -> int:
         "link": Option(None, "rate of each node's link, such as 1gbit", links.rate),
         "interface": Option(None, "network of Gloo (default: lo, or eth0 with --link)", str),
         "out-of-place": Option(False, "give all_reduce, reduce and scan an output of its own"),
-        "rst": Option(None, "tables as reStructuredText", Path),
     }
     request = program.parser(__doc__, options).parse_args()
     bare = MPI.COMM_WORLD.Dup()
@@ -111,25 +112,19 @@ def main() -> int:
         limit: Limit = _memcpy if request.link is None else links.limit(comm, request.link)
         said = facts(comm, request.rounds, request.link)
         said |= {"no gloo": missing} if missing else {}
-        fields = "".join(f"{name}: {value}\n" for name, value in said.items())
-        root = comm.rank == 0
-        if root:
-            print("".join(f"# {field}" for field in fields.splitlines(True)))
+        shown = sys.stdout if comm.rank == 0 else stack.enter_context(Path(os.devnull).open("w"))
+        show = partial(print, file=shown, flush=True)
+        show("".join(f":{name}: {value}\n" for name, value in said.items()))
         every: list[Line] = []
-        page = "".join(f":{field}" for field in fields.splitlines(True))
         for collective in request.collectives:
             lines = []
             for nbytes in request.sizes:
                 case = Case(collective, nbytes, comm.rank, comm.size, apart=request.out_of_place)
                 lines.append(race(case, entered, bare, request.rounds, limit=limit))
             every += lines
-            page += f"\n{tables.restructured(lines, list(entered))}"
-            if root:
-                print(tables.text(lines, list(entered)), flush=True)
-        if root:
-            print("".join(f"# {finding}\n" for finding in findings(every)), end="")
-            if request.rst is not None:
-                request.rst.write_text(page)
+            show(tables.text(lines, list(entered)))
+        for finding in findings(every):
+            show(f".. {finding}")
     wrong = any(result.wrong for line in every for result in line.results.values())
     return int(wrong or (EVERY in request.contenders and any(map(slower, every))))
 

@@ -1,4 +1,4 @@
-"""A run as text for a terminal, and as reStructuredText for a page."""
+"""A run as reStructuredText, for a terminal and for a page."""
 
 import math
 from collections.abc import Sequence
@@ -13,21 +13,17 @@ Table = list[tuple[str, ...]]
 
 
 def text(lines: Sequence[Line], names: Sequence[str]) -> str:
-    """Return the table of one collective for a terminal."""
-    rows = _table(lines, names)
+    """Return the table of one collective: a ``csv-table``, whose columns are aligned for a terminal."""
+    rows = [[f'"{cell}"' for cell in row] for row in _table(lines, names)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *others = (
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        ", ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-    return "\n".join([f"# {_title(lines)}", f"# {head}", *(f"  {row}" for row in others), ""])
-
-
-def restructured(lines: Sequence[Line], names: Sequence[str]) -> str:
-    """Return the table of one collective as a ``csv-table``."""
-    head, *rows = (", ".join(f'"{cell}"' for cell in row) for row in _table(lines, names))
-    table = [f".. csv-table:: {_title(lines)}", f"   :header: {head}", ""]
-    return "".join(f"{line}\n" for line in [*table, *(f"   {row}" for row in rows)])
+    case = lines[0].case
+    title = f"{case.collective}{' in place' if case.in_place else ''}, float32"
+    table = [f".. csv-table:: {title}", f"   :header: {head}", ""]
+    return "".join(f"{line}\n" for line in [*table, *(f"   {row}" for row in others)])
 
 
 def _table(lines: Sequence[Line], names: Sequence[str]) -> Table:
@@ -47,11 +43,6 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> Table:
         for line in lines
     ]
     return [tuple(row) for row in (head, *rows)]
-
-
-def _title(lines: Sequence[Line]) -> str:
-    case = lines[0].case
-    return f"{case.collective}{' in place' if case.in_place else ''}, float32"
 
 
 def _cell(line: Line, name: str) -> str:
