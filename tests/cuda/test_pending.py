@@ -212,6 +212,8 @@ def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream, mode):
     x = cupy.zeros(4, np.float32)
     cupy.add(x, np.float32(0), out=x)  # a kernel is loaded before a capture
     cupy.cuda.Device().synchronize()
+    other = Held(stream)
+    under_way = noted(pending, stream, entry(label=LARGE))
     with capturing:
         capturing.begin_capture(getattr(runtime, f"streamCaptureMode{mode}"))
         cupy.add(x, np.float32(1), out=x)
@@ -221,8 +223,9 @@ def test_trap_captures_and_the_watchdog_leave_each_other_alone(stream, mode):
         graph.launch(capturing)
         capturing.synchronize()
     assert x.get().tolist() == [1.0] * 4
+    other.let_go()
+    until(lambda: pending.look(NOW + 1) or gone(under_way))
     until(pending.idle)
-    pending.look(NOW + 1)
     assert not gone(captured)
     assert not told
     pending.end()

@@ -222,6 +222,6 @@ def test_auto_beside_every_algorithm(mpiexec: Mpiexec) -> None:
     broadcast, barrier = done.stdout.split(":: barrier, float32")
     assert '"binomial"' in broadcast
     assert '"dissemination"' in barrier
-    assert done.stdout.count('"native"') == 2
+    assert all('"native"' in each for each in (broadcast, barrier))
     assert "auto is within 10% of the best at" in barrier
     assert done.returncode == ("takes" in barrier)
