@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from conftest import Mpiexec
@@ -138,8 +139,9 @@ def test_a_forked_child_does_not_answer_for_its_parent(
         os.kill(child, signal.SIGKILL)
 
 
-def as_nobody(part: Callable[[], str]) -> str:
-    """Return what the function returns in a child that is another user, and takes itself for us."""
+@contextmanager
+def as_nobody(part: Callable[[], str]) -> Iterator[str]:
+    """Give what the function returns in a child that is another user, and takes itself for us."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -154,31 +156,23 @@ def as_nobody(part: Callable[[], str]) -> str:
     os.close(writer)
     said = os.read(reader, 1000).decode()
     os.close(reader)
-    strangers.append(child)
-    return said
-
-
-strangers: list[int] = []
-
-
-@pytest.fixture
-def _ends_strangers() -> Iterator[None]:
-    yield
-    while strangers:
-        os.kill(strangers[-1], signal.SIGKILL)
-        os.waitpid(strangers.pop(), 0)
+    try:
+        yield said
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
-@pytest.mark.usefixtures("_ends_strangers")
 def test_another_user_is_neither_answered_nor_believed() -> None:
     own = serve()
     assert ask({0: own}, {"comm": ""}, LONG)[0].state == ANSWERED
-    assert as_nobody(lambda: ask({0: own}, {"comm": ""}, LONG)[0].state) == SILENT
-    served = as_nobody(lambda: serve().name)
-    impostor = Address(served, os.getpid(), "here", own.network)
-    assert ask({0: impostor}, {"comm": ""}, LONG)[0].state == SILENT
+    with as_nobody(lambda: ask({0: own}, {"comm": ""}, LONG)[0].state) as state:
+        assert state == SILENT
+    with as_nobody(lambda: serve().name) as served:
+        impostor = Address(served, os.getpid(), "here", own.network)
+        assert ask({0: impostor}, {"comm": ""}, LONG)[0].state == SILENT
 
 
 def test_a_job_is_named_by_its_launcher() -> None:

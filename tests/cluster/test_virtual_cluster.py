@@ -82,11 +82,7 @@ def namespaces_of(marker: str = "") -> set[str]:
 @pytest.mark.slow("three ranks start pytest and import all of hpccomm, on two hosts")
 @pytest.mark.parametrize(
     ("nodes", "ranks"),
-    [
-        pytest.param(2, "2", marks=pytest.mark.thorough),
-        pytest.param(3, "2", marks=pytest.mark.thorough),
-        (2, "2,1"),
-    ],
+    [(2, "2,1"), *(pytest.param(nodes, "2", marks=pytest.mark.thorough) for nodes in (2, 3))],
 )
 def test_collectives_are_exact(
     start: Start, nodes: int, ranks: str, request: pytest.FixtureRequest

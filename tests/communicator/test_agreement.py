@@ -12,17 +12,10 @@ from calls import CALLS
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hpccomm import CommOptions, Communicator, new_comm
+from hpccomm import CommOptions, Communicator, HpccommError, RankMismatch, UsageError, new_comm
 from hpccomm.calls.lanes import HostLane
 from hpccomm.contracts.signature import CallFingerprint
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    HpccommError,
-    RankMismatch,
-    UsageError,
-)
+from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted
 from hpccomm.runtime.recorder import BEGIN, BLOCKING
 from hpccomm.testing import run_ranks
 

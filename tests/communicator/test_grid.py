@@ -1,4 +1,4 @@
-"""Cartesian grids: what misuse raises, blocks of arrays, and lengths that are chosen."""
+"""Cartesian grids: what misuse of them and of meshes raises, blocks of arrays, and lengths that are chosen."""
 
 from typing import Any
 
@@ -9,26 +9,42 @@ import hpccomm
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
-MISUSED: list[tuple[Any, Any, str]] = [
-    ((2, 3), False, r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0"),
-    ((3, 0), False, r"such as \(2, 2\)"),
-    ((-2, -2), False, "such as"),
-    ((), False, "give lengths"),
-    (4, False, "give lengths"),
-    ((2.0, 2), False, "give an integer"),
-    ((2, 2), (True,), r"periodic is \(True,\); give one for each of dims \(2, 2\)"),
-    ((2, 2), 1, "periodic is 1; give True or False"),
-    ((2, 2), (True, None), "periodic is None; give True or False"),
+GRID, MESH = ((2, 2), False), ((2, 2), ("dp", "tp"))
+MISUSED: list[tuple[str, Any, Any, str]] = [
+    (
+        "grid",
+        (2, 3),
+        False,
+        r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0",
+    ),
+    ("grid", (3, 0), False, r"such as \(2, 2\)"),
+    ("grid", (-2, -2), False, "such as"),
+    ("grid", (), False, "give lengths"),
+    ("grid", 4, False, "give lengths"),
+    ("grid", (2.0, 2), False, "give an integer"),
+    ("grid", (2, 2), (True,), r"periodic is \(True,\); give one for each of dims \(2, 2\)"),
+    ("grid", (2, 2), 1, "periodic is 1; give True or False"),
+    ("grid", (2, 2), (True, None), "periodic is None; give True or False"),
+    ("mesh", (-1, 3), ("dp", "tp"), "whose product is 4"),
+    ("mesh", (), (), "give lengths"),
+    ("mesh", (2, 2), ("dp",), "a name to each dimension"),
+    ("mesh", (2, 2), ("dp", "dp"), "none twice"),
+    ("mesh", (2, 2), "dp", "give strings"),
+    ("mesh", (2, 2), ("dp", 2), "give strings"),
+    ("mesh", 4, ("dp",), "give lengths"),
+    ("mesh", (2.0, 2), ("dp", "tp"), "give an integer"),
 ]
 
 
 def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
     def refused(comm: hpccomm.Communicator) -> None:
         one = comm.rank == 1
-        for dims, periodic, text in MISUSED:
+        for verb, lengths, more, text in MISUSED:
+            right = GRID if verb == "grid" else MESH
             with pytest.raises(UsageError if one else RankMismatch, match=text):
-                comm.grid(dims if one else (2, 2), periodic if one else False)
+                getattr(comm, verb)(*((lengths, more) if one else right))
         assert comm.grid((2, 2)).dims == (2, 2)
+        assert comm.mesh(*MESH)["tp"].size == 2
 
     run_ranks(4, refused)
 

@@ -107,23 +107,19 @@ print(comm.size, summed[0], flush=True)
 """
 
 
+LOSSES = {
+    f"another while others shrink-{seed}": (4, TOGETHER.format(seed), ["2 3.0\n2 3.0\n"])
+    for seed in range(5)
+} | {
+    "one after another": (4, TWICE, ["world.e2 2 2.0 2.0\nworld.e2 2 2.0 2.0\n"]),
+    "blocked past the deadline": (2, LATE, ["rank 0 CollectiveTimeout\n", "rank 1 "]),
+}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("ranks", "program", "told"),
-    [
-        *((4, TOGETHER.format(seed), ["2 3.0\n2 3.0\n"]) for seed in range(5)),
-        (4, TWICE, ["world.e2 2 2.0 2.0\nworld.e2 2 2.0 2.0\n"]),
-        (2, LATE, ["rank 0 CollectiveTimeout\n", "rank 1 "]),
-    ],
-    ids=[
-        *(f"another while others shrink-{seed}" for seed in range(5)),
-        "one after another",
-        "blocked past the deadline",
-    ],
-)
-def test_a_loss_is_raised_and_what_is_left_goes_on(
-    surviving, ranks: int, program: str, told: list[str]
-) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_is_raised_and_what_is_left_goes_on(surviving, loss: str) -> None:
+    ranks, program, told = LOSSES[loss]
     start = "import os, signal, threading, time, numpy as np, hpccomm\n"
     done = surviving(ranks, "-c", f"{start}comm = hpccomm.new_comm('mpi', timeout=20){program}")
     if all(each in done.stdout + done.stderr for each in CRASHED):

@@ -61,30 +61,6 @@ def test_lengths_are_chosen(asked: tuple[int, ...], given: tuple[int, ...]) -> N
     assert run_ranks(6, lambda comm: comm.mesh(asked, names).shape) == [given] * 6
 
 
-MISUSED: list[tuple[Any, Any, str]] = [
-    # Lengths are those of a grid: see `test_grid`.
-    ((-1, 3), ("dp", "tp"), "whose product is 4"),
-    ((), (), "give lengths"),
-    ((2, 2), ("dp",), "a name to each dimension"),
-    ((2, 2), ("dp", "dp"), "none twice"),
-    ((2, 2), "dp", "give strings"),
-    ((2, 2), ("dp", 2), "give strings"),
-    (4, ("dp",), "give lengths"),
-    ((2.0, 2), ("dp", "tp"), "give an integer"),
-]
-
-
-def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
-        one = comm.rank == 1
-        for shape, names, text in MISUSED:
-            with pytest.raises(UsageError if one else RankMismatch, match=text):
-                comm.mesh(shape if one else (2, 2), names if one else ("dp", "tp"))
-        assert comm.mesh((2, 2), ("dp", "tp"))["tp"].size == 2
-
-    run_ranks(4, refused)
-
-
 def test_a_name_that_is_not_there_sends_nothing() -> None:
     def refused(comm: hpccomm.Communicator) -> None:
         mesh = comm.mesh((2, 1), ("data", "tensor"))
@@ -114,16 +90,10 @@ def test_ranks_that_make_different_groups_say_so(other: Callable[..., Any], text
     run_ranks(4, differ)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (2, 2),
-        *(
-            pytest.param(each, marks=pytest.mark.thorough)
-            for each in ((1, 2), (2, 1), (1, 4), (4, 1))
-        ),
-    ],
-)
+MORE = [pytest.param(each, marks=pytest.mark.thorough) for each in ((1, 2), (2, 1), (1, 4), (4, 1))]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), *MORE])
 def test_the_example_finds_what_one_rank_finds(shape: tuple[int, int]) -> None:
     (alone,) = run_ranks(1, train_mesh.train, (1, 1))
     assert alone[-1] < 0.8 * alone[0]

@@ -20,31 +20,20 @@ import hpccomm
 from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
 from hpccomm.gradients import GradientSync
 from hpccomm.runtime import recorder
-from hpccomm.runtime.recorder import (
-    BEGIN,
-    CAPACITY,
-    ENDED,
-    ERROR,
-    LABEL,
-    NUMBER,
-    ORIGIN,
-    SEQUENCE,
-    SITE,
-)
 from hpccomm.testing import run_ranks
 
 
 def of(comm: hpccomm.Communicator) -> list[recorder.CallRecord]:
     """Return what is recorded of a rank's calls on a communicator."""
     origin = comm._core.calls.origin  # a dump has all ranks of a process
-    return [entry for entry in recorder.calls() if entry[ORIGIN] == origin]
+    return [entry for entry in recorder.calls() if entry[recorder.ORIGIN] == origin]
 
 
 def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place() -> None:
     def main(comm: hpccomm.Communicator) -> list[tuple[str, int, int, str]]:
         x = np.ones(4)
         comm.barrier()
-        before = of(comm)[-1][NUMBER]
+        before = of(comm)[-1][recorder.NUMBER]
         comm.all_reduce(x)
         if comm.rank == 0:  # messages do not count, so ranks that send none keep step
             comm.send(x, 1)
@@ -57,13 +46,13 @@ def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place(
         comm.all_gather_object(comm.rank)
         return [
             (
-                entry[LABEL].name,
-                entry[NUMBER] - before,
-                entry[SEQUENCE],
-                recorder.described(entry[SITE]),
+                entry[recorder.LABEL].name,
+                entry[recorder.NUMBER] - before,
+                entry[recorder.SEQUENCE],
+                recorder.described(entry[recorder.SITE]),
             )
             for entry in of(comm)
-            if entry[NUMBER] > before or not entry[NUMBER]
+            if entry[recorder.NUMBER] > before or not entry[recorder.NUMBER]
         ]
 
     recorded = run_ranks(3, main)
@@ -93,7 +82,10 @@ def test_a_place_in_hpccomm_is_the_programs_line_that_led_there_and_no_older_one
         training.close()
         scope["later"](comm, x)
         return [
-            (entry[LABEL].name, recorder.described(entry[SITE], entry[BEGIN]))
+            (
+                entry[recorder.LABEL].name,
+                recorder.described(entry[recorder.SITE], entry[recorder.BEGIN]),
+            )
             for entry in of(comm)[before:]
         ]
 
@@ -106,13 +98,15 @@ def test_a_place_in_hpccomm_is_the_programs_line_that_led_there_and_no_older_one
 def test_the_last_calls_are_kept_and_no_more() -> None:
     def main(comm: hpccomm.Communicator) -> None:
         x = np.ones(1)
-        for _ in range(CAPACITY + 10):
+        for _ in range(recorder.CAPACITY + 10):
             comm.all_reduce(x)
         entries = of(comm)
-        assert len(entries) == len(recorder.calls()) == CAPACITY
-        numbers = [entry[NUMBER] for entry in entries]
-        assert numbers == list(range(numbers[0], numbers[0] + CAPACITY))
-        assert all(entry[ENDED] >= 0 and entry[ERROR] is None for entry in entries)
+        assert len(entries) == len(recorder.calls()) == recorder.CAPACITY
+        numbers = [entry[recorder.NUMBER] for entry in entries]
+        assert numbers == list(range(numbers[0], numbers[0] + recorder.CAPACITY))
+        assert all(
+            entry[recorder.ENDED] >= 0 and entry[recorder.ERROR] is None for entry in entries
+        )
 
     run_ranks(1, main)
 

@@ -44,11 +44,7 @@ def turns(number: int) -> Callable[[], Steps]:
 
 
 def until(event: threading.Event) -> Callable[[], Steps]:
-    def steps() -> Iterator[bool]:
-        while not event.is_set():
-            yield False
-
-    return steps
+    return lambda: iter(event.is_set, True)
 
 
 def failing() -> Steps:

@@ -95,17 +95,8 @@ def test_of_two_neighbors_the_one_is_named_that_has_not_begun_its_part() -> None
 def wait(
     way: str, peer: int, number: int, channel: int = 0, *, sure: bool = True
 ) -> dict[str, Any]:
-    return {
-        "way": way,
-        "peer": peer,
-        "channel": channel,
-        "number": number,
-        "of_all": number,
-        "sure": sure,
-        "told_apart": True,
-        "lone": True,
-        "open": False,
-    }
+    ends = {"way": way, "peer": peer, "channel": channel, "told_apart": True}
+    return ends | {"number": number, "of_all": number, "sure": sure, "lone": True, "open": False}
 
 
 def waiting(
