@@ -44,6 +44,36 @@ def test_the_example_loses_a_rank_and_finishes_right(surviving) -> None:
     assert "pi is 3.1415876" in done.stdout
 
 
+ON_DEVICES = """
+import os, signal
+import cupy, numpy as np
+import hpccomm
+comm = hpccomm.new_comm("nccl", timeout=60.0)
+cupy.cuda.Device(comm.device).use()
+x = cupy.full(4, comm.rank + 1, np.float32)
+comm.all_reduce(x, async_op=True).wait(block=True)
+if comm.rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.all_reduce(x, async_op=True).wait(block=True)
+except hpccomm.PeerLost as lost:
+    assert lost.ranks == (2,), lost.ranks
+    left = comm.shrink()
+x = cupy.full(4, comm.rank + 1, np.float32)
+print(left.name, left.backends["cuda"], left.all_reduce(x).get().tolist(), left.node_comm.size, flush=True)
+"""
+
+
+def test_nccl_begins_anew_without_the_lost_rank(surviving, tmp_path, monkeypatch) -> None:
+    """On the stand-in, which tells if what has failed is shrunk by NCCL: that could block for ever."""
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{root}:{root / 'tests/standin'}")
+    (program := tmp_path / "program.py").write_text(ON_DEVICES)
+    done = surviving(3, program)
+    assert done.stdout == "world.e1 nccl [3.0, 3.0, 3.0, 3.0] 2\n" * 2, done.stderr
+    assert "stand-in" not in done.stderr
+
+
 def test_a_failed_communicator_says_which_shrink_goes_on() -> None:
     def main(comm: hpccomm.Communicator) -> None:
         comm.abort()
