@@ -259,25 +259,28 @@ def test_calls_on_a_threads_own_default_stream_have_their_event_there():
 
 
 def by_a_call_on_another_stream(pending, stream, interrupted):
-    """At which the event of those before is recorded."""
-    last_of_two(pending, stream)
-    stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+    """At which the event of those before is recorded. Of the default stream: which a blocking stream's capture forbids."""
+    captured = stream if stream.ptr else cupy.cuda.Stream()
+    captured.begin_capture(runtime.streamCaptureModeThreadLocal)
     noted(pending, cupy.cuda.Stream(non_blocking=True), entry())
-    return stream
+    return captured
 
 
 def by_a_capture_that_begins_in_between(pending, stream, interrupted):
-    """After the watchdog has seen that there is none."""
-    last_of_two(pending, stream)
-    interrupted("eventRecord", lambda *_: stream.begin_capture())
+    """After the watchdog has seen that there is none. It is refused then what it does on the default stream."""
+    captured = stream if stream.ptr else cupy.cuda.Stream()
+    interrupted("eventRecord", lambda *_: captured.begin_capture())
     pending.look(NOW + 1)
-    assert stream.is_capturing()
-    return stream
+    if stream.ptr:
+        assert stream.is_capturing()
+        return stream
+    with pytest.raises(RuntimeError):  # cudaErrorStreamCaptureImplicit
+        captured.end_capture()
+    return None
 
 
 def by_a_capture_that_begins_and_ends_in_between(pending, stream, interrupted):
     """Which the next query of the event tells."""
-    last_of_two(pending, stream)
 
     def begins(*_):
         stream.begin_capture()
@@ -287,42 +290,23 @@ def by_a_capture_that_begins_and_ends_in_between(pending, stream, interrupted):
     pending.look(NOW + 1)
 
 
-def on_the_default_stream(pending, stream, interrupted):
-    """Which no other thread may use while a blocking stream is captured."""
-    last_of_two(pending, cupy.cuda.Stream.null)
-    blocking = cupy.cuda.Stream()
-    blocking.begin_capture(runtime.streamCaptureModeThreadLocal)
-    noted(pending, stream, entry())
-    return blocking
-
-
-def refused_on_the_default_stream(pending, stream, interrupted):
-    """The capture begins after the watchdog has seen that there is none (cudaErrorStreamCaptureImplicit)."""
-    last_of_two(pending, cupy.cuda.Stream.null)
-    blocking = cupy.cuda.Stream()
-    interrupted("eventRecord", lambda *_: blocking.begin_capture())
-    pending.look(NOW + 1)
-    with pytest.raises(RuntimeError):
-        blocking.end_capture()
-
-
 @pytest.mark.standin
 @pytest.mark.parametrize(
-    "how",
+    ("how", "default"),
     [
-        by_a_call_on_another_stream,
-        by_a_capture_that_begins_in_between,
-        by_a_capture_that_begins_and_ends_in_between,
-        on_the_default_stream,
-        refused_on_the_default_stream,
+        *((by_a_call_on_another_stream, each) for each in (False, True)),
+        *((by_a_capture_that_begins_in_between, each) for each in (False, True)),
+        (by_a_capture_that_begins_and_ends_in_between, False),
     ],
 )
-def test_an_event_that_a_graph_has_taken_is_recorded_again(stream, how, interrupted):
+def test_an_event_that_a_graph_has_taken_is_recorded_again(stream, how, default, interrupted):
     from standin import events
 
     pending, _ = pending_calls()
     before = {*events.by_pointer}
-    captured = how(pending, stream, interrupted)
+    given = cupy.cuda.Stream.null if default else stream
+    last_of_two(pending, given)
+    captured = how(pending, given, interrupted)
     for _ in range(3):
         pending.look(NOW + 1)
     if captured:

@@ -10,7 +10,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from held import Held, in_thread
-from raw_ranks import broken, on_ranks, raw, status_of
+from raw_ranks import broken, raw, status_of
 from until import until
 
 control = pytest.importorskip("standin.control")
@@ -114,27 +114,6 @@ def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank,
     with cupy.cuda.Device(1):
         c.allReduce(*given, FLOAT32, SUM, 0)
     broken("NCCL copies on the current device, 1, and not on that")
-
-
-@pytest.mark.parametrize("revoked", [True, False])
-def test_an_abort_while_a_thread_is_in_a_call_is_seen(revoked, monkeypatch):
-    """A revocation frees nothing."""
-    monkeypatch.setenv("STANDIN_CONNECT", "1")
-
-    def main(rank, c, stream):
-        def leave():
-            until(lambda: calls.find(c.comm).inside)
-            calls.revoke(c.comm) if revoked else c.abort()
-
-        if not rank:
-            ends = threading.Thread(target=leave)
-            ends.start()
-            x = cupy.ones(1, np.float32).data.ptr
-            assert in_thread(lambda: summed(c, x, stream)) == 3
-            ends.join()
-
-    on_ranks(main, 2)
-    broken("aborted while a thread was in a call", not revoked)
 
 
 # NCCL: memory.

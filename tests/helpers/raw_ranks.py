@@ -5,29 +5,28 @@ from cupy.cuda import nccl
 from nccl_ranks import each_rank, in_threads, sound
 
 
-def on_ranks(function, size=3):
-    """Return what ``function(rank, communicator, stream)`` gives on ranks that are threads."""
+def on_ranks(function, size):
+    """Have ranks that are threads do ``function(rank, communicator, stream)``."""
     unique = nccl.get_unique_id()
 
     def main(rank):
         with cupy.cuda.Device(rank):
             communicator = nccl.NcclCommunicator(size, unique, rank)
             with cupy.cuda.Stream(non_blocking=True) as stream:
-                result = function(rank, communicator, stream)
+                function(rank, communicator, stream)
             communicator.destroy()
-            return result
 
-    return sound(in_threads(size, main, 60.0))
+    sound(in_threads(size, main, 60.0))
 
 
-def raw(size=3, *, breaks="", times=0, **how):
+def raw(size=3, *, breaks="", times=0):
     """Make a test of what each rank does, given its number, its communicator, a stream and fixtures.
 
     In it a rule of the stand-in is broken so often; `breaks` has words of what it says of that.
     """
 
     def run(test):
-        on_ranks(test, size, **how)
+        on_ranks(test, size)
         if times:
             broken(breaks, times)
 

@@ -12,21 +12,16 @@ available = True
 NCCL_SUM, NCCL_AVG = 0, 4
 NCCL_FLOAT32 = 7
 
-_NAMES = {
-    0: "NCCL_ERROR_SUCCESS",
-    1: "NCCL_ERROR_UNHANDLED_CUDA_ERROR",
-    2: "NCCL_ERROR_SYSTEM_ERROR",
-    3: "NCCL_ERROR_INTERNAL_ERROR",
-    4: "NCCL_ERROR_INVALID_ARGUMENT",
-    5: "NCCL_ERROR_INVALID_USAGE",
-    6: "NCCL_ERROR_REMOTE_ERROR",
-}
+_NAMES = (
+    "SUCCESS", "UNHANDLED_CUDA_ERROR", "SYSTEM_ERROR", "INTERNAL_ERROR", "INVALID_ARGUMENT", "INVALID_USAGE",
+    "REMOTE_ERROR",
+)  # fmt: skip
 
 
 class NcclError(RuntimeError):
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(f"{_NAMES[status]}: {_TEXTS[status].decode()}")
+        super().__init__(f"NCCL_ERROR_{_NAMES[status]}: {_TEXTS[status].decode()}")
 
 
 def check_status(status: int) -> None:
