@@ -204,7 +204,7 @@ works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))  # never come
 
 
 SHARED = {
-    "settings that differ are refused on every rank": """
+    "settings that differ, and shrink() without ULFM, are refused on every rank": """
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 
@@ -226,6 +226,10 @@ refused(f"hpccomm is '{version}a1' on rank 0 and '{version}' on rank 1")
 hpccomm.__version__ = version
 with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
     assert comm.size == 3
+    try:
+        comm.shrink()
+    except hpccomm.UsageError as error:  # no rank can be lost in a job that ends then
+        assert "start the job with mpiexec --with-ft ulfm" in str(error), error
 """,
     "communicators over MPI's": """
 from mpi4py import MPI

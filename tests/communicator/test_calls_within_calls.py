@@ -156,7 +156,7 @@ class Lacking:
 
 
 def absent() -> object:
-    """Make an object of a class whose module the receiver does not have."""
+    """Make an object of a class that the receiver's module does not have."""
     module = sys.modules["absent"] = ModuleType("absent")
     exec("class Absent: pass", module.__dict__)
     return module.Absent()
@@ -173,7 +173,7 @@ def absent() -> object:
 )
 def test_what_cannot_be_unpickled_is_told_with_its_cause(make, told, untold) -> None:
     frame = objects.dump(make())
-    sys.modules.pop("absent", None)
+    vars(sys.modules.get("absent", objects)).pop("Absent", None)
     with pytest.raises(UsageError, match="cannot be unpickled here") as refused:
         frame.load(0)
     assert told in str(refused.value)

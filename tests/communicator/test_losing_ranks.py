@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from alone import python
 from conftest import launch_environment
 
 import hpccomm
@@ -156,14 +155,3 @@ def test_a_loss_is_raised_and_what_is_left_goes_on(surviving, loss: str) -> None
         pytest.skip("Open MPI crashed, since a rank was lost while it made a communicator")
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(each in done.stdout for each in told), done.stdout + done.stderr
-
-
-def test_without_ulfm_shrink_says_how_to_launch(launcher: str) -> None:
-    program = (
-        "import hpccomm\n"
-        "comm = hpccomm.new_comm('mpi')\n"
-        "try: comm.shrink()\n"
-        "except hpccomm.UsageError as error: print(error)\n"
-    )
-    done = python("-c", program, env=launch_environment())
-    assert "start the job with mpiexec --with-ft ulfm" in done.stdout, done.stdout + done.stderr
