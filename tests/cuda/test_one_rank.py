@@ -51,16 +51,10 @@ def test_trap_another_device_is_the_current_one(split):
     def calls(comm):
         x, y, rows = cupy.arange(4.0), cupy.zeros(4), cupy.zeros((1, 4))
         with comm.split(comm.rank) if split else comm as own, cupy.cuda.Device(1 - own.device):
-            found = [
-                own.all_reduce(x, out=y),
-                own.reduce(x, out=y),
-                own.reduce_scatter(x, out=y),
-                own.all_to_all(x, out=y),
-                own.all_gather(x, out=rows),
-                own.gather(x, out=rows),
-                own.scatter(rows, out=y),
-                own.broadcast(x),
-            ]
+            found = [own.broadcast(x)]
+            found += [call(x, out=y) for call in (own.all_reduce, own.reduce, own.reduce_scatter)]
+            found += [call(x, out=rows) for call in (own.all_gather, own.gather)]
+            found += [own.all_to_all(x, out=y), own.scatter(rows, out=y)]
         assert [each.ravel().get().tolist() for each in found] == [[0.0, 1.0, 2.0, 3.0]] * 8
 
     on_devices(1 + split, calls)

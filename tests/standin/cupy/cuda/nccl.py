@@ -85,17 +85,8 @@ class NcclCommunicator:
         terms = _Terms("all_reduce", count, datatype, op)
         check_status(calls.collective(self._comm, terms, sendbuf, recvbuf, stream))
 
-    def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
-        terms = _Terms("broadcast", count, datatype, 0, root)
-        check_status(calls.collective(self._comm, terms, sendbuff, recvbuff, stream))
-
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
         check_status(calls.message(self._comm, True, sendbuf, count, datatype, peer, stream))
 
     def recv(self, recvbuf, count, datatype, peer, stream) -> None:
         check_status(calls.message(self._comm, False, recvbuf, count, datatype, peer, stream))
-
-    def check_async_error(self) -> None:
-        result, error = calls.async_error(self._comm)
-        check_status(error)
-        check_status(result)

@@ -164,11 +164,6 @@ def _not_there(handle: int, what: str) -> int:
     return INVALID_ARGUMENT
 
 
-def async_error(handle: int) -> tuple[int, int]:
-    """Return a status, and that of what the communicator noticed by itself. From any thread."""
-    return told(handle, "error")
-
-
 def told(handle: int, attribute: str) -> tuple[int, int]:
     """Return a status, and what a communicator tells of itself."""
     communicator = _communicators.get(handle)

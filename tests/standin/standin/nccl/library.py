@@ -108,6 +108,24 @@ def _taking(kind: str, words: str) -> Callable[..., int]:
     return call
 
 
+def _message(sends: bool) -> Callable[..., int]:
+    def call(_library: object, *given: Any) -> int:
+        pointer, count, datatype, peer, comm, stream = map(_number, given)
+        return calls.message(comm, sends, pointer, count, datatype, peer, stream)
+
+    return call
+
+
+def _plain(function: Callable[..., int]) -> Callable[..., int]:
+    """Return a function that takes numbers."""
+    return lambda _library, *given: function(*map(_number, given))
+
+
+def _telling(attribute: str) -> Callable[..., int]:
+    """Return a function that gives back what a communicator tells of itself."""
+    return lambda _library, comm, told: _given(calls.told(_number(comm), attribute), told)
+
+
 class Library:
     """The functions, as ctypes.CDLL has them."""
 
@@ -227,34 +245,18 @@ class Library:
         left_out = [int(exclude[i]) for i in range(_number(count))]
         return _given(calls.shrink(_number(comm), left_out), made)
 
-    def ncclCommDestroy(self, comm: Any) -> int:
-        return calls.destroy(_number(comm))
-
-    def ncclCommAbort(self, comm: Any) -> int:
-        return calls.abort(_number(comm))
+    ncclCommDestroy, ncclCommAbort = _plain(calls.destroy), _plain(calls.abort)
 
     def ncclCommRevoke(self, comm: Any, flags: Any) -> int:
         return calls.revoke(_number(comm)) if not _number(flags) else calls.INVALID_ARGUMENT
 
-    def ncclCommGetAsyncError(self, comm: Any, error: Any) -> int:
-        return _given(calls.async_error(_number(comm)), error)
-
-    def ncclCommCount(self, comm: Any, count: Any) -> int:
-        return _given(calls.told(_number(comm), "size"), count)
-
-    def ncclCommUserRank(self, comm: Any, rank: Any) -> int:
-        return _given(calls.told(_number(comm), "rank"), rank)
-
-    def ncclCommCuDevice(self, comm: Any, device: Any) -> int:
-        return _given(calls.told(_number(comm), "device"), device)
+    ncclCommGetAsyncError = _telling("error")
+    ncclCommCount, ncclCommUserRank = _telling("size"), _telling("rank")
+    ncclCommCuDevice = _telling("device")
 
     # Groups
 
-    def ncclGroupStart(self) -> int:
-        return calls.group_start()
-
-    def ncclGroupEnd(self) -> int:
-        return calls.group_end()
+    ncclGroupStart, ncclGroupEnd = _plain(calls.group_start), _plain(calls.group_end)
 
     # Calls
 
@@ -267,17 +269,7 @@ class Library:
     ncclGather = _taking("gather", "send recv count datatype root comm stream")
     ncclScatter = _taking("scatter", "send recv count datatype root comm stream")
 
-    def ncclSend(self, *given: Any) -> int:
-        return _message(True, *map(_number, given))
-
-    def ncclRecv(self, *given: Any) -> int:
-        return _message(False, *map(_number, given))
-
-
-def _message(
-    sends: bool, pointer: int, count: int, datatype: int, peer: int, comm: int, stream: int
-) -> int:
-    return calls.message(comm, sends, pointer, count, datatype, peer, stream)
+    ncclSend, ncclRecv = _message(True), _message(False)
 
 
 library = Library()
