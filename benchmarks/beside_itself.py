@@ -35,41 +35,34 @@ from contest.promises import Figure
 from contest.rounds import Call, block
 
 
-def bound(comm: hpccomm.Communicator, collective: str, x: np.ndarray, how: str = "auto") -> Call:
-    """Return a call without arguments."""
-    return comm.plan(collective, x) if how == "plan" else partial(getattr(comm, collective), x)
-
-
-def watched(ranks: Ranks, other: hpccomm.Communicator, name: str) -> Figure:
-    """Measure what the recorder and the check add. Collective."""
+def compared(ranks: Ranks, other: hpccomm.Communicator, name: str) -> Figure:
+    """Measure a call on two communicators, of which one records and checks, or has had other calls. Collective."""
+    comm, turns = ranks.comm, ranks.request.turns
     collective, size, how, measure = name.split()
-    x = np.zeros(int(size) // 8)
-    pair = [bound(each, collective, x, how) for each in (ranks.comm, other)]
-    calls = max(10, min(2000, 20_000_000 // int(size)))
-    ours, bare = ranks.compete(*pair, turns=ranks.request.turns or 61, calls=calls)
+    nbytes = int(size)
+    plain, registered = np.zeros(nbytes // 4, np.float32), comm.empty(nbytes // 4, np.float32)
+    registered.fill(0)
+    x, before = (registered, plain) if how == "registered" else (plain, registered)
+
+    def bound(each: hpccomm.Communicator, x: np.ndarray) -> Call:
+        return each.plan(collective, x) if how == "plan" else partial(getattr(each, collective), x)
+
+    if measure == "time":
+        earlier = bound(comm, before)
+        with comm.dup() as pure:
+            ours, bare = ranks.compete(
+                *(bound(each, x) for each in (comm, pure)),
+                turns=turns or 21,
+                calls=max(10, min(200, 100_000_000 // nbytes)),
+                before=lambda: block(earlier, 50),
+            )
+    else:
+        pair = [bound(each, x) for each in (comm, other)]
+        calls = max(10, min(2000, 20_000_000 // nbytes))
+        ours, bare = ranks.compete(*pair, turns=turns or 61, calls=calls)
     says = f"{ours.seconds * 1e6:.2f} µs; {bare.seconds * 1e6:.2f} µs without"
     if measure == "added":
         return Figure(ours.beyond(bare) * 1e6, says)
-    return Figure(ours.over(bare), says, ours.seconds)
-
-
-def after_others(ranks: Ranks, name: str) -> Figure:
-    """Measure a call after others on arrays of the other kind. Collective."""
-    comm = ranks.comm
-    collective, size, kind, _ = name.split()
-    arrays = [np.zeros(int(size) // 4, np.float32), comm.empty(int(size) // 4, np.float32)]
-    arrays[1].fill(0)
-    other, mine = arrays if kind == "registered" else reversed(arrays)
-    earlier = bound(comm, collective, other)
-    with comm.dup() as pure:
-        pair = [bound(each, collective, mine) for each in (comm, pure)]
-        ours, bare = ranks.compete(
-            *pair,
-            turns=ranks.request.turns or 21,
-            calls=max(10, min(200, 100_000_000 // int(size))),
-            before=lambda: block(earlier, 50),
-        )
-    says = f"{ours.seconds * 1e6:.1f} µs; {bare.seconds * 1e6:.1f} µs where nothing else was called"
     return Figure(ours.over(bare), says, ours.seconds)
 
 
@@ -101,16 +94,11 @@ def meanwhile(ranks: Ranks) -> Figure:
 
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures. Collective."""
-    found = {}
     with hpccomm.new_comm(options=hpccomm.CommOptions(record=False, check="off")) as bare:
-        for name in names:
-            if name == "all_reduce wait":
-                found[name] = meanwhile(ranks)
-            elif name.endswith("time"):
-                found[name] = after_others(ranks, name)
-            else:
-                found[name] = watched(ranks, bare, name)
-    return found
+        return {
+            name: meanwhile(ranks) if name == "all_reduce wait" else compared(ranks, bare, name)
+            for name in names
+        }
 
 
 if __name__ == "__main__":
