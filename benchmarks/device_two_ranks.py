@@ -1,18 +1,19 @@
-"""Two ranks over NCCL, which may share one GPU: calls of each kind, and a rank that is lost.
+"""Two ranks over NCCL: a captured call on both kinds of device memory, and a rank that is lost.
 
 Run it on two ranks::
 
     mpiexec -n 2 python benchmarks/device_two_ranks.py
     mpiexec -n 2 python benchmarks/device_two_ranks.py --lose stop
     mpiexec --with-ft ulfm -n 2 python benchmarks/device_two_ranks.py --lose kill
-    mpiexec -n 2 python benchmarks/device_two_ranks.py --mixed
 
-With ``--lose`` rank 1 is stopped, or killed, while rank 0 puts call after call on its stream. NCCL's
-kernels wait for ever then, and a launch blocks when the driver's queue is full. Rank 0 must raise within
-its deadline all the same. Then the job ends. A launcher kills rank 0 as well when a rank is killed, unless
-it tolerates that. With ``--mixed``, which takes a GPU for each rank, a call is captured whose array comes
-from ``comm.empty`` on rank 0 and from CuPy on the others. NCCL registers the first kind alone, and a
-replay could wait for ever. It must be right, or refused on all ranks. A verdict stands in a line of its own; the exit status is 1 if one fails.
+The first takes a GPU for each rank. A call is captured whose array comes from ``comm.empty`` on rank 0 and from CuPy on
+the others. NCCL registers the first kind alone, and a replay could wait for ever. It must be right, or refused on all
+ranks.
+
+With ``--lose``, for which ranks may share a GPU, rank 1 is stopped, or killed, while rank 0 puts call after call on its
+stream. NCCL's kernels wait for ever then, and a launch blocks when the driver's queue is full. Rank 0 must raise within
+its deadline all the same. Then the job ends. A launcher kills rank 0 as well when a rank is killed, unless it tolerates
+that. A verdict stands in a line of its own; the exit status is 1 if one fails.
 """
 
 import os
@@ -20,9 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 
@@ -40,53 +39,6 @@ MARGIN = 10.0
 """Seconds after it within which the error must have come."""
 REPLAY_SECONDS = 20.0
 """Most that a replay is waited for: it has no deadline."""
-
-
-def calls(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
-    """Make calls of each kind."""
-    import cupy
-
-    rank, size = comm.rank, comm.size
-
-    def summed(*counts: int, algorithm: str = "auto") -> bool:
-        given = [cupy.full(count, rank + 1, np.float32) for count in counts]
-        sums = [comm.all_reduce(x, algorithm=algorithm) for x in given]
-        return all(bool((x == size * (size + 1) / 2).all()) for x in sums)
-
-    def uneven() -> bool:
-        counts = [rank + 1 + peer for peer in range(size)]
-        sent = cupy.asarray(np.repeat(10.0 * rank + np.arange(size), counts))
-        got = comm.all_to_all_v(sent, counts)
-        return bool(
-            got.get().tolist()
-            == [10.0 * i + rank for i in range(size) for _ in range(i + 1 + rank)]
-        )
-
-    def messages() -> bool:
-        x, y, z = cupy.full(1000, rank), cupy.zeros(1000, int), cupy.zeros(1000, int)
-        before = (rank - 1) % size
-        comm.send_recv(x, rank, y, rank)
-        comm.send_recv(x, (rank + 1) % size, z, before)
-        return bool((y == rank).all() and (z == before).all())
-
-    parts: dict[str, Callable[[], bool]] = {
-        "all_reduce of 4 bytes, 4 kB and 4 MiB": partial(summed, 1, 1000, 1 << 20),
-        "an uneven all_to_all": uneven,
-        "messages to oneself and to the next rank": messages,
-    }
-    with cupy.cuda.Device(comm.device):
-        x = cupy.zeros(1000, np.float32)
-        for name in ("ring", "tree"):
-            how = comm.explain("all_reduce", x, algorithm=name).reason
-            parts[f"all_reduce by {name} ({how})"] = partial(summed, 1000, algorithm=name)
-        for text, right in parts.items():
-            with verdicts.part(text):
-                agreed(comm, verdicts, right(), text)
-
-
-def agreed(comm: hpccomm.Communicator, verdicts: Verdicts, right: bool, text: str) -> None:
-    """Say whether all ranks are right. Collective."""
-    verdicts.limit(all(comm.all_gather_object(right)), text)
 
 
 def mixed(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
@@ -118,7 +70,8 @@ def mixed(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
             verdicts.limit(False, f"{name}: the replay hangs for {REPLAY_SECONDS:g} s")
             sys.stdout.flush()
             os._exit(1)
-        agreed(comm, verdicts, bool((x == comm.size).all()), name)
+        right = bool((x == comm.size).all())
+        verdicts.limit(all(comm.all_gather_object(right)), name)
 
 
 def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: float) -> None:
@@ -175,16 +128,13 @@ def main() -> None:
     """Check and print."""
     options = {
         "lose": Option("", "lose rank 1 in this way: stop or kill"),
-        "mixed": Option(False, "capture a call on both kinds of device memory"),
         "timeout": Option(10.0, "seconds of its calls' deadline"),
     }
     request = program.parser(__doc__, options).parse_args()
     with device.ranks(request.timeout if request.lose else 60.0) as (comm, verdicts):
         if request.lose:
             lost(comm, verdicts, request.lose, request.timeout)
-        (mixed if request.mixed else calls)(comm, verdicts)
-        if verdicts.excuse:
-            verdicts.note(verdicts.excuse)
+        mixed(comm, verdicts)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 #
 #   bash jobs/gpu_acceptance.sh --preflight      in some seconds: what is here, what is missing, how many MB
 #   bash jobs/gpu_acceptance.sh --seconds 400    7 minutes at most: process, one, torch
-#   bash jobs/gpu_acceptance.sh --seconds 450    8 minutes at most: sharing, two, stop, kill, perf-2, overhead-2
+#   bash jobs/gpu_acceptance.sh --seconds 450    8 minutes at most: sharing, stop, kill, perf-2, overhead-2
 #
 # The second goes on where the first ended; once more, without --seconds, goes on for an hour or two. What had to be
 # downloaded counts: with a network run --seconds 0 first, which installs and begins no stage. With two GPUs
@@ -13,7 +13,7 @@
 #
 #   process, one           in one process: memory, captures beside calls, contexts; reductions and folds
 #   torch                  PyTorch's tensors in one process. PyTorch is not installed by this script
-#   sharing                how two ranks share a GPU; two: calls of each kind on two ranks
+#   sharing                how two ranks share a GPU
 #   stop, kill             a rank that is lost with 2000 calls queued
 #   perf-N, sweeps         hpccomm perf, verified, on N ranks
 #   overhead-N             what a call costs the host over CuPy's bare NCCL call

@@ -83,12 +83,11 @@ LOSE = ("two_ranks", "--lose")
 ULFM = ("--with-ft", "ulfm")
 
 STAGES = (
-    Stage("mixed", 40, (*RANKS, TWO_GPUS), (program("two_ranks", "--mixed", ranks=2),)),
+    Stage("mixed", 40, (*RANKS, TWO_GPUS), (program("two_ranks", ranks=2),)),
     Stage("process", 120, ONE, (program("one_process"),)),
     Stage("one", 90, (*ONE, *TESTS), (tests(0, *OF_ONE_RANK),)),
     Stage("torch", 120, (*BOTH, TORCH), (program("torch"), tests(0, FRONT, "-k", "frameworks"))),
     Stage("sharing", 60, RANKS),
-    Stage("two", 60, RANKS, (program("two_ranks", ranks=2),)),
     Stage("stop", 60, RANKS, (program(*LOSE, "stop", ranks=2),)),
     Stage("kill", 60, RANKS, (program(*LOSE, "kill", ranks=2, launcher=ULFM),)),
     Stage("perf-2", 90, PERF, (perf(2, "1M", "all", *NCCLS),)),

@@ -292,7 +292,7 @@ def test_it_installs_until_nothing_new_is_wanted(tmp_path: Path) -> None:
 
 
 FIRST = {"process": 120, "one": 90, "torch": 120}
-SECOND = {"sharing": 60, "two": 60, "stop": 60, "kill": 60, "perf-2": 90, "overhead-2": 90}
+SECOND = {"sharing": 60, "stop": 60, "kill": 60, "perf-2": 90, "overhead-2": 90}
 """An audit's order, by information a minute, and its limits in seconds."""
 
 
@@ -386,10 +386,10 @@ def left_by(folder: Path) -> list[str]:
 
 @pytest.mark.slow("two stages, each a process that makes communicators")
 def test_stages_of_one_process_need_no_mpi_and_the_stand_in_is_no_success(tmp_path: Path) -> None:
-    done, summary = accept(tmp_path, "--stand-in", "--stages", "process,two", **WITHOUT_MPI)
+    done, summary = accept(tmp_path, "--stand-in", "--stages", "process,stop", **WITHOUT_MPI)
     # What was asked for and cannot be done is no pass, and says why; the others have run.
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "not run: two, drops: mpiexec" in summary
+    assert "not run: stop, drops: mpiexec" in summary
     assert "hpccomm on the stand-in for CuPy: nothing ran on a GPU" in summary
     assert "FAIL" not in summary
     for shown in ("finalize with a graph alive", "a global capture beside 50 staged calls: whole"):
@@ -420,7 +420,7 @@ def test_mps_is_started_and_ended(tmp_path: Path, started: bool) -> None:
 @pytest.mark.thorough
 def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path) -> None:
     done, summary = accept(
-        tmp_path, "--stand-in", "--stages", "two,stop,kill", STANDIN_NCCL_VERSION="22501"
+        tmp_path, "--stand-in", "--stages", "stop,kill", STANDIN_NCCL_VERSION="22501"
     )
     assert "INFO  2 ranks share 1 GPU(s) by a NCCL_HOSTID of its own for each: yes" in summary
     assert "NCCL_MULTI_RANK_GPU_ENABLE" not in summary
@@ -432,7 +432,7 @@ def test_ranks_share_a_device_as_the_version_lets_them(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_what_cannot_be_done_is_a_verdict_and_the_exit_status(tmp_path: Path) -> None:
     """NCCL that rank 1 cannot use: both ways of sharing are tried, and no stage's own time is."""
-    stages = ("--stages", "two,perf-2")
+    stages = ("--stages", "stop,perf-2")
     done, summary = accept(tmp_path, "--stand-in", *stages, STANDIN_FAIL_INIT="1")
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(re.findall(r"INFO  2 ranks share 1 GPU\(s\) by .*: no", summary)) == 2
@@ -483,6 +483,6 @@ def test_figures_have_no_limit_where_ranks_share_a_gpu(mpiexec: Mpiexec, name: s
 def test_both_kinds_of_memory_on_the_stand_in(mpiexec: Mpiexec) -> None:
     path = {"PYTHONPATH": f"{CHECKOUT / 'tests/standin'}:{CHECKOUT}", "STANDIN_DEVICES": "2"}
     script = CHECKOUT / "benchmarks/device_two_ranks.py"
-    done = mpiexec(2, script, "--mixed", env=path, timeout=100)
+    done = mpiexec(2, script, env=path, timeout=100)
     assert "a captured all_reduce of 64 MiB on both kinds of device memory" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
