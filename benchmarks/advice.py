@@ -136,8 +136,8 @@ def measured(name: str, ranks: Ranks) -> dict[str, Figure]:
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures, program by program. Collective."""
     found: dict[str, Figure] = {}
-    for group in program.grouped(names):
-        found |= measured(group[0].split()[0], ranks)
+    for planted in dict.fromkeys(name.split()[0] for name in names):
+        found |= measured(planted, ranks)
     return found
 
 

@@ -196,16 +196,16 @@ def gains(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     return found
 
 
-def kind(name: str) -> Callable[[Sequence[str], Ranks], dict[str, Figure]]:
-    """Return what measures a figure."""
-    return {"hidden": overlap, "gain": gains}.get(name.split()[-1], synchronisation)
-
-
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures, model by model. Collective."""
+
+    def by(name: str) -> tuple[str, Callable[[Sequence[str], Ranks], dict[str, Figure]]]:
+        model, *_, measure = name.split()
+        return model, {"hidden": overlap, "gain": gains}.get(measure, synchronisation)
+
     measured: dict[str, Figure] = {}
-    for group in program.grouped(names, lambda name: (name.split()[0], kind(name))):
-        measured |= kind(group[0])(group, ranks)
+    for key in dict.fromkeys(map(by, names)):
+        measured |= key[1]([name for name in names if by(name) == key], ranks)
     return measured
 
 

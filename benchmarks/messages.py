@@ -86,31 +86,6 @@ def in_flight(
     return batch if batched else ours, theirs
 
 
-def _there_and_back(first: bool, send: Call, receive: Call) -> Call:
-    """Return a program that sends and then receives, or answers what it receives."""
-
-    def both() -> None:
-        if first:
-            send()
-        receive()
-        if not first:
-            send()
-
-    return both
-
-
-def from_any(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """A message there and back, each received from any rank."""
-    peer, x, out = _ends(comm, nbytes)
-    first = comm.rank < peer
-    return (
-        _there_and_back(first, partial(comm.send, x, peer), partial(comm.recv, out, hpccomm.ANY)),
-        _there_and_back(
-            first, partial(bare.Send, x, peer), partial(bare.Recv, out, MPI.ANY_SOURCE)
-        ),
-    )
-
-
 def pipeline(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
     """The first rank of a pair sends activations of microbatches forward, and receives their gradients.
 
@@ -231,15 +206,30 @@ def objects(comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, name: str) 
     return lambda: ours(value), lambda: theirs(value)
 
 
-def there_and_back(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
-    """The same dictionary to the other rank, which sends it back."""
-    value, peer = _dictionary(nbytes), comm.rank ^ 1
-    first = comm.rank < peer
+def there_and_back(
+    comm: Communicator, bare: MPI.Intracomm, nbytes: int, *, pickled: bool = False
+) -> Pair:
+    """A message there and back, each received from any rank; or the same dictionary."""
+    peer, x, out = _ends(comm, nbytes)
+
+    def program(send: Call, receive: Call) -> Call:
+        first, second = (send, receive) if comm.rank < peer else (receive, send)
+
+        def both() -> None:
+            first()
+            second()
+
+        return both
+
+    if pickled:
+        value = _dictionary(nbytes)
+        return (
+            program(partial(comm.send_object, value, peer), partial(comm.recv_object, peer)),
+            program(partial(bare.send, value, peer), partial(bare.recv, source=peer)),
+        )
     return (
-        _there_and_back(
-            first, partial(comm.send_object, value, peer), partial(comm.recv_object, peer)
-        ),
-        _there_and_back(first, partial(bare.send, value, peer), partial(bare.recv, source=peer)),
+        program(partial(comm.send, x, peer), partial(comm.recv, out, hpccomm.ANY)),
+        program(partial(bare.Send, x, peer), partial(bare.Recv, out, MPI.ANY_SOURCE)),
     )
 
 
@@ -310,7 +300,7 @@ def transpose(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
 CASES: Mapping[str, Case] = {
     "in flight": in_flight,
     "batch": partial(in_flight, batched=True),
-    "from any": from_any,
+    "from any": there_and_back,
     "pipeline": pipeline,
     "halo columns": halo,
     "halo rows": partial(halo, along=0),
@@ -326,7 +316,7 @@ CASES: Mapping[str, Case] = {
     "object all_gather": partial(objects, name="all_gather"),
     "object gather": partial(objects, name="gather"),
     "object scatter": partial(objects, name="scatter"),
-    "object there and back": there_and_back,
+    "object there and back": partial(there_and_back, pickled=True),
     "counter": counter,
     "work queue": work_queue,
 }

@@ -107,8 +107,7 @@ def main() -> int:
                 except (ImportError, LookupError) as error:
                     missing = str(error)
             else:
-                copies = name == COPY
-                entered[name] = contenders.copy() if copies else contenders.ours(name, comm, stack)
+                entered[name] = contenders.ours(name, comm, stack)
         limit: Limit = _memcpy if request.link is None else links.limit(comm, request.link)
         said = facts(comm, request.rounds, request.link)
         said |= {"no gloo": missing} if missing else {}

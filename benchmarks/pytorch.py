@@ -27,8 +27,7 @@ from gradients import MODELS
 from contest import program
 from contest.program import Ranks
 from contest.promises import Figure
-
-SIZES = {"8": 8, "64K": 64 << 10, "1M": 1 << 20, "64M": 64 << 20}
+from hpccomm.units import size
 
 
 def all_reduce(name: str, ranks: Ranks, gloo: Any) -> Figure:
@@ -36,12 +35,13 @@ def all_reduce(name: str, ranks: Ranks, gloo: Any) -> Figure:
     import torch
     import torch.distributed as dist
 
-    _, size, measure = name.split()
-    tensors = [torch.zeros(SIZES[size] // 4) for _ in range(2)]
+    _, spelled, measure = name.split()
+    nbytes = size(spelled)
+    tensors = [torch.zeros(nbytes // 4) for _ in range(2)]
     ours, theirs = ranks.compete(
         lambda: dist.all_reduce(tensors[0]),
         lambda: dist.all_reduce(tensors[1], group=gloo),
-        calls=200 if SIZES[size] <= 64 << 10 else None,
+        calls=200 if nbytes <= 64 << 10 else None,
     )
     says = f"{ours.seconds * 1e6:.1f} µs; Gloo {theirs.seconds * 1e6:.1f} µs"
     value = theirs.over(ours) if measure == "speed" else ours.seconds * 1e6

@@ -84,13 +84,9 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     comm, request = ranks.comm, ranks.request
     measured = {}
     with ExitStack() as stack:
-        entered: dict[str, Enter] = {
-            LIBRARY: contenders.library(ranks.bare),
-            COPY: contenders.copy(),
-        }
-        for one in asked.values():
-            if one.contender not in entered:
-                entered[one.contender] = contenders.ours(one.contender, comm, stack)
+        entered: dict[str, Enter] = {LIBRARY: contenders.library(ranks.bare)}
+        for name in dict.fromkeys([COPY, *(one.contender for one in asked.values())]):
+            entered[name] = contenders.ours(name, comm, stack)
         through_link = links.limit(comm, request.link)
         for case in dict.fromkeys(one[:3] for one in asked.values()):
             here = {name: one for name, one in asked.items() if one[:3] == case}

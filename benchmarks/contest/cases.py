@@ -5,7 +5,7 @@ package. Data are small integers, so that sums are exact in any order and result
 equality.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +87,6 @@ class Arrays:
 
     x: Array | None
     out: Array | None
-
-    def each(self) -> Iterator[Array]:
-        """Yield the arrays, one that is both once."""
-        if self.x is not None:
-            yield self.x
-        if self.out is not None and self.out is not self.x:
-            yield self.out
 
 
 class Case:
@@ -197,7 +190,8 @@ class Case:
         """Put in what stays as it is however often calls are made, so that no sum overflows."""
         if self.in_place:
             for arrays in self._arrays.values():
-                for array in arrays.each():
+                array = arrays.out if arrays.x is None else arrays.x  # in place they are one
+                if array is not None:
                     array.fill(0)
 
     def _contribution(self, rank: int) -> Array:

@@ -109,10 +109,12 @@ def hpccomm(
 
 
 def ours(name: str, comm: Communicator, stack: ExitStack) -> Enter:
-    """Return hpccomm as the contender of that name: a way to call it, or one of its algorithms.
+    """Return the contender of that name: a copy, or hpccomm by a way to call it or one of its algorithms.
 
     `stack` closes what the contender needs beside `comm`. Collective.
     """
+    if name == COPY:
+        return copy()
     if name in SETTINGS:
         return hpccomm(
             stack.enter_context(new_comm(options=CommOptions(shared_memory=name))), "shm"

@@ -7,7 +7,7 @@ Every program reads its arguments here. One that measures figures of ``promises.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,19 +137,6 @@ def turns(default: int, of: str = "of each") -> Option:
 def sizes(text: str) -> tuple[int, ...]:
     """Read sizes with commas between them."""
     return tuple(size(each) for each in text.split(","))
-
-
-def first(name: str) -> str:
-    """Return the first word of a figure's name."""
-    return name.split()[0]
-
-
-def grouped(names: Iterable[str], key: Callable[[str], object] = first) -> list[list[str]]:
-    """Return the names of figures with the same key together."""
-    groups: dict[object, list[str]] = {}
-    for name in names:
-        groups.setdefault(key(name), []).append(name)
-    return list(groups.values())
 
 
 def needs_pytorch() -> None:
