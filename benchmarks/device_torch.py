@@ -3,7 +3,6 @@
 Run it where PyTorch, an MPI library and a GPU are::
 
     python benchmarks/device_torch.py
-    python benchmarks/device_torch.py --device cpu      to try the program itself
 
 The program calls no ``torch.cuda.set_device``. A verdict stands in a line of its own; the exit status
 is 1 if one fails.
@@ -12,16 +11,14 @@ is 1 if one fails.
 import sys
 from typing import Any
 
-from contest import program
 from contest.device import contexts_on
-from contest.program import Option
 from contest.verdicts import Verdicts
 
 COUNT, TIMES = 64 << 20, 20
 """Elements of a tensor, and how often it is gathered."""
 
 
-def copied_late(verdicts: Verdicts, device: Any, count: int) -> None:
+def copied_late(verdicts: Verdicts, device: Any) -> None:
     """Gather into a list, which is copied when the future is asked for, and go on allocating.
 
     PyTorch's allocator gives memory that was dropped to the stream that it is of, at once: a copy on
@@ -32,7 +29,7 @@ def copied_late(verdicts: Verdicts, device: Any, count: int) -> None:
 
     wrong = 0
     for number in range(TIMES):
-        given = torch.full((count,), float(number), device=device)
+        given = torch.full((COUNT,), float(number), device=device)
         got = [torch.empty_like(given)]
         future = dist.all_gather(got, given, async_op=True).get_future()
         for _ in range(4):
@@ -45,26 +42,20 @@ def copied_late(verdicts: Verdicts, device: Any, count: int) -> None:
 
 def main() -> None:
     """Check and print."""
-    options = {"device": Option("cuda", "cuda or cpu"), "count": Option(COUNT, "elements")}
-    request = program.parser(__doc__, options).parse_args()
-    verdicts = Verdicts(shown=True)
-    try:
-        import torch
-        import torch.distributed as dist
+    import torch
+    import torch.distributed as dist
 
-        import hpccomm.torch
-    except ImportError as error:
-        verdicts.note(f"not tried: {error}")
-        return
-    own = torch.cuda.device_count() - 1 if request.device == "cuda" else 0
-    device = torch.device(request.device, own)
+    import hpccomm.torch
+
+    verdicts = Verdicts(shown=True)
+    own = torch.cuda.device_count() - 1
+    device = torch.device("cuda", own)
     print(f"# PyTorch {torch.__version__}, device {device}")
     with verdicts.part("hpccomm.torch in one process"):
-        hpccomm.torch.init(**({"device_id": device} if request.device == "cuda" else {}))
+        hpccomm.torch.init(device_id=device)
         with verdicts.part("all_gather into a list"):
-            copied_late(verdicts, device, request.count)
-        if request.device == "cuda":
-            contexts_on([own], verdicts)
+            copied_late(verdicts, device)
+        contexts_on([own], verdicts)
         dist.destroy_process_group()
     sys.exit(verdicts.failed)
 

@@ -35,8 +35,8 @@ CALLS = 2000
 """More than a stream's queue has room for."""
 BEFORE = 100
 """Calls that rank 1 makes before it is lost."""
-MARGIN = 10.0
-"""Seconds after it within which the error must have come."""
+TIMEOUT, MARGIN = 10.0, 10.0
+"""Seconds of the deadline, and after it, within which the error must have come."""
 REPLAY_SECONDS = 20.0
 """Most that a replay is waited for: it has no deadline."""
 
@@ -74,7 +74,7 @@ def mixed(comm: hpccomm.Communicator, verdicts: Verdicts) -> None:
         verdicts.limit(all(comm.all_gather_object(right)), name)
 
 
-def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: float) -> None:
+def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str) -> None:
     """Lose rank 1 with calls queued; ends the process."""
     import cupy
 
@@ -94,7 +94,7 @@ def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: floa
             time.sleep(600)
         name = f"a rank is lost ({how}) with {CALLS} calls queued"
         # Should the main thread be stuck in the driver for ever, the verdict is known all the same.
-        limit = timeout + 2 * MARGIN
+        limit = TIMEOUT + 2 * MARGIN
         stuck = threading.Timer(limit, ended, (verdicts, other, f"{name}: stuck for {limit:g} s"))
         stuck.daemon = True
         stuck.start()
@@ -108,8 +108,8 @@ def lost(comm: hpccomm.Communicator, verdicts: Verdicts, how: str, timeout: floa
             told = type(error).__name__
         took = time.perf_counter() - begin
         stuck.cancel()
-    right = told != "nothing" and took <= timeout + MARGIN
-    text = f"{name}: {told} after {took:.1f} s, at call {issued} (at most {timeout + MARGIN:g} s)"
+    right = told != "nothing" and took <= TIMEOUT + MARGIN
+    text = f"{name}: {told} after {took:.1f} s, at call {issued} (at most {TIMEOUT + MARGIN:g} s)"
     verdicts.limit(right, text)
     ended(verdicts, other, "")
 
@@ -128,12 +128,11 @@ def main() -> None:
     """Check and print."""
     options = {
         "lose": Option("", "lose rank 1 in this way: stop or kill"),
-        "timeout": Option(10.0, "seconds of its calls' deadline"),
     }
     request = program.parser(__doc__, options).parse_args()
-    with device.ranks(request.timeout if request.lose else 60.0) as (comm, verdicts):
+    with device.ranks(TIMEOUT if request.lose else 60.0) as (comm, verdicts):
         if request.lose:
-            lost(comm, verdicts, request.lose, request.timeout)
+            lost(comm, verdicts, request.lose)
         mixed(comm, verdicts)
 
 
