@@ -1,9 +1,6 @@
 """A call made within another call of the same communicator is refused with a working remedy."""
 
-import contextlib
-import inspect
 import os
-import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -178,41 +175,3 @@ def test_what_cannot_be_unpickled_is_told_with_its_cause(make, told, untold) -> 
         frame.load(0)
     assert told in str(refused.value)
     assert untold not in str(refused.value)
-
-
-def at_the_limit(call, room: int) -> None:
-    """Make a call where recursion has so many levels left."""
-
-    def deeper(levels: int) -> None:
-        deeper(levels - 1) if levels else call()
-
-    with contextlib.suppress(RecursionError):
-        deeper(sys.getrecursionlimit() - len(inspect.stack(0)) - 2 - room)
-
-
-DEEP = {
-    "call": lambda comm: lambda: comm.all_reduce(np.ones(2)),
-    "asynchronous": lambda comm: lambda: comm.all_reduce(np.ones(2), async_op=True).wait(),
-    "number": lambda comm: lambda: comm.all_reduce(1.0),
-    "object": lambda comm: lambda: comm.broadcast_object("x"),
-    "plan": lambda comm: comm.plan("all_reduce", np.ones(2)),
-    "split": lambda comm: lambda: comm.split(0),
-}
-
-
-@pytest.mark.parametrize("form", DEEP)
-def test_no_room_for_a_call_leaves_right_numbers_or_an_error(form: str) -> None:
-    """A lone rank's sum is its own array."""
-    said = set()
-    for room in range(1, 60):
-        with hpccomm.new_comm("loopback") as comm:
-            call = DEEP[form](comm)
-            call()
-            at_the_limit(call, room)
-            try:
-                said.add(comm.all_reduce(1, async_op=True).wait())
-            except hpccomm.HpccommError as error:
-                said.add(
-                    re.search("RecursionError|was left by an exception", str(error)) and "an error"
-                )
-    assert said == {1, "an error"}
