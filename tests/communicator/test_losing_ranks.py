@@ -64,13 +64,14 @@ print(left.name, left.backends["cuda"], left.all_reduce(x).get().tolist(), left.
 
 
 def test_nccl_begins_anew_without_the_lost_rank(surviving, tmp_path, monkeypatch) -> None:
-    """On the stand-in, which tells if what has failed is shrunk by NCCL: that could block for ever."""
+    """On the stand-in. What has failed is not shrunk by NCCL, which could block for ever: no log tells that it cannot."""
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{root}:{root / 'tests/standin'}")
     (program := tmp_path / "program.py").write_text(ON_DEVICES)
     done = surviving(3, program)
     assert done.stdout == "world.e1 nccl [3.0, 3.0, 3.0, 3.0] 2\n" * 2, done.stderr
     assert "stand-in" not in done.stderr
+    assert "cannot shrink" not in done.stderr
 
 
 def test_a_failed_communicator_says_which_shrink_goes_on() -> None:
