@@ -55,16 +55,6 @@ class Line:
     skipped: str = ""
 
     @property
-    def short(self) -> bool:
-        """Whether the last try broke the promise, or was worse than the other checkout."""
-        return bool(self.tries) and (self.broken or self.worse)
-
-    @property
-    def broken(self) -> bool:
-        """Whether the last try broke the promise."""
-        return not self.promise.kept(self.tries[-1].value)
-
-    @property
     def worse(self) -> bool:
         """Whether the last try was worse than that of the other checkout.
 
@@ -80,12 +70,17 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """One word."""
+        """One word on the last try: in capitals if it broke the promise, or was worse than the other checkout."""
         if not self.tries:
             return "skipped"
-        if not self.short:
-            return "kept"
-        return "SHORT" if self.broken else "WORSE"
+        if not self.promise.kept(self.tries[-1].value):
+            return "SHORT"
+        return "WORSE" if self.worse else "kept"
+
+    @property
+    def short(self) -> bool:
+        """Whether the last try fell short."""
+        return self.verdict.isupper()
 
     def text(self) -> str:
         """Return the line that is printed."""
