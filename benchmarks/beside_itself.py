@@ -74,15 +74,11 @@ def meanwhile(ranks: Ranks) -> Figure:
     synchronous, waited = [], []
     for _ in range(request.turns or 5):
         comm.barrier()
-        begin = time.perf_counter()
-        comm.all_reduce(x)
-        synchronous.append(time.perf_counter() - begin)
+        synchronous.append(block(lambda: comm.all_reduce(x), 1))
         comm.barrier()
         work = comm.all_reduce(x, async_op=True)
         time.sleep(request.sleep)
-        begin = time.perf_counter()
-        work.wait()
-        waited.append(time.perf_counter() - begin)
+        waited.append(block(work.wait, 1))
     slowest = max(comm.all_gather_object(statistics.median(waited)))
     usual = statistics.median(synchronous)
     says = (

@@ -68,8 +68,6 @@ from hpccomm.tools import flags
 EVERY = "every"
 """Stands for every algorithm, the backend's own among them."""
 CONTENDERS = (GLOO, COPY, PLAN, *OF_EMPTY, *SETTINGS, *policy.NAMES, EVERY)
-OWN_COST = 3e-6
-"""Seconds that a call of hpccomm may take over the library's own."""
 SLOWER = 1.1
 """How many times as long as the best ``auto`` may take."""
 
@@ -169,13 +167,8 @@ def findings(lines: Sequence[Line]) -> Iterator[str]:
         for name, result in line.results.items():
             if result.wrong:
                 yield f"WRONG: {where}: {result.wrong} elements by {name}"
-        auto = line.results.get(AUTO)
-        if auto is None:
-            continue
-        if auto.times.seconds - OWN_COST > line.results[LIBRARY].times.seconds / 0.9:
-            yield f"{where}: auto ({auto.took}) is at {line.faster(AUTO):.2f} of {LIBRARY}'s speed"
         if slower(line):
-            name = best(line)
+            auto, name = line.results[AUTO], best(line)
             longer = auto.times.over(line.results[name].times)
             yield f"{where}: auto ({auto.took}) takes {longer:.2f} times as long as {name}"
     quick = len(lines) - sum(map(slower, lines))

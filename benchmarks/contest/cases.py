@@ -46,11 +46,6 @@ class Shape:
     reduces: bool = False
     blocks: bool = True
 
-    @property
-    def rooted(self) -> bool:
-        """Whether a call names a root."""
-        return "root" in (self.x, self.out)
-
 
 SHAPES = {
     "all_reduce": Shape("whole", "whole", reduces=True, blocks=False),
@@ -161,7 +156,9 @@ class Case:
         if name == "send_recv":
             after, before = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
             return (arrays.x, after, arrays.out, before), {}
-        keywords: dict[str, Any] = {"root": ROOT} if self.shape.rooted else {}
+        keywords: dict[str, Any] = (
+            {"root": ROOT} if "root" in (self.shape.x, self.shape.out) else {}
+        )
         if name == "broadcast":
             return (arrays.out,), keywords
         # Calls in place get no output, but for a scan, which makes one unless it gets one.

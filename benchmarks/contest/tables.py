@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from contest.contenders import AUTO, COPY, PEERS
 from contest.race import Line
+from hpccomm.units import rounded_size
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -35,7 +36,7 @@ def _table(lines: Sequence[Line], names: Sequence[str]) -> Table:
     head = ["size", *there, *["the limit"] * limits, *[f"{AUTO} took"] * took]
     rows = [
         [
-            size(line.case.nbytes),
+            rounded_size(line.case.nbytes),
             *(_cell(line, name) for name in there),
             *[duration(line.limit)] * limits,
             *[line.results[AUTO].took if AUTO in line.results else ""] * took,
@@ -59,14 +60,6 @@ def _cell(line: Line, name: str) -> str:
     ratio = line.faster(name)
     faster = f"{ratio:.1f}" if ratio >= 9.95 else f"{ratio:.2f}"
     return f"{spelled} ({faster}{TIMES}; {of_limit})"
-
-
-def size(nbytes: int) -> str:
-    """Print bytes with the largest binary unit that fits, to four digits: blocks may be rounded."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 0.999 * (1 << shift):
-            return f"{nbytes / (1 << shift):.4g} {unit}"
-    return f"{nbytes} B"
 
 
 def duration(seconds: float) -> str:
