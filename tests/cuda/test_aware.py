@@ -77,6 +77,7 @@ def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) ->
             seen.append(rank)
             return real(rank, nbytes) if len(seen) % 2 else np.zeros(nbytes, np.uint8)
 
+        # No MPI library here has this fault.
         monkeypatch.setattr(cuda_aware, "_pattern", pattern)
     with opened(monkeypatch, mpi_comm) as comm:
         assert comm.backends["cuda"] == "staged"

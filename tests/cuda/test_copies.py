@@ -26,6 +26,7 @@ WARM, TIMED = 4, 16
 @pytest.fixture(autouse=True)
 def two(monkeypatch):
     """Two devices are seen: the stand-in's eight are 56 pairs."""
+    # The number of devices is no setting.
     monkeypatch.setattr(links, "visible_devices", lambda: 2)
 
 

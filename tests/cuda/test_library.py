@@ -22,6 +22,7 @@ def look(monkeypatch: pytest.MonkeyPatch):
         forget()
         return library.unavailable()
 
+    # What was found is kept for the whole process.
     forget = library._found.cache_clear
     yield again
     monkeypatch.undo()

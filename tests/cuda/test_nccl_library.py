@@ -26,8 +26,10 @@ nccl = pytest.importorskip("cupy.cuda.nccl")
 def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have CuPy's binding, or take it away: another CuPy is not there."""
     if request.param == "absent":
+        # As Python does where a module cannot be imported.
         monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", None)
     elif request.param == "without a library":
+        # The stand-in for CuPy always has its NCCL.
         monkeypatch.setattr(nccl, "available", False)
 
 
@@ -70,6 +72,7 @@ def test_calls_of_each_kind_and_settings_that_nccl_has(
 @pytest.mark.standin
 def test_tools_tell_the_version(binding, monkeypatch):
     """A CuPy without NCCL has a module of that name without functions, or none (CuPy 14.2, cupy/cuda/nccl.py)."""
+    # A change of the stand-in for CuPy.
     monkeypatch.delattr(nccl, "get_version")
     assert job.of_rank()["nccl"] == "2.32.3"
     comm = SimpleNamespace(backends={"cuda": "nccl"}, device=0, barrier=None)

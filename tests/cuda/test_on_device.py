@@ -30,6 +30,7 @@ I32, F32, F64 = (np.dtype(t) for t in ("i4", "f4", "f8"))
 @pytest.fixture
 def own(monkeypatch):
     """Have NCCL lack all collectives, whose names some of hpccomm's own have; these move few elements at a time."""
+    # No version of NCCL lacks them all.
     monkeypatch.setattr(collectives, "algorithms", lambda call, ability: ())
     monkeypatch.setenv("HPCCOMM_SEGMENT", "256")
     made = on_device.OnDevice.__init__
@@ -37,6 +38,7 @@ def own(monkeypatch):
     def in_nodes(self, rank, topology, *more):  # ranks of one node have a device each
         made(self, rank, Topology(tuple(each // 2 for each in range(topology.size))), *more)
 
+    # Threads with a device each are one node.
     monkeypatch.setattr(on_device.OnDevice, "__init__", in_nodes)
 
 

@@ -13,6 +13,7 @@ REPETITIONS = 400
 
 
 def example_info(ranks: int = 4, **settings: object) -> RunInfo:
+    """Return the facts of a run of all_reduce."""
     config = {"minimum_bytes": 8, "maximum_bytes": 1024, "step_factor": 2, "step_bytes": 0}
     config |= {"iterations": 20, "warmup_iters": 5, **settings}
     return RunInfo(
@@ -59,6 +60,7 @@ def example_row(index: int, **changes: object) -> Row:
 
 
 def example_samples(index: int, repetitions: int, ranks: int = 4) -> np.ndarray:
+    """Return times that tell the row, the repetition and the rank."""
     return index + np.arange(repetitions * ranks, dtype=np.float64).reshape(repetitions, ranks)
 
 
@@ -69,6 +71,7 @@ def one_row(path: Path, samples: np.ndarray | None = None) -> None:
 
 
 def main(path: Path) -> None:
+    """Append rows, of which the test kills the process in the midst."""
     # Less capacity than is needed, so that the file grows on the way.
     with Writer(path, example_info(), expected_rows=16, expected_repetitions=1000) as writer:
         for index in range(300):

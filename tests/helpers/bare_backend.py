@@ -28,6 +28,7 @@ class BareBackend(LoopbackBackend):
 
 
 def open_backend(mpi_comm: object, hints: Mapping[str, str]) -> BareBackend:
+    """Open the backend, as an entry point names it."""
     world = seat.world
     if world is None or mpi_comm is not None:
         raise UsageError("backend 'bare' takes no mpi_comm: its ranks are threads")

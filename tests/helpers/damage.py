@@ -31,20 +31,24 @@ PAGE = 4096
 
 
 def flip(data: bytearray, chance: random.Random, times: int) -> None:
+    """Change some bytes."""
     for at in chance.sample(range(len(data)), times):
         data[at] ^= chance.randrange(1, 256)
 
 
 def truncate(data: bytearray, chance: random.Random) -> None:
+    """Cut the end off."""
     del data[chance.randrange(len(data)) :]
 
 
 def blank(data: bytearray, chance: random.Random) -> None:
+    """Make a page zero, as a file system does that lost it."""
     at = chance.randrange(0, len(data), PAGE)
     data[at : at + PAGE] = bytes(len(data[at : at + PAGE]))
 
 
 def swap(data: bytearray, chance: random.Random) -> None:
+    """Exchange two pages."""
     one, other = chance.sample(range(len(data) // PAGE), 2)
     page = data[one * PAGE : (one + 1) * PAGE]
     data[one * PAGE : (one + 1) * PAGE] = data[other * PAGE : (other + 1) * PAGE]
@@ -52,6 +56,7 @@ def swap(data: bytearray, chance: random.Random) -> None:
 
 
 def duplicate(data: bytearray, chance: random.Random) -> None:
+    """Write a page over another one."""
     one, other = chance.sample(range(len(data) // PAGE), 2)
     data[one * PAGE : (one + 1) * PAGE] = data[other * PAGE : (other + 1) * PAGE]
 
@@ -187,6 +192,7 @@ def judged(folder: Path, files: list[Path], seeds: range) -> int:
 
 
 def program(folder: str, first: str, stop: str, *names: str) -> int:
+    """Judge damaged files of some seeds; the exit status says whether all were right."""
     failed = judged(Path(folder), [Path(name) for name in names], range(int(first), int(stop)))
     print(f"{int(stop) - int(first)} damaged files, not right: {failed}")
     return bool(failed)

@@ -36,6 +36,8 @@ class Link:
 
 
 class Message:
+    """A message on its way."""
+
     def __init__(self, number, turn, sender, receiver, nbytes):
         self.number, self.round = number, turn
         self.sender, self.receiver, self.nbytes = sender, receiver, nbytes
@@ -44,6 +46,8 @@ class Message:
 
 
 class Rank:
+    """What a rank has done and waits for."""
+
     def __init__(self, start):
         self.clock, self.round = start, 0
         self.sends, self.receives, self.work = (defaultdict(list) for _ in range(3))

@@ -20,6 +20,7 @@ def error(program: ProgramModel) -> float:
 
 
 def message(way, peer, nbytes=64, mode=POLLED):
+    """Return what a record says of a call of `send` (``dst``) or `recv` (``src``)."""
     values = {"dst": None, "src": None, "tag": 0} | {way: peer}
     return CallSignature("send" if way == "dst" else "recv", 0, nbytes, mode, values)
 

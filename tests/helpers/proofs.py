@@ -97,6 +97,7 @@ def sizes_of(which: Which, n: int) -> list[tuple[Any, int]]:
 
 
 def topologies_of(which: Which, n: int) -> list[Topology | None]:
+    """Return the nodes on which an algorithm is proved; None where it knows of none."""
     if which.name != "hierarchical":
         return [None]
     nodes = [

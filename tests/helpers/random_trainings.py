@@ -70,6 +70,7 @@ def random_trainings(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
 
 
 def gradient(case: dict[str, Any], name: str, rank: int, step: int, micro: int) -> Any:
+    """Return the gradient of a parameter on a rank: small integers, so that sums are exact."""
     shape, dtype = case["model"][name]
     seed = [int(name[1:]), rank, step, micro]
     return np.asarray(12 * np.random.default_rng(seed).integers(-3, 4, shape)).astype(dtype)
@@ -87,6 +88,7 @@ WEIGHTS = {
 
 
 def expected(case: dict[str, Any], name: str, step: int) -> Any:
+    """Return what all ranks have of a parameter after a step."""
     ranks, op = case["ranks"], case["settings"]["op"]
     total = np.zeros(case["model"][name][0])
     for rank in range(ranks):

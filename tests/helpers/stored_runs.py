@@ -14,6 +14,7 @@ SIZES = [8 << 2 * step for step in range(8)]
 
 
 def info(**facts):
+    """Return the facts of a run on two nodes."""
     ranks = tuple(
         RankInfo(rank, 0, f"node{rank}", rank, 100 + rank, "0", -1, "", "host memory", "")
         for rank in range(2)

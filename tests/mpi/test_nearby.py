@@ -74,6 +74,7 @@ def test_the_sender_goes_on_where_its_array_cannot_be_mapped(
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         room = pages * resource.getpagesize() + LARGE // 8
         if not plain:  # as where the system lets no process read another's pages
+            # What the kernel allows is no setting.
             monkeypatch.setattr(shared, "plain", False)
         resource.setrlimit(resource.RLIMIT_AS, (room, limits[1]))
         try:

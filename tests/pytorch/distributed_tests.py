@@ -35,6 +35,7 @@ FOLDER, BACKEND = Path(sys.argv[1]), sys.argv[2]
 
 def tests_of(module: Any) -> Any:
     """Return the class with the tests: what PyTorch's own files inherit, for want of a public name."""
+    # PyTorch has no other name for it.
     return module.DistributedTest._DistTestBase
 
 
@@ -51,6 +52,7 @@ def ran(module: Any, name: str, rank: int) -> str:
     test = type("Test", (module.TestDistBackend, tests_of(module)), {})(name)
     test.rank, test.file_name = rank, f"{folder}/store"
     set_rng_seed()
+    # PyTorch has no other name for it.
     wrong, meet = "", test._barrier
     try:
         dist.init_process_group(BACKEND, init_method="mpi://", timeout=DEADLINE)

@@ -15,6 +15,7 @@ def gloo() -> Any:
 
 def store() -> Any:
     """Return the store of the job, which PyTorch has no public function for."""
+    # PyTorch has no other name for it.
     return dist.distributed_c10d._get_default_store()
 
 

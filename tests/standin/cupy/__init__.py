@@ -10,7 +10,7 @@ from cupy._arrays import ndarray as ndarray
 from cupy._creation import *  # noqa: F403
 from cupy._dlpack import from_dlpack as from_dlpack
 from cupy._ufuncs import *  # noqa: F403
-from cupy.cuda.memory import _pool
+from cupy.cuda.memory import _pool  # CuPy keeps its pool to itself as well
 from standin import driver as _driver
 
 _driver.install()

@@ -84,7 +84,7 @@ class ndarray:  # CuPy's name
         return 2, self.data.device_id
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **_: Any) -> Any:
-        from cupy import _dlpack
+        from cupy import _dlpack  # imports this module
 
         return _dlpack.export(self, max_version=max_version)
 
