@@ -46,7 +46,7 @@ import hpccomm
 from contest import program
 from contest.program import Ranks
 from contest.promises import Figure
-from contest.rounds import Call, Times
+from contest.rounds import Call, Times, duration
 from hpccomm.gradients import GradientSync
 from hpccomm.gradients.compression import Compressor, MixedPrecision, PowerSGD, TopK
 
@@ -128,15 +128,13 @@ def synchronisation(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
 
 def _figure(times: dict[str, Times], way: str, measure: str) -> Figure:
     ours, plain = times[way], times["all_reduce"]
+    beside = f"all_reduce {duration(plain.seconds)}"
+    value = ours.beyond(plain) * 1e6 if measure == "added" else ours.over(plain)
     if measure == "ddp":
         added = times["ddp"].rounds - times["alone"].rounds
         value = float(np.median(ours.rounds / added))
-        beside = f"DDP adds {np.median(added) * 1e3:.2f} ms"
-    elif measure == "added":
-        value, beside = ours.beyond(plain) * 1e6, f"all_reduce {plain.seconds * 1e6:.1f} µs"
-    else:
-        value, beside = ours.over(plain), f"all_reduce {plain.seconds * 1e3:.3f} ms"
-    return Figure(value, f"{ours.seconds * 1e3:.3f} ms; {beside}", ours.seconds)
+        beside = f"DDP adds {duration(float(np.median(added)))}"
+    return Figure(value, f"{duration(ours.seconds)}; {beside}", ours.seconds)
 
 
 def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
@@ -150,8 +148,8 @@ def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
             sync.ready(name)
         sync.wait()
 
-    (alone,) = ranks.compete(communicate, turns=3)
-    each = alone.seconds / len(sync.gradients)
+    (first,) = ranks.compete(communicate, turns=3)
+    each = first.seconds / len(sync.gradients)
 
     def compute() -> None:
         for _ in sync.gradients:
@@ -161,10 +159,8 @@ def overlap(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
         communicate, compute, partial(communicate, each), calls=1
     )
     left = (overlapped.rounds - computation.rounds) / communication.rounds
-    says = (
-        f"{overlapped.seconds * 1e3:.1f} ms; communication {communication.seconds * 1e3:.1f} ms, "
-        f"sleep {computation.seconds * 1e3:.1f} ms"
-    )
+    alone, slept = duration(communication.seconds), duration(computation.seconds)
+    says = f"{duration(overlapped.seconds)}; communication {alone}, sleep {slept}"
     return dict.fromkeys(names, Figure(1 - float(np.median(left)), says))
 
 

@@ -19,7 +19,7 @@ import hpccomm
 from contest import program
 from contest.program import Ranks
 from contest.promises import Figure
-from contest.rounds import Call
+from contest.rounds import Call, duration
 from hpccomm import Communicator
 from hpccomm.units import size
 
@@ -80,8 +80,7 @@ def in_flight(
             comm.send(x, peer)
 
     def theirs() -> None:
-        requests = [bare.Irecv(out, peer), bare.Isend(x, peer)]
-        MPI.Request.Waitall(requests)
+        MPI.Request.Waitall([bare.Irecv(out, peer), bare.Isend(x, peer)])
 
     return batch if batched else ours, theirs
 
@@ -273,9 +272,8 @@ def work_queue(comm: Communicator, bare: MPI.Intracomm, tasks: int) -> Pair:
     return ours, theirs
 
 
-def number(comm: Communicator, bare: MPI.Intracomm, nbytes: int) -> Pair:
+def number(comm: Communicator, bare: MPI.Intracomm, _: int) -> Pair:
     """The sum of a number, such as a norm. The size does not matter."""
-    del nbytes
     return lambda: comm.all_reduce(0.5), lambda: bare.allreduce(0.5)
 
 
@@ -333,11 +331,8 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
         ours, theirs = ranks.compete(
             *CASES[case](ranks.comm, ranks.bare, size(nbytes)), calls=ranks.request.calls
         )
-        said = (
-            f"{each.seconds * 1e6:.2f} µs (least {each.rounds.min() * 1e6:.2f})"
-            for each in (ours, theirs)
-        )
-        measured[name] = Figure(ours.over(theirs), "; mpi4py ".join(said), ours.seconds)
+        says = f"{duration(ours.seconds)}; mpi4py {duration(theirs.seconds)}"
+        measured[name] = Figure(ours.over(theirs), says, ours.seconds)
     return measured
 
 

@@ -26,6 +26,7 @@ from contest import program
 from contest.jobs import CHECKOUT
 from contest.program import Ranks
 from contest.promises import Figure
+from contest.rounds import duration
 
 CALLS = 1 << 15
 """Calls of a turn: several blocks of them are packed in it."""
@@ -64,8 +65,7 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
                     turns.append(run(comm))
             without, recorded = map(statistics.median, (turns[::2], turns[1::2]))
             value = (recorded - without) * 1e6 if added else recorded / without
-            scale, unit = (1e6, "µs") if added else (1e3, "ms")
-            says = f"{recorded * scale:.3f} {unit}; {without * scale:.3f} {unit} without"
+            says = f"{duration(recorded)}; {duration(without)} without"
             measured[figure] = Figure(value, says, None if added else recorded)
     return measured
 

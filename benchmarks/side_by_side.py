@@ -21,7 +21,7 @@ Contenders take turns. Figures are medians over the rounds, of the slowest rank.
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from contest.contenders import COPY, LIBRARY, Enter
 from contest.program import Option, Ranks
 from contest.promises import Figure
 from contest.race import Line, no_limit, race
+from contest.rounds import duration
 from hpccomm.units import size
 
 OUT_OF_PLACE = "out-of-place"
@@ -58,24 +59,19 @@ def wanted(name: str) -> Wanted:
 
 def figure(line: Line, contender: str, measure: str) -> Figure:
     """Return a figure of one line, with the times behind it."""
-    result, library = line.results[contender], line.results[LIBRARY].times
-    if result.wrong:
-        value = math.nan
-    elif measure == "speed":
-        value = line.faster(contender)
-    elif measure == "link":
-        value = line.share(contender)
-    elif measure == "added":
-        value = result.times.beyond(library) * 1e6
-    else:
-        peer = LIBRARY if measure == "time" else COPY
-        value = result.times.over(line.results[peer].times)
-    unit, scale = ("µs", 1e6) if library.seconds < 1e-3 else ("ms", 1e3)
+    times = {name: result.times for name, result in line.results.items()}
+    result, ours, library = line.results[contender], times[contender], times[LIBRARY]
+    values: dict[str, Callable[[], float]] = {
+        "speed": lambda: line.faster(contender),
+        "time": lambda: ours.over(library),
+        "added": lambda: ours.beyond(library) * 1e6,
+        "memcpy": lambda: ours.over(times[COPY]),
+        "link": lambda: line.share(contender),
+    }
     took = f", {result.took}" if result.took else ""
     wrong = f", WRONG in {result.wrong} elements" if result.wrong else ""
-    ours, theirs = result.times.seconds * scale, library.seconds * scale
-    says = f"{ours:.2f} {unit}{took}; mpi4py {theirs:.2f} {unit}{wrong}"
-    return Figure(value, says, result.times.seconds)
+    says = f"{duration(ours.seconds)}{took}; mpi4py {duration(library.seconds)}{wrong}"
+    return Figure(math.nan if result.wrong else values[measure](), says, ours.seconds)
 
 
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:

@@ -56,6 +56,12 @@ class Times:
         return float(np.median(self.rounds - other.rounds))
 
 
+def duration(seconds: float) -> str:
+    """Print a time with three digits."""
+    value, unit = (seconds * 1e6, "µs") if seconds < 1e-3 else (seconds * 1e3, "ms")
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
 def block(call: Call, calls: int) -> float:
     """Return the mean seconds of `calls` calls, one after the other."""
     begin = time.perf_counter()

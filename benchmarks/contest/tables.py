@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from contest.contenders import AUTO, COPY, PEERS
 from contest.race import Line
+from contest.rounds import duration
 from hpccomm.units import rounded_size
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -60,9 +61,3 @@ def _cell(line: Line, name: str) -> str:
     ratio = line.faster(name)
     faster = f"{ratio:.1f}" if ratio >= 9.95 else f"{ratio:.2f}"
     return f"{spelled} ({faster}{TIMES}; {of_limit})"
-
-
-def duration(seconds: float) -> str:
-    """Print a time with three digits."""
-    value, unit = (seconds * 1e6, "µs") if seconds < 1e-3 else (seconds * 1e3, "ms")
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
