@@ -32,7 +32,7 @@ import hpccomm
 from contest import program
 from contest.program import Option, Ranks
 from contest.promises import Figure
-from contest.rounds import Call, block
+from contest.rounds import Call, block, duration
 
 
 def compared(ranks: Ranks, other: hpccomm.Communicator, name: str) -> Figure:
@@ -60,7 +60,7 @@ def compared(ranks: Ranks, other: hpccomm.Communicator, name: str) -> Figure:
         pair = [bound(each, x) for each in (comm, other)]
         calls = max(10, min(2000, 20_000_000 // nbytes))
         ours, bare = ranks.compete(*pair, turns=turns or 61, calls=calls)
-    says = f"{ours.seconds * 1e6:.2f} µs; {bare.seconds * 1e6:.2f} µs without"
+    says = f"{duration(ours.seconds)}; {duration(bare.seconds)} without"
     if measure == "added":
         return Figure(ours.beyond(bare) * 1e6, says)
     return Figure(ours.over(bare), says, ours.seconds)
@@ -81,10 +81,7 @@ def meanwhile(ranks: Ranks) -> Figure:
         waited.append(block(work.wait, 1))
     slowest = max(comm.all_gather_object(statistics.median(waited)))
     usual = statistics.median(synchronous)
-    says = (
-        f"{slowest * 1e3:.3f} ms in wait() after {request.sleep:g} s; "
-        f"all_reduce of {request.mebibytes} MiB takes {usual * 1e3:.3f} ms"
-    )
+    says = f"{duration(slowest)} in wait() after {request.sleep:g} s; all_reduce {duration(usual)}"
     return Figure(slowest / usual, says)
 
 

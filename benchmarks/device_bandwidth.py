@@ -48,9 +48,7 @@ def main() -> None:
     import cupy
 
     with device.ranks() as (comm, verdicts):
-        verdicts.say(
-            f"# all_reduce float32 sum, turns: {arguments.turns} of {arguments.iters} calls"
-        )
+        verdicts.say(f"# float32 sum, {arguments.turns} turns of {arguments.iters} all-reduces;")
         verdicts.say("# microseconds, and the bandwidth of perf over that of the bare loop")
         verdicts.say(f"# {'bytes':>12s} {'':12s} {'perf':>10s} {'bare':>10s} {'ratio':>7s}")
         worst = 2.0

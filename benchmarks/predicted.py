@@ -30,6 +30,7 @@ import numpy as np
 import hpccomm
 from contest import jobs, program
 from contest.promises import Figure
+from contest.rounds import duration
 from hpccomm.results.recording import Recording, collectives
 from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network import load
@@ -92,10 +93,8 @@ def compared(kind: str) -> Figure:
     here, measured = (min(each, key=lambda one: one.seconds) for each in zip(*turns, strict=True))
     lab = load("lab1g")
     seconds = predict(on_network(here, lab.placed(2, 1, lab))).seconds
-    says = (
-        f"predicted {seconds * 1e3:.1f} ms, measured {measured.seconds * 1e3:.1f} ms, recorded here "
-        f"{here.seconds * 1e3:.1f} ms"
-    )
+    there, before = duration(measured.seconds), duration(here.seconds)
+    says = f"predicted {duration(seconds)}, measured {there}, recorded here {before}"
     return Figure(max(seconds / measured.seconds, measured.seconds / seconds), says)
 
 

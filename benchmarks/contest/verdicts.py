@@ -4,8 +4,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PASS, FAIL, INFO = "PASS", "FAIL", "INFO"
-
 
 class Verdicts:
     """Prints verdicts and remembers whether one failed.
@@ -26,7 +24,7 @@ class Verdicts:
     def limit(self, ok: bool, text: str) -> None:
         """Say whether a limit is kept."""
         self.failed |= not ok
-        self.say(f"{PASS if ok else FAIL}  {text}")
+        self.say(f"{'PASS' if ok else 'FAIL'}  {text}")
 
     def time_limit(self, ok: bool, text: str) -> None:
         """Say whether a limit on times is kept, or only what was measured where there is an excuse for it."""
@@ -37,7 +35,7 @@ class Verdicts:
 
     def note(self, text: str) -> None:
         """Say what was measured where no limit holds."""
-        self.say(f"{INFO}  {text}")
+        self.say(f"INFO  {text}")
 
     def say(self, text: str) -> None:
         """Print something else."""
