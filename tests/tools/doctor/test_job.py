@@ -107,7 +107,7 @@ ALONE = "say(trees={'n0': {'mpi': {'started': True, 'world': 1}, 'ranks': []}})"
 @pytest.mark.parametrize(
     ("program", "failure"),
     [
-        ("say(phase='MPI_Init'); print('no such component'); os.abort()", "MPI_Init was killed by SIGABRT; it printed: no such component"),
+        ("say(phase='MPI_Init'); print('no such component', flush=True); os.abort()", "MPI_Init was killed by SIGABRT; it printed: no such component"),
         ("say(phase='MPI_Init'); sys.exit(16)", "MPI_Init ended with status 16"),
         ("say(phase='MPI_Init'); time.sleep(60)", "MPI_Init did not come back within 0.5 s"),
         ("raise SystemExit('no module')", "the process ended with status 1; it printed: no module"),
