@@ -20,10 +20,14 @@ COUNT = 24
 Array = np.ndarray
 
 
-@pytest.fixture(params=["plain arrays are reached", "staging"])
-def ranks(request: pytest.FixtureRequest, comm: Communicator) -> Iterator[Communicator]:
+@pytest.fixture(autouse=True)
+def several_on_a_node(comm: Communicator) -> None:
     if comm.num_nodes > 1 or comm.size == 1:
         pytest.skip("needs several ranks on one node")
+
+
+@pytest.fixture(params=["plain arrays are reached", "staging"])
+def ranks(request: pytest.FixtureRequest, comm: Communicator) -> Iterator[Communicator]:
     if request.param != "staging":
         yield comm
         return
