@@ -107,6 +107,8 @@ class ndarray:  # CuPy's name
         return ndarray(changed.shape, changed.dtype, memory, changed.strides, _base=base)
 
     def __getitem__(self, key: Any) -> "ndarray":
+        if isinstance(key, ndarray):
+            return _taken(self, key)
         return self._same_memory(lambda form: _at_least_array(form, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -205,6 +207,13 @@ def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
     """Index so that a single element is an array without extents, as in CuPy."""
     parts = key if isinstance(key, tuple) else (key,)
     return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
+
+
+def _taken(x: ndarray, key: ndarray) -> ndarray:
+    rows = key.get()
+    made = ndarray(np.broadcast_to(np.False_, x.shape)[rows].shape, x.dtype)
+    run(lambda values: values[rows], made, x)
+    return made
 
 
 def _operand(x: Any, device: int) -> Any:
