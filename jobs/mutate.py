@@ -50,7 +50,7 @@ SETTINGS = """
 source = {tree}/hpccomm
 data_file = {data}
 parallel = true
-context = ${{HPCCOMM_TEST-}}
+context = ${{TEST_THAT_RUNS-}}
 disable_warnings = no-data-collected, module-not-measured, module-not-imported
 """
 
@@ -58,7 +58,7 @@ disable_warnings = no-data-collected, module-not-measured, module-not-imported
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Say which test runs, to coverage.py here and in the processes that the test starts."""
-    os.environ["HPCCOMM_TEST"] = name = test_of(item.nodeid)
+    os.environ["TEST_THAT_RUNS"] = name = test_of(item.nodeid)
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.switch_context(name)
     return (yield)
