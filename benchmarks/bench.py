@@ -176,17 +176,24 @@ def facts(against: Path | None) -> dict[str, object]:
     """Return what the run is made with."""
     checkouts = [CHECKOUT] if against is None else [CHECKOUT, against]
     packages = ("hpccomm", "numpy", "mpi4py")
-    # A commit has a plus sign where files differ; without git there is none.
-    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-    said = [subprocess.run(words, cwd=each, capture_output=True, text=True) for each in checkouts]
     return {
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "machine": machine(),
         "load": os.getloadavg()[0],
-        "commits": [each.stdout.strip() for each in said],
+        "commits": [_commit(checkout) for checkout in checkouts],
         "python": sys.version.split()[0],
         "packages": {name: version(name) for name in packages},
     }
+
+
+def _commit(checkout: Path) -> str:
+    """Return the commit of a checkout, with a plus sign where files differ; nothing without git."""
+    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    try:
+        said = subprocess.run(words, cwd=checkout, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed: the figures are told all the same
+        return ""
+    return said.stdout.strip()
 
 
 def main() -> int:
