@@ -126,6 +126,12 @@ common=(
     --seconds="$notes/seconds" --failures="$notes/failures"
 )
 
+check_sources() {
+    stage 60 "ruff check" "$python" -m ruff check
+    stage 60 "ruff format" "$python" -m ruff format --check
+    stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+}
+
 # Device arrays on a stand-in for CuPy, which other tests must not see.
 standin=$checkout/tests/standin
 
@@ -164,9 +170,7 @@ test_changed() {
         *) chosen+=("$path") ;;
         esac
     done < <(differing | while read -r path; do tests_of "$path"; done | sort -u)
-    stage 60 "ruff check" "$python" -m ruff check
-    stage 60 "ruff format" "$python" -m ruff format --check
-    stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+    check_sources
     ((${#chosen[@]} == 0)) || tests 900 "tests without MPI" "${chosen[@]}"
     ((${#mpi[@]} == 0)) || tests_on 2 420 "tests with MPI, ranks: 2" "${mpi[@]}"
     export PYTHONPATH=$standin
@@ -180,9 +184,7 @@ test_all() {
         trap - EXIT
         trap 'end_running 143' TERM
         if ((${#part[@]} == 0)); then
-            stage 60 "ruff check" "$python" -m ruff check
-            stage 60 "ruff format" "$python" -m ruff format --check
-            stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+            check_sources
             stage 300 "mypy" "$python" -m mypy
             # Named, since with HPCCOMM_MPIEXEC, exported above, the script would make the site's environment.
             export HPCCOMM_VENV=$venv

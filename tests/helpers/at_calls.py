@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 
@@ -21,7 +22,7 @@ def at_call(
     behind: bool = False,
 ) -> Iterator[None]:
     """Have `act` called, with its arguments, before the call of that number, or of every one; or behind it."""
-    function, calls = getattr(module, name), iter(range(1 << 30))
+    function, calls = getattr(module, name), count()
 
     def called(*given: Any, **more: Any) -> Any:
         acts = next(calls) == number or number is None
