@@ -3,11 +3,12 @@
 import gc
 import json
 import logging
+import math
 import platform
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import numpy as np
 import pytest
 from alone import python
 from conftest import Mpiexec
+from until import until
 
 import hpccomm
 from hpccomm.errors import CommunicationError, PeerLost, RankMismatch
 from hpccomm.gradients import GradientSync
 from hpccomm.runtime import recorder
+from hpccomm.runtime.service import service
 from hpccomm.testing import run_ranks
+
+Call = tuple[str, int, int, str]
+"""Name, number and sequence of a call, and the program's line."""
 
 
 def of(comm: hpccomm.Communicator) -> list[recorder.CallRecord]:
@@ -29,11 +35,16 @@ def of(comm: hpccomm.Communicator) -> list[recorder.CallRecord]:
     return [entry for entry in recorder.calls() if entry[recorder.ORIGIN] == origin]
 
 
+def described(entry: recorder.CallRecord) -> Call:
+    site = recorder.described(entry[recorder.SITE], entry[recorder.BEGIN])
+    return entry[recorder.LABEL].name, entry[recorder.NUMBER], entry[recorder.SEQUENCE], site
+
+
 def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place() -> None:
-    def main(comm: hpccomm.Communicator) -> list[tuple[str, int, int, str]]:
+    def main(comm: hpccomm.Communicator) -> list[Call]:
         x = np.ones(4)
         comm.barrier()
-        before = of(comm)[-1][recorder.NUMBER]
+        before = len(of(comm))
         comm.all_reduce(x)
         if comm.rank == 0:  # messages do not count, so ranks that send none keep step
             comm.send(x, 1)
@@ -44,27 +55,22 @@ def test_collectives_have_the_same_number_on_all_ranks_and_every_call_its_place(
         comm.plan("all_gather", x)()
         work.wait()
         comm.all_gather_object(comm.rank)
-        return [
-            (
-                entry[recorder.LABEL].name,
-                entry[recorder.NUMBER] - before,
-                entry[recorder.SEQUENCE],
-                recorder.described(entry[recorder.SITE]),
-            )
-            for entry in of(comm)
-            if entry[recorder.NUMBER] > before or not entry[recorder.NUMBER]
-        ]
+        return [described(entry) for entry in of(comm)[before:]]
 
     recorded = run_ranks(3, main)
-    numbered = [[(name, n) for name, n, _, _ in each if n > 0] for each in recorded]
+    numbered = [[(name, number) for name, number, *_ in each if number] for each in recorded]
     assert numbered[0] == numbered[1] == numbered[2]
-    assert [n for _, n in numbered[0]] == list(range(1, len(numbered[0]) + 1))
-    assert [name for name, _ in numbered[0] if name in ("all_reduce", "broadcast", "gather_v")]
-    assert "send" in [name for name, *_ in recorded[0]]
+    names, numbers = zip(*numbered[0], strict=True)
+    assert [*numbers] == [*range(numbers[0], numbers[0] + len(numbers))]
+    assert {"all_reduce", "gather_v", "broadcast"} <= {*names}
+    assert [name for each in recorded for name, number, *_ in each if not number] == [
+        "send",
+        "recv",
+    ]
     for each in recorded:
         sequences = [sequence for _, _, sequence, _ in each]
         assert sequences == sorted(set(sequences))
-        assert all("test_flight.py line" in site for name, n, _, site in each if n > 0), each
+        assert all("test_flight.py line" in site for *_, site in each), each
 
 
 def test_a_place_in_hpccomm_is_the_programs_line_that_led_there_and_no_older_one() -> None:
@@ -73,40 +79,31 @@ def test_a_place_in_hpccomm_is_the_programs_line_that_led_there_and_no_older_one
     later = "def later(comm, x):\n    comm.all_reduce(x)\n"
     exec(compile(later, f"{recorder.PACKAGE}testing/elsewhere.py", "exec"), scope)
 
-    def main(comm: hpccomm.Communicator) -> list[tuple[str, str]]:
-        before = len(of(comm))
-        x = np.ones(8, np.float32)
+    def main(comm: hpccomm.Communicator) -> list[str]:
+        before, x = len(of(comm)), np.ones(8, np.float32)
         training = GradientSync(comm, {"x": x})
         training.ready("x", x)
         training.wait()
         training.close()
         scope["later"](comm, x)
-        return [
-            (
-                entry[recorder.LABEL].name,
-                recorder.described(entry[recorder.SITE], entry[recorder.BEGIN]),
-            )
-            for entry in of(comm)[before:]
-        ]
+        return [described(entry)[-1] for entry in of(comm)[before:]]
 
-    for *of_training, (_, last) in run_ranks(2, main):
+    for *of_training, last in run_ranks(2, main):
         assert of_training
-        assert all("test_flight.py line" in site for _, site in of_training), of_training
+        assert all("test_flight.py line" in site for site in of_training), of_training
         assert last == ""
 
 
 def test_the_last_calls_are_kept_and_no_more() -> None:
     def main(comm: hpccomm.Communicator) -> None:
-        x = np.ones(1)
         for _ in range(recorder.CAPACITY + 10):
-            comm.all_reduce(x)
+            comm.all_reduce(np.ones(1))
         entries = of(comm)
         assert len(entries) == len(recorder.calls()) == recorder.CAPACITY
-        numbers = [entry[recorder.NUMBER] for entry in entries]
-        assert numbers == list(range(numbers[0], numbers[0] + recorder.CAPACITY))
-        assert all(
-            entry[recorder.ENDED] >= 0 and entry[recorder.ERROR] is None for entry in entries
-        )
+        first = entries[0][recorder.NUMBER]
+        for number, entry in enumerate(entries, first):
+            assert (entry[recorder.NUMBER], entry[recorder.ERROR]) == (number, None)
+            assert entry[recorder.ENDED] >= 0
 
     run_ranks(1, main)
 
@@ -206,15 +203,14 @@ def written():
 
 def ask_until_it_is_blocked(other):
     until, said = time.monotonic() + 50, written()
-    while (last := (said["entries"] or [{}])[-1]).get("state") != "started" or (
-        last["profiling_name"] != "mpi:all_reduce"
-    ):
-        time.sleep(0.3)  # time to get from Python into the library
+    while ("mpi:all_reduce", "started") not in [(e["profiling_name"], e["state"]) for e in said["entries"]]:
+        time.sleep(0.3)  # nothing shows when it has come from Python's part of the call into the library
         os.kill(other, signal.SIGUSR1)
-        while written()["time"] == said["time"]:
+        before = said["time"]
+        while said["time"] == before:
             assert time.monotonic() < until, said
             time.sleep(0.01)
-        said = written()
+            said = written()
     print(json.dumps(said))  # the file may be written once more
 
 def step(comm, x):
@@ -223,10 +219,8 @@ def step(comm, x):
     comm.all_reduce(x)
 
 comm = hpccomm.new_comm(timeout=60)
-x = np.ones(4)
-comm.all_reduce(x)
 other = comm.all_gather_object(os.getpid())[0]
-step(comm, x)
+step(comm, np.ones(4))
 """
     done = mpiexec(2, "-c", program, env={"HPCCOMM_DUMP_DIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
@@ -255,43 +249,71 @@ def test_no_garbage_is_collected_while_the_interpreter_holds_its_lock(
         gc.enable()
 
 
+class Watched:
+    """Counts how often it is looked after, and with it all communicators."""
+
+    looks = 0
+
+    def look(self, now: float) -> None:
+        self.looks += 1
+
+
+@pytest.mark.parametrize("setting", ["raise", "report"])
+def test_a_late_rank_is_told_of_a_deadline_unless_the_call_waits_on(
+    setting: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    over = threading.Event()
+
+    def call(comm: hpccomm.Communicator, timeout: float) -> type[BaseException] | None:
+        with pytest.raises(CommunicationError) if setting == "raise" else nullcontext() as raised:
+            comm.all_reduce(np.ones(4), timeout=timeout)
+        return raised and raised.type
+
+    def main(comm: hpccomm.Communicator) -> type[BaseException] | None:
+        comm.barrier()
+        if comm.rank == 0:
+            ended = call(comm, 0.05)
+            over.set()
+            return ended
+        until(lambda: over.is_set() or "the call waits on" in capfd.readouterr().err)
+        watched = Watched()
+        service.watch(watched.look)
+        until(lambda: watched.looks > 1)  # what it is told, it has taken in
+        return call(comm, 60)
+
+    ended = run_ranks(2, main, options=hpccomm.CommOptions(on_timeout=setting))
+    failed = [hpccomm.CollectiveTimeout, hpccomm.CommunicatorAborted]
+    assert ended == (failed if setting == "raise" else [None, None])
+
+
 @pytest.mark.slow("three times, a rank must have left a call for two seconds")
 def test_a_call_that_ends_by_another_exception_ends_for_the_others() -> None:
-    met = threading.Barrier(2)
     own = hpccomm.WaitTimeout("own", operation="recv")
-    raised = [KeyboardInterrupt(), ValueError("a handler's"), own]
+    raised = {"KeyboardInterrupt": KeyboardInterrupt(), "ValueError": ValueError(), "own": own}
 
-    def ends_a_call(comm: hpccomm.Communicator, error: BaseException) -> None:
+    def main(comm: hpccomm.Communicator, error: BaseException) -> CommunicationError | None:
         def hook(_: object) -> None:
             raise error
 
-        comm.register_pre_hook(hook)
-        with pytest.raises(type(error)):
-            comm.all_reduce(np.ones(4))
-
-    def main(comm: hpccomm.Communicator) -> list[CommunicationError]:
-        told = []
-        for error in raised:
-            part = comm.dup()
-            part.all_reduce(np.ones(4))
-            if comm.rank == 1:
-                ends_a_call(part, error)  # it is caught, and the program goes on with `comm`
-            else:
-                told.append(caught(lambda part=part: part.all_reduce(np.ones(4))))
-            met.wait(60)
-            comm.barrier()
+        part, x = comm.dup(), np.ones(4)
+        part.all_reduce(x)
+        if comm.rank == 0:
+            told = caught(lambda: part.all_reduce(x, timeout=math.inf))
+        else:
+            part.register_pre_hook(hook)
+            with pytest.raises(type(error)):
+                part.all_reduce(x)
+            told = None
+        comm.barrier()  # it is caught, and the program goes on with `comm`
         return told
 
-    begin = time.perf_counter()
-    told, _ = run_ranks(2, main)
-    assert time.perf_counter() - begin < 30  # of three deadlines of 60
-    for error, why in zip(told, raised, strict=True):
-        assert type(error) is PeerLost
-        assert error.ranks == (1,)
-        assert f"rank 1 on node {platform.node()}" in str(error)
-        kind = "own" if why is own else type(why).__name__
-        assert f"has given up: {kind}" in str(error)
-        assert "has not called" not in str(error)
+    for kind, error in raised.items():
+        told, _ = run_ranks(2, main, error)
+        assert type(told) is PeerLost
+        assert told.ranks == (1,)
+        assert f"rank 1 on node {platform.node()}" in str(told)
+        assert f"has given up: {kind}" in str(told)
+        assert "has not called" not in str(told)
 
 
 class Raising(logging.Handler):
