@@ -1,6 +1,6 @@
 """Recorded programs with asynchronous calls and messages, and their models."""
 
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
+from recordings_made import all_reduce, repeated
 
 from hpccomm.results import recording as lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
@@ -28,15 +28,8 @@ def message(way, peer, nbytes=64, mode=POLLED):
 def overlapped(ranks=2, number=6):
     """Return a program of two asynchronous calls a step, which take turns, and computation beside them."""
     one, two, final = all_reduce(1 << 20, ASYNC), all_reduce(1 << 18, ASYNC), all_reduce(64, POLLED)
-    calls = [[] for _ in range(ranks)]
-    for step in range(number):
-        at, number_of = step * 100 * MICRO, 3 * step
-        for rank, mine in enumerate(calls):
-            begin = at + rank * MICRO
-            mine += [
-                MadeCall(one, number_of + 1, begin, at + 31 * MICRO, at + 40 * MICRO, 0),
-                MadeCall(two, number_of + 2, begin + 2 * MICRO, at + 50 * MICRO, at + 40 * MICRO + 1, 10 * MICRO - 1),
-                MadeCall(final, number_of + 3, at + (60 + rank) * MICRO, at + 64 * MICRO),
-                MadeCall(MARK, 0, at + 99 * MICRO, at + 99 * MICRO),
-            ]  # fmt: skip
-    return made(calls)
+    calls = (
+        [(one, rank, 31, 40, 0), (two, rank + 2, 50, 40.001, 9.999), (final, 60 + rank, 64)]
+        for rank in range(ranks)
+    )
+    return repeated(*calls, steps=number, mark=99)

@@ -1,9 +1,10 @@
 """Recordings with known times, for tests of what reads them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,9 +47,16 @@ def all_reduce(
 
 
 def made(
-    ranks: Sequence[Sequence[MadeCall]], *, path: str = "made.h5", hosts: Sequence[str] = ()
+    ranks: Sequence[Sequence[MadeCall]],
+    *,
+    path: str = "made.h5",
+    hosts: Sequence[str] = (),
+    groups: Sequence[tuple[int, ...]] = (),
 ) -> Recording:
-    """Return the recording of each rank's calls, in the order of their begins."""
+    """Return the recording of each rank's calls, in the order of their begins.
+
+    `groups` are the ranks of further communicators than that of all ranks.
+    """
     signatures = list(dict.fromkeys(repr(call.signature) for calls in ranks for call in calls))
     by_key = {repr(call.signature): call.signature for calls in ranks for call in calls}
     rows = []
@@ -72,10 +80,46 @@ def made(
         Path(path),
         "recording0001",
         facts,
-        (RecordedGroup("world", "world", tuple(range(len(ranks)))),),
+        tuple(RecordedGroup(f"{of}", f"{of}", of) for of in (tuple(range(len(ranks))), *groups)),
         tuple(by_key[key] for key in signatures),
         Calls(starts, {name: table[name] for name in table.dtype.names or ()}),
     )
+
+
+def repeated(
+    *ranks: Sequence[tuple[Any, ...]],
+    steps: int = 4,
+    every: int = 100,
+    mark: int | None = None,
+    unit: int = MICRO,
+    groups: Sequence[tuple[int, ...]] = (),
+) -> Recording:
+    """Return the recording of ranks that make the same calls in each of some steps.
+
+    Parameters
+    ----------
+    *ranks : sequence of tuple
+        The calls of each rank: those of `MadeCall` without their numbers, and with times since the step began.
+    every, mark : int
+        How long a step takes, and when a mark ends it; without one there is no mark.
+    unit : int
+        Nanoseconds of the unit of all times.
+    """
+    marks = [] if mark is None else [(MARK, mark, mark)]
+    rows: list[list[MadeCall]] = [[] for _ in ranks]
+    for row, calls in zip(rows, ranks, strict=True):
+        numbers: Counter[int] = Counter()
+        for now in range(0, steps * every, every):
+            for one, begin, end, *waits in (*calls, *marks):
+                collective = not one.marks and "src" not in one.values
+                numbers[one.group] += collective
+                times = [now + begin, now + end]
+                if waits:
+                    asked, blocked = waits
+                    times += [asked and now + asked, blocked]
+                nanoseconds = (round(each * unit) for each in times)
+                row.append(MadeCall(one, collective * numbers[one.group], *nanoseconds))
+    return made(rows, groups=groups)
 
 
 def stepped(

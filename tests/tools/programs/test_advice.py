@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
+from damage import called, output
+from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, repeated, stepped
 
 from hpccomm.results import recording_file
 from hpccomm.results.recording import Recording
-from hpccomm.tools.main import main
 from hpccomm.tools.programs.advice import Analysis, advise, bound
 from hpccomm.tools.programs.program import predict
 
@@ -47,22 +47,24 @@ def step(recording: Recording) -> float:
     return Analysis(recording).step
 
 
+def told(recording: Recording, folder: Path, *words: str) -> str:
+    """Return what the verb prints of a recording."""
+    recording_file.write(folder / "t.h5", recording)
+    return output("advise", folder / "t.h5", *words)
+
+
+BOTH = {"small": 200, "large": 1 << 18}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "cause"),
     [
         (program([2, 8], small=1), program([5, 5], small=1), "balance"),
         (program([2, 2], small=300), program([2, 2], large=300 << 8), "merge"),
-        (
-            program([4, 24], small=200, large=1 << 18),
-            program([14, 14], small=200, large=1 << 18),
-            "balance",
-        ),
+        (program([4, 24], **BOTH), program([14, 14], **BOTH), "balance"),
     ],
-    ids=["straggler", "tiny", "mixed"],
 )
-def test_the_cause_comes_first_with_its_gain(
-    before: Recording, after: Recording, cause: str
-) -> None:
+def test_the_cause_comes_first_with_its_gain(before, after, cause: str) -> None:
     analysis = Analysis(before)
     first = advise(analysis)[0]
     assert first.cause == cause
@@ -132,25 +134,13 @@ def test_all_ranks_of_a_slow_node_are_a_slow_node() -> None:
     assert first.seconds == pytest.approx(4.02e-3, rel=0.01)
 
 
-def test_what_the_prediction_cannot_tell_is_uncertain(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_prediction_cannot_tell_is_uncertain(tmp_path: Path) -> None:
     """Every second step takes three times as long."""
-    calls: list[list[MadeCall]] = [[], []]
-    now = 0
-    for step in range(40):
-        for rank, compute in enumerate((1000, 1200)):
-            own = now + compute * (1 + 2 * (step % 2)) * MICRO
-            end = now + 1300 * (1 + 2 * (step % 2)) * MICRO
-            calls[rank] += [
-                MadeCall(all_reduce(64), step + 1, own, end),
-                MadeCall(MARK, 0, end, end),
-            ]
-        now = end
-    file = tmp_path / "t.h5"
-    recording_file.write(file, made(calls))
-    assert main(["advise", str(file)]) == 0
-    text = capsys.readouterr().out
+
+    def compute(rank: int, step: int) -> int:
+        return (1000 + 200 * rank) * (1 + 2 * (step % 2)) * MICRO
+
+    text = told(stepped(2, 40, compute, 100 * MICRO, 64), tmp_path)
     assert "8% less" in text
     assert ", uncertain" in text
     assert "recorder.step()" not in text  # as they are marked
@@ -190,27 +180,18 @@ def test_a_single_call_is_a_program_too(end: int) -> None:
     assert bound(analysis)
 
 
-@pytest.mark.parametrize("marks", [0, 1])
-def test_the_error_of_one_step_is_not_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], marks: int
-) -> None:
+@pytest.mark.parametrize("mark", [None, 190])
+def test_the_error_of_one_step_is_not_known(tmp_path: Path, mark: int | None) -> None:
     # What is left over of a fit to one value says nothing: statistics.stdev([1.0]) raises, too.
-    calls = [
-        [MadeCall(all_reduce(64), at, 90_000 * at - early, 90_000 * at) for at in (1, 2)]
-        for early in (10_000, 80_000)
-    ]
-    for each in calls:
-        each += [MadeCall(MARK, 0, 190_000, 190_000)] * marks
-    file = tmp_path / "t.h5"
-    recording_file.write(file, made(calls))
-    assert main(["advise", str(file)]) == 0
-    text = capsys.readouterr().out
+    one = all_reduce(64)
+    ranks = [(one, 80, 90), (one, 170, 180)], [(one, 10, 90), (one, 100, 180)]
+    recording = repeated(*ranks, steps=1, mark=mark)
+    text = told(recording, tmp_path)
     assert "It is one step, so that the error of predictions is not known" in text
-    assert ("recorder.step()" in text) == (not marks)
+    assert ("recorder.step()" in text) == (mark is None)
     assert "less, error unknown, uncertain" in text
     assert "±" not in text
-    assert main(["advise", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(told(recording, tmp_path, "--json"))
     assert said["error"] is None
     assert all(each["uncertain"] for each in said["advice"])
 
@@ -221,26 +202,20 @@ def test_an_algorithm_that_suits_other_sizes() -> None:
     assert "algorithm" in [each.cause for each in advise(Analysis(recording))]
 
 
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "t.h5"
-    name = recording_file.write(file, program([2, 8], small=100))
-    assert main(["advise", str(file)]) == 0
-    text = capsys.readouterr().out
-    for part in (name, "waiting for others", "1. Balance the load of rank 1", "2. Merge 100"):
-        assert part in text
-    assert main(["advise", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+def test_the_verb(tmp_path: Path) -> None:
+    text = told(program([2, 8], small=100), tmp_path)
+    advice = "1. Balance the load of rank 1", "2. Merge 100"
+    assert all(part in text for part in ("recording0001", "waiting for others", *advice))
+    advised = "advise", tmp_path / "t.h5"
+    said = json.loads(output(*advised, "--json"))
     parts = sum(each["seconds"] for each in said["parts"].values())
     assert parts == pytest.approx(said["seconds"])
     assert [each["cause"] for each in said["advice"]] == ["balance", "merge"]
-    assert main(["advise", str(file), "--run", "recording0009"]) == 2
-    assert "recording0001" in capsys.readouterr().err
-    assert main(["advise", str(file), "--what-if"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if " ms " in line]
+    assert "recording0001" in called(*advised, "--run", "recording0009")[2]
+    lines = [line.split() for line in output(*advised, "--what-if").splitlines() if " ms " in line]
     assert {line[1] for line in lines} == {"NVLink", "PCIe", "InfiniBand", "Ethernet"}
     model = ["--gradients", "1G", "--compute", "250ms", "--ranks", "64"]
-    assert main(["advise", "--what-if", *model]) == 0
-    text = capsys.readouterr().out
+    text = output("advise", "--what-if", *model)
     assert text.count("InfiniBand") == text.count("Ethernet") == 2
-    assert main(["advise", "--what-if", *model[:4]]) == 2
-    assert main(["advise", str(file), *model]) == 2
+    output("advise", "--what-if", *model[:4], status=2)
+    output(*advised, *model, status=2)

@@ -1,18 +1,17 @@
 """A program on a described network: by hand, and by the command."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
+from damage import called, output
 from programs_made import message, of, overlapped
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, stepped
+from recordings_made import MICRO, all_reduce, repeated, stepped
 
 from hpccomm.contracts.collectives import CALLS
-from hpccomm.results.recording import POLLED, CallSignature, RecordedGroup, waits
+from hpccomm.results.recording import waits
 from hpccomm.results.recording_file import write
 from hpccomm.schedules.cost.network import load
-from hpccomm.tools.main import main
 from hpccomm.tools.programs.elsewhere import collective, gradients, grown, on_network
 from hpccomm.tools.programs.program import BLOCK, START, five_numbers, predict
 from hpccomm.tools.programs.steps import HIDDEN, PARTS, shares, steps
@@ -49,20 +48,11 @@ def test_faster_links_are_never_slower(operation):
 
 def test_messages_take_latency_and_bandwidth():
     """Rank 0 sends 1 MiB to rank 1 on another node and goes on when the bytes have passed its port."""
-    calls = [[], []]
-    for step in range(4):
-        at = step * 100 * MICRO
-        calls[0] += [
-            MadeCall(message("dst", 1), 0, at, at + MICRO),
-            MadeCall(MARK, 0, at + 9 * MICRO, at + 9 * MICRO),
-        ]
-        calls[1] += [MadeCall(message("src", 0), 0, at, at + 3 * MICRO), MadeCall(MARK, 0, at + 9 * MICRO, at + 9 * MICRO)]  # fmt: skip
-    network = load("lab1g").placed(2, 1, load("lab1g"))
-    link, one = network.across, of(made(calls))
-    events = one.events.copy()
-    events["nbytes"] = 1 << 20
-    priced = on_network(replace(one, events=events), network)
-    passed = link.gap + (1 << 20) / link.bandwidth
+    network, size = load("lab1g").placed(2, 1, load("lab1g")), 1 << 20
+    ranks = [(message("dst", 1, size), 0, 1)], [(message("src", 0, size), 0, 3)]
+    priced = on_network(of(repeated(*ranks, mark=9)), network)
+    link = network.across
+    passed = link.gap + size / link.bandwidth
     assert priced.events["seconds"] == pytest.approx(passed + link.latency)
     assert priced.acts["own"][priced.acts["kind"] == START] == pytest.approx(passed)
     assert not priced.acts["own"][priced.acts["kind"] == BLOCK].any()
@@ -74,19 +64,10 @@ def test_a_collective_of_one_rank_has_nothing_to_transfer():
 
 
 def test_further_ranks_do_what_the_recorded_ones_did():
-    pair = CallSignature("all_reduce", 1, 64, POLLED, {"operation": "all_reduce"})
-    calls = [[], []]
-    for step, rank in product(range(4), range(2)):
-        at = step * 100 * MICRO
-        begin = at + (10 + rank) * MICRO
-        calls[rank].append(MadeCall(all_reduce(1 << 20), step + 1, begin, at + 20 * MICRO))
-        if rank == 0:
-            calls[0].append(MadeCall(pair, step + 1, at + 30 * MICRO, at + 40 * MICRO))
-        calls[rank].append(MadeCall(MARK, 0, at + 50 * MICRO, at + 50 * MICRO))
+    both, own = all_reduce(1 << 20), replace(all_reduce(64), group=1)
+    ranks = [(both, 10, 20), (own, 30, 40)], [(both, 11, 20)]
     # Of a communicator of all ranks there is one; of that of rank 0, each copy has its own.
-    alone = RecordedGroup("alone", "alone", (0,))
-    recording = made(calls)
-    one = of(replace(recording, groups=(*recording.groups, alone)))
+    one = of(repeated(*ranks, mark=50, groups=[(0,)]))
     many = grown(one, 5)
     assert many.ranks == 5
     members = {each: [] for each in range(len(many.events))}
@@ -123,11 +104,11 @@ def test_gradients_are_hidden_behind_the_backward_pass():
     assert five_numbers(hidden, np.zeros(4)).mean(axis=0)[HIDDEN] == pytest.approx(3 * last)
 
 
-def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):
+def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path):
     path = tmp_path / "t.h5"
     write(path, even())
-    assert main(["simulate", "--trace", str(path), "--cluster", "lab1g", "--ranks", "8"]) == 0
-    text = capsys.readouterr().out
+    where = "simulate", "--cluster", "lab1g", "--trace"
+    text = output(*where, path, "--ranks", "8")
     assert "4 ranks, 5 steps, by marks" in text
     assert "on lab1g for 8 ranks on 4 nodes, each with the work of rank r modulo 4" in text
     rows = {line[2:28].strip(): line[28:].split() for line in text.splitlines()}
@@ -137,11 +118,8 @@ def test_the_command_predicts_a_recorded_program_elsewhere(tmp_path, capsys):
     assert total == pytest.approx(float(rows["step"][3]), abs=0.01)
     assert "Expected error: 0.0%" in text
     assert "Bound by exposed transfer, most of all all_reduce of 1 MiB" in text
-    where = ["simulate", "--cluster", "lab1g", "--trace"]
-    assert main([*where, str(path), "--algorithm", "ring"]) == 0
-    assert main([*where, str(path), "--algorithm", "bruck"]) == 2
-    assert "no call has --algorithm bruck; give one of" in capsys.readouterr().err
-    silent = made([[MadeCall(MARK, 0, at * MICRO, at * MICRO) for at in range(1, 6)]])
-    write(tmp_path / "silent.h5", silent)
-    assert main([*where, str(tmp_path / "silent.h5")]) == 0
-    assert "Bound by compute" in capsys.readouterr().out
+    output(*where, path, "--algorithm", "ring")
+    refused = called(*where, path, "--algorithm", "bruck")[2]
+    assert "no call has --algorithm bruck; give one of" in refused
+    write(tmp_path / "silent.h5", repeated([], mark=1))
+    assert "Bound by compute" in output(*where, tmp_path / "silent.h5")

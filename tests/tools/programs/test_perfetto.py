@@ -7,38 +7,26 @@ import gzip
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 
 import pytest
-from recordings_made import MICRO, MadeCall, all_reduce, made, stepped
+from damage import called, output
+from programs_made import message
+from recordings_made import MICRO, all_reduce, repeated, stepped
 
 from hpccomm.results import recording_file
-from hpccomm.results.recording import ASYNC, POLLED, CallSignature
-from hpccomm.tools import main
+from hpccomm.results.recording import ASYNC
 from hpccomm.tools.runs import export as perfetto
 
 
 def mixed():
     """Return two ranks: one is late, sends a message, and waits for an asynchronous call, beside which another runs."""
-    size = 1 << 20
-    send = CallSignature("send", 0, 8000, POLLED, {"dst": 1, "src": None, "tag": 7})
-    receive = CallSignature("recv", 0, 8000, POLLED, {"dst": None, "src": 0, "tag": 7})
-    scan = CallSignature(
-        "scan", 0, 8, POLLED, {"operation": "scan", "dtype": "float64", "count": 1}
-    )
-    ms = 1000 * MICRO
-    one, behind = all_reduce(size), all_reduce(size, ASYNC)
-    both = [MadeCall(behind, 3, 9 * ms, 15 * ms), MadeCall(scan, 4, 16 * ms, 17 * ms)]
-    first = [
-        MadeCall(one, 1, 5 * ms, 7 * ms),
-        MadeCall(behind, 2, 8 * ms, 14 * ms, 13 * ms, 1 * ms),
-        MadeCall(send, 0, 10 * ms, 11 * ms),
-    ]
-    second = [
-        MadeCall(one, 1, 1 * ms, 7 * ms),
-        MadeCall(behind, 2, 8 * ms, 14 * ms),
-        MadeCall(receive, 0, 9 * ms + 1, 11 * ms),
-    ]
-    return made([sorted(each + both, key=lambda call: call.begin) for each in (first, second)])
+    one, behind = all_reduce(1 << 20), all_reduce(1 << 20, ASYNC)
+    scan = replace(all_reduce(8), operation="scan")
+    beside, last = (behind, 9, 15), (scan, 16, 17)
+    first = (one, 5, 7), (behind, 8, 14, 13, 1), beside, (message("dst", 1), 10, 11), last
+    second = (one, 1, 7), (behind, 8, 14), beside, (message("src", 0), 9.000001, 11), last
+    return repeated(first, second, steps=1, unit=1000 * MICRO)
 
 
 def written(recording, path):
@@ -56,12 +44,9 @@ def test_timeline_has_every_call_and_its_times(tmp_path):
     assert (late[1]["ts"], late[1]["dur"], late[2]["ts"], late[2]["dur"]) == (4000, 2000, 0, 6000)
     assert late[1]["args"]["dtype"] == "float32"
     assert late[1]["args"]["site"] == "step(), train.py line 9"
-    receive = next(each for each in calls if each["name"] == "recv")
-    assert receive["ts"] == 8000.001
-    waits = [each for each in events if each.get("cat") == "wait"]
-    assert [(each["name"], each["ts"], each["dur"]) for each in waits] == [
-        ("wait for all_reduce", 12000, 1000)
-    ]
+    assert [each["ts"] for each in calls if each["name"] == "recv"] == [8000.001]
+    (waited,) = (each for each in events if each.get("cat") == "wait")
+    assert (waited["name"], waited["ts"], waited["dur"]) == ("wait for all_reduce", 12000, 1000)
     late = [each for each in events if each.get("cat") == "late"]
     assert (0, 4000) in {(each["ts"], each["dur"]) for each in late if "rank 0" in each["name"]}
 
@@ -89,9 +74,8 @@ def test_arrows_lead_from_send_to_receive_and_from_the_last_arrival(tmp_path):
     arrows = {}
     for each in events:
         if each["ph"] in "sf":
-            arrows.setdefault((each["cat"], each["id"]), []).append(
-                (each["ph"], each["pid"], each["ts"])
-            )
+            ends = arrows.setdefault((each["cat"], each["id"]), [])
+            ends.append((each["ph"], each["pid"], each["ts"]))
     assert sorted(kind for kind, _ in arrows) == ["arrival", "message"]
     assert [("s", 1, 4000.001), ("f", 2, 4000.002)] in arrows.values()
     assert [("s", 1, 9000.001), ("f", 2, 9000.002)] in arrows.values()
@@ -144,13 +128,11 @@ def test_perfettos_trace_processor_finds_every_call(tmp_path):
         assert [each.name for each in errors] == []
 
 
-def test_the_verb_writes_a_new_file(tmp_path, capsys):
+def test_the_verb_writes_a_new_file(tmp_path):
     recording_file.write(tmp_path / "t.h5", mixed())
-    export = ["export", str(tmp_path / "t.h5"), "--format"]
-    assert main.main([*export, "perfetto", "--output", str(tmp_path / "t.json.gz")]) == 0
-    assert (tmp_path / "t.json.gz").read_bytes().startswith(b"\x1f\x8b")
-    assert main.main([*export, "perfetto", "--output", str(tmp_path / "t.json.gz")]) == 2
-    assert main.main([*export, "perfetto"]) == 2
-    said = capsys.readouterr().err
-    assert "File exists" in said
-    assert "give --output PATH" in said
+    export = "export", tmp_path / "t.h5", "--format", "perfetto"
+    to_file = "--output", tmp_path / "t.json.gz"
+    output(*export, *to_file)
+    assert to_file[1].read_bytes().startswith(b"\x1f\x8b")
+    assert "File exists" in called(*export, *to_file)[2]
+    assert "give --output PATH" in called(*export)[2]

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made
+from recordings_made import all_reduce, repeated
 
-from hpccomm.results.recording import ASYNC, RecordedGroup, Recording, collectives
+from hpccomm.results.recording import ASYNC, Recording, collectives
 from hpccomm.tools.programs.program import BESIDE, BLOCK, START, WAIT
 from hpccomm.tools.programs.replay import score
 from hpccomm.tools.programs.steps import steps
@@ -15,22 +15,10 @@ OTHER = replace(all_reduce(4096), group=1)
 LATER = all_reduce(1024, ASYNC)
 
 
-def program(steps: int = 3) -> Recording:
+def program() -> Recording:
     """Return 2 ranks that compute 50 us, while another thread reduces, and then wait for a call begun before."""
-    ranks = []
-    for rank in range(2):
-        calls = []
-        for step in range(steps):
-            at = (step * 100 + rank) * MICRO
-            calls += [
-                MadeCall(LATER, 2 * step + 1, at, at + 30 * MICRO, at + 60 * MICRO, 0),
-                MadeCall(all_reduce(64), 2 * step + 2, at + 10 * MICRO, at + 25 * MICRO),
-                MadeCall(OTHER, step + 1, at + 20 * MICRO, at + 40 * MICRO),
-                MadeCall(MARK, 0, at + 90 * MICRO, at + 90 * MICRO),
-            ]
-        ranks.append(calls)
-    whole = made(ranks)
-    return replace(whole, groups=(*whole.groups, RecordedGroup("other", "other", (0, 1))))
+    calls = [(LATER, 0, 30, 60, 0), (all_reduce(64), 10, 25), (OTHER, 20, 40)]
+    return repeated(calls, calls, steps=3, mark=90, groups=[(0, 1)])
 
 
 def played(recording: Recording) -> tuple[list[tuple[int, str, int]], Counter[str]]:
@@ -62,8 +50,5 @@ def test_a_batch_that_lacks_a_message_is_left_out_on_all_ranks() -> None:
     sent = {"operation": "send", "dst": 1, "tag": 0}
     calls = [[reduced.values, sent], [reduced.values]]  # rank 1 has not recorded its receive
     batches = [replace(reduced, operation="batch", values={"calls": each}) for each in calls]
-    ranks = [
-        [MadeCall(MARK, 0, 0, 0), MadeCall(each, 1, 10, 20), MadeCall(MARK, 0, 50, 50)]
-        for each in batches
-    ]
-    assert played(made(ranks))[1] == {"batch: not of these steps on all of its ranks": 2}
+    recording = repeated(*([(each, 10, 20)] for each in batches), steps=2, mark=50)
+    assert played(recording)[1] == {"batch: not of these steps on all of its ranks": 2}

@@ -2,29 +2,20 @@
 
 import numpy as np
 import pytest
-from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+from programs_made import message
+from recordings_made import MARK, MadeCall, all_reduce, made, repeated, stepped
 
-from hpccomm.results.recording import ASYNC, DEVICE, POLLED, CallSignature, waits
-from hpccomm.tools.programs.steps import (
-    COMPUTE,
-    EXPOSED,
-    FIXED,
-    HIDDEN,
-    WAITING,
-    fixed_costs,
-    period,
-    shares,
-    steps,
-)
+from hpccomm.results.recording import ASYNC, DEVICE, POLLED, waits
+from hpccomm.tools.programs import steps
 
 
 def bounded(recording):
-    return steps(recording, waits(recording).collectives)
+    return steps.steps(recording, waits(recording).collectives)
 
 
 def parts(recording):
     waiting = waits(recording)
-    return shares(recording, steps(recording, waiting.collectives), waiting)
+    return steps.shares(recording, steps.steps(recording, waiting.collectives), waiting)
 
 
 def program(ranks, sequence, gap=100, transfer=50):
@@ -49,9 +40,10 @@ def test_marks_bound_steps_and_what_is_before_the_first_is_warm_up():
 
 
 def test_one_mark_ends_the_step_that_begins_with_the_recording():
-    one = all_reduce(8)
-    rows = [[MadeCall(one, 1, 10 * rank, 50), MadeCall(MARK, 0, 60, 60)] for rank in range(2)]
-    assert bounded(made(rows)).bounds.tolist() == [[0, 10], [60, 60]]
+    recording = repeated(
+        *([(all_reduce(8), rank, 50)] for rank in (0, 10)), steps=1, mark=60, unit=1
+    )
+    assert bounded(recording).bounds.tolist() == [[0, 10], [60, 60]]
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -68,29 +60,19 @@ def test_without_marks_the_period_of_the_calls_bounds_them(ranks):
 
 
 def test_steps_end_with_a_collective_that_blocks_all_ranks_where_there_is_one():
-    rows = [[], []]
-    for rank, row in enumerate(rows):
-        for at in range(20):
-            now = 1000 * at
-            row.append(MadeCall(all_reduce(64, ASYNC), 3 * at + 1, now + 10 + rank, now + 90))
-            for part in (2, 3):
-                begin = now + 100 * part
-                row.append(MadeCall(all_reduce(8), 3 * at + part, begin, begin + 9))
-    found = bounded(made(rows))
+    blocking = [(all_reduce(8), begin, begin + 9) for begin in (200, 300)]
+    ranks = ([(all_reduce(64, ASYNC), begin, 90), *blocking] for begin in (10, 11))
+    found = bounded(repeated(*ranks, steps=20, every=1000, unit=1))
     assert found.how == "19 steps, by the period of 3 calls"
     assert found.bounds[0].tolist() == [309, 309]
 
 
 def test_messages_alone_have_the_period_of_each_rank():
-    send, receive = (
-        CallSignature(name, 0, 8, POLLED, {"dst": dst, "src": src, "tag": 0})
-        for name, dst, src in (("send", 1, None), ("recv", None, 0))
+    ranks = (
+        [(message(*peer), 0, took), (message(*peer), 10, 10 + took)]
+        for peer, took in ((("dst", 1), 5), (("src", 0), 8))
     )
-    rows = [[], []]
-    for at in range(0, 2000, 100):
-        rows[0] += [MadeCall(send, 0, at, at + 5), MadeCall(send, 0, at + 10, at + 15)]
-        rows[1] += [MadeCall(receive, 0, at, at + 8), MadeCall(receive, 0, at + 10, at + 18)]
-    found = bounded(made(rows))
+    found = bounded(repeated(*ranks, steps=20, unit=1))
     assert len(found) == 39  # a send is as the one before
     assert found.bounds[0].tolist() == [5, 8]
 
@@ -124,34 +106,26 @@ def test_a_computation_divides_steps_of_equal_calls(sizes: list[int], busy: int)
 def test_what_has_no_period_is_one_step():
     found = bounded(program(2, np.random.default_rng(1).integers(1, 50, 60).tolist()))
     assert (len(found), found.how) == (1, "the whole recording, in which no period was found")
-    assert period(np.array([1, 1, 2, 3, 4, 5, 1, 6])) is None
+    assert steps.period(np.array([1, 1, 2, 3, 4, 5, 1, 6])) is None
     # A step of many equal calls and a rare one has both.
     sequence = np.array(([1] * 200 + [2]) * 10)
-    assert period(sequence) == (201, 0, len(sequence))
+    assert steps.period(sequence) == (201, 0, len(sequence))
 
 
 def test_shares_of_a_step_are_those_that_were_made():
     # Large calls of known cost, and small ones: t = 10 us + 1 ns a byte.
     small, large = all_reduce(1_000), all_reduce(1_000_000)
-    rows = [[], []]
-    for rank, row in enumerate(rows):
-        now = 0
-        for step in range(1, 9):
-            row.append(MadeCall(small, 2 * step - 1, now + 50_000, now + 61_000))
-            begin = now + 161_000 - 40_000 * rank
-            row.append(MadeCall(large, 2 * step, begin, now + 1_171_000))
-            now += 1_171_000
-            row.append(MadeCall(MARK, 0, now, now))
-    found = parts(made(rows))
+    ranks = ([(small, 50, 61), (large, begin, 1171)] for begin in (161, 121))
+    found = parts(repeated(*ranks, steps=8, every=1171, mark=1171))
     cost = found.costs["all_reduce", 0]
     assert cost.alpha == pytest.approx(10e-6, rel=1e-6)
     assert cost.beta == pytest.approx(1e-9, rel=1e-6)
     assert cost.half_performance_bytes == pytest.approx(10_000, rel=1e-6)
     expected = np.zeros((2, 5))
-    expected[:, COMPUTE] = 150_000, 110_000
-    expected[:, WAITING] = 0, 40_000
-    expected[:, FIXED] = 10_000
-    expected[:, EXPOSED] = 1_000 + 1_010_000
+    expected[:, steps.COMPUTE] = 150_000, 110_000
+    expected[:, steps.WAITING] = 0, 40_000
+    expected[:, steps.FIXED] = 10_000
+    expected[:, steps.EXPOSED] = 1_000 + 1_010_000
     assert found.typical == pytest.approx(expected, abs=1)
     # POP: the mean of the ranks' useful computation over its maximum.
     assert "1.171 ms" in str(found).splitlines()[-1]
@@ -159,17 +133,15 @@ def test_shares_of_a_step_are_those_that_were_made():
 
 def test_a_call_on_a_device_blocks_while_the_host_puts_it_there():
     one = all_reduce(1 << 20, DEVICE)
-    row = [MadeCall(MARK, 0, 0, 0), MadeCall(one, 1, 100, 900, asked=0, waited=50)]
-    row.append(MadeCall(MARK, 0, 1000, 1000))
-    found = parts(made([row, row]))
+    calls = [(one, 100, 900, 0, 50)]
+    found = parts(repeated(calls, calls, every=1000, mark=1000, unit=1))
     assert found.parts[0, 0].tolist() == [200, 750, 0, 50, 0]
 
 
 def test_calls_that_block_at_the_same_time_in_two_threads_count_once():
     one = all_reduce(1 << 20)
-    first = [MadeCall(one, 1, 100, 500), MadeCall(one, 2, 300, 900), MadeCall(MARK, 0, 1000, 1000)]
-    other = [MadeCall(one, 1, 200, 500), MadeCall(one, 2, 600, 900), MadeCall(MARK, 0, 1000, 1000)]
-    found = parts(made([first, other]))
+    ranks = [(one, 100, 500), (one, 300, 900)], [(one, 200, 500), (one, 600, 900)]
+    found = parts(repeated(*ranks, steps=1, mark=1000, unit=1))
     # Until 200 and, behind the first call, from 500 to 600.
     assert found.parts[0, 0].tolist() == [100, 0, 200, 600, 0]
 
@@ -178,8 +150,8 @@ def test_random_programs_have_the_shares_of_a_loop_over_all_nanoseconds():
     for seed in range(3):
         recording = _random_program(np.random.default_rng(seed))
         waiting = waits(recording)
-        found = steps(recording, waiting.collectives)
-        counted = shares(recording, found, waiting)
+        found = steps.steps(recording, waiting.collectives)
+        counted = steps.shares(recording, found, waiting)
         assert (counted.parts.sum(axis=2) == np.diff(found.bounds, axis=0)).all()
         assert counted.parts.tolist() == _by_loop(recording, found, waiting)
 
@@ -210,7 +182,7 @@ def _random_program(random):
 
 
 def _by_loop(recording, found, waiting):
-    costs = fixed_costs(recording, waiting)
+    costs = steps.fixed_costs(recording, waiting)
     calls, result = recording.calls, []
     for step in range(len(found)):
         result.append([])
@@ -230,10 +202,10 @@ def _what(recording, waiting, costs, of_rank, moment):
         if since <= moment < since + calls["waited"][at]:
             arrival = int(calls["begin"][waiting.awaited[at]])
             if moment < arrival:
-                return WAITING
+                return steps.WAITING
             cost = costs[one.operation, one.group]
             small = one.nbytes <= cost.half_performance_bytes
             fixed = small and moment < max(since, arrival) + round(cost.alpha * 1e9)
-            return FIXED if fixed else EXPOSED
+            return steps.FIXED if fixed else steps.EXPOSED
         flying |= not one.blocks and calls["begin"][at] <= moment < calls["end"][at]
-    return HIDDEN if flying else COMPUTE
+    return steps.HIDDEN if flying else steps.COMPUTE
