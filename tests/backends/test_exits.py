@@ -7,7 +7,7 @@ import sys
 import traceback
 from itertools import product
 from pathlib import Path
-from typing import Any
+from runpy import run_path
 
 import pytest
 from conftest import HEAD, Mpiexec
@@ -21,19 +21,12 @@ SHM = Path("/dev/shm")
 MOST_LINES = 15
 """Of a job with a single fault, the launcher's own lines among them."""
 
-RANK = """
-rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
-"""
-
 WAITS = """
 comm = hpccomm.new_comm(timeout=20)
 comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])  # the first is agreed upon
 if comm.rank == 1:
-    time.sleep(0.3)  # the others wait by now
-"""
-
-REST = """
-    time.sleep(60)
+    time.sleep(0.3)  # the others wait by now: nothing but time shows that a rank is in MPI's call
+    {}
 comm.all_reduce(np.zeros(10), algorithm=sys.argv[1])
 """
 
@@ -45,7 +38,7 @@ CLOSES_FILES = """try:
         with comm:
             1 / 0
     finally:
-        time.sleep(2)"""
+        time.sleep(2)  # closes files, as long as the others may wait for it"""
 
 ENDS = {
     # What rank 1 does; what is told; the status of the job where the others' call is native, or a ring.
@@ -76,21 +69,22 @@ def check_ended(job: subprocess.CompletedProcess[str], told: str, status: int) -
     assert len(job.stderr.splitlines()) <= MOST_LINES, job.stderr
 
 
-def chosen(algorithm: str, way: str) -> pytest.MarkDecorator:
-    why = BY_DEFAULT.get((algorithm, way))
-    return pytest.mark.slow(why) if why else pytest.mark.thorough
+CHOSEN = {each: pytest.mark.slow(why) for each, why in BY_DEFAULT.items()}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "way"),
-    [pytest.param(*each, marks=chosen(*each)) for each in product(("native", "ring"), ENDS)],
+    [
+        pytest.param(*each, marks=CHOSEN.get(each, pytest.mark.thorough))
+        for each in product(("native", "ring"), ENDS)
+    ],
 )
 def test_a_rank_that_ends_while_others_wait_is_named(
     mpiexec: Mpiexec, way: str, algorithm: str, tmp_path: Path
 ) -> None:
     does, told, native, polled = ENDS[way]
     before = set(SHM.iterdir())
-    job = mpiexec(3, "-c", f"{HEAD}{WAITS}    {does}{REST}", algorithm, cwd=tmp_path)
+    job = mpiexec(3, "-c", f"{HEAD}{WAITS.format(does)}", algorithm, cwd=tmp_path)
     check_ended(job, told, native if algorithm == "native" else polled)
     assert job.stderr.count("Traceback") <= (1 if "exception" in way else 2)
     assert not [each for each in set(SHM.iterdir()) - before if "hpccomm" in each.name]
@@ -129,13 +123,13 @@ def test_a_long_end_of_python_after_a_caught_failure_ends_no_job(mpiexec: Mpiexe
     program = """
 class Slow:
     def __del__(self, sleep=time.sleep):
-        sleep(5)
+        sleep(5)  # longer than the others wait for a rank that does not answer
 comm = hpccomm.new_comm()
 comm.abort()
 if comm.rank == 0:
     slow = Slow()
 else:
-    time.sleep(1.5)
+    time.sleep(1.5)  # comes to its own end when the other is within that
 """
     job = mpiexec(2, "-c", HEAD + program)
     assert job.returncode == 0, job.stderr
@@ -150,7 +144,7 @@ comm.barrier(algorithm="dissemination")
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 elif comm.rank == 2:
-    ctypes.PyDLL(None).sleep(60)  # holds the interpreter
+    ctypes.PyDLL(None).pause()  # holds the interpreter
 try:
     comm.barrier(algorithm="dissemination", timeout=1)
 except hpccomm.CommunicationError:
@@ -164,18 +158,18 @@ except hpccomm.CommunicationError:
 
 SIGNALLED = """
 threading.Timer(0.5, os.kill, (os.getpid(), signal.{})).start()
-time.sleep(60) if comm.rank == 1 else comm.all_reduce(np.zeros(10))  # one waits in the library
+signal.pause() if comm.rank == 1 else comm.all_reduce(np.zeros(10))  # one waits in the library
 """
 IN_AN_END = """
 @before_end
 def last():
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.3)
+        time.sleep(0.3)  # in which the signal would end the job, were it not ignored
 
 if comm.rank == 1:
     raise ZeroDivisionError
-time.sleep(60)
+signal.pause()
 """
 AT_EXIT = """
 if comm.rank == 1:
@@ -196,7 +190,7 @@ ENDED_BY = {
         *(AT_EXIT, "rank 1 was interrupted at its exit", Status.INTERRUPTED, "Traceback"),
     ),
     "finalisation": (
-        "time.sleep(60) if comm.rank == 1 else None",
+        "signal.pause() if comm.rank == 1 else None",
         r"rank 0 has waited for 5 s in MPI_Finalize: rank 1 \(pid \d+\) is at <string> line 8",
         *(Status.ENDED, "Traceback"),
     ),
@@ -255,13 +249,13 @@ assert shutdown.known() == 0
 @pytest.mark.slow("the deadline of 1 s, and the 3 s that MPI's start may take")
 def test_making_a_communicator_has_a_deadline(mpiexec: Mpiexec, tmp_path: Path) -> None:
     """Where a rank is stopped; the seeded faults keep it away by other means."""
-    program = f"""
+    program = """
 import os, pathlib, signal, sys, time
-{RANK}
-if rank == 1:
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+if rank == "1":
     os.kill(os.getpid(), signal.SIGSTOP)
 import hpccomm
-pathlib.Path(sys.argv[1], str(rank)).touch()
+pathlib.Path(sys.argv[1], rank).touch()
 while len(os.listdir(sys.argv[1])) < 2:  # else one may give up before the other has started
     time.sleep(0.01)
 hpccomm.new_comm(timeout=1)
@@ -297,9 +291,10 @@ def deep(n):
 
 def deeper(n):
     return deep(n - 1)
+def main():
+    np.apply_along_axis(lambda row: deep(100), 0, np.ones((2, 2)))
 
-def main(n):
-    np.apply_along_axis(lambda row: deep(n), 0, np.ones((2, 2)))
+main()
 """
 
 
@@ -307,10 +302,8 @@ def test_a_traceback_has_the_lines_of_the_program_alone(tmp_path: Path) -> None:
     """NumPy calls the program back: its frames, installed beside it, are between those of the program."""
     file = tmp_path / "program.py"
     file.write_text(THROUGH_NUMPY)
-    names: dict[str, Any] = {}
-    exec(compile(THROUGH_NUMPY, str(file), "exec"), names)
     with pytest.raises(ZeroDivisionError) as raised:
-        names["main"](100)
+        run_path(str(file))
     whole = traceback.extract_tb(raised.value.__traceback__)
     lines = report(raised.value)
     assert any("-packages" in each.filename for each in whole)

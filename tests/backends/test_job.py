@@ -2,21 +2,16 @@
 
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from alone import python
 from conftest import HEAD, Mpiexec, launch_environment
 
-SOON = 30.0
-"""Seconds within which a job must have ended after the failure of a rank; it would wait longer, or for ever."""
-
 
 def alone(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program without a launcher."""
-    environment = launch_environment() | variables
-    return python("-c", program, env=environment)
+    return python("-c", program, env=launch_environment() | variables)
 
 
 def passes(job: subprocess.CompletedProcess[str]) -> None:
@@ -28,7 +23,7 @@ def passes(job: subprocess.CompletedProcess[str]) -> None:
 
 RAISES = """
 def fail():
-    time.sleep(0.3)  # the others wait by now
+    time.sleep(0.3)  # the others wait by now: nothing but time shows that a rank is in MPI's call
     raise ZeroDivisionError
 """
 
@@ -44,7 +39,7 @@ def test_a_job_ends_also_where_nothing_can_be_told(
 comm = hpccomm.new_comm(timeout=1.0)
 {stream}
 if comm.rank == 1:
-    time.sleep(60) if {waits == "watchdog"} else fail()
+    signal.pause() if {waits == "watchdog"} else fail()
 comm.all_reduce(np.zeros(10))
 """
     job = mpiexec(2, "-c", HEAD + program)
@@ -57,19 +52,15 @@ CALL = r"all_reduce #2 \(call 2 of communicator 'training', rank 0 of 2, 80 byte
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
-        ("fail()", 1, [r"hpccomm: rank 1 raised:\nTraceback"]),
+        ("fail()", 1, r"hpccomm: rank 1 raised:\nTraceback"),
         (
-            "time.sleep(60)",
-            3,
-            [
-                rf"{CALL} was not done after .*; its deadline is 0\.5 s\. rank 1 .* has not called all_reduce #2",
-                r"blocked_here\(\)",
-            ],
+            *("signal.pause()", 3),
+            rf"{CALL} was not done after .*; its deadline is 0\.5 s\. rank 1 .* has not called all_reduce #2",
         ),
     ],
 )
 def test_a_fault_is_reported_after_the_package_has_gone_out_of_reach(
-    mpiexec: Mpiexec, fault: str, status: int, said: list[str]
+    mpiexec: Mpiexec, fault: str, status: int, said: str
 ) -> None:
     program = f"""
 {RAISES}
@@ -88,8 +79,8 @@ sys.meta_path.insert(0, OutOfReach())
 """
     job = mpiexec(2, "-c", HEAD + program)
     assert job.returncode == status, job.stderr
-    for each in said:
-        assert re.search(each, job.stderr), job.stderr
+    assert re.search(said, job.stderr), job.stderr
+    assert status == 1 or "blocked_here()" in job.stderr, job.stderr
     assert "ModuleNotFoundError" not in job.stderr
 
 
@@ -138,7 +129,7 @@ if comm.rank == 0:
     told = comm.explain("all_reduce", x, **how).at_deadline
     assert told == {{"report": "waits on", "abort": "ends the job"}}.get({setting!r}, told), told
 else:
-    time.sleep(2)
+    time.sleep(2)  # beyond the deadline: a rank that is told of it by a message would have come
 try:
     work = comm.all_reduce(x, **how)
     x = work.wait() if {call!r} == "async" else x
@@ -173,21 +164,18 @@ def test_after_a_caught_timeout_the_process_leaves_at_once_with_its_own_status(
     program = f"""
 def leave(comm):
     if comm.rank == 1:
-        time.sleep(60)
+        signal.pause()
     try:
         comm.barrier(timeout=0.1)
     except hpccomm.CollectiveTimeout:
         comm.abort()
-        print("caught at", time.time(), flush=True)
+        print("caught", flush=True)
         raise SystemExit(7)
 
 {leaves}
 """
     job = mpiexec(2, "-c", HEAD + program)
-    caught = re.search(r"caught at ([\d.]+)", job.stdout)
-    assert caught, job.stderr
-    assert time.time() - float(caught[1]) < SOON
-    assert job.returncode == 7, job.stderr
+    assert (job.returncode, job.stdout) == (7, "caught\n"), job.stderr
     assert "Timeout" not in job.stderr
 
 
@@ -253,15 +241,12 @@ for wrong in (between, MPI.COMM_NULL, 3, "world"):
         raise AssertionError(wrong)
 """,
     "asynchronous work is done by itself": """
-comm = hpccomm.new_comm()
+import queue
+comm, ended = hpccomm.new_comm(), queue.SimpleQueue()
 x = np.full(1 << 20, 1.0, np.float32)
-seen = []
-comm.register_post_hook(lambda info: seen.append(info.operation))
+comm.register_post_hook(ended.put)
 work = comm.all_reduce(x, async_op=True)
-patience = time.monotonic() + 50
-while not seen and time.monotonic() < patience:
-    time.sleep(0.02)  # outside of the library
-assert seen == ["all_reduce"]
+assert ended.get(timeout=60).operation == "all_reduce"  # the program is outside of the library
 assert work.done() and (x == comm.size).all()
 comm.finalize()
 """,

@@ -65,7 +65,7 @@ def test_ranks_that_close_over_one_array_raise_before_anything_is_written(name: 
             SHARED[name](comm, x, out)
         return str(caught.value)
 
-    for said in run_ranks(3, on_rank, timeout=60):
+    for said in run_ranks(3, on_rank):
         assert "writes to memory that rank" in said
         assert "x.copy()" in said
     assert x.tolist() == list(range(1200))
@@ -84,5 +84,5 @@ def test_ranks_may_read_one_array_and_write_parts_of_one() -> None:
         comm.all_gather_v(x[:0], out=x[3:3])
         assert parts.tolist() == (3 * x[2 * comm.rank :][:2]).tolist()
 
-    run_ranks(3, on_rank, timeout=60)
+    run_ranks(3, on_rank)
     assert (out == 3 * x).all()

@@ -3,7 +3,6 @@
 import itertools
 import re
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from calls import CALLS
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from ranked import on_threads
 
 from hpccomm import CommOptions, Communicator, HpccommError, RankMismatch, UsageError, new_comm
 from hpccomm.calls.lanes import HostLane
@@ -28,15 +28,14 @@ def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
 ) -> None:
     assume(one != other)
 
-    def on_rank(comm) -> tuple[tuple[int, ...], str]:
+    def on_rank(comm) -> None:
         with pytest.raises(RankMismatch) as caught:
             CALLS[other if comm.rank == 1 else one](comm)
-        return caught.value.ranks, str(caught.value)
+        assert caught.value.ranks == ((0, 1) if ranks == 2 else (1,))
+        for each in (one, other):
+            assert each.partition("(")[0] in str(caught.value)
 
-    for odd, said in run_ranks(ranks, on_rank, timeout=60):
-        assert odd == ((0, 1) if ranks == 2 else (1,))
-        assert one.partition("(")[0] in said
-        assert other.partition("(")[0] in said
+    run_ranks(ranks, on_rank)
 
 
 SHAPES = {
@@ -56,19 +55,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("call", SHAPES.values(), ids=SHAPES)
-def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(call) -> None:
-    def on_rank(comm) -> str:
-        call(comm, 4, 1)  # another shape before
-        comm.barrier()
-        a, b = ((2, 3), (3, 2))[comm.rank]
-        with pytest.raises(RankMismatch) as caught:
-            call(comm, a, b)
-        return str(caught.value)
-
-    for said in run_ranks(2, on_rank, timeout=60):
-        assert "rank 0" in said
-        assert "shape (2, 3)" in said.replace("(2, 2, 3)", "(2, 3)")
-        assert "shape (3, 2)" in said.replace("(2, 3, 2)", "(3, 2)")
+@on_threads(2)
+def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(comm, call) -> None:
+    call(comm, 4, 1)  # another shape before
+    comm.barrier()
+    with pytest.raises(RankMismatch, match="rank 0") as caught:
+        call(comm, *((2, 3), (3, 2))[comm.rank])
+    for shape in (r"shape \((2, )?2, 3\)", r"shape \((2, )?3, 2\)"):
+        assert re.search(shape, str(caught.value))
 
 
 def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long_ago() -> None:
@@ -82,22 +76,20 @@ def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long
             comm.all_reduce(np.ones(3 + comm.rank))
 
     with pytest.raises(RankMismatch, match=r": call 2 of the batch: rank 0: all_reduce") as caught:
-        run_ranks(2, on_rank, timeout=60)
+        run_ranks(2, on_rank)
     assert not re.search(r"refused|[{}]", str(caught.value))
 
 
-def test_shapes_whose_elements_meet_in_one_order_are_alike() -> None:
-    def on_rank(comm) -> None:
-        own = comm.rank == 1
-        assert (comm.all_reduce(np.ones((3, 1, 2) if own else (1, 3, 2))) == 2).all()
-        assert comm.all_reduce(np.ones(1) if own else np.ones(())).item() == 2
-        assert comm.all_reduce(np.ones((2, 3)), out=np.empty(6 if own else (3, 2))).max() == 2
-        # Only the root knows the whole of what it scatters.
-        out = np.empty((2, 3) if own else (3, 2))
-        comm.scatter(None if own else np.ones((2, 6)), out=out)
-        comm.all_gather_v(np.ones((comm.rank, 2, 3)), [0, 1])
-
-    run_ranks(2, on_rank, timeout=60)
+@on_threads(2)
+def test_shapes_whose_elements_meet_in_one_order_are_alike(comm) -> None:
+    own = comm.rank == 1
+    assert (comm.all_reduce(np.ones((3, 1, 2) if own else (1, 3, 2))) == 2).all()
+    assert comm.all_reduce(np.ones(1) if own else np.ones(())).item() == 2
+    assert comm.all_reduce(np.ones((2, 3)), out=np.empty(6 if own else (3, 2))).max() == 2
+    # Only the root knows the whole of what it scatters.
+    out = np.empty((2, 3) if own else (3, 2))
+    comm.scatter(None if own else np.ones((2, 6)), out=out)
+    comm.all_gather_v(np.ones((comm.rank, 2, 3)), [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -115,31 +107,31 @@ def test_known_calls_that_differ_are_found_at_the_next_agreement(
     def crosses(comm: Communicator) -> None:
         comm.broadcast(np.ones(2), comm.rank if crossed else 0, algorithm="binomial")
 
-    def on_rank(comm: Communicator) -> str:
+    words = "undefined" if crossed and alike else "split"
+
+    def on_rank(comm: Communicator) -> None:
         for root in (0, 1):
             comm.broadcast(np.ones(2), root, algorithm="binomial")
         if check == "all" and crossed:
             with pytest.raises(RankMismatch, match=r"root 0.*root 1"):
                 crosses(comm)
-            return ""
+            return
         crosses(comm)
         if check == "off" or (alike and not crossed):
             comm.barrier()
-            return ""
-        with pytest.raises(RankMismatch) as caught:
+            return
+        with pytest.raises(RankMismatch, match=words) as caught:
             comm.split(0) if alike or comm.rank else comm.dup()
+        if alike:
+            for each in ("first was call", "0: broadcast(root 0)", "1: broadcast(root 1)"):
+                assert each in str(caught.value)
         if not crossed:
             assert comm.all_reduce(1 + comm.rank) == 3
-            return str(caught.value)
-        with pytest.raises(CommunicatorAborted, match="undefined" if alike else "split"):
+            return
+        with pytest.raises(CommunicatorAborted, match=words):
             comm.broadcast(np.ones(2), 0, algorithm="binomial")
-        return str(caught.value)
 
-    for said in run_ranks(2, on_rank, options=CommOptions(check=check), timeout=60):
-        if said and alike:
-            for words in ("first was call", "0: broadcast(root 0)", "1: broadcast(root 1)"):
-                assert words in said
-        assert not said or ("undefined" if crossed and alike else "split") in said
+    run_ranks(2, on_rank, options=CommOptions(check=check))
 
 
 FROM_ROOT = {
@@ -183,7 +175,7 @@ def test_numbers_after_a_caught_refusal_are_right_or_an_error(form: str, then: s
         return came, said
 
     steps = {"skips it": [0, 1], "repeats it": [*range(6)], "all skip it": [0, 1, 3, 4, 5]}
-    came, said = run_ranks(2, on_rank, timeout=60)[0]
+    came, said = run_ranks(2, on_rank)[0]
     assert came == steps[then]
     told = re.search(
         "has refused a call at .*test_agreement.py line .* root is 7.*, which rank 1 made", said
@@ -192,32 +184,25 @@ def test_numbers_after_a_caught_refusal_are_right_or_an_error(form: str, then: s
 
 
 @pytest.mark.parametrize("form", ["call", "plan", "asynchronous"])
-def test_known_calls_in_another_order_are_found_before_long(form: str) -> None:
-    def on_rank(comm) -> tuple[int, str]:
-        a, b = np.ones(2), np.ones(2, np.int64)
-        plans = {each.dtype: comm.plan("all_reduce", each) for each in (a, b)}
+@on_threads(2)
+def test_known_calls_in_another_order_are_found_before_long(comm, form: str) -> None:
+    a, b = np.ones(2), np.ones(2, np.int64)
+    plans = {each.dtype: comm.plan("all_reduce", each) for each in (a, b)}
+    call = {
+        "call": comm.all_reduce,
+        "plan": lambda x: plans[x.dtype](),
+        "asynchronous": lambda x: comm.all_reduce(x, async_op=True).wait(),
+    }[form]
 
-        def call(x) -> None:
-            if form == "call":
-                comm.all_reduce(x)
-            elif form == "plan":
-                plans[x.dtype]()
-            else:
-                comm.all_reduce(x, async_op=True).wait()
+    def calls() -> None:
+        for number in range(2000):
+            crossed = number == 100 and comm.rank == 1
+            for x in (b, a) if crossed else (a, b):
+                call(x)
 
-        def calls() -> None:
-            for number in range(2000):
-                crossed = number == 100 and comm.rank == 1
-                for x in (b, a) if crossed else (a, b):
-                    call(x)
-
-        with pytest.raises(RankMismatch) as caught:
-            calls()
-        return caught.value.sequence or 0, str(caught.value)
-
-    for number, said in run_ranks(2, on_rank, timeout=60):
-        assert 200 < number <= 1100
-        assert "dtype int64" in said
+    with pytest.raises(RankMismatch, match="dtype int64") as caught:
+        calls()
+    assert 200 < (caught.value.sequence or 0) <= 1100
 
 
 def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
@@ -234,75 +219,60 @@ def test_ranks_forget_alike_what_they_have_agreed_on(monkeypatch) -> None:
             assert (x == 2).all()
             plan()
 
-    run_ranks(2, on_rank, timeout=60)
+    run_ranks(2, on_rank)
 
 
-def test_what_a_rank_met_first_does_not_decide_for_a_class_of_sizes() -> None:
-    def on_rank(comm) -> None:
-        for count in (300, 500):  # whose bins are of two classes
-            x, y = np.ones(count), np.empty(count)
-            out = x if (comm.rank, count) == (0, 300) else y
-            assert comm.all_reduce(x, out=out, deterministic="any ranks")[0] == 2
-
-    run_ranks(2, on_rank, timeout=60)
+@on_threads(2)
+def test_what_a_rank_met_first_does_not_decide_for_a_class_of_sizes(comm) -> None:
+    for count in (300, 500):  # whose bins are of two classes
+        x, y = np.ones(count), np.empty(count)
+        out = x if (comm.rank, count) == (0, 300) else y
+        assert comm.all_reduce(x, out=out, deterministic="any ranks")[0] == 2
 
 
-def test_a_wrong_size_among_many_is_a_mismatch_on_all_ranks() -> None:
-    def on_rank(world) -> None:
-        for name in ("all_reduce", "broadcast", "gather", "scan", "all_to_all"):
-            comm = world.dup()
-            call = getattr(comm, name)
-            for rows in range(3, 90, 3):
-                call(np.ones(rows))
-            with pytest.raises(RankMismatch, match="rank 2: "):
-                call(np.ones(120 if comm.rank == 2 else 99))
-            comm.abort()
-
-    run_ranks(3, on_rank, timeout=60)
+@on_threads(3)
+def test_a_wrong_size_among_many_is_a_mismatch_on_all_ranks(world) -> None:
+    for name in ("all_reduce", "broadcast", "gather", "scan", "all_to_all"):
+        comm = world.dup()
+        call = getattr(comm, name)
+        for rows in range(3, 90, 3):
+            call(np.ones(rows))
+        with pytest.raises(RankMismatch, match="rank 2: "):
+            call(np.ones(120 if comm.rank == 2 else 99))
+        comm.abort()
 
 
-def test_user_functions_of_one_name_are_told_apart() -> None:
-    def on_rank(comm) -> None:
-        op = (lambda a, b: a + b) if comm.rank else (lambda a, b: np.maximum(a, b))
-        with pytest.raises(RankMismatch, match="code"):
-            comm.all_reduce(np.ones(2), op=op)
-
-    run_ranks(2, on_rank, timeout=60)
+@on_threads(2)
+def test_user_functions_of_one_name_are_told_apart(comm) -> None:
+    op = (lambda a, b: a + b) if comm.rank else (lambda a, b: np.maximum(a, b))
+    with pytest.raises(RankMismatch, match="code"):
+        comm.all_reduce(np.ones(2), op=op)
 
 
-def test_a_part_of_a_call_has_what_is_left_of_its_deadline() -> None:
-    def on_rank(comm) -> tuple[str, float | None]:
-        engine = comm._core.calls  # for a call of a minute, without the minute
-        entry = engine.start_record(CallFingerprint("all_reduce", 8), BLOCKING, 60.25)
-        entry[BEGIN] -= 60  # what the parts before took
-        began = time.perf_counter()
-        with pytest.raises(CollectiveTimeout) as caught:
-            engine.run_part(entry, itertools.repeat(False))
-        assert time.perf_counter() - began < 30
-        return str(caught.value), caught.value.elapsed
-
-    for said, elapsed in run_ranks(2, on_rank, timeout=90):
-        assert "60.2" in said
-        assert elapsed is not None
-        assert elapsed > 60
+@on_threads(2, timeout=90)
+def test_a_part_of_a_call_has_what_is_left_of_its_deadline(comm) -> None:
+    engine = comm._core.calls  # for a call of a minute, without the minute
+    entry = engine.start_record(CallFingerprint("all_reduce", 8), BLOCKING, 60.25)
+    entry[BEGIN] -= 60  # what the parts before took
+    with pytest.raises(CollectiveTimeout, match=r"60\.2") as caught:
+        engine.run_part(entry, itertools.repeat(False))
+    assert caught.value.elapsed is not None
+    assert 60 < caught.value.elapsed < 120  # the whole deadline, and not once more
 
 
-def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goes_on() -> None:
+@on_threads(1)
+def test_a_failure_that_is_noted_while_ranks_agree_is_raised_before_the_call_goes_on(comm) -> None:
     """A library's call, which may follow, does not look. The moment is inside the agreement's last step."""
+    core = comm._core  # no program can time it
 
-    def on_rank(comm) -> None:
-        core = comm._core  # no program can time it
+    def meanwhile(*args: object) -> Iterator[bool]:
+        yield False
+        core.calls.gate.shut(CommunicationError("noted meanwhile"))
 
-        def meanwhile(*args: object) -> Iterator[bool]:
-            yield False
-            core.calls.gate.shut(CommunicationError("noted meanwhile"))
-
-        core.check._agreement = meanwhile  # as above
-        label = CallFingerprint("all_reduce", 8)
-        with pytest.raises(CommunicationError, match="noted meanwhile"):
-            core.check.compare(label, core.calls.start_record(label, BLOCKING, 60.0))
-
-    run_ranks(1, on_rank)
+    core.check._agreement = meanwhile  # as above
+    label = CallFingerprint("all_reduce", 8)
+    with pytest.raises(CommunicationError, match="noted meanwhile"):
+        core.check.compare(label, core.calls.start_record(label, BLOCKING, 60.0))
 
 
 @pytest.mark.parametrize(
@@ -324,28 +294,22 @@ def test_a_self_check_that_is_wrong_on_one_rank_is_an_error_on_all(
     # No installation at hand computes wrongly.
     monkeypatch.setattr(HostLane, "tried", wrong)
 
-    def on_rank(comm) -> str:
+    def on_rank(comm) -> None:
         here.odd = comm.rank == odd
         with pytest.raises(HpccommError, match="does not compute correctly") as caught:
             new_comm(name="unlucky")
         comm.barrier()
-        return str(caught.value)
+        assert comm.node or re.match(told, str(caught.value)), caught.value
 
-    said = run_ranks(ranks, on_rank, timeout=30, ranks_per_node=per_node)
-    assert all(re.match(told, each) for each in said[:per_node]), said
+    run_ranks(ranks, on_rank, ranks_per_node=per_node)
 
 
-def test_an_object_that_a_rank_did_not_take_is_a_mismatch_at_the_end() -> None:
+@on_threads(3)
+def test_an_object_that_a_rank_did_not_take_is_a_mismatch_at_the_end(comm) -> None:
     """Its message arrives in place of what the ranks compare there."""
-
-    def main(comm: Communicator) -> str:
-        comm.broadcast_object(1, 2)
-        if comm.rank:
-            comm.broadcast_object({"not": "JSON"}, 2)
-        with pytest.raises(RankMismatch) as raised:
-            comm.finalize()
-        return str(raised.value)
-
-    for told in run_ranks(3, main):
-        assert "rank 0: finalize" in told
-        assert "ranks 1 and 2: broadcast_object" in told
+    comm.broadcast_object(1, 2)
+    if comm.rank:
+        comm.broadcast_object({"not": "JSON"}, 2)
+    said = "rank 0: finalize.*ranks 1 and 2: broadcast_object"
+    with pytest.raises(RankMismatch, match=said):
+        comm.finalize()

@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from alone import python
+from ranked import on_threads
 
 import hpccomm
 from hpccomm import UsageError
@@ -79,17 +80,15 @@ def test_a_call_within_a_call_is_refused_as_such(lead) -> None:
     assert "when the call has returned" in text
 
 
-def test_one_of_another_thread_is_still_refused_as_that() -> None:
-    def program(comm) -> None:
-        def hook(_) -> None:
-            handle.close()
-            with ThreadPoolExecutor() as pool, pytest.raises(UsageError, match="another thread"):
-                pool.submit(comm.barrier).result()
+@on_threads(1)
+def test_one_of_another_thread_is_still_refused_as_that(comm) -> None:
+    def hook(_) -> None:
+        handle.close()
+        with ThreadPoolExecutor() as pool, pytest.raises(UsageError, match="another thread"):
+            pool.submit(comm.barrier).result()
 
-        handle = comm.register_pre_hook(hook)
-        comm.barrier()
-
-    run_ranks(1, program)
+    handle = comm.register_pre_hook(hook)
+    comm.barrier()
 
 
 def test_a_forked_child_is_refused_and_not_advised_to_make_a_new_one() -> None:

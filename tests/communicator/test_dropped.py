@@ -185,7 +185,7 @@ def test_an_error_that_nobody_saw_is_logged_at_finalize(caplog: pytest.LogCaptur
             pass
 
     with caplog.at_level(logging.ERROR, "hpccomm"):
-        run_ranks(2, act, timeout=60)
+        run_ranks(2, act)
     unseen = [each.getMessage() for each in caplog.records if "neither wait()" in each.getMessage()]
     assert len(unseen) == 2  # one on each rank
     for each in unseen:

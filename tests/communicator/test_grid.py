@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ranked import on_threads
 
 import hpccomm
 from hpccomm.errors import RankMismatch, UsageError
@@ -36,48 +37,42 @@ MISUSED: list[tuple[str, Any, Any, str]] = [
 ]
 
 
-def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
-        one = comm.rank == 1
-        for verb, lengths, more, text in MISUSED:
-            right = GRID if verb == "grid" else MESH
-            with pytest.raises(UsageError if one else RankMismatch, match=text):
-                getattr(comm, verb)(*((lengths, more) if one else right))
-        assert comm.grid((2, 2)).dims == (2, 2)
-        assert comm.mesh(*MESH)["tp"].size == 2
-
-    run_ranks(4, refused)
+@on_threads(4)
+def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicator) -> None:
+    one = comm.rank == 1
+    for verb, lengths, more, text in MISUSED:
+        right = GRID if verb == "grid" else MESH
+        with pytest.raises(UsageError if one else RankMismatch, match=text):
+            getattr(comm, verb)(*((lengths, more) if one else right))
+    assert comm.grid((2, 2)).dims == (2, 2)
+    assert comm.mesh(*MESH)["tp"].size == 2
 
 
-def test_ranks_that_ask_for_different_grids_say_so() -> None:
-    def differ(comm: hpccomm.Communicator) -> None:
-        with pytest.raises(RankMismatch, match=r"ranks 0-2: grid\(.*rank 3: grid\("):
-            comm.grid((2, 2), periodic=(comm.rank == 3, False))
-        grid = comm.grid((2, 2))
-        with pytest.raises(RankMismatch, match=r"rank 3: grid\(along \[1\]\)"):
-            grid.along(int(comm.rank == 3))
-
-    run_ranks(4, differ)
+@on_threads(4)
+def test_ranks_that_ask_for_different_grids_say_so(comm: hpccomm.Communicator) -> None:
+    with pytest.raises(RankMismatch, match=r"ranks 0-2: grid\(.*rank 3: grid\("):
+        comm.grid((2, 2), periodic=(comm.rank == 3, False))
+    grid = comm.grid((2, 2))
+    with pytest.raises(RankMismatch, match=r"rank 3: grid\(along \[1\]\)"):
+        grid.along(int(comm.rank == 3))
 
 
-def test_arguments_of_local_calls() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
-        grid = comm.grid((0, 1), periodic=True)
-        assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
-        for name, arguments, text in [
-            ("coords_of", (2,), "give a rank from 0 to 1"),
-            ("rank_of", ((1,),), "give one for each axis"),
-            ("rank_of", ((1.0, 0),), "give an integer"),
-            ("shift", (2,), "axis is 2; give one from 0 to 1"),
-            ("along", (), "none twice"),
-            ("along", (0, -2), "none twice"),
-            ("block", ((3,),), "an extent for each axis"),
-            ("block", ((3, -1),), "give extents from 0"),
-        ]:
-            with pytest.raises(UsageError, match=text):
-                getattr(grid, name)(*arguments)
-
-    run_ranks(2, refused)
+@on_threads(2)
+def test_arguments_of_local_calls(comm: hpccomm.Communicator) -> None:
+    grid = comm.grid((0, 1), periodic=True)
+    assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
+    for name, arguments, text in [
+        ("coords_of", (2,), "give a rank from 0 to 1"),
+        ("rank_of", ((1,),), "give one for each axis"),
+        ("rank_of", ((1.0, 0),), "give an integer"),
+        ("shift", (2,), "axis is 2; give one from 0 to 1"),
+        ("along", (), "none twice"),
+        ("along", (0, -2), "none twice"),
+        ("block", ((3,),), "an extent for each axis"),
+        ("block", ((3, -1),), "give extents from 0"),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            getattr(grid, name)(*arguments)
 
 
 @pytest.mark.parametrize("dims", [(5,), (2, 3), (3, 1), (2, 1, 2)])

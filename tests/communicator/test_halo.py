@@ -7,6 +7,7 @@ from typing import Any
 import halos
 import numpy as np
 import pytest
+from ranked import on_threads
 
 import hpccomm
 from hpccomm.errors import CollectiveTimeout, RankMismatch, UsageError
@@ -47,18 +48,16 @@ MISUSED: list[tuple[Any, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
-        grid, one, good = comm.grid((2, 1), periodic=True), comm.rank == 1, BLOCK.copy()
-        for u, keywords, text in MISUSED:
-            with pytest.raises(UsageError if one else RankMismatch, match=text):
-                grid.halo(u if one else BLOCK.copy(), **(keywords if one else {}))
-        halo = grid.halo(good)
-        with pytest.raises(UsageError, match="async_op is 1"):
-            halo(1)
-        halo()
-
-    run_ranks(2, refused)
+@on_threads(2)
+def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicator) -> None:
+    grid, one, good = comm.grid((2, 1), periodic=True), comm.rank == 1, BLOCK.copy()
+    for u, keywords, text in MISUSED:
+        with pytest.raises(UsageError if one else RankMismatch, match=text):
+            grid.halo(u if one else BLOCK.copy(), **(keywords if one else {}))
+    halo = grid.halo(good)
+    with pytest.raises(UsageError, match="async_op is 1"):
+        halo(1)
+    halo()
 
 
 @pytest.mark.parametrize(
@@ -69,18 +68,18 @@ def test_arguments_that_do_not_fit_raise_on_every_rank() -> None:
         ((4, 5), {"corners": False}, r"rank 2: halo\(.*corners"),
     ],
 )  # fmt: skip
-def test_blocks_that_do_not_fit_are_named(shape: Any, keywords: Any, text: str) -> None:
-    def differ(comm: hpccomm.Communicator) -> None:
-        grid, odd = comm.grid((2, 2)), comm.rank == 2
-        if comm.rank == 3:  # the watchdogs of others ask who differs, and leave it to the agreement
-            time.sleep(2 * ASK_SECONDS)
-        with pytest.raises(RankMismatch, match=text) as error:
-            grid.halo(np.zeros(shape if odd else (4, 5)), **(keywords if odd else {}))
-        assert 2 in error.value.ranks
-        block = BLOCK.copy()
-        grid.halo(block)()
-
-    run_ranks(4, differ)
+@on_threads(4)
+def test_blocks_that_do_not_fit_are_named(
+    comm: hpccomm.Communicator, shape: Any, keywords: Any, text: str
+) -> None:
+    grid, odd = comm.grid((2, 2)), comm.rank == 2
+    if comm.rank == 3:  # the watchdogs of others ask who differs, and leave it to the agreement
+        time.sleep(2 * ASK_SECONDS)
+    with pytest.raises(RankMismatch, match=text) as error:
+        grid.halo(np.zeros(shape if odd else (4, 5)), **(keywords if odd else {}))
+    assert 2 in error.value.ranks
+    block = BLOCK.copy()
+    grid.halo(block)()
 
 
 def test_blocks_may_differ_along_the_axis_on_which_they_meet() -> None:
@@ -123,29 +122,26 @@ def test_a_call_under_way_and_blocks_that_take_calls() -> None:
     run_ranks(2, refused)
 
 
-def test_the_array_that_is_given_is_exchanged() -> None:
+@on_threads(2)
+def test_the_array_that_is_given_is_exchanged(comm: hpccomm.Communicator) -> None:
     """As update_halo!(A) of ImplicitGlobalGrid and exchange(fields) of GHEX, which take the arrays in each call."""
-
-    def step(comm: hpccomm.Communicator) -> None:
-        u = np.full(3, comm.rank + 1.0)
-        halo = comm.grid((2,), periodic=True).halo(u)
-        for number in range(1, 6):  # ranks may differ in the array that they give
-            u = u + 1.0 if number % 2 or comm.rank else u.copy()
-            if number == 3:
-                work = halo(u, async_op=True)
-                assert work is not None
-                assert work.wait() is None
-            else:
-                halo(u)
-            other = comm.all_gather(u[1])[1 - comm.rank]
-            assert u[0] == u[2] == other
-        for wrong in (u[::-1], np.zeros(4), np.zeros(3, int), [u, u], "u", 2.0):
-            with pytest.raises(UsageError, match="u "):
-                halo(wrong)
-        with pytest.raises(UsageError, match=r"\(3,\), \(8,\), 'host'\)\] was planned; give such"):
-            halo(u[::-1])
-
-    run_ranks(2, step)
+    u = np.full(3, comm.rank + 1.0)
+    halo = comm.grid((2,), periodic=True).halo(u)
+    for number in range(1, 6):  # ranks may differ in the array that they give
+        u = u + 1.0 if number % 2 or comm.rank else u.copy()
+        if number == 3:
+            work = halo(u, async_op=True)
+            assert work is not None
+            assert work.wait() is None
+        else:
+            halo(u)
+        other = comm.all_gather(u[1])[1 - comm.rank]
+        assert u[0] == u[2] == other
+    for wrong in (u[::-1], np.zeros(4), np.zeros(3, int), [u, u], "u", 2.0):
+        with pytest.raises(UsageError, match="u "):
+            halo(wrong)
+    with pytest.raises(UsageError, match=r"\(3,\), \(8,\), 'host'\)\] was planned; give such"):
+        halo(u[::-1])
 
 
 @pytest.mark.parametrize("async_op", [False, True])

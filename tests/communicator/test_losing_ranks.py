@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from conftest import launch_environment
+from ranked import on_threads
 
 import hpccomm
-from hpccomm.testing import run_ranks
 
 CRASHED = ("Signal: Segmentation fault", "ompi_comm_revoke_local", "ompi_comm_activate")
 """What Open MPI 5.0.11 prints where it hears of a loss for a communicator that it is making: it is half made."""
@@ -74,16 +74,14 @@ def test_nccl_begins_anew_without_the_lost_rank(surviving, tmp_path, monkeypatch
     assert "cannot shrink" not in done.stderr
 
 
-def test_a_failed_communicator_says_which_shrink_goes_on() -> None:
-    def main(comm: hpccomm.Communicator) -> None:
-        comm.abort()
-        # As where the library survives a loss, which threads do not.
-        comm._core.backend.survival = object()
-        for excluded in ([1 - comm.rank], iter([1 - comm.rank]), {1 - comm.rank}):
-            with pytest.raises(hpccomm.CommunicatorAborted, match=r"call shrink\(\) without ranks"):
-                comm.shrink(excluded)
-
-    run_ranks(2, main)
+@on_threads(2)
+def test_a_failed_communicator_says_which_shrink_goes_on(comm: hpccomm.Communicator) -> None:
+    comm.abort()
+    # As where the library survives a loss, which threads do not.
+    comm._core.backend.survival = object()
+    for excluded in ([1 - comm.rank], iter([1 - comm.rank]), {1 - comm.rank}):
+        with pytest.raises(hpccomm.CommunicatorAborted, match=r"call shrink\(\) without ranks"):
+            comm.shrink(excluded)
 
 
 TWICE = """

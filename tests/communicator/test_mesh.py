@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ranked import on_threads
 
 import hpccomm
 from hpccomm.errors import RankMismatch, UsageError
@@ -61,16 +62,14 @@ def test_lengths_are_chosen(asked: tuple[int, ...], given: tuple[int, ...]) -> N
     assert run_ranks(6, lambda comm: comm.mesh(asked, names).shape) == [given] * 6
 
 
-def test_a_name_that_is_not_there_sends_nothing() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
-        mesh = comm.mesh((2, 1), ("data", "tensor"))
-        if comm.rank == 0:
-            for names in ("datas", ("data", "data"), (), 0):
-                with pytest.raises(UsageError, match="data"):
-                    mesh[names]  # type: ignore[index]
-        assert mesh["data"].size == 2
-
-    run_ranks(2, refused)
+@on_threads(2)
+def test_a_name_that_is_not_there_sends_nothing(comm: hpccomm.Communicator) -> None:
+    mesh = comm.mesh((2, 1), ("data", "tensor"))
+    if comm.rank == 0:
+        for names in ("datas", ("data", "data"), (), 0):
+            with pytest.raises(UsageError, match="data"):
+                mesh[names]  # type: ignore[index]
+    assert mesh["data"].size == 2
 
 
 @pytest.mark.parametrize(
@@ -81,13 +80,13 @@ def test_a_name_that_is_not_there_sends_nothing() -> None:
         (lambda comm, mesh: comm.all_reduce(np.zeros(2)), r"rank 3: all_reduce\("),
     ],
 )  # fmt: skip
-def test_ranks_that_make_different_groups_say_so(other: Callable[..., Any], text: str) -> None:
-    def differ(comm: hpccomm.Communicator) -> None:
-        mesh = comm.mesh((2, 2), ("dp", "tp"))
-        with pytest.raises(RankMismatch, match=text):
-            mesh["tp"] if comm.rank < 3 else other(comm, mesh)
-
-    run_ranks(4, differ)
+@on_threads(4)
+def test_ranks_that_make_different_groups_say_so(
+    comm: hpccomm.Communicator, other: Callable[..., Any], text: str
+) -> None:
+    mesh = comm.mesh((2, 2), ("dp", "tp"))
+    with pytest.raises(RankMismatch, match=text):
+        mesh["tp"] if comm.rank < 3 else other(comm, mesh)
 
 
 MORE = [pytest.param(each, marks=pytest.mark.thorough) for each in ((1, 2), (2, 1), (1, 4), (4, 1))]

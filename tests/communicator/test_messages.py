@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ranked import on_threads
 from until import until
 
 from hpccomm import ANY, CollectiveTimeout, RankMismatch, UsageError
@@ -20,24 +21,22 @@ def receive_both(comm, first, second) -> None:
         comm.recv(second, 1)
 
 
-def test_a_mismatch_in_a_batch_or_in_send_recv_leaves_the_other_messages() -> None:
-    def on_rank(comm) -> None:
-        peer = 1 - comm.rank
-        with pytest.raises(BufferMismatch, match=r"8 bytes.* sent it at .*on_rank"):
-            comm.send_recv(np.ones(1), peer, np.zeros(2), peer)
-        assert comm.send_recv(np.full(1, 5.0), peer, np.zeros(1), peer)[0] == 5.0
-        if comm.rank == 1:
-            for count in (2, 3, 4):
-                comm.send(np.full(count, float(count)), 0)
-            return
-        first, second, third = np.zeros(3), np.zeros(3), np.zeros(4)
-        with pytest.raises(BufferMismatch, match="16 bytes"):
-            receive_both(comm, first, second)
-        comm.recv(third, 1)
-        assert (first.tolist(), second.tolist()) == ([0.0] * 3, [3.0] * 3)
-        assert third.tolist() == [4.0] * 4
-
-    run_ranks(2, on_rank, timeout=60)
+@on_threads(2)
+def test_a_mismatch_in_a_batch_or_in_send_recv_leaves_the_other_messages(comm) -> None:
+    peer = 1 - comm.rank
+    with pytest.raises(BufferMismatch, match=r"8 bytes.* sent it at .*leaves_the_other_messages"):
+        comm.send_recv(np.ones(1), peer, np.zeros(2), peer)
+    assert comm.send_recv(np.full(1, 5.0), peer, np.zeros(1), peer)[0] == 5.0
+    if comm.rank == 1:
+        for count in (2, 3, 4):
+            comm.send(np.full(count, float(count)), 0)
+        return
+    first, second, third = np.zeros(3), np.zeros(3), np.zeros(4)
+    with pytest.raises(BufferMismatch, match="16 bytes"):
+        receive_both(comm, first, second)
+    comm.recv(third, 1)
+    assert (first.tolist(), second.tolist()) == ([0.0] * 3, [3.0] * 3)
+    assert third.tolist() == [4.0] * 4
 
 
 def test_a_message_of_another_dtype_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,40 +67,36 @@ def test_a_message_of_another_dtype_names_both(monkeypatch: pytest.MonkeyPatch) 
                 comm.recv(out, 1)
             comm.recv(out, 1)  # the next one is taken
 
-    run_ranks(2, on_rank, timeout=60)
+    run_ranks(2, on_rank)
 
 
 @pytest.mark.parametrize("verb", ["plan", "explain"])
 @pytest.mark.parametrize(("known", "src", "tag"), [(True, ANY, 0), (True, 1, ANY), (False, 1, 0)])
+@on_threads(2)
 def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(
-    verb: str, known: bool, src: Any, tag: Any
+    comm, verb: str, known: bool, src: Any, tag: Any
 ) -> None:
-    def on_rank(comm) -> None:
-        if comm.rank == 1:
-            comm.send(np.arange(3.0), 0)
-        out = np.zeros(3) if known else None
-        if comm.rank == 0:
-            with pytest.raises(UsageError, match="cannot be planned or explained; give out, src"):
-                getattr(comm, verb)("recv", out, src, tag)
-            assert comm.recv(None, 1).tolist() == [0.0, 1.0, 2.0]  # it was left
-        elif verb == "plan":
-            with pytest.raises(RankMismatch, match="cannot be planned or explained"):
-                comm.plan("send", np.arange(3.0), 0)
-
-    run_ranks(2, on_rank, timeout=60)
+    if comm.rank == 1:
+        comm.send(np.arange(3.0), 0)
+    out = np.zeros(3) if known else None
+    if comm.rank == 0:
+        with pytest.raises(UsageError, match="cannot be planned or explained; give out, src"):
+            getattr(comm, verb)("recv", out, src, tag)
+        assert comm.recv(None, 1).tolist() == [0.0, 1.0, 2.0]  # it was left
+    elif verb == "plan":
+        with pytest.raises(RankMismatch, match="cannot be planned or explained"):
+            comm.plan("send", np.arange(3.0), 0)
 
 
-def test_a_rank_alone_has_no_sender_whatever_the_tag_or_waits_for_anybody() -> None:
-    def on_rank(comm) -> None:
-        out = np.arange(3.0)
-        assert comm.recv(out, None, ANY) is out
-        comm.plan("recv", out, None, ANY)()
-        assert out.tolist() == [0.0, 1.0, 2.0]
-        comm.set_timeout(0.4)
-        with pytest.raises(CollectiveTimeout, match="recv"):
-            comm.recv(None, ANY)
-
-    run_ranks(1, on_rank)
+@on_threads(1)
+def test_a_rank_alone_has_no_sender_whatever_the_tag_or_waits_for_anybody(comm) -> None:
+    out = np.arange(3.0)
+    assert comm.recv(out, None, ANY) is out
+    comm.plan("recv", out, None, ANY)()
+    assert out.tolist() == [0.0, 1.0, 2.0]
+    comm.set_timeout(0.4)
+    with pytest.raises(CollectiveTimeout, match="recv"):
+        comm.recv(None, ANY)
 
 
 def test_messages_that_nobody_receives_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +117,7 @@ def test_messages_that_nobody_receives_are_told(caplog: pytest.LogCaptureFixture
             comm.barrier()
         return str(caught.value)
 
-    run_ranks(2, on_rank, timeout=60)
+    run_ranks(2, on_rank)
 
 
 class Interrupting:
@@ -159,19 +154,17 @@ UNGIVEN: dict[str, tuple[type[BaseException], Callable[[Any], object], Callable[
 }  # fmt: skip
 
 
-def test_who_waits_for_an_object_hears_that_there_is_none() -> None:
-    def main(comm: Any) -> None:
-        for kind, (raises, gives, takes) in UNGIVEN.items():
-            if comm.rank == 0:
-                with pytest.raises(raises):
-                    gives(comm)
-                comm.send_object(kind, 1)
-            else:
-                with pytest.raises(CommunicationError, match="rank 0 could not"):
-                    takes(comm)
-                assert comm.recv_object(0) == kind, "it takes the next one"
-
-    run_ranks(2, main)
+@on_threads(2)
+def test_who_waits_for_an_object_hears_that_there_is_none(comm: Any) -> None:
+    for kind, (raises, gives, takes) in UNGIVEN.items():
+        if comm.rank == 0:
+            with pytest.raises(raises):
+                gives(comm)
+            comm.send_object(kind, 1)
+        else:
+            with pytest.raises(CommunicationError, match="rank 0 could not"):
+                takes(comm)
+            assert comm.recv_object(0) == kind, "it takes the next one"
 
 
 def leave_an_array(comm) -> None:
@@ -220,7 +213,7 @@ def test_messages_that_nobody_received_are_told_in_one_line_at_the_end(
         with comm.dup() as whole:
             call(whole)
 
-    run_ranks(3, on_rank, timeout=60)
+    run_ranks(3, on_rank)
     told = [each.getMessage() for each in caplog.records if "unreceived" in each.getMessage()]
     assert len(told) == (LEFT[call] is not None)
     for each in told:

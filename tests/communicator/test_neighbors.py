@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ranked import on_threads
 
 from hpccomm.errors import CommunicationError, RankMismatch, UsageError
 from hpccomm.testing import prove, run_ranks
@@ -141,18 +142,16 @@ def test_lists_that_do_not_fit_are_found_in_the_first_call_and_later(
             both(comm)
 
     if not (known and "other" in wrong):
-        run_ranks(3, on_rank, timeout=60)
+        run_ranks(3, on_rank)
 
 
-def test_lists_in_a_batch_and_in_a_plan_are_compared() -> None:
-    def on_rank(comm: Any) -> None:
-        with pytest.raises(RankMismatch, match="lists rank"):
-            comm.plan("neighbor_all_to_all", np.ones(2), [(comm.rank + 1) % 3])
-        others = [(comm.rank + 1) % 3, (comm.rank - 1) % 3]
-        sent = [2, 0] if comm.rank == 2 else [1, 1]
-        with pytest.raises(RankMismatch, match="sends 2 elements to rank 0, which expects 1"):
-            comm.plan("neighbor_all_to_all", np.ones(2), others, sent, [1, 1])
-        with pytest.raises(RankMismatch, match="lists rank"), comm.batch():
-            comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3])
-
-    run_ranks(3, on_rank, timeout=60)
+@on_threads(3)
+def test_lists_in_a_batch_and_in_a_plan_are_compared(comm: Any) -> None:
+    with pytest.raises(RankMismatch, match="lists rank"):
+        comm.plan("neighbor_all_to_all", np.ones(2), [(comm.rank + 1) % 3])
+    others = [(comm.rank + 1) % 3, (comm.rank - 1) % 3]
+    sent = [2, 0] if comm.rank == 2 else [1, 1]
+    with pytest.raises(RankMismatch, match="sends 2 elements to rank 0, which expects 1"):
+        comm.plan("neighbor_all_to_all", np.ones(2), others, sent, [1, 1])
+    with pytest.raises(RankMismatch, match="lists rank"), comm.batch():
+        comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3])

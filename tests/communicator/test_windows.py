@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from ranked import on_threads
 
 from hpccomm import Communicator, UsageError
 from hpccomm.backends.loopback import LoopbackBackend
@@ -59,27 +60,24 @@ def test_a_function_that_fails_gives_the_lock_back() -> None:
     assert run_ranks(3, run)[0] == 2.0
 
 
-def test_asynchronous_calls_go_on_beside_a_window() -> None:
+@on_threads(2)
+def test_asynchronous_calls_go_on_beside_a_window(comm: Communicator) -> None:
     """The reduction ends only after the put, on the other rank: so the put must not wait for it."""
-
-    def run(comm: Communicator) -> None:
-        memory, x, other = np.zeros(50_000), np.ones(50_000), 1 - comm.rank
-        with comm.window(memory) as window:
-            if comm.rank == 0:
-                work = comm.all_reduce(x, async_op=True)
-            else:
-                window.wait_signal(0)
-            window.put(np.full(50_000, 7.0), other)
-            window.signal(other)
-            if comm.rank == 1:
-                work = comm.all_reduce(x, async_op=True)
-            work.wait()
-            if comm.rank == 0:
-                window.wait_signal(1)
-            assert (memory == 7.0).all()
-            assert (x == 2).all()
-
-    run_ranks(2, run)
+    memory, x, other = np.zeros(50_000), np.ones(50_000), 1 - comm.rank
+    with comm.window(memory) as window:
+        if comm.rank == 0:
+            work = comm.all_reduce(x, async_op=True)
+        else:
+            window.wait_signal(0)
+        window.put(np.full(50_000, 7.0), other)
+        window.signal(other)
+        if comm.rank == 1:
+            work = comm.all_reduce(x, async_op=True)
+        work.wait()
+        if comm.rank == 0:
+            window.wait_signal(1)
+        assert (memory == 7.0).all()
+        assert (x == 2).all()
 
 
 def test_a_backend_without_one_sided_communication(monkeypatch: pytest.MonkeyPatch) -> None:

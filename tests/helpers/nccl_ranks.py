@@ -6,15 +6,14 @@ are skipped where there are fewer GPUs than ranks. Those with the mark ``process
 nothing, run under ``mpiexec`` as well.
 """
 
-import inspect
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
+from ranked import each_rank
 
 import hpccomm
 from hpccomm import testing
@@ -182,29 +181,6 @@ def bare(n, **how):
             test(rank)
 
     return each_rank(lambda test: sound(on_ranks(n, partial(main, test=test), **how)))
-
-
-def each_rank(run: Callable[[Callable[..., None]], object], given=1):
-    """Return a decorator of tests that ranks carry out: ``run(what a rank does)`` has them do it.
-
-    A rank gives the test its first arguments, which are so many, and pytest the others.
-    """
-
-    def decorated(test):
-        def fixed(**fixtures):
-            run(partial(test, **fixtures))
-
-        fixed.__name__, fixed.__doc__, fixed.__module__ = (
-            test.__name__,
-            test.__doc__,
-            test.__module__,
-        )
-        fixed.__dict__.update(test.__dict__)  # pytest's marks
-        found = inspect.signature(test)
-        fixed.__signature__ = found.replace(parameters=[*found.parameters.values()][given:])
-        return fixed
-
-    return decorated
 
 
 def sound(results):

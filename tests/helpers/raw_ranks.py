@@ -2,7 +2,8 @@
 
 import cupy
 from cupy.cuda import nccl
-from nccl_ranks import each_rank, in_threads, sound
+from nccl_ranks import in_threads, sound
+from ranked import each_rank
 
 
 def on_ranks(function, size):

@@ -1,22 +1,17 @@
 """Cartesian grids, beside mpi4py's own; and what the page for its users says of them."""
 
+from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 from halos import shapes
+from mpi4py import MPI
 
+from hpccomm import Communicator
 from hpccomm.communicator.grid import balanced
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from mpi4py import MPI
-
-    from hpccomm import Communicator
-
-
-def test_a_grid_is_that_of_mpi(comm: "Communicator", mpi_comm: "MPI.Intracomm") -> None:
+def test_a_grid_is_that_of_mpi(comm: Communicator, mpi_comm: MPI.Intracomm) -> None:
     """Every function of a Cartesian communicator, for all shapes and edges."""
     for dims in shapes(comm.size):
         for periodic in product((False, True), repeat=len(dims)):
@@ -39,11 +34,11 @@ def test_a_grid_is_that_of_mpi(comm: "Communicator", mpi_comm: "MPI.Intracomm") 
             theirs.Free()
 
 
-def none_beyond(ranks: "Iterable[int]") -> tuple[int | None, ...]:
+def none_beyond(ranks: Iterable[int]) -> tuple[int | None, ...]:
     return tuple(None if each < 0 else each for each in ranks)
 
 
-def test_groups_of_a_grid_are_those_of_mpi(comm: "Communicator", mpi_comm: "MPI.Intracomm") -> None:
+def test_groups_of_a_grid_are_those_of_mpi(comm: Communicator, mpi_comm: MPI.Intracomm) -> None:
     theirs = mpi_comm.Create_cart(balanced(comm.size, 3))
     with comm.grid(theirs.dims) as grid:
         for axes in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)]:
@@ -55,9 +50,7 @@ def test_groups_of_a_grid_are_those_of_mpi(comm: "Communicator", mpi_comm: "MPI.
     theirs.Free()
 
 
-def test_lengths_are_chosen_as_by_mpi(comm: "Communicator") -> None:
-    from mpi4py import MPI
-
+def test_lengths_are_chosen_as_by_mpi(comm: Communicator) -> None:
     asked = [[0], [0, 0], [0, 0, 0], [1, 0], [0, 1, 0], [comm.size, 0]]
     for dims in asked:
         assert list(comm.grid(dims).dims) == MPI.Compute_dims(comm.size, dims)

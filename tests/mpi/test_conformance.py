@@ -4,16 +4,12 @@ By default two and three ranks run other cases, in which each behaviour takes ea
 ``--all`` runs all cases on any number of ranks.
 """
 
-from typing import TYPE_CHECKING
-
 import pytest
 from chosen import each_value
 from together import Cases, run_over_mpi, together
 
+import hpccomm
 from hpccomm.testing import conformance
-
-if TYPE_CHECKING:
-    import hpccomm
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,6 +23,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_conformance(
-    cases: Cases, kept_comm: "hpccomm.Communicator", request: pytest.FixtureRequest
+    cases: Cases, kept_comm: hpccomm.Communicator, request: pytest.FixtureRequest
 ) -> None:
     run_over_mpi(request, kept_comm, cases)

@@ -1,17 +1,14 @@
 """Halos over MPI, whose datatypes pack the faces; their records and what they cost no one."""
 
-from typing import TYPE_CHECKING
-
 import halos
 
-if TYPE_CHECKING:
-    import hpccomm
+import hpccomm
 
 
-def test_ghost_cells_are_those_of_the_padded_whole(comm: "hpccomm.Communicator") -> None:
+def test_ghost_cells_are_those_of_the_padded_whole(comm: hpccomm.Communicator) -> None:
     halos.check(comm)
 
 
-def test_other_layouts(comm: "hpccomm.Communicator") -> None:
+def test_other_layouts(comm: hpccomm.Communicator) -> None:
     halos.check_layouts(comm)
     halos.check_strides(comm)

@@ -7,43 +7,29 @@ from functools import partial
 from pathlib import Path
 from runpy import run_path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import hpccomm
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicatorAborted,
-    RankMismatch,
-    UnsupportedDtype,
-    UsageError,
-)
+from hpccomm import Communicator, errors
 from hpccomm.reductions import ReduceOp
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
 ours = pytest.importorskip("hpccomm.jax")
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from hpccomm import Communicator
-
 Arrays = list[np.ndarray]
 
 
-def ring(comm: "Communicator") -> tuple[int, int]:
-    return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+def ring(x: Any, comm: Communicator) -> Any:
+    return ours.send_recv(x, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm=comm)
 
 
-def blocks(x: np.ndarray, n: int) -> Arrays:
-    return np.split(x, n)
-
-
-def line(x: Any, comm: "Communicator") -> Any:
+def line(x: Any, comm: Communicator) -> Any:
     """The first rank receives nothing, and the last one sends to nobody."""
     dst = comm.rank + 1 if comm.rank + 1 < comm.size else None
     return ours.send_recv(x, dst, comm.rank - 1 if comm.rank else None, out=2 * x, comm=comm)
@@ -56,29 +42,26 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[Arrays, int, int], Any]]] =
     "average": (partial(ours.all_reduce, op=ReduceOp.AVG), lambda xs, r, n: sum(xs) / n),
     "scaled": (partial(ours.all_reduce, op=HALF), lambda xs, r, n: sum(xs) / 2),
     "all_gather": (ours.all_gather, lambda xs, r, n: np.stack(xs)),
-    "reduce_scatter": (ours.reduce_scatter, lambda xs, r, n: blocks(sum(xs), n)[r]),
+    "reduce_scatter": (ours.reduce_scatter, lambda xs, r, n: np.split(sum(xs), n)[r]),
     "average_scatter": (
         partial(ours.reduce_scatter, op=ReduceOp.AVG),
-        lambda xs, r, n: blocks(sum(xs), n)[r] / n,
+        lambda xs, r, n: np.split(sum(xs), n)[r] / n,
     ),
     "all_to_all": (
         ours.all_to_all,
-        lambda xs, r, n: np.concatenate([blocks(x, n)[r] for x in xs]),
+        lambda xs, r, n: np.concatenate([np.split(x, n)[r] for x in xs]),
     ),
     "broadcast": (
         lambda x, comm: ours.broadcast(x, comm.size - 1, comm=comm),
         lambda xs, r, n: xs[-1],
     ),
-    "send_recv": (
-        lambda x, comm: ours.send_recv(x, *ring(comm), comm=comm),
-        lambda xs, r, n: xs[r - 1],
-    ),
+    "send_recv": (ring, lambda xs, r, n: xs[r - 1]),
     "line": (line, lambda xs, r, n: xs[r - 1] if r else 2 * xs[0]),
 }
 EXACT = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 
 
-def of_all(comm: "Communicator", *shape: int, dtype: Any = np.float32) -> Arrays:
+def of_all(comm: Communicator, *shape: int, dtype: Any = np.float32) -> Arrays:
     """The arrays of all ranks: small integers, whose sums are exact."""
     return [
         np.random.default_rng(rank).integers(0, 5, shape).astype(dtype) for rank in range(comm.size)
@@ -86,7 +69,7 @@ def of_all(comm: "Communicator", *shape: int, dtype: Any = np.float32) -> Arrays
 
 
 @contextmanager
-def calls_of(comm: "Communicator") -> Iterator[list[str]]:
+def calls_of(comm: Communicator) -> Iterator[list[str]]:
     made: list[str] = []
     hook = comm.register_post_hook(lambda info: made.append(info.operation))
     yield made
@@ -101,7 +84,7 @@ FLOW: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("flow", FLOW)
-def test_control_flow(comm: "Communicator", flow: str) -> None:
+def test_control_flow(comm: Communicator, flow: str) -> None:
     for name in ("all_reduce", "all_gather"):
         call, truth = CALLS[name]
         xs = of_all(comm, 3)
@@ -112,7 +95,7 @@ def test_control_flow(comm: "Communicator", flow: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_batch_is_one_call(comm: "Communicator", name: str) -> None:
+def test_a_batch_is_one_call(comm: Communicator, name: str) -> None:
     call, truth = CALLS[name]
     xs = of_all(comm, 2 * comm.size, 3, 4, 2)
     x = jnp.asarray(xs[comm.rank])
@@ -135,7 +118,7 @@ DTYPES += [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_dtypes_and_sizes(comm: "Communicator", name: str) -> None:
+def test_dtypes_and_sizes(comm: Communicator, name: str) -> None:
     call, truth = CALLS[name]
     shapes = [(comm.size,), (2 * comm.size, 3, 2), (comm.size, 0)]
     dtypes = DTYPES if name in EXACT else DTYPES[:1]
@@ -152,7 +135,7 @@ def test_dtypes_and_sizes(comm: "Communicator", name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(
-    comm: "Communicator", name: str
+    comm: Communicator, name: str
 ) -> None:
     call, truth = CALLS[name]
     random = np.random.default_rng(1)
@@ -208,7 +191,7 @@ SHARED = ("all_reduce", "average", "scaled")
 @pytest.mark.parametrize(
     "solver", ["bicgstab", pytest.param("gmres", marks=pytest.mark.slow("JAX compiles it"))]
 )
-def test_solvers_of_jax(comm: "Communicator", solver: str) -> None:
+def test_solvers_of_jax(comm: Communicator, solver: str) -> None:
     """NumPy solves with the whole matrix, of which each rank has a term, as in jax-ml/jax#16303 and mpi4jax#34."""
     random = np.random.default_rng(1)
     parts = random.standard_normal((comm.size, 8, 8))
@@ -230,7 +213,7 @@ def test_solvers_of_jax(comm: "Communicator", solver: str) -> None:
     np.testing.assert_allclose(slope, 2 * np.linalg.solve(whole.T, found), atol=1e-9)
 
 
-def test_the_gradient_of_what_all_have_alike_is_that_of_the_whole(comm: "Communicator") -> None:
+def test_the_gradient_of_what_all_have_alike_is_that_of_the_whole(comm: Communicator) -> None:
     def loss(weight: Any) -> Any:
         part = (ours.replicated(weight, comm=comm) * (comm.rank + 1)).sum()
         return ours.all_reduce(part, comm=comm)
@@ -238,14 +221,14 @@ def test_the_gradient_of_what_all_have_alike_is_that_of_the_whole(comm: "Communi
     for gradient in (jax.grad(loss), jax.jit(jax.grad(loss))):
         total = comm.size * (comm.size + 1) / 2
         np.testing.assert_array_equal(gradient(jnp.ones(3)), np.full(3, total))
-    with pytest.raises(UsageError, match="int32"):
+    with pytest.raises(errors.UsageError, match="int32"):
         ours.replicated(jnp.arange(3), comm=comm)
 
 
-def test_what_has_no_gradient(comm: "Communicator") -> None:
+def test_what_has_no_gradient(comm: Communicator) -> None:
     x = jnp.ones(comm.size)
     for call in (ours.all_reduce, ours.reduce_scatter):
-        with pytest.raises(UsageError, match="has no gradient"):
+        with pytest.raises(errors.UsageError, match="has no gradient"):
             jax.grad(lambda x, call=call: call(x, ReduceOp.MAX, comm=comm).sum())(x)
     # As in a softmax over ranks: the gradient is asked of what follows alone.
     for wrap in (lambda f: f, jax.jit):
@@ -263,7 +246,7 @@ def test_what_has_no_gradient(comm: "Communicator") -> None:
         assert len(made) == 2
 
 
-def test_calls_stay_in_their_order_on_several_communicators(comm: "Communicator") -> None:
+def test_calls_stay_in_their_order_on_several_communicators(comm: Communicator) -> None:
     with comm.mesh((-1, 1), ("x", "y")) as mesh, comm.dup() as other:
 
         @jax.jit
@@ -281,7 +264,7 @@ def test_calls_stay_in_their_order_on_several_communicators(comm: "Communicator"
         assert c.shape == (comm.size, 2)
 
 
-def late(comm: "Communicator", count: int) -> Any:
+def late(comm: Communicator, count: int) -> Any:
     """Ones, which JAX has yet to compute on rank 0."""
     chain = jax.jit(lambda x: jnp.ones(count) + 0 * jnp.tanh(x @ x @ x @ x @ x).sum())
     x = jnp.ones((1000, 1000) if comm.rank == 0 else (2, 2))
@@ -289,7 +272,7 @@ def late(comm: "Communicator", count: int) -> Any:
     return chain(x)
 
 
-def test_calls_on_arrays_that_are_not_ready_come_first(comm: "Communicator") -> None:
+def test_calls_on_arrays_that_are_not_ready_come_first(comm: Communicator) -> None:
     step = jax.jit(lambda x: ours.all_reduce(x, comm=comm))
     step(jnp.zeros(2))
     tens = ours.all_reduce(jnp.full(2, 10.0), comm=comm) / comm.size
@@ -299,57 +282,53 @@ def test_calls_on_arrays_that_are_not_ready_come_first(comm: "Communicator") -> 
     assert second.tolist() == [10 * comm.size] * 2
 
 
-def test_arguments_are_checked_while_tracing(comm: "Communicator") -> None:
+def test_arguments_are_checked_while_tracing(comm: Communicator) -> None:
     x = jnp.ones(3 * comm.size + 1)
     for wrap in (lambda f: f, jax.jit):
-        with pytest.raises(UnsupportedDtype, match="max"):
+        with pytest.raises(errors.UnsupportedDtype, match="max"):
             wrap(lambda x: ours.all_reduce(x + 1j, ReduceOp.MAX, comm=comm))(x)
-        with pytest.raises(UsageError, match="key_data"):
+        with pytest.raises(errors.UsageError, match="key_data"):
             wrap(lambda x: ours.broadcast(jax.random.key(0), comm=comm))(x)
-        with pytest.raises(UsageError, match="root"):
+        with pytest.raises(errors.UsageError, match="root"):
             wrap(lambda x: ours.broadcast(x, comm.size, comm=comm))(x)
-        with pytest.raises(UsageError, match="dst"):
+        with pytest.raises(errors.UsageError, match="dst"):
             wrap(lambda x: ours.send_recv(x, comm.size, 0, comm=comm))(x)
         if comm.size > 1:
             for call in (ours.reduce_scatter, ours.all_to_all):
-                with pytest.raises(UsageError, match="divisible"):
+                with pytest.raises(errors.UsageError, match="divisible"):
                     wrap(lambda x, call=call: call(x, comm=comm))(x)
     comm.barrier()
 
 
-def test_errors_are_those_of_hpccomm(comm: "Communicator") -> None:
-    if comm.size < 2:
-        pytest.skip("needs several ranks")
+@pytest.mark.mpi(min_size=2)
+def test_errors_are_those_of_hpccomm(comm: Communicator) -> None:
     for wrap in (lambda f: f, jax.jit):
         other = comm.dup()  # which fails
         step = wrap(lambda x, other=other: ours.all_reduce(x, comm=other) + 1)
         text = r"all_reduce #1 .*rank 0: all_reduce.*test_jax\.py line"
-        with pytest.raises(RankMismatch, match=text) as error:
+        with pytest.raises(errors.RankMismatch, match=text) as error:
             ours.original_errors()(step)(jnp.ones(3 + comm.rank))
         assert (error.value.operation, error.value.rank) == ("all_reduce", comm.rank)
         if wrap is jax.jit:
             assert isinstance(error.value.__cause__, jax.errors.JaxRuntimeError)
-        with pytest.raises(CommunicatorAborted), ours.original_errors():
+        with pytest.raises(errors.CommunicatorAborted), ours.original_errors():
             step(jnp.ones(5))
     with pytest.raises(ZeroDivisionError), ours.original_errors():
         1 / 0  # noqa: B018
 
 
-def test_a_rank_that_does_not_come_is_named(
-    comm: "Communicator", mpi_comm: "MPI.Intracomm"
-) -> None:
-    if comm.size < 2:
-        pytest.skip("needs several ranks")
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_does_not_come_is_named(comm: Communicator, mpi_comm: MPI.Intracomm) -> None:
     other = comm.dup()
     other.set_timeout(0.5)
     if comm.rank:
-        with pytest.raises(CollectiveTimeout, match="rank 0"), ours.original_errors():
+        with pytest.raises(errors.CollectiveTimeout, match="rank 0"), ours.original_errors():
             jax.jit(lambda x: ours.all_gather(x, comm=other))(jnp.ones(3))
     mpi_comm.Barrier()  # not hpccomm's, which would find out that the ranks wait for each other
     other.abort()
 
 
-def test_the_example_finds_what_one_rank_finds(comm: "Communicator") -> None:
+def test_the_example_finds_what_one_rank_finds(comm: Communicator) -> None:
     path = Path(__file__).parents[2] / "docs/examples/train_jax.py"
     example = run_path(str(path))
     alone = comm.split(comm.rank)
@@ -360,7 +339,7 @@ def test_the_example_finds_what_one_rank_finds(comm: "Communicator") -> None:
     alone.finalize()
 
 
-def test_the_code_of_the_page_runs(comm: "Communicator") -> None:
+def test_the_code_of_the_page_runs(comm: Communicator) -> None:
     page = (Path(__file__).parents[2] / "docs/how_to/jax.rst").read_text("utf-8")
     code, solver = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
     names: dict[str, Any] = {}
@@ -371,10 +350,9 @@ def test_the_code_of_the_page_runs(comm: "Communicator") -> None:
     np.testing.assert_allclose(names["x"], [1 / comm.size] * 3, rtol=1e-6)
 
 
-def test_errors_of_the_background(comm: "Communicator") -> None:
+@pytest.mark.mpi(min_size=2)
+def test_errors_of_the_background(comm: Communicator) -> None:
     """The last test, as JAX raises them again wherever the process asks for results of callbacks."""
-    if comm.size < 2:
-        pytest.skip("needs several ranks")
     other = comm.dup()
     with pytest.raises(jax.errors.JaxRuntimeError, match="all_reduce #1"):
         jax.jit(lambda x: ours.all_reduce(x, comm=other))(
@@ -382,7 +360,7 @@ def test_errors_of_the_background(comm: "Communicator") -> None:
         ).block_until_ready()
     for _ in range(2):  # other communicators are none the worse
         assert ours.all_reduce(jnp.ones(2), comm=comm).tolist() == [comm.size] * 2
-    with pytest.raises((RankMismatch, CommunicatorAborted)):
+    with pytest.raises((errors.RankMismatch, errors.CommunicatorAborted)):
         ours.all_reduce(jnp.ones(2), comm=other)
     for _ in range(2):
         assert ours.all_reduce(jnp.ones(2), comm=comm).tolist() == [comm.size] * 2

@@ -4,20 +4,16 @@ On one machine there is one node; jobs/virtual_cluster.sh makes several.
 """
 
 import socket
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
+import hpccomm
 from hpccomm.errors import UsageError
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
-    import hpccomm
-
-
-def test_facts_are_those_of_the_hosts(comm: "hpccomm.Communicator", mpi_comm: "MPI.Comm") -> None:
+def test_facts_are_those_of_the_hosts(comm: hpccomm.Communicator, mpi_comm: MPI.Comm) -> None:
     hosts = mpi_comm.allgather(socket.gethostname())
     mine = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     assert comm.num_nodes == len(set(hosts))
@@ -27,7 +23,7 @@ def test_facts_are_those_of_the_hosts(comm: "hpccomm.Communicator", mpi_comm: "M
 
 
 @pytest.mark.mpi(min_size=2)
-def test_memory_is_shared_within_hosts_alone(comm: "hpccomm.Communicator") -> None:
+def test_memory_is_shared_within_hosts_alone(comm: hpccomm.Communicator) -> None:
     x = np.zeros(1000, dtype=np.float32)
     if comm.node_comm.size > 1:
         assert comm.node_comm.explain("all_reduce", x, algorithm="shm").algorithm == "shm"

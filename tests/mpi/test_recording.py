@@ -3,18 +3,16 @@
 import errno
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import hpccomm
 from hpccomm.gradients import GradientSync
 from hpccomm.results import recording_file
 from hpccomm.results.recording import ASYNC, STEP, Recording
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 CLOCK_NS = 2
 """Times are rounded to whole nanoseconds."""
@@ -240,7 +238,7 @@ def test_parts_that_cannot_be_removed_are_told_on_all_ranks(
         comm.record(folder / "t.h5")
 
 
-def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Path) -> None:
+def test_the_communicator_that_began_it_ends_it(mpi_comm: MPI.Comm, folder: Path) -> None:
     with hpccomm.new_comm(mpi_comm=mpi_comm) as comm:
         comm.record(folder / "t.h5")
         comm.barrier()
@@ -248,7 +246,7 @@ def test_the_communicator_that_began_it_ends_it(mpi_comm: "MPI.Comm", folder: Pa
         assert list(recording_file.read_recordings(folder / "t.h5")[0].operations()) == ["barrier"]
 
 
-def test_an_exception_leaves_what_was_recorded(mpi_comm: "MPI.Comm", folder: Path) -> None:
+def test_an_exception_leaves_what_was_recorded(mpi_comm: MPI.Comm, folder: Path) -> None:
     def fails() -> None:
         with hpccomm.new_comm(mpi_comm=mpi_comm) as comm, comm.record(folder / "t.h5"):
             comm.barrier()

@@ -2,15 +2,13 @@
 
 import operator
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import hpccomm
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 ALIKE = {
     "SUM": (np.add, operator.add, sum),
@@ -28,10 +26,8 @@ ALIKE = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_operators_of_others_reduce_as_in_mpi4py(
-    comm: hpccomm.Communicator, mpi_comm: "MPI.Intracomm", name: str
+    comm: hpccomm.Communicator, mpi_comm: MPI.Intracomm, name: str
 ) -> None:
-    from mpi4py import MPI
-
     theirs: Any = getattr(MPI, name)
     for dtype in ("i4", "?") if name[0] in "BL" else ("i4", "f8"):
         x = ((np.arange(6) * (comm.rank + 2)) % 4).astype(dtype)
@@ -50,8 +46,6 @@ def test_operators_of_others_reduce_as_in_mpi4py(
 
 
 def test_ranks_may_spell_one_reduction_differently(comm: hpccomm.Communicator) -> None:
-    from mpi4py import MPI
-
     op: Any = (MPI.MAX, np.maximum, max, hpccomm.ReduceOp.MAX)[comm.rank % 4]
     assert comm.all_reduce(np.array([comm.rank]), op) == comm.size - 1
     # One that no function here is: the library's own call would have been chosen.
@@ -61,8 +55,6 @@ def test_ranks_may_spell_one_reduction_differently(comm: hpccomm.Communicator) -
 
 
 def test_habits_of_mpi4py_are_recognised(comm: hpccomm.Communicator) -> None:
-    from mpi4py import MPI
-
     x, y = np.ones(3), np.empty((comm.size, 3))
     assert comm.all_gather(x, out=y) is y
     assert (y == 1).all()
@@ -91,10 +83,8 @@ def composed(a: Any, b: Any) -> Any:
 
 
 def test_functions_that_do_not_commute_are_folded_in_rank_order(
-    comm: hpccomm.Communicator, mpi_comm: "MPI.Intracomm"
+    comm: hpccomm.Communicator, mpi_comm: MPI.Intracomm
 ) -> None:
-    from mpi4py import MPI
-
     def into(left: Any, right: Any, _: Any) -> None:
         a, b = (np.frombuffer(each, LINEAR) for each in (left, right))
         b[...] = composed(a, b)

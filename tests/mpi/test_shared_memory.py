@@ -2,25 +2,22 @@
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from one_size import by_default_on
 
+from hpccomm import Communicator
 from hpccomm.errors import UsageError
-
-if TYPE_CHECKING:
-    from hpccomm import Communicator
 
 
 @pytest.fixture(autouse=True)
-def _needs_shared_memory(comm: "Communicator") -> None:
+def _needs_shared_memory(comm: Communicator) -> None:
     if comm.num_nodes > 1 or comm.size == 1:
         pytest.skip("needs several ranks on one node")
 
 
-def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
+def reduced(comm: Communicator, x: np.ndarray, out: np.ndarray) -> None:
     """All-reduce and look at the result."""
     x[:] = np.arange(x.size) % 1000 + comm.rank
     comm.all_reduce(x, out=out, algorithm="shm")
@@ -30,7 +27,7 @@ def reduced(comm: "Communicator", x: np.ndarray, out: np.ndarray) -> None:
 
 @by_default_on(3)
 def test_arrays_come_and_go_on_each_rank_in_its_own_order(
-    comm: "Communicator", pytestconfig: pytest.Config
+    comm: Communicator, pytestconfig: pytest.Config
 ) -> None:
     draw = np.random.default_rng(comm.rank)
     size = np.random.default_rng(99)  # what all have to agree on
@@ -47,7 +44,7 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(
             gc.collect()
 
 
-def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") -> None:
+def test_a_segment_is_mapped_once_for_all_communicators(comm: Communicator) -> None:
     from hpccomm.memory.shared.heap import process_memory
 
     arrays = [comm.empty(1000, np.float32) for _ in range(2)]
@@ -68,7 +65,7 @@ def test_a_segment_is_mapped_once_for_all_communicators(comm: "Communicator") ->
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
-def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: "Communicator") -> None:
+def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: Communicator) -> None:
     alone = comm.split(comm.rank)
     x = comm.empty(10, np.float64)
     x[:] = 3

@@ -1,23 +1,21 @@
 """Small calls that take a way of their own give what mpi4py's calls give, and NumPy where MPI says nothing."""
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import hpccomm
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 SIZES = (1, 70, 65, 70, 0, 3000)
 """Elements, in turn: small ones, of one class of size in other orders, and such that an algorithm takes."""
 
 
 @pytest.fixture
-def comm(mpi_comm: "MPI.Comm") -> Any:
+def comm(mpi_comm: MPI.Comm) -> Any:
     """Give a communicator."""
     with hpccomm.new_comm(mpi_comm=mpi_comm) as made:
         yield made
@@ -38,9 +36,7 @@ def reductions(comm: Any, x: Any, keywords: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.complex128])
-def test_contributions_are_folded_in_rank_order(
-    comm: Any, mpi_comm: "MPI.Comm", dtype: type
-) -> None:
+def test_contributions_are_folded_in_rank_order(comm: Any, mpi_comm: MPI.Comm, dtype: type) -> None:
     random = np.random.default_rng([3, comm.rank])
     planned = np.ones(70, dtype)
     plan = comm.plan("all_reduce", planned, deterministic=True)
@@ -71,7 +67,7 @@ DTYPES = (np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype([("a", "i
 @pytest.mark.parametrize("rest", [(), (3,), (2, 0), (1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_without_counts_rows_arrive_as_mpi4py_moves_them(
-    comm: Any, mpi_comm: "MPI.Comm", dtype: "np.dtype[Any]", rest: tuple[int, ...]
+    comm: Any, mpi_comm: MPI.Comm, dtype: np.dtype[Any], rest: tuple[int, ...]
 ) -> None:
     rank, size = comm.rank, comm.size
     root = size - 1
