@@ -1,11 +1,15 @@
 """Example data; run as a program, it appends rows to a file and says so, until it is killed."""
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hpccomm.results.reader import Run
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
 
@@ -60,14 +64,52 @@ def example_row(index: int, **changes: object) -> Row:
 
 
 def example_samples(index: int, repetitions: int, ranks: int = 4) -> np.ndarray:
-    """Return times that tell the row, the repetition and the rank."""
-    return index + np.arange(repetitions * ranks, dtype=np.float64).reshape(repetitions, ranks)
+    """Return times that tell the row, the repetition and the rank: whole microseconds, in seconds."""
+    return (index + np.arange(repetitions * ranks).reshape(repetitions, ranks)) / 1e6
 
 
-def one_row(path: Path, samples: np.ndarray | None = None) -> None:
-    """Add a run of the first row."""
-    with Writer(path, example_info()) as writer:
-        writer.append(example_row(0), samples)
+def begin_run(
+    path: Path,
+    lengths: Sequence[int] = (0,),
+    *,
+    rows: Iterable[Row] = (),
+    info: RunInfo | None = None,
+    **expected: int,
+) -> Writer:
+    """Begin a run of the example's first rows, or of other ones, with so many repetitions each."""
+    info = info or example_info()
+    writer = Writer(path, info, **expected)
+    for index, row in enumerate(rows or map(example_row, range(len(lengths)))):
+        length = lengths[index] if index < len(lengths) else 0
+        samples = example_samples(index, length, len(info.ranks)) if length else None
+        writer.append(row, samples)
+    return writer
+
+
+def add_run(path: Path, *rows: Any, status: str = "completed", **keywords: Any) -> Path:
+    """Add a run as `begin_run` does, and end it; return the path."""
+    begin_run(path, *rows, **keywords).end(status)
+    return path
+
+
+def check_run(run: Run, lengths: Sequence[int]) -> None:
+    """Check that a run has the example's first rows, whole, with so many repetitions each."""
+    assert run.rows == tuple(map(example_row, range(len(lengths))))
+    for index, length in enumerate(lengths):
+        expected = example_samples(index, length, len(run.info.ranks))
+        np.testing.assert_array_equal(run.samples(index), expected)
+
+
+@contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """Check that the block leaves the files of a folder as they are, and adds none."""
+
+    def files() -> dict[Path, bytes]:
+        return {each: each.read_bytes() if each.is_file() else b"" for each in folder.iterdir()}
+
+    before = files()
+    yield
+    assert files() == before
 
 
 def main(path: Path) -> None:

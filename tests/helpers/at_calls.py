@@ -5,6 +5,7 @@ put in the way: functions of ``os``, ``fcntl`` and h5py, never of hpccomm.
 """
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,17 @@ def end_of(work: Callable[[], object]) -> signal.Signals:
             signal.signal(end, signal.SIG_DFL)
             os.kill(os.getpid(), end)
     return signal.Signals(os.WTERMSIG(os.waitpid(child, 0)[1]))
+
+
+@contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """Let this process have no more than so much of a resource, such as ``resource.RLIMIT_NOFILE``."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
 
 
 @contextmanager

@@ -118,6 +118,13 @@ def output(*words: object, status: int = 0) -> str:
     return out
 
 
+def refused(*words: object) -> str:
+    """Return what a command says that is refused, which prints nothing else."""
+    status, out, err = called(*words)
+    assert (status, out) == (2, ""), err
+    return err
+
+
 def parts(path: Path) -> dict[tuple[object, ...], object]:
     """Return all that can be read of a file, by its place; of a damaged one the rest."""
     try:

@@ -1,12 +1,10 @@
-"""The example data of ``appending.py`` and a small disk, for the tests beside it."""
+"""The host of the example data of ``appending.py``, and a small disk."""
 
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
-import appending
 import pytest
 
 
@@ -14,12 +12,6 @@ import pytest
 def on_the_host_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whether a writer lives is asked on the host that it was on, and what is shown of the example names that.
     monkeypatch.setattr("socket.gethostname", lambda: "node0.cluster")
-
-
-@pytest.fixture(scope="session")
-def example() -> ModuleType:
-    """``example_info``, ``example_row``, ``example_samples``, and the program that appends."""
-    return appending
 
 
 @pytest.fixture

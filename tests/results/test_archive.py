@@ -9,34 +9,34 @@ from pathlib import Path
 
 import h5py
 import pytest
-from damage import called, output, spoil
+from appending import add_run, example_info, example_row
+from at_calls import limited
+from damage import called, output, refused, spoil
 
 from hpccomm.errors import ResultsError
 from hpccomm.results.archive import Query, search
-from hpccomm.results.writer import Writer
 
 from .test_trainings import write as train
 
 
 @pytest.fixture
-def folder(tmp_path, example):
+def folder(tmp_path):
     """Three runs in two files of two folders, one damaged file, and one of another program."""
-    info = example.example_info()
     (tmp_path / "below").mkdir()
     for days, path, collective in (
         (0, tmp_path / "a.h5", "all_reduce"),
         (1, tmp_path / "below" / "b.h5", "all_gather"),
         (2, tmp_path / "a.h5", "all_reduce"),
     ):
-        started = info.started + timedelta(days=days)
-        series = {"name": "nightly", "launch": str(days + 1), "launches": "3"}
-        host = tuple(replace(rank, host=f"gpu-{days}") for rank in info.ranks)
-        with Writer(path, replace(info, started=started, series=series, ranks=host)) as writer:
-            for index in range(4):
-                writer.append(
-                    example.example_row(index, collective=collective),
-                    example.example_samples(index + 1, 20) / 1e6,
-                )
+        info = example_info()
+        info = replace(
+            info,
+            started=info.started + timedelta(days=days),
+            series={"name": "nightly", "launch": str(days + 1), "launches": "3"},
+            ranks=tuple(replace(rank, host=f"gpu-{days}") for rank in info.ranks),
+        )
+        rows = [example_row(index, collective=collective) for index in range(4)]
+        add_run(path, [20] * 4, rows=rows, info=info)
     (tmp_path / "notes.h5").write_text("no results")
     return tmp_path
 
@@ -45,8 +45,8 @@ def names(searched):
     return [(each.run.path.name, each.run.name) for each in searched.found]
 
 
-def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
-    day = example.example_info().started
+def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder):
+    day = example_info().started
     every = [("a.h5", "run0001"), ("b.h5", "run0001"), ("a.h5", "run0002")]
     searched = search([folder], Query())
     assert names(searched) == every
@@ -61,11 +61,10 @@ def test_runs_are_found_by_case_date_and_host_the_oldest_first(folder, example):
     assert names(search([folder / "below" / "b.h5"], Query())) == every[1:2]
 
 
-def test_damage_is_no_foreign_file_whatever_the_folder_is_called(tmp_path, example):
+def test_damage_is_no_foreign_file_whatever_the_folder_is_called(tmp_path):
     folder = tmp_path / "another program is not an HDF5 file"
     folder.mkdir()
-    example.one_row(folder / "whole.h5")
-    data = (folder / "whole.h5").read_bytes()
+    data = add_run(folder / "whole.h5").read_bytes()
     (folder / "cut.h5").write_bytes(data[:3000])
     # HDF5's signature is not left, but the root says whose it is.
     (folder / "begin.h5").write_bytes(bytes(8) + data[8:])
@@ -84,38 +83,34 @@ def test_the_list_says_what_was_measured_and_the_json_has_all_of_it(folder):
     assert out.splitlines()[-1] == "# 2 runs of 2 files, 1 other files left out"
     assert "gpu-0  4 ranks  all_reduce 8 B to 16 B  completed  launch 1/3 of nightly" in out
     assert "all_reduce mpi auto float sum 16 B in place: 13.50 us (median" in out
-    status, out, _ = called("show", folder, "--list", "--json", "--host", "gpu-2")
-    (run,) = json.loads(out)["runs"]
-    assert (status, run["run"], run["series"]["launch"], len(run["rows"])) == (0, "run0002", "3", 4)
+    (run,) = json.loads(output("show", folder, "--list", "--json", "--host", "gpu-2"))["runs"]
+    assert (run["run"], run["series"]["launch"], len(run["rows"])) == ("run0002", "3", 4)
     assert run["rows"][0]["isolated_us"] is None
 
 
-def test_trainings_are_listed_after_the_runs(tmp_path, example):
-    example.one_row(tmp_path / "both.h5", example.example_samples(0, 20))
-    train(tmp_path / "both.h5", steps=30)
+def test_trainings_are_listed_after_the_runs(tmp_path):
+    train(add_run(tmp_path / "both.h5", [20]), steps=30)
     train(tmp_path / "one.h5", steps=20)
-    status, out, err = called("show", tmp_path, "--list")
+    out = output("show", tmp_path, "--list")
     lines = [line.partition("  ")[2] for line in out.splitlines()]
     files = [(str(tmp_path / name), steps) for name, steps in (("both.h5", 30), ("one.h5", 20))]
-    assert (status, err) == (0, "")
     assert lines[1:3] == [
         f"{name}  recording0001  node0  4 ranks  {steps} steps  completed" for name, steps in files
     ]
     assert out.splitlines()[-1] == "# 1 run and 2 recordings of 2 files"
     assert search([tmp_path], Query()).recordings == []  # as plot and report search
     words = ("--list", "--json", "--host", "node0", "--until", "2026-11-24T10:30:00+01:00")
-    found = json.loads(called("show", tmp_path, *words)[1])
+    found = json.loads(output("show", tmp_path, *words))
     assert [(each["file"], each["steps"]) for each in found["recordings"]] == files
     for nothing in (("--host", "gpu*"), ("--since", "2026-11-25"), ("--case", "all_reduce")):
-        assert " recording" not in called("show", tmp_path, "--list", *nothing)[1]
+        assert " recording" not in output("show", tmp_path, "--list", *nothing)
 
 
 def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
     shutil.copy(folder / "below" / "b.h5", folder / "broken.h5")
     spoil(folder / "broken.h5", "runs/run0001/rows", 9)
     status, out, err = called("show", folder, "--list")
-    assert status == 2
-    assert "broken.h5" in err
+    assert (status, "broken.h5" in err) == (2, True)
     assert out.count("run000") == 4  # what is whole of it too
 
 
@@ -127,21 +122,16 @@ def test_flags_that_do_not_fit_are_refused(folder):
         (("--list", "--since", "soon"), "is not a date"),
         (("--list", "--case", ":8"), "names no collective"),
     ):
-        status, _, err = called("show", folder, *words)
-        assert (status, said in err) == (2, True), err
-    assert called("show", folder / "nowhere.h5", "--list")[0] == 2
+        assert said in refused("show", folder, *words)
+    refused("show", folder / "nowhere.h5", "--list")
 
 
 def test_more_files_are_searched_than_a_process_may_open(folder):
     for number in range(60):
         shutil.copy(folder / "a.h5", folder / f"copy{number}.h5")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 30, hard))
-    try:
+    with limited(resource.RLIMIT_NOFILE, opened + 30):
         searched = search([folder], Query())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (searched.files, searched.damage) == (62, [])
     run = next(run for run, _ in searched.found if run.path.name == "copy7.h5")
     assert run.samples(0).shape == (20, 4)

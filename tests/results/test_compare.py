@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
-import appending as data
 import numpy as np
 import pytest
-from damage import called, output
+from appending import add_run, example_info, example_row
+from damage import called, output, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,27 +29,28 @@ from .test_across import launches, row
 
 
 def write(
-    path, launches, factors=(1.0, 1.0), *, seed=0, isolated=False, others=None, status=None, **facts
+    path, launches, factors=(1.0, 1.0), *, seed=0, isolated=False, others=None, status="", **facts
 ):
     """Add launches of two cases, of 100 and 200 us times a factor each, with 0.5 % of noise."""
     chance, runs = np.random.default_rng(seed), []
-    info = replace(data.example_info(), **facts)
+    info = replace(example_info(), **facts)
     for number in range(launches):
-        lines = []
+        rows, samples = [], []
         for case, factor in enumerate(factors):
             middle = 100e-6 * (1 + case) * factor * chance.normal(1, 0.005)
-            samples = middle * chance.normal(1, 0.02, (30, 4))
-            lines.append((data.example_row(2 * case, wrong=0, time=middle * 1e6), samples))
+            samples.append(middle * chance.normal(1, 0.02, (30, 4)))
+            rows.append(example_row(2 * case, wrong=0, time=middle * 1e6))
         end = status if status and number == 0 else "completed"
-        runs.append((info, *map(list, zip(*lines, strict=True)), end, info.started))
-        if isolated or others:
-            with Writer(path, info) as writer:
-                for row, samples in lines:
-                    stamps = np.stack([np.zeros((30, 4)), samples / 2], axis=2)
-                    writer.append(row, samples, stamps if isolated else None)
-                (others or UNKNOWN).store(writer)
-    if not (isolated or others):
+        runs.append((info, rows, samples, end, info.started))
+    if not (isolated or others):  # all at once, as each `Writer` copies the file
         add_runs(path, runs)
+        return path
+    for _, rows, samples, *_ in runs:
+        with Writer(path, info) as writer:
+            for row, each in zip(rows, samples, strict=True):
+                stamps = np.stack([np.zeros((30, 4)), each / 2], axis=2)
+                writer.append(row, each, stamps if isolated else None)
+            (others or UNKNOWN).store(writer)
     return path
 
 
@@ -62,12 +63,9 @@ def test_what_was_measured_on_busy_nodes_decides_nothing(tmp_path):
     assert (status, out.count("  undecided: busy\n"), "need" in out) == (1, 1, False)
     assert "# Other processes      : 60% of the cores of n0, 0% before; busy, above 10%\n" in out
     # Where quiet launches are left on a side, they decide.
-    status, out, _ = called("compare", base, str(write(new, 5, (1.9,), seed=2)))
-    assert (status, "1 slower" in out, "# Left out: new.h5 run0001: busy\n" in out) == (
-        1,
-        True,
-        True,
-    )
+    status, out, _ = called("compare", base, write(new, 5, (1.9,), seed=2))
+    assert (status, "1 slower" in out) == (1, True)
+    assert "# Left out: new.h5 run0001: busy\n" in out
 
 
 def test_a_slowdown_is_found_and_the_other_case_is_the_same(tmp_path):
@@ -116,27 +114,29 @@ def test_adjusted_values_reject_what_the_step_down_procedure_does(p, level):
 
 
 def test_too_few_launches_are_said_and_enough_of_them_find_what_is_clear(tmp_path):
-    base, new = write(tmp_path / "base.h5", 1), write(tmp_path / "new.h5", 1, (2.0, 2.0))
-    status, out, _ = called("compare", base, new)
-    assert (status, "2 untested" in out, "100." in out) == (0, True, True)
-    assert called("compare", base, new, "--require-decision")[0] == 1
-    needed = compare(side([base]), side([new])).needed
+    def sides(launches):
+        return [
+            write(tmp_path / f"{factor}-{launches}.h5", launches, (factor, factor))
+            for factor in (1.0, 2.0)
+        ]
+
+    out = output("compare", *sides(1))
+    assert ("2 untested" in out, "100." in out) == (True, True)
+    assert called("compare", *sides(1), "--require-decision")[0] == 1
+    needed = compare(*(side([path]) for path in sides(1))).needed
     assert f"need {needed} launches a side" in out
     for number, verdict in ((needed - 1, "untested"), (needed, "slower")):
-        sides = (
-            side([write(tmp_path / f"{name}{number}.h5", number, factors)])
-            for name, factors in (("base", (1.0, 1.0)), ("new", (2.0, 2.0)))
-        )
-        assert {each.verdict for each in compare(*sides).cases} == {verdict}
+        found = compare(*(side([path]) for path in sides(number)))
+        assert {each.verdict for each in found.cases} == {verdict}
 
 
 def test_another_machine_is_refused_and_another_version_is_told(tmp_path):
-    base = write(tmp_path / "base.h5", 2, machine={"processor": "a"})
+    machine = {"processor": "a"}
+    base = write(tmp_path / "base.h5", 2, machine=machine)
     other = write(tmp_path / "other.h5", 2, machine={"processor": "b"})
-    newer = write(tmp_path / "newer.h5", 2, machine={"processor": "a"}, versions={"nccl": "2.33"})
-    with pytest.raises(
-        ResultsError, match=r"different machines: processor: a and b.*--any-machine"
-    ):
+    newer = write(tmp_path / "newer.h5", 2, machine=machine, versions={"nccl": "2.33"})
+    differ = r"different machines: processor: a and b.*--any-machine"
+    with pytest.raises(ResultsError, match=differ):
         compare(side([base]), side([other]))
     assert compare(side([base]), side([other]), any_machine=True).machines
     assert "version of nccl: 2.32.3 and 2.33" in called("compare", base, newer)[1]
@@ -146,16 +146,12 @@ def test_what_did_not_complete_is_left_out_and_what_is_wrong_fails(tmp_path):
     base = write(tmp_path / "base.h5", 3, status="failed: interrupted")
     assert len(side([base]).runs) == 2
     assert side([base]).left_out == (f"{base} run0001: failed: interrupted",)
-    wrong = tmp_path / "wrong.h5"
-    with Writer(wrong, data.example_info()) as writer:
-        writer.append(data.example_row(0, wrong=3), None)
-    xml = tmp_path / "cases.xml"
+    wrong, xml = add_run(tmp_path / "wrong.h5", rows=[example_row(0, wrong=3)]), tmp_path / "v.xml"
     status, out, _ = called("compare", base, wrong, "--junit", xml)
     assert (status, "1 wrong" in out, "Only on the base side" in out) == (1, True, True)
     suite = ET.parse(xml).getroot()
     assert int(suite.get("failures")) == len([*suite.iter("failure")]) == 1
-    nothing = tmp_path / "none"
-    nothing.mkdir()
+    (nothing := tmp_path / "none").mkdir()
     with pytest.raises(ResultsError, match=r"holds no file \*.h5"):
         side([nothing])
 
@@ -181,7 +177,7 @@ def test_a_case_without_a_time_does_not_hide_the_others(tmp_path):
     assert status == 1
     for words in ("1 slower", "# Left out", "a launch has no time above 0"):
         assert words in out
-    none = LaunchRow(data.example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
+    none = LaunchRow(example_row(0, time=0.0), Timing(median=0.0, low=0.0, high=0.0))
     found = compare_passes(matched_passes([none, none], [none, none]), ("ring", "tree"))
     assert (found.cases, found.failed) == ((), False)
     assert "# Left out: all_reduce" in text(found)
@@ -192,10 +188,8 @@ def test_a_run_with_rows_counts_once_and_on_one_side(tmp_path):
     base, new = write(tmp_path / "base.h5", 6), write(tmp_path / "new.h5", 6, seed=1)
     (link := tmp_path / "again.h5").symlink_to(base)
     assert "2 and 6" in output("compare", base, new, "--base-runs", "1,run0001,-6,2")
-    status, _, err = called("compare", base, link)
-    assert (status, "is on both sides" in err) == (2, True)
-    with Writer(new, replace(data.example_info(), ranks=data.example_info().ranks[:2])):
-        pass  # without rows, as `perf pairs` writes one
+    assert "is on both sides" in refused("compare", base, link)
+    add_run(new, [], info=example_info(ranks=2))  # without rows, as `perf pairs` writes one
     assert "6 and 6" in output("compare", base, new)
 
 
@@ -205,13 +199,12 @@ def test_a_change_of_exactly_the_minimum_is_none():
 
 
 def test_runs_of_one_file_can_be_compared_with_each_other(tmp_path):
-    runs = write(tmp_path / "runs.h5", 4, series={"name": "first", "launch": "1", "launches": "4"})
-    write(runs, 4, (1.0, 1.0), seed=5, series={"name": "second", "launch": "1", "launches": "4"})
-    chosen = called("compare", runs, runs, "--base-runs", "1,2", "--new-runs", "run0003")
-    assert "2 and 1" in chosen[1]
-    named = called("compare", runs, runs, "--base-series", "first", "--new-series", "second")
-    assert "4 and 4" in named[1]
-    assert (
-        "holds no completed run of series 'third'"
-        in (called("compare", runs, runs, "--base-series", "third")[2])
-    )
+    series = {"launch": "1", "launches": "4"}
+    runs = write(tmp_path / "runs.h5", 4, series={"name": "first", **series})
+    write(runs, 4, seed=5, series={"name": "second", **series})
+    command = ("compare", runs, runs)
+    assert "2 and 1" in called(*command, "--base-runs", "1,2", "--new-runs", "run0003")[1]
+    named = called(*command, "--base-series", "first", "--new-series", "second")[1]
+    assert "4 and 4" in named
+    none = "holds no completed run of series 'third'"
+    assert none in refused(*command, "--base-series", "third")

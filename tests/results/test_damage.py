@@ -1,55 +1,46 @@
 """Damaged files: shown values were stored, damage is named, and the rest is returned."""
 
 import json
+import signal
 
 import damage
 import h5py
 import numpy as np
 import pytest
 from alone import python
-from damage import called, spoil
+from appending import (
+    add_run,
+    begin_run,
+    check_run,
+    example_info,
+    example_row,
+    example_samples,
+    unchanged,
+)
+from at_calls import end_of
+from damage import called, output, refused, spoil
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import reader
-from hpccomm.results.writer import Writer
 
 from .test_trainings import write as train
 
 ROWS = 40
 
 
-def fill(writer, example):
-    for index in range(ROWS):
-        writer.append(example.example_row(index), example.example_samples(index, 20) / 1e6)
-
-
 @pytest.fixture
-def files(tmp_path, example):
+def files(tmp_path):
     """One with two runs, the second without an end; and one with the table of tune and a training."""
     from hpccomm.calls import policy
     from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 
     runs, tuned = tmp_path / "runs.h5", tmp_path / "tuned.h5"
-    with Writer(runs, example.example_info(per_iter_timing=True)) as writer:
-        fill(writer, example)
-    killed = Writer(runs, example.example_info())
-    fill(killed, example)
-    then = runs.read_bytes()
-    killed.end("completed")
-    runs.write_bytes(then)
-    shape = Shape(
-        library="Open MPI 5",
-        processor="a processor",
-        cores=2,
-        backend="mpi",
-        ranks=2,
-        nodes=1,
-        ranks_per_node=2,
-        memory="host",
-    )
+    lengths, info = [20] * ROWS, example_info(per_iter_timing=True)
+    add_run(runs, lengths, info=info)
+    assert end_of(lambda: begin_run(runs, lengths)) is signal.SIGTERM
+    shape = Shape("mpi", "Open MPI 5", 2, 1, 2, "host", "a processor", 2)
     rows = {("all_reduce", "own"): (TableRow(0, Pick("ring")), TableRow(99, Pick("tree", 8)))}
-    with Writer(tuned, example.example_info(per_iter_timing=True)) as writer:
-        fill(writer, example)
+    with begin_run(tuned, lengths, info=info) as writer:
         writer.add_entry(policy.ENTRY, Table(shape, "2026-11-22", rows).document())
     train(tuned, 200)
     assert policy.read(str(tuned))[0].rows == rows
@@ -75,47 +66,43 @@ def test_what_is_shown_of_a_damaged_file_was_stored(tmp_path, files, seeds):
     assert f"{len(seeds)} damaged files, not right: 0" in done.stdout
 
 
-def test_damage_is_named_by_row_and_the_rest_is_given(tmp_path, files, example):
+def test_damage_is_named_by_row_and_the_rest_is_given(tmp_path, files):
     path = files[0]
     with h5py.File(path) as file:
         width = file["runs/run0001/rows"].dtype.itemsize
     spoil(path, "runs/run0001/rows", *(number * width + 300 for number in (7, 8, 12)))
     spoil(path, "runs/run0001/samples", 40)
     status, out, err = called("show", path, "--run", "1")
-    assert status == 2
+    assert (status, "Avg bus bandwidth" in out) == (2, False)
     assert f"damaged: {path}: run0001: rows 7 to 8: stored checksum differs: not shown\n" in err
     assert f"damaged: {path}: run0001: row 12: stored checksum differs" in err
     assert "samples of row 0:" in err
-    assert "Avg bus bandwidth" not in out
     run = reader.examine(path).runs[0]
-    kept = [index for index in range(ROWS) if index not in (7, 8, 12)]
-    assert run.numbers == tuple(kept)
-    assert run.rows == tuple(example.example_row(index) for index in kept)
-    np.testing.assert_array_equal(run.samples(-1), example.example_samples(ROWS - 1, 20) / 1e6)
+    kept = tuple(index for index in range(ROWS) if index not in (7, 8, 12))
+    assert (run.numbers, run.rows) == (kept, tuple(map(example_row, kept)))
+    np.testing.assert_array_equal(run.samples(-1), example_samples(ROWS - 1, 20))
     with pytest.raises(ResultsError, match="run0001: samples of row 0: stored checksum differs"):
         run.samples(0)
     status, out, _ = called("show", "--verify", path)
     first, second = out.splitlines()
-    assert status == 2
-    assert "run0001: completed, 37 rows: DAMAGED: rows 7 to 8:" in first
+    assert (status, "run0001: completed, 37 rows: DAMAGED: rows 7 to 8:" in first) == (2, True)
     assert second == "run0002: interrupted, 40 rows: all as it was stored"
-    status, out, _ = called("export", path, "--format", "json", "--run", "1")
-    document = json.loads(out)
-    assert status == 2
+    document = json.loads(output("export", path, "--format", "json", "--run", "1", status=2))
     assert document["average_bus_bandwidth"]["bandwidth"] == "nan"
     assert document["out_of_bounds"] == {"count": None, "okay": "unchecked"}
     assert "rows 7 to 8: stored checksum differs: not shown" in document["errors"]
-    before = path.read_bytes()
-    for refusing in (lambda: reader.read(path), lambda: Writer(path, example.example_info())):
-        with pytest.raises(ResultsError, match="is damaged or incomplete: run0001: rows 7 to 8"):
-            refusing()
-    assert path.read_bytes() == before
+    for refusing in (reader.read, add_run):
+        with (
+            unchanged(tmp_path),
+            pytest.raises(ResultsError, match="is damaged or incomplete: run0001: rows 7 to 8"),
+        ):
+            refusing(path)
 
 
-def test_rows_are_given_though_their_number_and_the_end_are_damaged(files, example):
+def test_rows_are_given_though_their_number_and_the_end_are_damaged(files):
     spoil(files[0], "runs/run0001/state", 0, 20)
     run = reader.examine(files[0]).runs[0]
-    assert run.rows == tuple(example.example_row(index) for index in range(ROWS))
+    check_run(run, [20] * ROWS)
     assert run.status == "unknown: the end of the run is damaged"
     assert [each.partition(":")[0] for each in run.damage] == ["number of rows", "end of the run"]
 
@@ -133,12 +120,11 @@ def test_a_row_in_the_place_of_another_is_damage(files):
 
 def test_damaged_facts_take_their_run_and_no_other_which_keeps_its_number(files):
     spoil(files[0], "runs/run0001/facts", 17)
-    status, out, err = called("show", str(files[0]), "--run", "2")
+    status, out, err = called("show", files[0], "--run", "2")
     assert (status, "Run run0002" in out) == (2, True)
     assert "run0001: facts: stored checksum differs: not shown" in err
-    status, _, err = called("show", str(files[0]), "--run", "1")
-    assert (status, "has no run '1'; it has run0002" in err) == (2, True)
-    assert called("show", "--verify", str(files[0]))[1].splitlines() == [
+    assert "has no run '1'; it has run0002" in refused("show", files[0], "--run", "1")
+    assert called("show", "--verify", files[0])[1].splitlines() == [
         "run0002: interrupted, 40 rows: all as it was stored",
         "run0001: DAMAGED: facts: stored checksum differs: not shown",
     ]

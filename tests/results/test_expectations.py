@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from damage import called, output
+from appending import add_run, example_info, example_row
+from damage import called, output, refused
 
 from hpccomm.errors import UsageError
 from hpccomm.results import expectations, table
@@ -22,11 +23,9 @@ from hpccomm.tools.perf.collectives import COLLECTIVES
 NDR = "mlx5_0 400 Gb/sec (4X NDR)"
 
 
-def on_nodes(example, nodes, ranks_per_node, **facts):
-    info = example.example_info(ranks=nodes * ranks_per_node)
-    ranks = tuple(
-        replace(rank, node=number // ranks_per_node) for number, rank in enumerate(info.ranks)
-    )
+def on_nodes(nodes, ranks_per_node, **facts):
+    info = example_info(nodes * ranks_per_node)
+    ranks = tuple(replace(each, node=each.rank // ranks_per_node) for each in info.ranks)
     return replace(info, ranks=ranks, **facts)
 
 
@@ -50,12 +49,12 @@ def crossing(collective, nodes, ranks_per_node):
     return max(max(Counter(nodes).values()) for nodes in zip(*crossed, strict=True))
 
 
-def test_a_nodes_link_bounds_what_must_cross_it(example):
+def test_a_nodes_link_bounds_what_must_cross_it():
     def share(info, collective):
         return expectations.share_of_node(info.ranks, collective)
 
     for nodes, ranks_per_node in product(range(2, 6), range(1, 5)):
-        info = on_nodes(example, nodes, ranks_per_node)
+        info = on_nodes(nodes, ranks_per_node)
         ranks, found = nodes * ranks_per_node, {}
         for collective in moves(nodes, ranks_per_node):
             blocks = 1 if collective == "send_recv" else ranks  # of 1 B, in nccl-tests' size
@@ -66,18 +65,18 @@ def test_a_nodes_link_bounds_what_must_cross_it(example):
         # An all_reduce is a reduce_scatter and an all_gather.
         halves = np.mean([found["reduce_scatter"], found["all_gather"]])
         assert share(info, "all_reduce") == pytest.approx(halves)
-    two = on_nodes(example, 2, 2)
+    two = on_nodes(2, 2)
     for info, collective in (
         (replace(two, ranks=two.ranks[:3]), "all_reduce"),  # uneven
-        (on_nodes(example, 1, 4), "all_reduce"),
+        (on_nodes(1, 4), "all_reduce"),
         (two, "barrier"),
     ):
         assert share(info, collective) is None
 
 
-def test_the_table_says_how_much_of_the_fabric_there_is(example):
-    info = on_nodes(example, 2, 1, machine={"fabric": f"{NDR}, mlx5_1 400 Gb/sec (4X NDR)"})
-    rows = [example.example_row(0, busbw=82.0)]
+def test_the_table_says_how_much_of_the_fabric_there_is():
+    info = on_nodes(2, 1, machine={"fabric": f"{NDR}, mlx5_1 400 Gb/sec (4X NDR)"})
+    rows = [example_row(0, busbw=82.0)]
     text = table.run_text(info, rows, lambda index: None, finished=True)
     assert "# Peak bus bandwidth   : 82 (82% of the link's 100) \n" in text
     assert "100 GB/s in one direction\n" in text
@@ -86,7 +85,7 @@ def test_the_table_says_how_much_of_the_fabric_there_is(example):
     differ = replace(info, machine={"fabric": f"{NDR} on 1 node; none on 1 node"})
     assert expectations.bound(differ, "all_reduce") is None
     device = tuple(DeviceInfo(f"GPU-{n}", "NVLink, 18 of 25 GB/s", 450.0) for n in range(2))
-    inside = replace(on_nodes(example, 1, 2), devices=device)
+    inside = replace(on_nodes(1, 2), devices=device)
     assert expectations.bound(inside, "all_gather") == 450
     assert {each.busbw for each in expectations.published(inside, "all_gather")} == {350.0}
 
@@ -121,60 +120,50 @@ busbw = 40
 """
 
 
-def judged(example, text, rows, near=0.9):
-    info = example.example_info()
-    found = Expectation("f.toml", entries("f.toml", tomllib.loads(text)))
-    judge = Judge(found, info, near)
+def judged(text, rows, near=0.9):
+    judge = Judge(
+        Expectation("f.toml", entries("f.toml", tomllib.loads(text))), example_info(), near
+    )
     for each in rows:
         judge.add(each)
     return judge, judge.finish()
 
 
-def test_rows_are_held_beside_their_entry(example):
-    row = example.example_row
+def test_rows_are_held_beside_their_entry():
     rows = [
-        row(0, bytes=8, time=10.0, busbw=0.1),
-        row(0, bytes=1024, time=40.0, busbw=0.1),  # twice as long as it may
-        row(0, bytes=1 << 16, busbw=9.5),
-        row(0, bytes=1 << 20, busbw=5.0),  # half
-        row(0, bytes=1 << 21, busbw=20.0),
-        row(0, bytes=1 << 22, busbw=38.0),  # the best
+        example_row(0, bytes=8, time=10.0, busbw=0.1),
+        example_row(0, bytes=1024, time=40.0, busbw=0.1),  # twice as long as it may
+        example_row(0, bytes=1 << 16, busbw=9.5),
+        example_row(0, bytes=1 << 20, busbw=5.0),  # half
+        example_row(0, bytes=1 << 21, busbw=20.0),
+        example_row(0, bytes=1 << 22, busbw=38.0),  # the best
     ]
-    judge, text = judged(example, FILE, rows)
+    judge, text = judged(FILE, rows)
     assert (judge.judged, judge.failed, judge.failures) == (5, 2, 2)
     first, *lines = text.splitlines()
-    assert (
-        first
-        == "# Expected             : 50% of 20 us by f.toml, the least of 5 rows: FAILED, below 90%"
-    )
+    assert first.endswith(": 50% of 20 us by f.toml, the least of 5 rows: FAILED, below 90%")
     assert lines == [
         "#   1024 B float sum out of place: 40.00 us, 50% of 20 us",
         "#   1048576 B float sum out of place: 5.00 GB/s, 50% of 10 GB/s",
     ]
-    judge, text = judged(example, FILE, rows, near=0.5)
-    assert judge.failures == 0
-    assert text.endswith(": OK\n")
-    judge, text = judged(example, FILE, [row(0, collective="broadcast")])
-    assert judge.failures == 1
-    assert "nothing of this table" in text
+    judge, text = judged(FILE, rows, near=0.5)
+    assert (judge.failures, text.endswith(": OK\n")) == (0, True)
+    judge, text = judged(FILE, [example_row(0, collective="broadcast")])
+    assert (judge.failures, "nothing of this table" in text) == (1, True)
     assert "FAILED, as it was not judged" in judge.nothing()
     by_nccl_tests_name = tomllib.loads(ENTRY.replace("reduce", "alltoall") + "busbw = 1")
     assert entries("f.toml", by_nccl_tests_name)[0].collective == "all_to_all"
 
 
-def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_path):
-    path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
-    with Writer(path, example.example_info()) as writer:
-        for index in range(4):  # the first one has no time: it is expected of nobody
-            writer.append(example.example_row(index, **({} if index else {"time": 0.0})), None)
-    _, text, _ = called("export", path, "--format", "expect")
+def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(tmp_path):
+    expected, rows = tmp_path / "expected.toml", [example_row(index) for index in range(4)]
+    rows[0] = replace(rows[0], time=0.0)  # it is expected of nobody
+    path = add_run(tmp_path / "run.h5", rows=rows)
+    text = output("export", path, "--format", "expect")
     assert len(entries("f.toml", tomllib.loads(text))) == 3
     expected.write_text(text)
-    out = output("show", path, "--expect", expected)
-    assert "100% of" in out
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(1), None)
-        writer.end("failed: interrupted")
+    assert "100% of" in output("show", path, "--expect", expected)
+    add_run(path, rows=rows[1:2], status="failed: interrupted")
     faster = text.replace("busbw = ", "busbw = 1")  # ten times as much and more
     for expects, run, said in (
         (text, "2", "# The run did not complete (failed: interrupted): FAILED"),
@@ -185,48 +174,45 @@ def test_a_stored_run_is_judged_and_expects_of_others_what_it_had(example, tmp_p
         assert (status, said in out) == (1, True)
 
 
-def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(example, tmp_path):
+def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(tmp_path):
     # A mean was stored that was 340 times the median: one repetition of twenty had waited for its core.
     path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
-    parts = [0.0] * 4, [0.0, 0.0, 0.3, 0.0]
-    busy = Others(["n"] * 4, *parts)
-    for mean, median, others in (
-        (3400.0, 10.0, UNKNOWN),
-        (10.0, 10.0, UNKNOWN),
-        (30.0, 30.0, busy),
-    ):
-        with Writer(path, example.example_info()) as writer:
-            row = example.example_row(0, time=mean, busbw=60 / mean)
+    busy = Others(["n"] * 4, [0.0] * 4, [0.0, 0.0, 0.3, 0.0])
+    for mean, median, others in ((3400, 10, UNKNOWN), (10, 10, UNKNOWN), (30, 30, busy)):
+        with Writer(path, example_info()) as writer:
+            row = example_row(0, time=float(mean), busbw=60 / mean)
             writer.append(row, np.full((20, 4), median * 1e-6))
             others.store(writer)
-    text = called("export", path, "--format", "expect", "--run", "1")[1]
+    text = output("export", path, "--format", "expect", "--run", "1")
     assert tomllib.loads(text)["expect"][0]["busbw"] == pytest.approx(6.0)
     assert "by medians where these are known" in text.splitlines()[0]
     expected.write_text(text)
-    words = ("show", str(path), "--expect", str(expected), "--run")
-    found = [called(*words, number) for number in "123"]
+    found = [called("show", path, "--expect", expected, "--run", number) for number in "123"]
     assert [status for status, *_ in found] == [0, 0, Status.UNDECIDED]
-    assert "33% of 6 GB/s by" in found[2][1]
-    assert "undecided: busy, below 90%" in found[2][1]
-    assert "# Other processes      : 30% of the cores of n, 0% before; busy" in found[2][1]
+    for said in (
+        "33% of 6 GB/s by",
+        "undecided: busy, below 90%",
+        "# Other processes      : 30% of the cores of n, 0% before; busy",
+    ):
+        assert said in found[2][1]
 
 
-def test_a_link_by_its_name(example):
-    info = on_nodes(example, 2, 4)
+def test_a_link_by_its_name():
+    info = on_nodes(2, 4)
     found = expectation("8xinfiniband-ndr", info)
     by_name = {each.collective: each.busbw for each in found.entries}
     assert by_name["all_reduce"] == pytest.approx(400 * 7 / 8 * 2)
     assert by_name["broadcast"] == 400
     slow = expectation("ethernet-1g", info).entries[0].busbw
     assert slow == pytest.approx(0.125 * 0.9415 * 7 / 8 * 2)
-    with pytest.raises(UsageError, match="connects devices of one node, and the run has 2 nodes"):
-        expectation("nvlink4", info)
-    with pytest.raises(UsageError, match="connects nodes, and the run has 1 node;"):
-        expectation("infiniband-ndr", on_nodes(example, 1, 4))
-    with pytest.raises(UsageError, match="did you mean infiniband-ndr"):
-        expectation("infiniband-ndx", info)
-    with pytest.raises(UsageError, match="no link has that name"):
-        expectation("0xinfiniband-ndr", info)
+    for name, of, said in (
+        ("nvlink4", info, "connects devices of one node, and the run has 2 nodes"),
+        ("infiniband-ndr", on_nodes(1, 4), "connects nodes, and the run has 1 node;"),
+        ("infiniband-ndx", info, "did you mean infiniband-ndr"),
+        ("0xinfiniband-ndr", info, "no link has that name"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            expectation(name, of)
 
 
 ENTRY = '[[expect]]\ncollective = "reduce"\n'
@@ -252,45 +238,35 @@ ENTRY = '[[expect]]\ncollective = "reduce"\n'
         (ENTRY.replace("reduce", "all_redcue") + "busbw = 1", "did you mean all_reduce"),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be_is_refused(example, tmp_path, text, message):
+def test_a_file_that_is_not_as_it_should_be_is_refused(tmp_path, text, message):
     path = tmp_path / "expected.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        expectation(str(path), example.example_info())
+        expectation(str(path), example_info())
 
 
-def interleaved(example, path):
-    """Write a run of two variants in turns, each with a small and a large size."""
-    info = example.example_info()
-    info = replace(info, series={"base": "ring", "new": "tree"})
-    with Writer(path, info) as writer:
-        for _ in range(2):
-            for number, busbw in ((8, 0.1), (1 << 20, 40.0)):
-                for name in ("ring", "tree"):
-                    row = example.example_row(0, algorithm=name, bytes=number, busbw=busbw)
-                    writer.append(row, None, timing=Timing(*[math.nan] * 3, variant=name))
-
-
-def test_variants_in_turns_are_judged_as_a_table_each(example, tmp_path):
+def test_variants_in_turns_are_judged_as_a_table_each(tmp_path):
     path, expected = tmp_path / "run.h5", tmp_path / "expected.toml"
-    interleaved(example, path)
+    info = replace(example_info(), series={"base": "ring", "new": "tree"})
+    with Writer(path, info) as writer:
+        for _, (number, busbw), name in product(
+            range(2), {8: 0.1, 1 << 20: 40.0}.items(), ("ring", "tree")
+        ):
+            row = example_row(0, algorithm=name, bytes=number, busbw=busbw)
+            writer.append(row, None, timing=Timing(*[math.nan] * 3, variant=name))
     expected.write_text('[[expect]]\ncollective = "all_reduce"\nbusbw = 40')
     out = output("show", path, "--expect", expected)
     assert out.count("# Expected ") == 2
     assert " [tree]\n# Expected             : 100% of 40 GB/s" in out
-
     for name in ("json", "expect"):  # files of one table
-        status, out, err = called("export", path, "--format", name)
-        assert (status, out, "has two variants" in err) == (2, "", True)
+        assert "has two variants" in refused("export", path, "--format", name)
 
 
-def test_an_expectation_that_would_not_be_looked_at_is_refused(example, tmp_path):
-    path = tmp_path / "run.h5"
-    example.one_row(path)
-    for words, message in (
+def test_an_expectation_that_would_not_be_looked_at_is_refused(tmp_path):
+    path = add_run(tmp_path / "run.h5")
+    for words, said in (
         (("--expect", "nvlink4", "--list"), "--expect is about the rows of one run"),
         (("--expect", "nvlink4", "--verify"), "--expect is about the rows of one run"),
         (("--at-least", "50%"), "--at-least is about what --expect names"),
     ):
-        status, out, err = called("show", path, *words)
-        assert (status, out, message in err) == (2, "", True)
+        assert said in refused("show", path, *words)

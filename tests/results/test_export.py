@@ -6,50 +6,40 @@ import signal
 
 import numpy as np
 import pytest
-from at_calls import end_of, kill_own
-from damage import called, output
+from appending import add_run, begin_run, example_info, example_row, example_samples, unchanged
+from at_calls import end_of
+from damage import output, refused
 
 from hpccomm.results import reader, table
-from hpccomm.results.writer import Writer
 
 
 @pytest.fixture
-def file(tmp_path, example):
+def file(tmp_path):
     """Two runs: one that has ended, and one that was cut off."""
-    path = tmp_path / "runs.h5"
-    info = example.example_info(per_iter_timing=True)
-    with Writer(path, info) as writer:
-        for index in range(4):
-            writer.append(example.example_row(index), example.example_samples(index, 3) / 1e6)
-
-    def interrupted():
-        writer = Writer(path, example.example_info())
-        writer.append(example.example_row(0, wrong=-1), None)
-        kill_own()
-
-    assert end_of(interrupted) is signal.SIGKILL
+    path = add_run(tmp_path / "runs.h5", [3] * 4, info=example_info(per_iter_timing=True))
+    unchecked = [example_row(0, wrong=-1)]
+    assert end_of(lambda: begin_run(path, rows=unchecked)) is signal.SIGTERM
     return path
 
 
 def test_show(file):
     text = output("show", file, "--run", 1)
-    assert "holds 2 runs" in text
-    assert "# * run0001" in text
-    assert f"# Run run0001 of {file}: completed" in text
-    assert "# Command: hpccomm perf all_reduce -e 1K" in text
+    for words in (
+        "holds 2 runs",
+        "# * run0001",
+        f"# Run run0001 of {file}: completed",
+        "# Command: hpccomm perf all_reduce -e 1K",
+    ):
+        assert words in text
     (run, _) = reader.read(file)
     assert text.endswith(table.run_text(run.info, run.rows, run.samples, finished=True))
     text = output("show", file)  # the last one
     assert f"# Run run0002 of {file}: interrupted" in text
-    assert "  N/A" in text
-    assert "Out of bounds values" not in text
+    assert ("  N/A" in text, "Out of bounds values" in text) == (True, False)
 
 
-def test_show_statistics_in_comments_behind_the_table(tmp_path, example):
-    path = tmp_path / "run.h5"
-    with Writer(path, example.example_info()) as writer:
-        writer.append(example.example_row(0), example.example_samples(0, 4) / 1e6)
-        writer.append(example.example_row(1), None)
+def test_show_statistics_in_comments_behind_the_table(tmp_path):
+    path = add_run(tmp_path / "run.h5", [4, 0])
     plain, text = output("show", path), output("show", path, "--statistics")
     assert text.startswith(plain)
     block = text.removeprefix(plain).splitlines()
@@ -70,23 +60,17 @@ def test_json_is_nccl_tests_version_3(file):
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
         *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
     ]
-    assert document["version"] == 3
-    assert document["start_time"] == "2026-11-20 09:08:07"
-    assert document["nccl_version"] == 23203
-    assert document["config"]["per_iter_timing"] == "true"
-    assert document["config"]["step_factor"] == 2
-    assert [device["hostname"] for device in document["config"]["devices"]] == [
-        *("node0", "node0", "node1", "node1")
-    ]
+    head = [document[name] for name in ("version", "start_time", "nccl_version")]
+    assert head == [3, "2026-11-20 09:08:07", 23203]
+    config = document["config"]
+    assert (config["per_iter_timing"], config["step_factor"]) == ("true", 2)
+    hosts = [device["hostname"] for device in config["devices"]]
+    assert hosts == ["node0", "node0", "node1", "node1"]
     assert document["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert document["average_bus_bandwidth"]["okay"] == "unchecked"
     first, second = document["results"]
-    assert (first["size"], first["count"], first["type"], first["root"]) == (
-        8,
-        2,
-        "float",
-        "    -1",
-    )
+    case = [first[name] for name in ("size", "count", "type", "root")]
+    assert case == [8, 2, "float", "    -1"]
     assert first["out_of_place"] == {"time": 10.5, "alg_bw": 0.0, "bus_bw": 0.0, "nwrong": 0}
     assert second["in_place"]["time"] == 13.5
     statistics = second["in_place_per_iter"]
@@ -100,29 +84,30 @@ def test_json_of_an_interrupted_run(file, tmp_path):
     output("export", file, "--format", "json", "--output", path)
     document = json.loads(path.read_text())
     (result,) = document["results"]
-    assert result["in_place"] is None
-    assert result["out_of_place"]["nwrong"] is None
-    assert "end_time" not in document
-    assert document["errors"] == ["interrupted"]
-    before = path.read_bytes(), file.read_bytes()
-    for taken in (path, file):
-        words = ("export", str(file), "--format", "csv", "--output", str(taken))
-        assert "exists already; remove it, or choose another" in called(*words)[2]
-    assert before == (path.read_bytes(), file.read_bytes())
+    assert (result["in_place"], result["out_of_place"]["nwrong"]) == (None, None)
+    assert ("end_time" in document, document["errors"]) == (False, ["interrupted"])
+    with unchanged(tmp_path):
+        for taken in (path, file):
+            said = refused("export", file, "--format", "csv", "--output", taken)
+            assert "exists already; remove it, or choose another" in said
 
 
-def test_csv(file, example):
+def test_csv(file):
     rows = list(csv.DictReader(output("export", file, "--format", "csv", "--run", 1).splitlines()))
     assert len(rows) == 4
-    assert [rows[1][name] for name in ("run", "nodes", "in_place")] == ["run0001", "2", "1"]
-    assert float(rows[1]["time_us"]) == example.example_row(1).time
-    assert float(rows[1]["busbw_GBps"]) == example.example_row(1).busbw
     assert all(name.isidentifier() for name in rows[1])  # attributes of a pandas table
+    assert [rows[1][name] for name in ("run", "nodes", "in_place")] == ["run0001", "2", "1"]
     for index, row in enumerate(rows):  # a repetition takes its slowest rank's time
-        times = example.example_samples(index, 3).max(axis=1)
-        found = [float(row[name]) for name in ("min_us", "median_us", "max_us")]
-        np.testing.assert_allclose(found, [times.min(), np.median(times), times.max()])
-        assert float(row["cv_pct"]) == pytest.approx(100 * times.std() / times.mean())
-        assert row["repetitions"] == "3"
+        times = example_samples(index, 3).max(axis=1) * 1e6
+        names = ("time_us", "busbw_GBps", "min_us", "median_us", "max_us", "cv_pct", "repetitions")
+        expected = [example_row(index).time, example_row(index).busbw]
+        expected += [
+            times.min(),
+            np.median(times),
+            times.max(),
+            100 * times.std() / times.mean(),
+            3,
+        ]
+        np.testing.assert_allclose([float(row[name]) for name in names], expected)
     (unchecked,) = csv.DictReader(output("export", file, "--format", "csv").splitlines())
     assert [unchecked[name] for name in ("wrong", "median_us", "repetitions")] == [""] * 3

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from appending import example_info
+
 from hpccomm.results.facts import circumstances, differences, fingerprint
 from hpccomm.tools.perf.facts import together
 
 
-def test_another_processor_or_placement_is_another_machine_and_another_version_is_not(example):
-    one = replace(example.example_info(), machine={"processor": "a", "kernel": "Linux 6"})
+def test_another_processor_or_placement_is_another_machine_and_another_version_is_not():
+    one = replace(example_info(), machine={"processor": "a", "kernel": "Linux 6"})
     assert fingerprint(one)["ranks of nodes"] == "2 x 2"
     assert not differences(one, one)
     assert differences(one, replace(one, machine={"processor": "b"})) == ["processor: a and b"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from appending import example_info, example_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,18 +41,18 @@ def test_a_figure_has_the_most_decimals_that_fit(value, width):
 
 
 @given(st.floats(0, 1e9), st.integers(0, 1 << 40), st.integers(0, 10**9), st.integers(-1, 63))
-def test_a_line_is_what_c_prints(example, value, size, wrong, root):
+def test_a_line_is_what_c_prints(value, size, wrong, root):
     values = {"bytes": size, "count": size // 2, "dtype": "half", "op": "prod", "root": root}
     values |= {"time": value, "algbw": value / 3, "busbw": value / 7}
-    out = example.example_row(0, wrong=wrong, **values)
-    inside = example.example_row(1, wrong=-1, **values)
+    out = example_row(0, wrong=wrong, **values)
+    inside = example_row(1, wrong=-1, **values)
     figures = (figure(value, 7), figure(value / 3, 6), figure(value / 7, 6))
     expected = (
         printf(LINE, size, size // 2, "half", "prod", printf("%6i", root))
         + printf(HALF, *figures, float(wrong))
         + printf(UNCHECKED, *figures)
     )
-    assert table.line(example.example_info(), (out, None), (inside, None)) == expected + "\n"
+    assert table.line(example_info(), (out, None), (inside, None)) == expected + "\n"
 
 
 HEADING = (
@@ -65,35 +66,35 @@ HEADING = (
 """As nccl-tests 2.19 prints it."""
 
 
-def test_the_heading_is_nccl_tests(example):
-    assert table.heading(example.example_info().config) == "\n".join(HEADING) + "\n"
+def test_the_heading_is_nccl_tests():
+    assert table.heading(example_info().config) == "\n".join(HEADING) + "\n"
     flags = {"report_cputime": True, "per_iter_timing": True, "report_timestamps": True}
-    wide = table.heading(example.example_info(**flags).config).splitlines()
+    wide = table.heading(example_info(**flags).config).splitlines()
     names = "cputime algbw busbw #wrong i_min i_max i_p99 i_cv%"
     assert wide[2].split()[-9:] == [*names.split(), "timestamp"]
     assert wide[2].endswith("i_cv%           timestamp")
     assert wide[3].endswith("    (%)   %Y-%m-%d %H:%M:%S")
 
 
-def test_lines_with_one_half(example):
-    info = example.example_info()
-    out, inside = (example.example_row(0), None), (example.example_row(1), None)
+def test_lines_with_one_half():
+    info = example_info()
+    out, inside = (example_row(0), None), (example_row(1), None)
     half = table.line(info, out)
     assert half.split()[-4:] == ["N/A"] * 4
-    assert len(half) == len(table.line(info, out, (example.example_row(1, wrong=-1), None)))
+    assert len(half) == len(table.line(info, out, (example_row(1, wrong=-1), None)))
     full = table.line(info, out, inside).split()
     assert table.line(info, (None, None), inside).split()[-4:] == full[-4:]
     with pytest.raises(UsageError):
         table.line(info, (None, None))
     with pytest.raises(UsageError, match="do not belong on one line"):
-        table.line(info, out, (example.example_row(1, bytes=4096), None))
+        table.line(info, out, (example_row(1, bytes=4096), None))
 
 
-def test_statistics_and_time_stamp(example):
+def test_statistics_and_time_stamp():
     flags = {"per_iter_timing": True, "per_iter_skip": 1, "report_timestamps": True}
-    info = example.example_info(**flags)
+    info = example_info(**flags)
     samples = np.array([[9.0, 9.0], [1e-6, 3e-6], [2e-6, 1e-6], [4e-6, 1e-6]])
-    out, inside = example.example_row(0), example.example_row(1)
+    out, inside = example_row(0), example_row(1)
     text = table.line(info, (out, samples), (inside, samples))
     # Each repetition's slowest rank, the first left out: 3, 2 and 4 us.
     deviation = math.sqrt(2 / 3) / 3 * 100
@@ -119,9 +120,9 @@ def test_percentiles_are_nearest_rank():
         (-1, "simulated", "N/A"),  # which has no values that were right
     ],
 )
-def test_footer(example, wrong, backend, verdict):
+def test_footer(wrong, backend, verdict):
     rows = [
-        example.example_row(index, backend=backend, wrong=wrong if index or backend != "mpi" else 0)
+        example_row(index, backend=backend, wrong=wrong if index or backend != "mpi" else 0)
         for index in range(2)
     ]
     assert table.footer(table.tallied(rows), "all_reduce") == (
@@ -130,17 +131,17 @@ def test_footer(example, wrong, backend, verdict):
     )
 
 
-def devices(example, peaks, ranks=2, uuids="abcd"):
-    info = example.example_info(ranks=ranks)
+def devices(peaks, ranks=2, uuids="abcd"):
+    info = example_info(ranks=ranks)
     lines = [
         DeviceInfo(f"GPU-{uuid}", "NVLink", peak) for uuid, peak in zip(uuids, peaks, strict=False)
     ]
     return replace(info, devices=tuple(lines))
 
 
-def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
-    info = devices(example, [450.0, 50.0])
-    rows = [example.example_row(0, busbw=20.0), example.example_row(1, busbw=40.0)]
+def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link():
+    info = devices([450.0, 50.0])
+    rows = [example_row(0, busbw=20.0), example_row(1, busbw=40.0)]
     assert expectations.bounding_link(info) == info.devices[1]
     line = "# Peak bus bandwidth   : 40 (80% of the link's 50) \n"
     footer = table.footer(table.tallied(rows), "all_reduce", 50.0)
@@ -161,17 +162,17 @@ def test_the_best_bus_bandwidth_is_compared_with_the_slowest_link(example):
         {"peaks": [450.0] * 4, "ranks": 4},  # on two nodes
     ],
 )
-def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(example, about):
-    info = devices(example, **about)
+def test_no_link_is_named_where_it_does_not_bound_the_bandwidth(about):
+    info = devices(**about)
     assert expectations.bounding_link(info) is None
     assert "Link" not in table.run_header(info, "all_reduce", "nccl", "auto")
-    assert "Peak" not in table.footer(table.tallied([example.example_row(0)]), "all_reduce", None)
+    assert "Peak" not in table.footer(table.tallied([example_row(0)]), "all_reduce", None)
 
 
-def test_a_run_is_printed_block_by_block(example):
-    rows = [example.example_row(index) for index in range(4)]
-    rows += [example.example_row(4, collective="broadcast", root=1)]
-    text = table.run_text(example.example_info(), rows, lambda index: None, finished=False)
+def test_a_run_is_printed_block_by_block():
+    rows = [example_row(index) for index in range(4)]
+    rows += [example_row(4, collective="broadcast", root=1)]
+    text = table.run_text(example_info(), rows, lambda index: None, finished=False)
     first, second = text.split("# Collective test concluded: all_reduce\n")
     for block, lines in ((first, 2), (second, 1)):
         assert block.count("# Using devices") == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from appending import add_run, check_run
 from at_calls import end_of
 from damage import called, output
 
@@ -83,11 +84,11 @@ def check(training, steps=3000):
     assert training.notes == ((NOTE,) if steps > 1500 else ())
 
 
-def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
+def test_everything_comes_back_beside_runs_and_others(tmp_path):
     path = tmp_path / "run.h5"
     write(path)
     write(path, 5, failed := "failed: KeyError: 'w1'")
-    example.one_row(path, example.example_samples(0, 3))
+    add_run(path, [3])
     write(path, 20)
     trainings = recording_file.read_recordings(path)
     assert [each.name for each in trainings] == [f"recording000{number}" for number in (1, 2, 3)]
@@ -95,7 +96,7 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path, example):
     for training, steps in zip(trainings, (3000, 5, 20), strict=True):
         check(training, steps)
     (run,) = reader.read(path)
-    assert run.rows == (example.example_row(0),)
+    check_run(run, [3])
     with h5py.File(path) as file:  # and by HDF5 alone
         assert file["recordings/recording0001/steps"]["wire_nbytes"][2999] == 64 + 2999
 
@@ -201,7 +202,7 @@ def test_taking_a_training_out_removes_only_a_file_that_was_made_for_it(tmp_path
         path.unlink()
 
 
-def test_show(tmp_path, example):
+def test_show(tmp_path):
     path = tmp_path / "run.h5"
     write(path)
     text = output("show", path, "--statistics")
@@ -218,7 +219,7 @@ def test_show(tmp_path, example):
     assert "completed" in text.splitlines()[0]
     first = next(line for line in text.splitlines() if line.lstrip().startswith("0-149 "))
     assert first.split() == ["0-149", "4608", "138", "2", "4.074", "74", "1.000", "1"]
-    example.one_row(path)
+    add_run(path)
     text = output("show", path)
     for line in ("holds 1 run and 1 recording", "# * run0001", "#   recording0001"):
         assert line in text
@@ -229,10 +230,9 @@ def test_show(tmp_path, example):
     assert missing in called("show", path, "--run", "recording2")[2]
 
 
-def test_export_and_plot(tmp_path, example, monkeypatch):
-    path, plain = tmp_path / "run.h5", tmp_path / "plain.h5"
+def test_export_and_plot(tmp_path, monkeypatch):
+    path, plain = tmp_path / "run.h5", add_run(tmp_path / "plain.h5")
     write(path)
-    example.one_row(plain)
     lines = list(csv.DictReader(output("export", path, "--format", "csv").splitlines()))
     assert [int(line["wire_nbytes"]) for line in lines] == [64 + n for n in range(3000)]
     assert {line["recording"] for line in lines} == {"recording0001"}
