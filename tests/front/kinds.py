@@ -112,7 +112,7 @@ def each_kind(comm: Any) -> None:
             due = truth(name, plain, comm.rank)
             wanted = np.asarray(due)
             alike = came.dtype == wanted.dtype and repr(came.tolist()) == repr(wanted.tolist())
-            if name in ("all_reduce", "broadcast") and (
+            if name in ("all_reduce", "broadcast", "scan") and (
                 type(each[0]) in (int, float, complex)
                 or (kind in SCALARS and wanted.dtype in REDUCIBLE)
             ):
@@ -153,6 +153,8 @@ def operations(comm: Communicator) -> None:
     out = np.empty((), int)
     assert comm.scan(comm.rank, out=out, exclusive=True) is out, "an out"
     assert out == sum(range(comm.rank)), "exclusive"
+    comm.scan(comm.rank + 1, lambda a, b: a * b, out=out, exclusive=True)
+    assert out == math.factorial(comm.rank) * (comm.rank > 0), "rank 0 keeps what it had"
     assert comm.broadcast(comm.rank, size - 1, out=out) is out, "an out"
     assert out == size - 1, "broadcast"
     comm.all_reduce(0.5, timeout=30.0)
