@@ -79,13 +79,17 @@ def each_call(comm: Communicator) -> None:
 
 @OBJECTS.behaviour(min_size=2)
 def objects_in_flight(comm: Communicator) -> None:
-    """Several objects of one sender and tag are under way at once, small and large, and come in order."""
+    """Several objects of one sender and tag are under way at once, small and large, and come in order.
+
+    A receive that was begun first gets the first one, also from any rank, in whatever order they are waited for.
+    """
     array = np.arange(200_000.0) + comm.rank
     values = ["small", "x" * 5000, {"array": array}, [comm.rank], b"y" * 3_000_000]
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    received = [comm.recv_object(left, async_op=True) for _ in values]
+    received = [comm.recv_object(src, async_op=True) for src in (ANY, left, ANY, left, left)]
+    comm.barrier()
     sent = [comm.send_object(value, right, async_op=True) for value in values]
-    came = hpccomm.wait_all(received)
+    came = hpccomm.wait_all(received[::-1])[::-1]
     assert hpccomm.wait_all(sent) == [None] * len(values), "of a send"
     equal(came[2].pop("array"), np.arange(200_000.0) + left, "the array")
     assert came == ["small", "x" * 5000, {}, [left], b"y" * 3_000_000], "the objects"
