@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from front.forms import ALL_FORMS, made
 from hpccomm import Communicator
 from hpccomm.testing.conformance.case import Behaviours, equal
 
@@ -68,37 +69,22 @@ def kinds(comm: Communicator, name: str) -> None:
     assert contents(out) == values[left].tolist(), "send_recv"
 
 
-BROADCASTS: dict[str, Callable[..., Any]] = {
-    "call": lambda comm, x, root, out: comm.broadcast(x, root, out=out),
-    "async": lambda comm, x, root, out: comm.broadcast(x, root, out=out, async_op=True).wait(),
-    "plan": lambda comm, x, root, out: comm.plan("broadcast", x, root, out=out)(),
-    "batch": lambda comm, x, root, out: in_batch(comm, x, root, out),
-}
-
-
-def in_batch(comm: Communicator, x: Any, root: int, out: Any) -> Any:
-    """Return the result of a broadcast in a batch."""
-    with comm.batch():
-        return comm.broadcast(x, root, out=out)
-
-
-@ARRAYS.behaviour(how=BROADCASTS)
-def broadcast_to_another_array(comm: Communicator, how: str) -> None:
+@ARRAYS.behaviour(form=ALL_FORMS)
+def broadcast_to_another_array(comm: Communicator, form: str) -> None:
     """With `out`, every rank gets the root's array there, as from numpy.copyto, and no x is written."""
-    broadcast = BROADCASTS[how]
     for root in range(comm.size):
         x = np.arange(6.0).reshape(2, 3) + 10 * comm.rank
         x.flags.writeable = False
         expected = np.arange(6.0).reshape(2, 3) + 10 * root
-        new = broadcast(comm, x, root, "new")
+        new = made(comm, form, "broadcast", x, root, out="new")
         equal(new, expected, "new")
         assert not np.shares_memory(new, x), "the new array is x"
         out = np.zeros(6) if comm.rank % 2 else np.zeros((3, 2))  # any shape of as many elements
-        assert broadcast(comm, x, root, out) is out, "the result is out"
+        assert made(comm, form, "broadcast", x, root, out=out) is out, "the result is out"
         equal(out.ravel(), expected.ravel(), "out")
         equal(x, np.arange(6.0).reshape(2, 3) + 10 * comm.rank, "x")
         y = x.copy()
-        assert broadcast(comm, y, root, y) is y, "out may be x"
+        assert made(comm, form, "broadcast", y, root, out=y) is y, "out may be x"
         equal(y, expected, "out is x")
 
 

@@ -4,26 +4,25 @@ from typing import Any
 
 import numpy as np
 
+from front.forms import ALL_FORMS, made
 from hpccomm import Communicator
-from hpccomm.testing.conformance.case import Behaviours, equal, raises
+from hpccomm.testing.conformance.case import Behaviours, equal
+from hpccomm.testing.conformance.collectives import FORMS
 from hpccomm.testing.conformance.oracle import RECORD
 from hpccomm.testing.conformance.oracle import moved as moved_elements
 
 CALLS = Behaviours("calls")
 
 
-@CALLS.behaviour()
-def new_arrays(comm: Communicator) -> None:
+@CALLS.behaviour(form=ALL_FORMS)
+def new_arrays(comm: Communicator, form: str) -> None:
     """``out="new"`` leaves x as it is, also where x would take the result."""
     x = np.arange(6.0).reshape(2, 3) + comm.rank
     total = comm.size * np.arange(6.0).reshape(2, 3) + sum(range(comm.size))
-    equal(comm.all_reduce(x, out="new"), total, "all_reduce")
-    equal(comm.all_reduce(x, out="new", async_op=True).wait(), total, "asynchronous")
-    reduced = comm.reduce(x, comm.size - 1, out="new")
+    equal(made(comm, form, "all_reduce", x, out="new"), total, "all_reduce")
+    reduced = made(comm, form, "reduce", x, comm.size - 1, out="new")
     assert (reduced is None) == (comm.rank != comm.size - 1), "reduce"
-    planned = comm.plan("all_reduce", x, out="new")
-    equal(planned(), total, "plan")
-    assert comm.scan(x, out="new") is not x, "scan"
+    assert made(comm, form, "scan", x, out="new") is not x, "scan"
     equal(x, np.arange(6.0).reshape(2, 3) + comm.rank, "x")
 
 
@@ -38,30 +37,21 @@ def roots_may_be_numpy_integers(comm: Communicator) -> None:
     assert comm.broadcast(comm.rank + 0.5) == 0.5, "by default"
 
 
-@CALLS.behaviour()
-def scattered_to_ranks_that_give_an_x_like_the_root_s(comm: Communicator) -> None:
+@CALLS.behaviour(form=FORMS, name=("scatter", "scatter_v"))
+def scattered_to_ranks_that_give_an_x_like_the_root_s(
+    comm: Communicator, form: str, name: str
+) -> None:
     """Such a rank needs no `out`: it gets a new array, and its x is not touched."""
     root, counts = comm.size - 1, tuple(range(comm.size))
+    rows, listed = ((2,) * comm.size, {}) if name == "scatter" else (counts, {"counts": counts})
     for dtype in (np.dtype(np.float32), RECORD):
-        for name, rows, listed in (
-            ("scatter", (2,) * comm.size, {}),
-            ("scatter_v", counts, {"counts": counts}),
-        ):
-            shape = (sum(rows), 3)
-            whole = moved_elements(comm.size, shape, dtype)[root]
-            expected = np.split(whole, np.cumsum(rows)[:-1])[comm.rank]
-            before = whole if comm.rank == root else np.zeros(shape, dtype)
-            for form in ("call", "asynchronous", "plan"):
-                x = before.copy()
-                if form == "plan":
-                    result = comm.plan(name, x, root, **listed)()
-                elif form == "asynchronous":
-                    result = getattr(comm, name)(x, root, **listed, async_op=True).wait()
-                else:
-                    result = getattr(comm, name)(x, root, **listed)
-                equal(result, expected, f"{name}, {form}")
-                equal(x, before, f"{name}, {form}: x")
-                assert not np.shares_memory(result, x), "apart from x"
+        whole = moved_elements(comm.size, (sum(rows), 3), dtype)[root]
+        before = whole if comm.rank == root else np.zeros_like(whole)
+        x = before.copy()
+        result = made(comm, form, name, x, root, **listed)
+        equal(result, np.split(whole, np.cumsum(rows)[:-1])[comm.rank])
+        equal(x, before, "x")
+        assert not np.shares_memory(result, x), "apart from x"
 
 
 @CALLS.behaviour()
@@ -94,21 +84,6 @@ def rank_none_does_nothing(comm: Communicator) -> None:
     work = comm.recv(out, None, async_op=True)
     work.wait()
     assert work.done(), "done"
-
-
-@CALLS.behaviour()
-def batch_whose_body_raises(comm: Communicator) -> None:
-    """An exception in the body passes through, and none of its calls is issued."""
-    x = np.full(3, float(comm.rank))
-    with raises(ZeroDivisionError), comm.batch():
-        comm.all_reduce(x)
-        raise ZeroDivisionError
-    equal(x, np.full(3, float(comm.rank)), "x")
-    with raises(ZeroDivisionError), comm.batch():
-        if comm.rank == 0:
-            comm.broadcast(x)
-        raise ZeroDivisionError
-    equal(comm.all_reduce(np.ones(2)), np.full(2, float(comm.size)), "a later call")
 
 
 @CALLS.behaviour(length=(3, 200_000), asynchronous=(False, True))

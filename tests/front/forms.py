@@ -9,9 +9,11 @@ ALL_FORMS = (*FORMS, "batch")
 
 
 def made(comm: Communicator, form: str, call: str, *its: Any, **how: Any) -> Any:
-    """Make a call in one of `ALL_FORMS`, and return its result."""
+    """Make a call in one of `ALL_FORMS`, and return its result; by a plan it is made twice."""
     if form == "plan":
-        return comm.plan(call, *its, **how)()
+        planned = comm.plan(call, *its, **how)
+        planned()
+        return planned()
     if form == "asynchronous":
         return getattr(comm, call)(*its, **how, async_op=True).wait()
     if form == "batch":

@@ -24,6 +24,7 @@ def planned_calls_in_a_batch(comm: Communicator) -> None:
     planned = comm.plan("all_reduce", x)
     ring, nothing = comm.plan("send_recv", a, right, b, left), comm.plan("send", a, None)
     with raises(ZeroDivisionError), comm.batch():
+        comm.all_reduce(x)
         planned()
         raise ZeroDivisionError
     with comm.batch():

@@ -1,13 +1,16 @@
 """Calls whose blocks differ in size: their counts and results."""
 
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpccomm import CommOptions, Communicator
+from front.forms import ALL_FORMS, made
+from hpccomm import Communicator
 from hpccomm.errors import BufferMismatch, RankMismatch
 from hpccomm.testing.conformance.case import Behaviours, equal, raises
-from hpccomm.testing.conformance.collectives import another, growing
+from hpccomm.testing.conformance.collectives import growing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,14 +34,11 @@ def counts_of_any_kind(comm: Communicator) -> None:
 @UNEVEN.behaviour()
 def counts_are_returned(comm: Communicator) -> None:
     """`return_counts=True` gives a pair of the result and the counts, in each form of a call."""
-    rank, size = comm.rank, comm.size
-    rows = growing(size)
-    mine, gathered = np.full(rank, rank), np.repeat(np.arange(size), rows)
-    root = size - 1
-    at_root = rank == root
-    sent = (rank,) * size
-    blocks = np.repeat(np.arange(size), sent)
-    arrived = np.full(sum(rows), rank)
+    rank, size, root = comm.rank, comm.size, comm.size - 1
+    rows, sent = growing(size), (rank,) * size
+    mine, every = np.full(rank, rank), np.repeat(np.arange(size), rows)
+    at_root = every if rank == root else None
+    blocks, arrived = np.repeat(np.arange(size), sent), np.full(sum(rows), rank)
 
     def holds(outcome: Any, expected: Any, counts: Counts, what: str) -> None:
         result, told = outcome
@@ -49,57 +49,30 @@ def counts_are_returned(comm: Communicator) -> None:
         else:
             equal(result, expected, what)
 
-    def out() -> Any:
-        return np.empty(rank, np.int64)
-
     # The name of the call, its arguments without counts and with all, and what comes.
-    calls: tuple[tuple[str, dict[str, Any], dict[str, Any], Any, Counts], ...] = (
-        ("all_gather_v", {"x": mine}, {"counts": rows}, gathered, rows),
-        (
-            "gather_v",
-            {"x": mine, "root": root},
-            {"counts": rows},
-            gathered if at_root else None,
-            rows,
-        ),
-        (
-            "scatter_v",
-            {"x": gathered if at_root else None, "root": root, "out": out()},
-            {"counts": rows},
-            mine,
-            rows,
-        ),
-        ("all_to_all_v", {"x": blocks, "send_counts": sent}, {"recv_counts": rows}, arrived, rows),
+    scattered = {"x": at_root, "root": root, "out": np.empty_like(mine)}
+    exchanged = {"x": blocks, "send_counts": sent}
+    calls: tuple[tuple[str, dict[str, Any], dict[str, Any], Any], ...] = (
+        ("all_gather_v", {"x": mine}, {"counts": rows}, every),
+        ("gather_v", {"x": mine, "root": root}, {"counts": rows}, at_root),
+        ("scatter_v", scattered, {"counts": rows}, mine),
+        ("all_to_all_v", exchanged, {"recv_counts": rows}, arrived),
     )
-    for name, arguments, listed, expected, counts in calls:
-        call = getattr(comm, name)
-        arguments["return_counts"] = True
-        holds(call(**arguments), expected, counts, f"{name}, exchanged")
-        holds(call(**arguments, **listed), expected, counts, f"{name}, given")
-        holds(call(**arguments, async_op=True).wait(), expected, counts, f"{name}, asynchronous")
-        planned = comm.plan(name, **arguments, **listed)
-        for _ in range(2):
-            holds(planned(), expected, counts, f"{name}, planned")
-        into = None if expected is None else np.empty_like(expected)
-        with comm.batch():
-            outcome = call(**{**arguments, **listed, "out": into})
-        holds(outcome, expected, counts, f"{name}, in a batch")
+    for name, arguments, listed, expected in calls:
+        forms = (("call", {}), ("asynchronous", {}), *product(ALL_FORMS, (listed,)))
+        for form, given in forms:
+            outcome = made(comm, form, name, **arguments, **given, return_counts=True)
+            holds(outcome, expected, rows, f"{name}, {form}, {given}")
         # Who asks for the counts is told, and the others are not.
-        result = call(**{**arguments, "return_counts": bool(rank % 2)})
+        result = getattr(comm, name)(**arguments, return_counts=bool(rank % 2))
         assert isinstance(result, tuple) == bool(rank % 2), f"{name}, on some ranks: {result!r}"
-    x = np.full((sum(rows), 2), 1)
-    holds(
-        comm.reduce_scatter_v(x, rows, return_counts=True),
-        np.full((rank, 2), size),
-        rows,
-        "reduce_scatter_v",
-    )
-    peers = [(rank - 1) % size, (rank + 1) % size]
-    arguments = {"x": np.full(2 * rank, rank), "peers": peers, "return_counts": True}
-    expected = np.repeat(peers, peers)
-    told = comm.neighbor_all_to_all(send_counts=[rank, rank], **arguments)
-    holds(told, expected, tuple(peers), "neighbor_all_to_all")
-    told = comm.neighbor_all_to_all(np.full(6, rank), peers, return_counts=True)
+    told = comm.reduce_scatter_v(np.full((sum(rows), 2), 1), rows, return_counts=True)
+    holds(told, np.full((rank, 2), size), rows, "reduce_scatter_v")
+    peers = ((rank - 1) % size, (rank + 1) % size)
+    call = partial(comm.neighbor_all_to_all, peers=peers, return_counts=True)
+    told = call(np.full(2 * rank, rank), send_counts=[rank, rank])
+    holds(told, np.repeat(peers, peers), peers, "neighbor_all_to_all")
+    told = call(np.full(6, rank))
     holds(told, np.repeat(peers, 3), (3, 3), "neighbor_all_to_all, blocks of one size")
 
 
@@ -130,17 +103,3 @@ def an_out_that_does_not_fit_what_comes(comm: Communicator) -> None:
     y = np.ones(1)
     comm.all_reduce(y)
     assert y[0] == comm.size, "a later call"
-
-
-@UNEVEN.behaviour(min_size=3)
-def ranks_with_little_and_with_much(comm: Communicator) -> None:
-    """Ranks take the same way in all_to_all_v, however many elements each of them has."""
-    size = comm.size
-    table = np.ones((size, size), np.int64)
-    table[0, 1] = table[1, 0] = 1000
-    send, recv = (tuple(map(int, each)) for each in (table[comm.rank], table[:, comm.rank]))
-    x = np.repeat(np.arange(size, dtype=np.float32), send) + 100 * comm.rank
-    expected = np.repeat(100 * np.arange(size, dtype=np.float32), recv) + comm.rank
-    with another(comm, options=CommOptions(self_check=False, segment=64)) as small:
-        equal(small.all_to_all_v(x, send, recv), expected, "call")
-        equal(small.plan("all_to_all_v", x, send, recv)(), expected, "plan")
