@@ -1,6 +1,7 @@
 """Asynchronous calls on a device: the communicator's own stream, events in and out."""
 
 import gc
+from typing import Any
 
 import numpy as np
 
@@ -52,32 +53,26 @@ def events_in_and_out(comm: Communicator) -> None:
             assert called == ["first", "second", "late"], called
 
 
-@ASYNCHRONOUS.behaviour()
-def wait_orders_the_stream_that_waits(comm: Communicator) -> None:
-    """It may differ from the stream on which the call began."""
-    with stream_of(comm), device_of(comm) as module:
+WAITS: dict[str, dict[str, Any]] = {
+    "on a stream": {},
+    "block": {"block": True},
+    "timeout": {"timeout": PATIENCE},
+}
+
+
+@ASYNCHRONOUS.behaviour(how=WAITS)
+def wait_may_be_for_another_stream(comm: Communicator, how: str) -> None:
+    """It orders the stream that waits, or holds the host up: then the result is there for any stream."""
+    with stream_of(comm) as stream, device_of(comm) as module:
         other = module.cuda.Stream(non_blocking=True)
         for turn in range(TURNS):
             x = filled(comm)
             work = comm.all_reduce(x, async_op=True)
+            with stream if WAITS[how] else other:
+                work.wait(**WAITS[how])
+                assert work.done() or not WAITS[how], "done"
             with other:
-                work.wait()
                 holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
-
-
-@ASYNCHRONOUS.behaviour()
-def block_waits_on_the_host(comm: Communicator) -> None:
-    """With ``block=True``, or a timeout, the result is there when it returns, for any stream."""
-    with stream_of(comm), device_of(comm) as module:
-        other = module.cuda.Stream(non_blocking=True)
-        for turn in range(TURNS):
-            for how in ({"block": True}, {"timeout": PATIENCE}):
-                x = filled(comm)
-                work = comm.all_reduce(x, async_op=True)
-                work.wait(**how)
-                assert work.done(), f"done after wait({how})"
-                with other:
-                    holds(x, full(ranks_sum(comm)), f"turn {turn}, {how}")
 
 
 @ASYNCHRONOUS.behaviour(min_size=2)

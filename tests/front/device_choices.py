@@ -2,7 +2,6 @@
 
 import os
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -69,20 +68,9 @@ def callables(comm: Communicator) -> None:
         for out in (None, x):
             with raises(UsageError, "identity"):
                 comm.scan(x, lambda a, b: a + b, exclusive=True, out=out)
-    comm.barrier()
-
-
-@CHOICES.behaviour()
-def callables_of_cupy(comm: Communicator) -> None:
-    """A function that takes CuPy's arrays alone is refused: it reduces on the host."""
-
-    def larger(a: Any, b: Any) -> Any:
-        return cupy().maximum(a, b)
-
-    with stream_of(comm):
-        for x in (filled(comm), np.ones(2)):
-            with raises(UsageError, "larger", "NumPy"):
-                comm.all_reduce(x, larger)
+        for each in (x, np.ones(2)):  # it is called on the host, and so not with CuPy's
+            with raises(UsageError, "maximum", "NumPy"):
+                comm.all_reduce(each, lambda a, b: cupy().maximum(a, b))
     comm.barrier()
 
 

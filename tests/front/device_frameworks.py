@@ -1,6 +1,7 @@
 """Device arrays of other libraries, read and written where they lie, on their own current stream."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from front.device_inputs import (
     ranks_sum,
     stream_of,
 )
+from front.misuse import each_is_refused
 from hpccomm import Communicator
 from hpccomm.errors import UsageError
 from hpccomm.memory.cuda.library import cupy
-from hpccomm.testing.conformance.case import Behaviours, raises
+from hpccomm.testing.conformance.case import Behaviours
 
 FRAMEWORKS = Behaviours("devices.frameworks")
 OF_TORCH = Behaviours("devices.frameworks_of_torch")
@@ -90,21 +92,18 @@ def misused_protocols(comm: Communicator) -> None:
     """What is not contiguous, has a mask, or may not be written is refused."""
     with device_of(comm) as module:
         x = module.ones((4, 4), np.float32)
-        masked = OnlyInterface(x, mask=OnlyInterface(x))
         frozen = OnlyInterface(x, data=(x.data.ptr, True))
         broken = OnlyInterface(x)
         broken.lacks = "data"
-        if comm.rank == comm.size - 1:
-            for wrong, *words in (
-                (OnlyInterface(x.T), "contiguous"),
-                (OnlyInterface(x[:, 1]), "contiguous"),
-                (masked, "mask"),
-                (broken, "__cuda_array_interface__", "data"),
-                (frozen, "read-only"),
-            ):
-                with raises(UsageError, "x", *words):
-                    comm.all_reduce(wrong)
-        comm.barrier()  # what one rank has refused, no other may make
+        wrong: tuple[tuple[Any, ...], ...] = (
+            (OnlyInterface(x.T), "contiguous"),
+            (OnlyInterface(x[:, 1]), "contiguous"),
+            (OnlyInterface(x, mask=OnlyInterface(x)), "mask"),
+            (broken, "__cuda_array_interface__", "data"),
+            (frozen, "read-only"),
+        )
+        rows = ((UsageError, ("x", *words), comm.all_reduce, each) for each, *words in wrong)
+        each_is_refused(comm, rows)
         comm.all_reduce(frozen, out=module.empty_like(x))
         comm.barrier()
 
@@ -150,18 +149,19 @@ def tensors_whose_memory_is_not_what_they_hold(comm: Communicator) -> None:
     """One that is conjugated or negated when it is read, sparse, or recorded by autograd is refused."""
     import torch
 
-    if torch.cuda.is_available() and comm.rank == comm.size - 1:
-        device = torch.device("cuda", comm.device or 0)
-        x = torch.ones(3, dtype=torch.complex64, device=device)
-        with raises(UsageError, "x", "grad", "detach"):
-            comm.all_reduce(torch.ones(3, device=device, requires_grad=True))
-        with raises(UsageError, "x", "conjugates", "resolve_conj"):
-            comm.all_reduce(x.conj())
-        with raises(UsageError, "x", "negates", "resolve_neg"):
-            comm.all_reduce(torch._neg_view(x))  # PyTorch has no other name
-        with raises(UsageError, "out", "sparse", "to_dense"):
-            comm.all_reduce(x, out=x.to_sparse())
-    comm.barrier()
+    if not torch.cuda.is_available():
+        return
+    device = torch.device("cuda", comm.device or 0)
+    x = torch.ones(3, dtype=torch.complex64, device=device)
+    recorded = torch.ones(3, device=device, requires_grad=True)
+    rows: tuple[tuple[Any, ...], ...] = (
+        (UsageError, ("x", "grad", "detach"), comm.all_reduce, recorded),
+        (UsageError, ("x", "conjugates", "resolve_conj"), comm.all_reduce, x.conj()),
+        # PyTorch has no other name.
+        (UsageError, ("x", "negates", "resolve_neg"), comm.all_reduce, torch._neg_view(x)),
+        (UsageError, ("out", "sparse", "to_dense"), partial(comm.all_reduce, x, out=x.to_sparse())),
+    )
+    each_is_refused(comm, rows)
 
 
 @FRAMEWORKS.behaviour()

@@ -1,6 +1,8 @@
 """Calls on a device keep the order of its streams, and do not block the host."""
 
 import time
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from front.device_inputs import (
     stream_of,
 )
 from hpccomm import Communicator
-from hpccomm.testing.conformance.case import Behaviours
+from hpccomm.testing.conformance.case import Array, Behaviours
 
 STREAMS = Behaviours("devices.streams")
 
@@ -27,10 +29,10 @@ LATE = 0.3
 """Seconds by which a rank is late, on purpose."""
 
 
-@STREAMS.behaviour()
-def the_current_stream(comm: Communicator) -> None:
-    """A call comes after earlier work on CuPy's current stream, and before later work."""
-    with stream_of(comm):
+@STREAMS.behaviour(current=(stream_of, device_of))
+def the_current_stream(comm: Communicator, current: Callable[[Communicator], Any]) -> None:
+    """A call comes after earlier work on CuPy's current stream, or CUDA's default one, and before later work."""
+    with current(comm):
         for turn in range(TURNS):
             x = filled(comm)
             comm.all_reduce(x)
@@ -41,16 +43,6 @@ def the_current_stream(comm: Communicator) -> None:
             every = comm.all_gather(x)
             x.fill(-1)
             holds(every, gathered(comm), f"all_gather, turn {turn}")
-
-
-@STREAMS.behaviour()
-def the_default_stream(comm: Communicator) -> None:
-    """Without a stream of their own, arrays are ordered on CUDA's default one."""
-    with device_of(comm):
-        for turn in range(TURNS):
-            x = filled(comm)
-            comm.all_reduce(x)
-            holds(x + 1, full(ranks_sum(comm) + 1), f"turn {turn}")
 
 
 @STREAMS.behaviour()
@@ -92,29 +84,29 @@ KINDS: dict[str, Any] = {
 @STREAMS.behaviour(name=KINDS)
 def a_stream_that_is_named(comm: Communicator, name: str) -> None:
     """``stream=`` orders the call there, with any current stream."""
-    kind = KINDS[name]
-    with stream_of(comm) as other, device_of(comm) as module:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    calls: tuple[tuple[int, Callable[..., object], Array], ...] = (
+        (COUNT, lambda x, out, on: comm.all_reduce(x, out=out, stream=on), full(ranks_sum(comm))),
+        (
+            comm.size * 10,
+            lambda x, out, on: comm.all_to_all(x, out=out, stream=on),
+            gathered(comm, 10).reshape(-1),
+        ),
+        (
+            10,
+            lambda x, out, on: comm.send_recv(x, right, out, left, stream=on),
+            full(left + 1, 10),
+        ),
+    )
+    with stream_of(comm), device_of(comm) as module:
         stream = module.cuda.Stream(non_blocking=True)
-        for turn in range(TURNS):
+        for turn, (count, call, expected) in product(range(TURNS), calls):
             with stream:
-                x = filled(comm)
-            comm.all_reduce(x, stream=kind(stream))
-            with stream:
-                holds(x + 1, full(ranks_sum(comm) + 1), f"all_reduce, turn {turn}")
-            with stream:
-                x = filled(comm, comm.size * 10)
+                x = filled(comm, count)
                 out = module.zeros_like(x)
-            comm.all_to_all(x, out=out, stream=kind(stream))
+            call(x, out, KINDS[name](stream))
             with stream:
-                holds(out, gathered(comm, 10).reshape(-1), f"all_to_all, turn {turn}")
-            with stream:
-                x = filled(comm, 10)
-                out = module.zeros_like(x)
-            right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-            comm.send_recv(x, right, out, left, stream=kind(stream))
-            with stream:
-                holds(out, full(left + 1, 10), f"send_recv, turn {turn}")
-        assert other is not stream
+                holds(out + 1, expected + 1, f"{count} elements, turn {turn}")
 
 
 @STREAMS.behaviour(min_size=2, asynchronous=(False, True))
