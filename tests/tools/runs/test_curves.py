@@ -38,9 +38,13 @@ def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
     for launch, latency in enumerate((1.0, 2.0, 9.0)):
         series = {"name": "s", "launch": str(launch + 1), "launches": "3"}
         write(path, {"ring": (latency, 1.0)}, days=launch, series=series)
-    (curve,) = curves.curves(reader.read(path))
+    runs = reader.read(path)
+    (curve,) = curves.curves(runs)
+    assert curve.label == "all_reduce mpi ring float sum out of place"  # nothing differs
     assert curve.points[0].time == pytest.approx(2.008, rel=1e-6)
-    found = curves.history(reader.read(path))
+    of_a_variant = replace(runs[0], info=replace(runs[0].info, series={"variant": "A=1"}))
+    assert curves.curves([of_a_variant])[0].label == f"A=1 {curve.label}"
+    found = curves.history(runs)
     assert len(found) == len(SIZES)
     first = found["all_reduce mpi ring float sum 8 B out of place"]
     assert [moment.point.time for moment in first] == pytest.approx([1.008, 2.008, 9.008])
