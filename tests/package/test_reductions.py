@@ -1,12 +1,13 @@
 """The results of reductions, against Python's and NumPy's wide arithmetic."""
 
-import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from folds import FOLDS, average
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,8 +24,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PAIRS = [(op, dtype) for dtype in dtypes.REDUCIBLE for op in ReduceOp if meaningful(op, dtype)]
 
 
-def fold(op: Op, contributions: Sequence[Array], out: Array, average_over: int = 0) -> None:
-    Folder(op, out.dtype, average_over)(contributions, out)
+def fold(op: Op, contributions: Sequence[Any], out: Array) -> None:
+    Folder(op, out.dtype, len(contributions) if op is ReduceOp.AVG else 0)(contributions, out)
 
 
 def name(value: object) -> str:
@@ -48,53 +49,15 @@ def draw(dtype: DType, count: int, seed: int, ranks: int) -> list[Array]:
 
 def truth(op: ReduceOp, contributions: Sequence[Array], dtype: DType) -> Array:
     """The reduction, one contribution after the other, in arithmetic that can do no wrong."""
-    if dtype == dtypes.BOOL:
-        table = {"add": np.any, "multiply": np.all}
-        if op is ReduceOp.BXOR:
-            return np.sum(contributions, axis=0) % 2 == 1
-        disjunction = op in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR)
-        return table["add" if disjunction else "multiply"](contributions, axis=0)
-    if dtypes.is_integer(dtype):
-        columns = zip(*([int(value) for value in each] for each in contributions), strict=True)
-        bits, signed = 8 * dtype.itemsize, dtype.kind == "i"
-        return np.array([_integer(op, column, bits, signed) for column in columns], dtype)
-    wide: Any = np.float32 if dtypes.is_narrow(dtype) else dtype
-    result = contributions[0].astype(wide)
-    for each in contributions[1:]:
-        other = each.astype(wide)
-        if op in (ReduceOp.SUM, ReduceOp.AVG):
-            result = result + other
-        elif op is ReduceOp.PROD:
-            result = result * other
-        else:
-            result = (np.minimum if op is ReduceOp.MIN else np.maximum)(result, other)
+    integers, narrow = dtypes.is_integer(dtype), dtypes.is_narrow(dtype)
+    wide: Any = object if integers else np.float32 if narrow else dtype
+    total = reduce(FOLDS[op], [each.astype(wide) for each in contributions])
+    if integers:  # Python's, of which the last bits are those of C's
+        bits = 8 * dtype.itemsize
+        total = np.array([each % (1 << bits) for each in total], f"u{dtype.itemsize}").view(dtype)
     if op is ReduceOp.AVG:
-        parts = result.view(result.real.dtype)
-        parts /= len(contributions)
-    return result.astype(dtype)
-
-
-def _wrapped(value: int, bits: int, signed: bool) -> int:
-    value %= 1 << bits
-    return value - (1 << bits) if signed and value >> (bits - 1) else value
-
-
-def _integer(op: ReduceOp, column: tuple[int, ...], bits: int, signed: bool) -> int:
-    if op is ReduceOp.AVG:
-        total = _wrapped(sum(column), bits, signed)
-        return abs(total) // len(column) * (1 if total >= 0 else -1)
-    of = {ReduceOp.SUM: sum, ReduceOp.PROD: math.prod, ReduceOp.MIN: min, ReduceOp.MAX: max}
-    if op in of:
-        return _wrapped(of[op](column), bits, signed)
-    result = column[0]
-    for value in column[1:]:
-        if op is ReduceOp.BAND:
-            result &= value
-        elif op is ReduceOp.BOR:
-            result |= value
-        else:
-            result ^= value
-    return result
+        total = average(total, len(contributions))
+    return total.astype(dtype)
 
 
 def same(a: Array, b: Array) -> bool:
@@ -112,14 +75,13 @@ def test_fold(op: ReduceOp, dtype: DType, ranks: int, count: int, seed: int) -> 
     contributions = draw(dtype, count, seed, ranks)
     expected = truth(op, contributions, dtype)
     untouched = [each.copy() for each in contributions]
-    divide = ranks if op is ReduceOp.AVG else 0
     out = np.empty(count, dtype)
-    fold(op, contributions, out, average_over=divide)
+    fold(op, contributions, out)
     assert same(out, expected)
     assert all(same(a, b) for a, b in zip(contributions, untouched, strict=True))
     for place in {0, ranks // 2, ranks - 1}:  # out may be any of the contributions
         aliased = [each.copy() for each in contributions]
-        fold(op, aliased, aliased[place], average_over=divide)
+        fold(op, aliased, aliased[place])
         assert same(aliased[place], expected)
 
 
@@ -146,16 +108,15 @@ def test_fold_over_block_boundaries_and_of_what_is_read_piece_by_piece(dtype: DT
         for ranks in (1, 2, 3, 4) if count < far or dtype.kind != "i" else (2, 3):
             given = draw(dtype, count, ranks, ranks)
             expected = truth(op, given, dtype)
-            fold = Folder(op, dtype, ranks if op is ReduceOp.AVG else 0)
             out = np.empty(count, dtype)
-            fold([Pieces(each) for each in given], out)
+            fold(op, [Pieces(each) for each in given], out)
             assert same(out, expected)
             for own in range(ranks):  # the one that is an array; the result goes there
                 sources: list[Any] = [Pieces(each) for each in given]
                 sources[own] = out = given[own].copy()
-                fold(sources, out)
+                fold(op, sources, out)
                 assert same(out, expected)
-            fold(given, given[-1])
+            fold(op, given, given[-1])
             assert same(given[-1], expected)
 
 
@@ -164,7 +125,7 @@ def test_fold_over_block_boundaries_and_of_what_is_read_piece_by_piece(dtype: DT
 def test_average_over_more_ranks_than_the_dtype_counts(dtype: DType, ranks: int) -> None:
     contributions = draw(dtype, 50, ranks, ranks)
     out = np.empty(50, dtype)
-    fold(ReduceOp.AVG, contributions, out, average_over=ranks)
+    fold(ReduceOp.AVG, contributions, out)
     assert same(out, truth(ReduceOp.AVG, contributions, dtype))
 
 

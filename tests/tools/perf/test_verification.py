@@ -2,10 +2,12 @@
 
 import random
 from fractions import Fraction
+from functools import partial, reduce
 from itertools import product
 
 import numpy as np
 import pytest
+from folds import FOLDS, average
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,44 +35,27 @@ PAIRS = [
 COUNT = 97
 
 
-def contributions(dtype, op, ranks, seed, start=0, count=COUNT):
-    shares = []
-    for rank in range(ranks):
-        share = np.empty(count, dtype)
-        fill(share, CheckedData(dtype, op, ranks, seed), [RankSlice(rank, start, count)])
-        shares.append(share)
-    return shares
+def made(source, dtype, op, ranks, seed, start=0, count=COUNT):
+    array = np.empty(count, dtype)
+    fill(array, CheckedData(dtype, op, ranks, seed), [RankSlice(source, start, count)])
+    return array
 
 
-def expectation(dtype, op, ranks, seed, start=0, count=COUNT):
-    expected = np.empty(count, dtype)
-    fill(expected, CheckedData(dtype, op, ranks, seed), [RankSlice(REDUCED, start, count)])
-    return expected
+expectation = partial(made, REDUCED)
 
 
-def combine(a, b, op):
-    """Fold two arrays of one dtype, rounding to it; of booleans NumPy's sum is "or", their product "and"."""
-    table = {
-        ReduceOp.PROD: np.multiply,
-        ReduceOp.MIN: np.minimum,
-        ReduceOp.MAX: np.maximum,
-        ReduceOp.BAND: np.bitwise_and,
-        ReduceOp.BOR: np.bitwise_or,
-        ReduceOp.BXOR: np.bitwise_xor,
-    }
-    return table.get(op, np.add)(a, b)
+def contributions(dtype, op, ranks, *where, **how):
+    """What is folded: of a sum of multiplied arrays, these."""
+    factor = dtype.type(PREMUL_FACTOR if isinstance(op, PremulSum) else 1)
+    every = [made(rank, dtype, op, ranks, *where, **how) for rank in range(ranks)]
+    return [each * factor for each in every]
 
 
 def finish(total, op, ranks):
     if op is not ReduceOp.AVG:
         return total
-    if dtypes.is_integer(total.dtype):
-        return np.array([int(Fraction(int(t), ranks)) for t in total], total.dtype)
-    if dtypes.is_complex(total.dtype):
-        real = np.dtype(f"f{total.itemsize // 2}")
-        return (total.view(real) / real.type(ranks)).view(total.dtype)
-    wide = total.astype(np.float32 if dtypes.is_narrow(total.dtype) else total.dtype)
-    return (wide / wide.dtype.type(ranks)).astype(total.dtype)
+    wide = total.astype(np.float32) if dtypes.is_narrow(total.dtype) else total
+    return average(wide, ranks).astype(total.dtype)
 
 
 def same(a, b):
@@ -93,11 +78,9 @@ def test_every_order_of_reduction_gives_the_expected_bits(
 ):
     dtype, op = pair
     terms = contributions(dtype, op, ranks, seed, start)
-    if isinstance(op, PremulSum):
-        terms = [term * dtype.type(PREMUL_FACTOR) for term in terms]
     while len(terms) > 1:  # a random tree over the ranks in a random order
         order.shuffle(terms)
-        terms.append(combine(terms.pop(), terms.pop(), op))
+        terms.append(FOLDS.get(op, np.add)(terms.pop(), terms.pop()))
     expected = expectation(dtype, op, ranks, seed, start)
     assert same(finish(terms[0], op, ranks), expected)
 
@@ -120,12 +103,8 @@ def test_a_missing_or_repeated_contribution_shows(dtype, op):
     ranks = 4
     shares = contributions(dtype, op, ranks, 11, count=512)
     for missing in range(ranks):
-        rest = [share for rank, share in enumerate(shares) if rank != missing]
-        if isinstance(op, PremulSum):
-            rest = [share * dtype.type(PREMUL_FACTOR) for share in rest]
-        total = rest[0]
-        for share in rest[1:]:
-            total = combine(total, share, op)
+        rest = shares[:missing] + shares[missing + 1 :]
+        total = reduce(FOLDS.get(op, np.add), rest)
         assert not same(finish(total, op, ranks), expectation(dtype, op, ranks, 11, count=512))
 
 
@@ -172,10 +151,8 @@ def averaged_as_nccl_does(shares):
     """Sum contributions times 1 / ranks, everything rounded to the dtype."""
     real = shares[0].real.dtype
     factor = np.asarray(1 / len(shares)).astype(real)
-    total = (shares[0].view(real) * factor).astype(real)
-    for share in shares[1:]:
-        total = (total + (share.view(real) * factor).astype(real)).astype(real)
-    return total.view(shares[0].dtype)
+    parts = [(share.view(real) * factor).astype(real) for share in shares]
+    return reduce(lambda a, b: (a + b).astype(real), parts).view(shares[0].dtype)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 29])
