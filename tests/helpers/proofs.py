@@ -5,11 +5,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
+from hpccomm.contracts.signature import Signature
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
+from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.proof import ProofCase, case, prove_all
 from hpccomm.schedules.proof.case import Form
-from hpccomm.schedules.schedule import whole
+from hpccomm.schedules.schedule import Schedule, Tuning, whole, world
 from hpccomm.topology import Topology, arrange
 
 
@@ -169,3 +173,12 @@ def prove_sizes(which: Which, sizes: Sequence[int], *, everything: bool) -> None
     )
     for first in every:
         prove_all([first, *islice(every, max(2048 // first.size, 8) - 1)])
+
+
+def scheduled(build: Build, calls: Sequence[Signature], tuning: Tuning) -> Schedule:
+    """Build the schedule of all ranks, whose calls may differ."""
+    ranks = len(calls)
+    if not calls[0].individual:
+        return build(world(ranks), calls[0], tuning)
+    alone = [world(ranks, np.array([rank])) for rank in range(ranks)]
+    return merged([build(group, call, tuning) for group, call in zip(alone, calls, strict=True)])

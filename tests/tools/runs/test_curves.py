@@ -51,20 +51,19 @@ def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
     assert [moment.started.day for moment in first] == [1, 2, 3]
 
 
+def slower(row, times):
+    return replace(row, time=times * row.time, algbw=row.algbw / times, busbw=row.busbw / times)
+
+
 def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
     """Of bus bandwidth and time: nccl-tests, doc/PERFORMANCE.md; 2 (n - 1) / n is 1 on 2 ranks."""
     (kept,) = reader.read(write(tmp_path / "kept.h5", {"ring": (2.0, 1.0)}))
     # What is printed is a mean, here of a few slow repetitions.
-    slow = [
-        replace(row, time=1.5 * row.time, algbw=row.algbw / 1.5, busbw=row.busbw / 1.5)
-        for row in kept.rows
-    ]
-    skewed = replace(kept, rows=tuple(slow))
-    imported = replace(
-        skewed, path=tmp_path / "imported.h5", timings=(Timing(*[math.nan] * 3),) * len(skewed.rows)
-    )
+    skewed = replace(kept, rows=tuple(slower(row, 1.5) for row in kept.rows))
+    untold = (Timing(*[math.nan] * 3),) * len(skewed.rows)
+    imported = replace(skewed, path=tmp_path / "imported.h5", timings=untold)
     info = replace(skewed.info, config=replace(skewed.info.config, report_cputime=True))
-    calls = replace(imported, info=info, rows=tuple(replace(row, time=0.1) for row in slow))
+    calls = replace(imported, info=info, rows=tuple(replace(row, time=0.1) for row in skewed.rows))
     four, info = [], replace(skewed.info, series={"name": "s"})
     for factor in (1, 2, 4, 9):
         timings = tuple(replace(each, median=factor * each.median) for each in kept.timings)
@@ -108,9 +107,8 @@ def test_what_is_left_out_is_the_oldest_and_the_title_says_so(tmp_path):
     files = [replace(run, path=tmp_path / f"{number:02}.h5") for number in range(22)]
     over_size = charts.over_size("all_reduce", curves.curves(files))
     assert over_size["title"] == "all_reduce (2 of 22 curves are not drawn)"
-    assert {row["curve"] for row in over_size["data"]["values"]} == {
-        each.path.name for each in files[2:]
-    }
+    names = {row["curve"] for row in over_size["data"]["values"]}
+    assert names == {each.path.name for each in files[2:]}
 
 
 def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
@@ -137,21 +135,15 @@ def test_a_heat_map_has_the_slowest_pair_of_each_block(tmp_path):
 
 
 def test_a_chart_is_json_that_html_may_hold():
-    text = as_json(
-        {"title": "</script>\udcff", "value": [float("nan"), float("inf"), 1 / 3, 10**9]}
-    )
+    text = as_json({"title": "</script>\udcff", "value": [math.nan, math.inf, 1 / 3, 10**9]})
     assert "<" not in text
-    read = json.loads(text)
-    assert read == {"title": "</script>\ufffd", "value": [None, None, 0.333333, 10**9]}
+    assert json.loads(text) == {"title": "</script>\ufffd", "value": [None, None, 0.333333, 10**9]}
 
 
 @pytest.mark.parametrize("strange", ["\0", "\x1b", "\uffff", "\udcff"])
 def test_no_text_ends_the_process_that_draws(strange):
-    rows = [{"x": strange, strange: 1}]
-    axes = {
-        "x": drawing.encoding("x", "nominal", f"x{strange}"),
-        "y": drawing.encoding("y", "nominal"),
-    }
+    rows, named = [{"x": strange, strange: 1}], drawing.encoding("x", "nominal", f"x{strange}")
+    axes = {"x": named, "y": drawing.encoding("y", "nominal")}
     drawn = [drawing.svg(drawing.chart(f"a{strange}\tb", rows, 9, 9, mark="bar", encoding=axes))]
     canvas = Canvas(1, 1)
     canvas.text((0, 0), f"<{strange}>", 9)
@@ -190,16 +182,11 @@ def test_pictures_show_the_names(tmp_path):
         assert not [word for word in words if word not in picture.read_text()]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
+    for words, said in (
         (("--case", "all_gather"), "no such row to draw"),
         (("--what", "history"), "no case was measured by two runs"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(tmp_path, words, said):
-    path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
-    status, _, err = called(
-        "plot", "--runs", str(path), *words, "--output", str(tmp_path / "p.png")
-    )
-    assert (status, said in err) == (2, True), err
+    ):
+        status, _, err = called("plot", "--runs", path, *words, "--output", tmp_path / "p.png")
+        assert (status, said in err) == (2, True), err

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import shutil
-import time
 from dataclasses import replace
 
 import pytest
 from damage import called
 from recordings_made import all_reduce, stepped
 from stored_runs import SIZES, write
+from until import HANGS_AFTER
 
 from hpccomm.results import reader, recording_file
 from hpccomm.tools.runs import report
@@ -120,22 +120,28 @@ def browser():
         driver.quit()
 
 
-def until(driver, script, seconds=20):
+def until(driver, script):
     """Wait until a script's value is true; return it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = driver.execute_script(script)
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"{script} stayed false for {seconds} s")
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    return WebDriverWait(driver, HANGS_AFTER).until(lambda _: driver.execute_script(script))
+
+
+def elements(driver, selector):
+    return driver.execute_script("return [...document.querySelectorAll(arguments[0])]", selector)
+
+
+def pointed(driver, element):
+    """Return what the page shows when the mouse points at an element."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    ActionChains(driver).move_to_element(element).perform()
+    return until(driver, "return document.querySelector('#vg-tooltip-element.visible')?.innerText")
 
 
 @pytest.mark.slow("starts a browser")
 def test_a_page_loads_without_network_and_answers(tmp_path, browser):
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
-
     path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
     page = tmp_path / "page.html"
     assert called("report", str(path), "--output", str(page))[0] == 0
@@ -155,32 +161,29 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     assert "invert" in browser.execute_script(drawn)
 
     # The mouse over a point shows its values.
-    point = browser.find_elements(By.CSS_SELECTOR, ".chart .mark-symbol.times_marks path")[3]
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
-    ActionChains(browser).move_to_element(point).perform()
-    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
-    assert "bus bandwidth" in until(browser, tooltip)
-    assert re.search(r"size, B\s+512\n", browser.execute_script(tooltip))
+    said = pointed(browser, elements(browser, ".chart .mark-symbol.times_marks path")[3])
+    assert "bus bandwidth" in said
+    assert re.search(r"size, B\s+512\n", said)
 
     # A click on a name leaves its curve alone.
     opaque = """return [...document.querySelectorAll('.chart .mark-line path[stroke-width]')].map(
         each => getComputedStyle(each).opacity)"""
     assert set(browser.execute_script(opaque)) == {"1"}
-    legend = ".chart .role-legend-label text"
-    tree = next(x for x in browser.find_elements(By.CSS_SELECTOR, legend) if x.text == "tree")
-    ActionChains(browser).click(tree).perform()
+    labels = elements(browser, ".chart .role-legend-label text")
+    next(label for label in labels if label.text == "tree").click()
     faint = f"const all = (() => {{ {opaque} }})(); return all.some(each => each < 0.1) && all"
     assert sorted(until(browser, faint)) == ["0.07", "0.07", "1", "1"]
 
     # Words in the filter leave the rows that have all of them; a heading sorts.
     rows = "return [...document.querySelectorAll('#rows tr:not([hidden])')].map(x => x.innerText)"
     assert len(browser.execute_script(rows)) == 2 * len(SIZES)
-    browser.find_element(By.ID, "words").send_keys("TREE 8192")
+    (words,) = elements(browser, "#words")
+    words.send_keys("TREE 8192")
     (row,) = browser.execute_script(rows)
     assert row.split("\t")[3] == "tree"
-    browser.find_element(By.ID, "words").clear()
-    browser.find_element(By.ID, "words").send_keys(" ")
-    size = next(x for x in browser.find_elements(By.TAG_NAME, "th") if x.text == "size, B")
+    words.clear()
+    words.send_keys(" ")
+    size = next(each for each in elements(browser, "th") if each.text == "size, B")
     for falling in (False, True):
         browser.execute_script("arguments[0].click()", size)
         sizes = [int(row.split("\t")[7].replace(",", "")) for row in browser.execute_script(rows)]
@@ -189,23 +192,17 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
 
 @pytest.mark.slow("starts a browser")
 def test_a_bar_of_a_timeline_says_what_the_rank_did(tmp_path, browser):
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
-
     page = tmp_path / "page.html"
     assert called("report", str(recorded(tmp_path / "t.h5")), "--output", str(page))[0] == 0
     browser.get(page.as_uri())
     until(browser, "return window.charts && charts.then(all => all.length === 3)")
     assert browser.get_log("browser") == []
-    shares, timeline, heat = browser.find_elements(By.CSS_SELECTOR, ".chart")
-    assert len(shares.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 5 * 5
-    bars = timeline.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")
-    assert len(bars) == 4 + 3 + 4  # computation, waiting of all but rank 2, transfer
-    assert len(heat.find_elements(By.CSS_SELECTOR, ".mark-rect.marks path")) == 20
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", bars[1])
-    ActionChains(browser).move_to_element(bars[1]).perform()
-    tooltip = "return document.querySelector('#vg-tooltip-element.visible')?.innerText"
-    said = until(browser, tooltip)
-    assert "waiting for others" in said
-    assert "all_reduce 1 MiB step(), train.py line 9" in said
-    assert "2,000,000" in said
+    shares, bars, heat = (
+        chart.find_elements("css selector", ".mark-rect.marks path")
+        for chart in elements(browser, ".chart")
+    )
+    # Of a step: computation, waiting of all but rank 2, transfer.
+    assert (len(shares), len(bars), len(heat)) == (5 * 5, 4 + 3 + 4, 20)
+    said = pointed(browser, bars[1])
+    for words in ("waiting for others", "all_reduce 1 MiB step(), train.py line 9", "2,000,000"):
+        assert words in said

@@ -2,18 +2,19 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from proofs import SLICING
+from proofs import SLICING, scheduled
 
 from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.errors import ConfigurationError, UsageError
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, Build
-from hpccomm.schedules.algorithms.partition import merged
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm
 from hpccomm.schedules.proof import signatures
 from hpccomm.schedules.schedule import (
     RECV,
@@ -24,7 +25,6 @@ from hpccomm.schedules.schedule import (
     Tuning,
     copies,
     transfers,
-    world,
 )
 from hpccomm.tools.drawing import check_place, save
 from hpccomm.tools.main import main
@@ -50,36 +50,27 @@ def example(collective: str, name: str, ranks: int = 5) -> Subject:
     return subject(name, collective, ranks=ranks, **how)
 
 
-def scheduled(shown: Subject, build: Build, tuning: Tuning) -> Schedule:
-    """The schedule of all ranks, whose calls may differ."""
-    if not shown.call.individual:
-        return build(world(shown.size), shown.call, tuning)
-    count, dtype = shown.call.counts[0], shown.call.dtype
-    calls = signatures(shown.collective, shown.size, count, dtype=dtype)
-    alone = [world(shown.size, np.array([rank])) for rank in range(shown.size)]
-    return merged([build(group, call, tuning) for group, call in zip(alone, calls, strict=True)])
-
-
 def said(shown: Subject, segment: int, channels: int) -> Counter[tuple[str, int, int, int, int]]:
     """What the schedule's tables say: how, channel, round, from whom, to whom."""
+    calls = [shown.call] * shown.size
+    if shown.call.individual:
+        count, dtype = shown.call.counts[0], shown.call.dtype
+        calls = signatures(shown.collective, shown.size, count, dtype=dtype)
     build = ALGORITHMS[shown.collective][shown.algorithm].build
-    schedule = scheduled(shown, build, Tuning(segment, channels, shown.topology))
+    schedule = scheduled(build, calls, Tuning(segment, channels, shown.topology))
     found: Counter[tuple[str, int, int, int, int]] = Counter()
     for channel, make in enumerate(schedule.channels):
         for number, each in enumerate(make()):
-            for table in each.sends:
-                pairs = zip(table.rank.tolist(), table.peer.tolist(), strict=True)
-                found.update(("message", channel, number, *pair) for pair in pairs)
+            ends = [("message", table.rank, table.peer) for table in each.sends]
             for step in each.local:
-                ranks = step.rank.tolist()
                 sources = getattr(step, "sources", None) or (step.source,)
-                for place in sources:
-                    if place.peer is not None:
-                        pairs = zip(place.peer.tolist(), ranks, strict=True)
-                        found.update(("read", channel, number, a, b) for a, b in pairs if a != b)
-                if step.target.peer is not None:
-                    pairs = zip(ranks, step.target.peer.tolist(), strict=True)
-                    found.update(("write", channel, number, a, b) for a, b in pairs if a != b)
+                ends += [("read", place.peer, step.rank) for place in sources]
+                ends += [("write", step.rank, step.target.peer)]
+            for how, source, target in ends:
+                if source is not None and target is not None:
+                    pairs = zip(source.tolist(), target.tolist(), strict=True)
+                    moved = [(a, b) for a, b in pairs if a != b or how == "message"]
+                    found.update((how, channel, number, *pair) for pair in moved)
     return found
 
 
@@ -109,21 +100,13 @@ def test_each_message_has_its_arrow(collective: str, name: str) -> None:
 
 def rank_columns(svg: str, channels: int) -> list[list[float]]:
     """Where each rank's line is, for each channel; by the numbers above the lines."""
-    texts = ET.fromstring(svg).iter(f"{SVG}text")
-    numbers = [each for each in texts if each.get("fill") == "white" and each.get("y") == top(svg)]
+    white = [each for each in ET.fromstring(svg).iter(f"{SVG}text") if each.get("fill") == "white"]
+    top = min((each.get("y", "") for each in white), key=float)
+    numbers = [each for each in white if each.get("y") == top]
     size = len(numbers) // channels
-    found = []
-    for channel in range(channels):
-        own = numbers[channel * size : (channel + 1) * size]
-        assert [each.text for each in own] == [str(rank) for rank in range(size)]
-        found.append([float(each.get("x", "")) for each in own])
-    return found
-
-
-def top(svg: str) -> str | None:
-    """The height of the highest white text."""
-    texts = ET.fromstring(svg).iter(f"{SVG}text")
-    return min((each.get("y", "") for each in texts if each.get("fill") == "white"), key=float)
+    assert [each.text for each in numbers] == [str(rank) for rank in range(size)] * channels
+    places = [float(each.get("x", "")) for each in numbers]
+    return [places[at : at + size] for at in range(0, len(places), size)]
 
 
 def nearest(columns: list[float], x: float) -> int:
@@ -152,33 +135,30 @@ def test_words_for_elements() -> None:
     assert runs(np.array([], np.int64)) == []
 
 
-def build_half_a_message(group: object, _call: object, _tuning: object) -> Schedule:
-    """Rank 0 sends what nobody receives."""
-    rank = group.rank  # type: ignore[attr-defined]
-    first = rank == 0
-    sends = (transfers(rank, 1 - rank, SEND, 0, 2, first),)
-    return Schedule((lambda: iter([Round(sends=sends)]),))
+def of_two_ranks(*rounds: Callable[[Any], Round]) -> Subject:
+    """An all-reduce of two ranks that has these rounds, by the ranks of a group."""
+
+    def build(group: Any, _call: object, _tuning: object) -> Schedule:
+        return Schedule((lambda: iter([make(group.rank) for make in rounds]),))
+
+    return subject("made", ranks=2, known={"all_reduce": {"made": Algorithm(build)}})
 
 
 def test_a_message_with_one_end_is_named() -> None:
-    known = {"all_reduce": {"broken": Algorithm(build_half_a_message)}}  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"rank 0, .* sends to rank 1, which receives nothing"):
-        subject("broken", ranks=2, known=known)
+        of_two_ranks(lambda rank: Round(sends=(transfers(rank, 1 - rank, SEND, 0, 2, rank == 0),)))
 
 
 def test_local_steps_move_what_is_said_of_elements() -> None:
-    def build(group: object, _call: object, _tuning: object) -> Schedule:
-        rank = group.rank  # type: ignore[attr-defined]
-        swap = (
-            copies(rank, Place(SEND, 0), Place(RECV, 1), 1),
-            copies(rank, Place(SEND, 1), Place(RECV, 0), 1),
-        )
-        sends = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 0),)
-        receives = (transfers(rank, 1 - rank, RECV, 0, 2, rank == 1),)
-        return Schedule((lambda: iter([Round(local=swap), Round(), Round(receives, sends)]),))
+    def swap(rank: Any) -> Round:
+        crossed = (copies(rank, Place(SEND, a), Place(RECV, 1 - a), 1) for a in (0, 1))
+        return Round(local=tuple(crossed))
 
-    known = {"all_reduce": {"swap": Algorithm(build)}}  # type: ignore[arg-type]
-    (steps,) = subject("swap", ranks=2, known=known).channels
+    def message(rank: Any) -> Round:
+        receives, sends = (transfers(rank, 1 - rank, RECV, 0, 2, rank == end) for end in (1, 0))
+        return Round((receives,), (sends,))
+
+    (steps,) = of_two_ranks(swap, lambda _: Round(), message).channels
     assert [step.number for step in steps] == [0, 2]
     assert steps[1].moves[0].data.elements.tolist() == [1, 0]
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from one_by_one import ends
+from proofs import scheduled
 
 from hpccomm.contracts.collectives import BLOCKWISE
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.algorithms.partition import merged
 from hpccomm.schedules.cost.network import Level, Network
 from hpccomm.schedules.cost.rounds import simulate
 from hpccomm.schedules.proof import signatures
-from hpccomm.schedules.schedule import Tuning, world
+from hpccomm.schedules.schedule import Tuning
 
 FLAT = Network("flat", 13, 1, 1e10, None, Level(5e-6, 1e10, 1, gap=1e-7), overhead=1e-6)
 INNER, HALF_INNER = Level(1e-6, 8e9, 4, node_bandwidth=2e10), Level(1e-6, 8e9, 4, duplex="half")
@@ -37,14 +37,7 @@ def test_both_come_to_the_same(collective, algorithm, network, skew):
     count = size // n if collective in BLOCKWISE else size if collective != "barrier" else 0
     calls = signatures(collective, n, count, root=3, dtype=np.dtype(np.float32))
     tuning = Tuning(8192, channels=1, topology=network.topology())
-    build = ALGORITHMS[collective][algorithm].build
-    if calls[0].individual:
-        alone = [world(n, np.array([rank])) for rank in range(n)]
-        schedule = merged(
-            [build(group, call, tuning) for group, call in zip(alone, calls, strict=True)]
-        )
-    else:
-        schedule = build(world(n), calls[0], tuning)
+    schedule = scheduled(ALGORITHMS[collective][algorithm].build, calls, tuning)
     if len(schedule.channels) != 1:
         pytest.skip("channels that share ports are taken together")
     starts = np.random.default_rng(5).random(n) * skew
