@@ -5,10 +5,11 @@ from typing import Any
 import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given
 
 from hpccomm.gradients import Parameter, ReductionSettings, layout
-from hpccomm.gradients.layout import ALIGNMENT, mean_order, ordered, padded
+from hpccomm.gradients.layout import ALIGNMENT, mean_order, ordered, padded, scale
 
 DTYPES = [np.dtype(each) for each in (np.float32, np.float64, ml_dtypes.bfloat16)]
 
@@ -71,3 +72,11 @@ def test_buckets_come_in_the_order_in_which_they_are_complete() -> None:
 def test_one_order_of_readiness_for_ranks_that_differ() -> None:
     assert mean_order([["a", "b", "c"], ["b", "a", "c"], ["b", "c", "a"]]) == ["b", "a", "c"]
     assert mean_order([["a"], ["b", "a"]]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
+def test_scaled_values_are_the_products_rounded_once(dtype: Any) -> None:
+    given = np.arange(100.0)
+    scaled = given.astype(dtype)
+    scale(scaled, 0.3)
+    np.testing.assert_array_equal(scaled, (given * 0.3).astype(dtype))
