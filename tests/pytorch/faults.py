@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
@@ -36,19 +35,18 @@ def late() -> None:
     """
     group, rank = fresh(), dist.get_rank()
     if rank == 1:
-        time.sleep(DEADLINE.total_seconds() + 1)
+        dist.barrier()  # rank 0 has its error
         with pytest.raises(dist.DistBackendError, match="rank 1"):
             dist.all_reduce(torch.ones(4), group=group)
         return
     future = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
-    begun = time.monotonic()
     words = r"(?s)CollectiveTimeout: all_reduce #1.*rank 1.*timed out: Timed out waiting 3000ms"
     with pytest.raises(RuntimeError, match=words):
         future.wait()
-    assert time.monotonic() - begun < DEADLINE.total_seconds() + 5
     with pytest.raises(dist.DistBackendError, match="all_reduce #1") as caught:
         dist.all_reduce(torch.ones(4), group=group)
     assert isinstance(caught.value.__cause__, hpccomm.CommunicatorAborted)
+    dist.barrier()
 
 
 def timeout_of_a_wait() -> None:
@@ -61,6 +59,7 @@ def timeout_of_a_wait() -> None:
             with pytest.raises(dist.DistBackendError, match=r"WaitTimeout: .*going on: all_reduce"):
                 work.wait(timedelta(seconds=0.2))
         assert not work.is_completed()
+        dist.barrier()
         assert work.wait()
         assert x.tolist() == [2.0] * 4
         work = dist.all_reduce(x, group=group, async_op=True)
@@ -70,9 +69,8 @@ def timeout_of_a_wait() -> None:
         assert not work.is_success()
         assert isinstance(work.exception(), dist.DistBackendError)
     else:
-        time.sleep(1)
+        dist.barrier()
         dist.all_reduce(x, group=group)
-        time.sleep(DEADLINE.total_seconds() + 1)
 
 
 def message() -> None:
@@ -84,8 +82,6 @@ def message() -> None:
             error = "WaitTimeout: .*recv" if limit else "CollectiveTimeout: recv"
             with pytest.raises(dist.DistBackendError, match=error):
                 work.wait(timedelta(seconds=limit) if limit else None)
-        else:
-            time.sleep(1)
 
 
 def operation() -> None:
@@ -97,36 +93,28 @@ def operation() -> None:
         dist.broadcast(x, 0, group=group) if dist.get_rank() else dist.all_reduce(x, group=group)
     one, other, third = fresh(), fresh(), fresh()
     kinds = torch.uint8, torch.float8_e8m0fnu  # which goes as bytes; NCCL and Gloo take it for that
-    with pytest.raises(
-        dist.DistBackendError, match=r"(?s)rank 0: .*u.*1.*rank 1: .*float8_e8m0fnu"
-    ):
+    words = r"rank 0: .*uint8.*rank 1: .*float8_e8m0fnu"
+    with pytest.raises(dist.DistBackendError, match=words):
         dist.broadcast(torch.zeros(8, dtype=kinds[dist.get_rank()]), 0, group=third)
     with pytest.raises(dist.DistBackendError, match=r"operation\(\), faults"):
         dist.barrier(one) if dist.get_rank() else one.group([0, 1], None)
     if dist.get_rank() == 0:  # of no length, as DistributedTest has it
-        begun = time.monotonic()
         with pytest.raises(dist.DistBackendError, match="Rank 0 timed out in monitoredBarrier"):
             other.monitored_barrier(timedelta(0))
-        assert time.monotonic() - begun < DEADLINE.total_seconds()
-    else:
-        time.sleep(1)
 
 
 def ddp() -> None:
     """The backward pass of DistributedDataParallel raises where a rank does not come."""
-    DistributedDataParallel(
-        torch.nn.Linear(1, 1)
-    )  # loads much, on one rank sooner than on the other
+    # The first one loads much, on one rank sooner than on the other.
+    DistributedDataParallel(torch.nn.Linear(1, 1))
     dist.barrier()
     group = fresh()
     model = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=group)
     for _ in range(2):  # the second step makes other buckets
         model(torch.ones(1, 4)).sum().backward()
-    if dist.get_rank() == 1:
-        time.sleep(DEADLINE.total_seconds() + 1)
-        return
-    with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce.*rank 1"):
-        model(torch.ones(1, 4)).sum().backward()
+    if dist.get_rank() == 0:
+        with pytest.raises(RuntimeError, match=r"(?s)CollectiveTimeout: all_reduce.*rank 1"):
+            model(torch.ones(1, 4)).sum().backward()
 
 
 def ddp_with_other_shape() -> None:
@@ -134,8 +122,6 @@ def ddp_with_other_shape() -> None:
     group = fresh()
     with pytest.raises(RuntimeError, match=r"(?i)rank|process 0"):
         DistributedDataParallel(torch.nn.Linear(4, 4 + dist.get_rank()), process_group=group)
-    if dist.get_rank() == 1:
-        time.sleep(DEADLINE.total_seconds() + 1)  # rank 0 waits for it in another call, so far
 
 
 def aborted() -> None:
