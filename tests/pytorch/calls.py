@@ -32,40 +32,26 @@ def collectives() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     root = size - 1
 
-    def all_reduce(group: Any, x: Any) -> Any:
-        dist.all_reduce(x, group=group)
-        return x
+    def like(x: Any) -> Any:
+        return [torch.empty_like(x) for _ in range(size)]
 
-    def broadcast(group: Any, x: Any) -> Any:
-        dist.broadcast(x, root, group=group)
-        return x
+    def parts(x: Any) -> Any:
+        return [x + each for each in range(size)]
 
-    def all_gather(group: Any, x: Any) -> Any:
-        outs = [torch.empty_like(x) for _ in range(size)]
-        dist.all_gather(outs, x, group=group)
-        return outs
-
-    def gather(group: Any, x: Any) -> Any:
-        outs = [torch.empty_like(x) for _ in range(size)] if rank == root else None
-        dist.gather(x, outs, root, group=group)
-        return outs
-
-    def scatter(group: Any, x: Any) -> Any:
-        out = torch.empty_like(x)
-        parts = [x + each for each in range(size)] if rank == root else None
-        dist.scatter(out, parts, root, group=group)
-        return out
-
-    def reduce_scatter(group: Any, x: Any) -> Any:
-        out = torch.empty_like(x)
-        dist.reduce_scatter(out, [x + each for each in range(size)], group=group)
-        return out
-
-    for function in (all_reduce, broadcast, all_gather, gather, scatter, reduce_scatter):
+    for call, arguments in (
+        (dist.all_reduce, lambda x: (x,)),
+        (dist.broadcast, lambda x: (x, root)),
+        (dist.all_gather, lambda x: (like(x), x)),
+        (dist.gather, lambda x: (x, like(x) if rank == root else None, root)),
+        (dist.scatter, lambda x: (like(x)[0], parts(x) if rank == root else None, root)),
+        (dist.reduce_scatter, lambda x: (like(x)[0], parts(x))),
+    ):
         for x in (data((4, 6)), data((6, 4)).mT, data((4, 12))[..., ::2]):
-            theirs = function(gloo(), x.clone(memory_format=torch.contiguous_format))
-            ours = x.clone() if x.is_contiguous() else x
-            same(function(dist.group.WORLD, ours), theirs)
+            theirs = arguments(x.clone(memory_format=torch.contiguous_format))
+            call(*theirs, group=gloo())
+            ours = arguments(x.clone() if x.is_contiguous() else x)
+            call(*ours)
+            same(ours, theirs)
 
 
 def shapes() -> None:
@@ -150,11 +136,10 @@ def sparse() -> None:
             torch.manual_seed(1)
             x = torch.sparse_coo_tensor(indices, values, (size, 3, *values.shape[1:]))
             assert dist.all_reduce(x, group=group, async_op=True).get_future().wait()[0] is x
-            model = DistributedDataParallel(
-                torch.nn.Embedding(9, 2, sparse=True), process_group=group
-            )
+            embedding = torch.nn.Embedding(9, 2, sparse=True)
+            model = DistributedDataParallel(embedding, process_group=group)
             model(torch.tensor([rank, 8])).sum().backward()
-            results.append([x.to_dense(), model.module.weight.grad.to_dense()])
+            results.append([x.to_dense(), embedding.weight.grad.to_dense()])
         same(*results)
     with pytest.raises(dist.DistBackendError, match=r"RankMismatch: .*\[1, 3\]"):
         dist.all_reduce(torch.ones(1, 3 + rank).to_sparse(), group=dist.new_group())
@@ -164,15 +149,8 @@ def movements() -> None:
     """Every dtype is moved, also those that are known as bytes alone."""
     size = dist.get_world_size()
     narrow = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e8m0fnu)
-    for dtype in (
-        *DTYPES,
-        torch.bool,
-        torch.complex32,
-        torch.complex64,
-        torch.complex128,
-        torch.uint16,
-        *narrow,
-    ):
+    paired = (torch.complex32, torch.complex64, torch.complex128)
+    for dtype in (*DTYPES, *paired, *narrow, torch.bool, torch.uint16):
         x = data((2, 3)).to(dtype)
         every = [torch.empty_like(x) for _ in range(size)]
         dist.all_gather(every, x)
@@ -188,6 +166,12 @@ def spellings() -> None:
 
     def ones() -> torch.Tensor:
         return torch.full((size,), rank + 1.0)
+
+    def one(out: torch.Tensor) -> Any:
+        return out, ones()
+
+    def several(out: torch.Tensor) -> Any:
+        return [out], [ones()]
 
     for call in (
         lambda x: group.allreduce([x]),
@@ -208,19 +192,11 @@ def spellings() -> None:
     square = [value for value in each for _ in range(size)]
     # Both names, what comes, and the arguments that take it.
     for names, wanted, arguments in (
-        (("_allgather_base", "all_gather_single"), square, lambda out: (out, ones())),
-        (("_reduce_scatter_base", "reduce_scatter_single"), [total], lambda out: (out, ones())),
+        (("_allgather_base", "all_gather_single"), square, one),
+        (("_reduce_scatter_base", "reduce_scatter_single"), [total], one),
         (("alltoall_base", "all_to_all_single"), each, lambda out: (out, ones(), [], [])),
-        (
-            ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-            square,
-            lambda out: ([out], [ones()]),
-        ),
-        (
-            ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-            [total],
-            lambda out: ([out], [ones()]),
-        ),
+        (("allgather_into_tensor_coalesced", "all_gather_single_coalesced"), square, several),
+        (("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"), [total], several),
     ):
         usual = [getattr(group, names[0])] if names[0].startswith("_") else []
         for name in names:

@@ -1,6 +1,6 @@
 """What a PyTorch program does over the backend, as scenarios for a job of several ranks.
 
-``mpiexec -n 2 python scenarios.py`` runs each function without parameters of the modules `calls`, `messages`,
+``mpiexec -n 4 python scenarios.py`` runs each function without parameters of the modules `calls`, `messages`,
 `programs` and `starts`, in their order. Rank 0 prints a line for each: its name and ``ok``, or what went wrong on which rank.
 """
 

@@ -1,18 +1,17 @@
-"""torch.distributed over the backend: scenarios that jobs of 2 and 4 ranks run, each job once for all of them."""
+"""torch.distributed over the backend: scenarios that one job runs, PyTorch's own tests of a backend, and faults."""
 
 import ast
 import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from alone import python
-from conftest import launch_environment
+from conftest import Mpiexec, launch_environment
 
 HERE = Path(__file__).parent
 
@@ -38,68 +37,50 @@ NAMES = [name for part in ("starts", "calls", "messages", "programs") for name i
 
 
 @pytest.fixture(scope="module")
-def outcome(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[[str, int], str]:
-    """What became of a scenario on that many ranks. One job does all."""
-
-    @cache
-    def of(ranks: int) -> dict[str, str]:
-        done = mpiexec(ranks, HERE / "scenarios.py", timeout=SECONDS)
-        told = dict.fromkeys(NAMES, done.stderr)
-        for line in done.stdout.split("scenario ")[1:]:
-            which, _, became = line.partition(": ")
-            told[which] = became.strip()
-        return told
-
-    return lambda name, ranks: of(ranks)[name]
+def outcomes(mpiexec: Mpiexec) -> dict[str, str]:
+    """What became of each scenario on 4 ranks, which groups of 2 and of some fit in. One job does all."""
+    done = mpiexec(4, HERE / "scenarios.py", timeout=SECONDS)
+    told = dict.fromkeys(NAMES, done.stderr)
+    for line in done.stdout.split("scenario ")[1:]:
+        which, _, became = line.partition(": ")
+        told[which] = became.strip()
+    return told
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_scenario(outcome: Callable[[str, int], str], name: str, ranks: int) -> None:
-    assert outcome(name, ranks) == "ok"
+def test_scenario(outcomes: dict[str, str], name: str) -> None:
+    assert outcomes[name] == "ok"
 
 
 GLOO_PASSES = HERE / "gloo_passes.txt"
-"""The tests of PyTorch's `DistributedTest` that pass on Gloo, with the numbers of ranks for which they do: what
-``distributed_tests.py`` says of Gloo with PyTorch 2.13.0 and 2.14.1, which agree."""
+"""The tests of PyTorch's `DistributedTest` that pass on Gloo on 3 ranks: what ``distributed_tests.py`` says of Gloo
+with PyTorch 2.13.0 and 2.14.1, which agree. On 2 ranks there are no groups of some of them, nor one that comes last."""
 
 REFUSED = {"gloo", "gloo_subgroup", "failure_order", "wait_all_ranks"}
 """What fails of ``test_monitored_barrier_...`` with PyTorch 2.13, which refuses `monitored_barrier`."""
 
 WORDED = {"gloo", "failure_order"}
-"""What fails on 3 ranks with others: off rank 0 the text of the error is hpccomm's. See docs/how_to/pytorch.rst."""
+"""What fails with others: off rank 0 the text of the error is hpccomm's. See docs/how_to/pytorch.rst."""
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_what_passes_on_gloo(
-    mpiexec: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, ranks: int
-) -> None:
+def test_what_passes_on_gloo(mpiexec: Mpiexec, tmp_path: Path) -> None:
     """PyTorch's own tests of a backend pass. One that hangs or crashes ends its job, and another job goes on."""
     pytest.importorskip("expecttest", reason="PyTorch's tests take it")
-    lines = map(str.split, GLOO_PASSES.read_text().splitlines())
-    # On two ranks there are no groups of some ranks, and no third one to send or come late.
-    names = [
-        name
-        for name, *passing in lines
-        if str(ranks) in passing and (ranks == 2 or re.search("group|send|recv|barrier", name))
-    ]
-    left, passed, output = names, set(), ""
+    left = names = GLOO_PASSES.read_text().split()
+    passed, output = set(), ""
     while left:
-        folder = tmp_path / left[0]
-        done = mpiexec(
-            ranks, HERE / "distributed_tests.py", folder, "hpccomm", *left, timeout=SECONDS
-        )
+        words = (HERE / "distributed_tests.py", tmp_path / left[0], "hpccomm", *left)
+        done = mpiexec(3, *words, timeout=SECONDS)
         output += done.stdout + done.stderr
         passed |= set(re.findall(r"^ended (\w+) passed$", done.stdout, re.MULTILINE))
         begun = re.findall(r"^begun (\w+)$", done.stdout, re.MULTILINE) or left[:1]
         left = [name for name in left if name not in begun]
-    kinds = REFUSED if version("torch").startswith("2.13.") else WORDED if ranks == 3 else ()
+    kinds = REFUSED if version("torch").startswith("2.13.") else WORDED
     # One that passes is no exception any more.
-    exceptions = {f"test_monitored_barrier_{kind}" for kind in kinds}
-    assert set(names) - passed == exceptions & set(names), output
+    assert set(names) - passed == {f"test_monitored_barrier_{kind}" for kind in kinds}, output
 
 
-def test_faults(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_faults(mpiexec: Mpiexec) -> None:
     """Every rank gets an error that names rank and call, and no rank crashes."""
     done = mpiexec(2, HERE / "faults.py", timeout=SECONDS)
     assert done.stdout.count(": ok") == 10, done.stdout + done.stderr
@@ -116,7 +97,7 @@ def test_lost_rank(launcher: str, open_mpi: bool) -> None:
     assert "fault loss: ok" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_example_of_the_docs(mpiexec: Mpiexec) -> None:
     done = mpiexec(2, HERE.parents[1] / "docs/examples/train_torch.py", timeout=SECONDS)
     loss = done.stdout.partition("2 ranks, loss ")[2]
     assert loss, done.stdout + done.stderr
@@ -124,9 +105,7 @@ def test_the_example_of_the_docs(mpiexec: Callable[..., subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers"])
-def test_libraries_run_after_init(
-    mpiexec: Callable[..., subprocess.CompletedProcess[str]], library: str
-) -> None:
+def test_libraries_run_after_init(mpiexec: Mpiexec, library: str) -> None:
     """16 samples, 2 at a time on each of 2 ranks: each library knows that there are several."""
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
