@@ -115,10 +115,8 @@ def test_one_size_tells_nothing_and_says_so() -> None:
     choice = choose(measured, NOW)
     assert (choice.bucket_bytes, choice.first_bucket_bytes) == (25 * KIB**2, KIB**2)
     assert choice.seconds is choice.seconds_now is choice.latency is choice.bandwidth is None
-    assert choice.reason == (
-        "only 1000000 B to 1000 KiB were measured, too close to separate latency from bandwidth; "
-        "buckets of 25 MiB are kept"
-    )
+    assert "only 1000000 B to 1000 KiB were measured" in choice.reason
+    assert "buckets of 25 MiB are kept" in choice.reason
 
 
 pairs = st.lists(st.tuples(st.integers(0, 10**8), st.floats(0, 1e3)), max_size=12).map(tuple)

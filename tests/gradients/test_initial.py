@@ -40,9 +40,8 @@ def test_values_that_differ_are_named_on_every_rank_when_it_is_made() -> None:
                 GradientSync(comm, mine, frozen=["frozen"])
             assert caught.value.ranks == (1,)
             said.append(str(caught.value))
-            GradientSync(
-                comm, model(), frozen=["frozen"]
-            ).sync()  # the communicator can still be used
+            # The communicator can still be used.
+            GradientSync(comm, model(), frozen=["frozen"]).sync()
             GradientSync(comm, mine, initial="ignore").sync()
         many = {f"p{n}": np.full(3, float(comm.rank)) for n in range(20)}
         with pytest.raises(RankMismatch, match=r"'p4' on rank[^;]*; and 15 more; "):

@@ -26,6 +26,8 @@ from hpccomm.gradients.parameters import Bucket
 from hpccomm.runtime.service import Status
 from hpccomm.testing import run_ranks
 
+Gate = Callable[[list[int]], threading.Event | None]
+
 
 class Noted:
     """A compressor that sums up, and notes when and in which thread each bucket was reduced.
@@ -35,9 +37,7 @@ class Noted:
 
     memory_bytes = 0
 
-    def __init__(
-        self, gate: Callable[[list[int]], threading.Event | None] = lambda _: None
-    ) -> None:
+    def __init__(self, gate: Gate = lambda _: None) -> None:
         self.gate, self.index = gate, -1
         self.order: list[tuple[int, str]] = []
 
@@ -79,7 +79,7 @@ def test_all_ranks_take_one_order_whatever_theirs_is(data: st.DataObject) -> Non
             for number, name in enumerate(orders[comm.rank]):
                 sync.ready(name, np.full(3, comm.rank + 1.0))
                 if number % 4 == pauses[comm.rank]:
-                    time.sleep(0.001)
+                    time.sleep(0.001)  # the thread may reduce what is there, or not
             sync.wait()
             for view in sync.gradients.values():
                 assert (view == ranks * (ranks + 1) / 2).all()
@@ -95,9 +95,11 @@ def test_what_the_next_forward_pass_needs_first_overtakes() -> None:
 
     def body(comm: Communicator) -> Any:
         all_ready, seen = threading.Event(), threading.Event()
-        noted = Noted(
-            lambda begun: seen if 4 in begun[:-1] else all_ready if begun == [0] else None
-        )
+
+        def gate(begun: list[int]) -> threading.Event | None:
+            return seen if 4 in begun[:-1] else all_ready if begun == [0] else None
+
+        noted = Noted(gate)
         sync = small(comm, 5, compressor=noted)
         for name in ("p4", "p3", "p2", "p1", "p0"):  # all while the first bucket is under way
             sync.ready(name, np.ones(3))
@@ -143,18 +145,13 @@ def test_the_thread_ends_with_what_it_serves() -> None:
                 sync.ready(name)
             sync.wait()
 
-    before = {each.ident for each in threading.enumerate()}
+    def serving() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if "gradients" in each.name}
+
+    before = serving()
     run_ranks(2, body)
     gc.collect()
-    until(
-        lambda: (
-            not any(
-                "gradients" in each.name
-                for each in threading.enumerate()
-                if each.ident not in before
-            )
-        )
-    )
+    until(lambda: serving() <= before)
 
 
 def test_the_caller_reduces_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:

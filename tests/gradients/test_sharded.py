@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chosen import everything
 from hypothesis import given
+from random_trainings import DTYPES, shapes
 
 from hpccomm import Communicator
 from hpccomm.gradients import ShardedOptimizer, adam, sgd
@@ -102,39 +103,24 @@ def whole(view: Any) -> Any:
     return view
 
 
-@given(
-    st.integers(1, 4),
-    st.lists(
-        st.tuples(
-            st.lists(st.integers(0, 6), max_size=2).map(tuple),
-            st.sampled_from([np.dtype(t) for t in (np.float32, np.float64, ml_dtypes.bfloat16)]),
-        ),
-        min_size=1,
-        max_size=6,
-    ),
-    st.integers(1, 800),
-)
+models = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=6)
+
+
+@given(st.integers(1, 4), models, st.integers(1, 800))
 def test_any_model_is_updated_everywhere_and_padding_stays_0(
     ranks: int, model: list[Any], bucket_bytes: int
 ) -> None:
     def divided(parameter: Any, gradient: Any, state: Any, step: int) -> None:
-        assert (
-            state["half"] == parameter / 2
-        ).all()  # where there is no padding, and where there is
+        # Where there is no padding, and where there is.
+        assert (state["half"] == parameter / 2).all()
         with np.errstate(invalid="ignore"):
             parameter += gradient / gradient  # NaN in the padding
         state["half"][:] = parameter / 2
 
     def run(comm: Communicator) -> None:
         parameters = {f"p{n}": np.ones(*of) for n, of in enumerate(model)}
-        optimizer = ShardedOptimizer(
-            comm,
-            parameters,
-            divided,
-            state=lambda shard: {"half": shard / 2},
-            op="sum",
-            bucket_bytes=bucket_bytes,
-        )
+        settings: Any = {"state": lambda shard: {"half": shard / 2}, "bucket_bytes": bucket_bytes}
+        optimizer = ShardedOptimizer(comm, parameters, divided, op="sum", **settings)
         for _ in range(2):
             optimizer.step({name: np.full_like(p, comm.rank + 1) for name, p in parameters.items()})
         for name, array in parameters.items():
