@@ -6,12 +6,13 @@ come to it, and asked for the same. What is wrong is therefore known by construc
 
 import json
 import random
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpccomm.tools.explain import faults
+from hpccomm.tools.explain import explain, faults
 from hpccomm.tools.explain.dumps import read_folder
 
 BEGAN = 1.7e9
@@ -46,12 +47,26 @@ def write(documents: Mapping[int, Mapping[str, Any]], folder: Path) -> Path:
     return folder
 
 
-def explained(
-    documents: Mapping[int, Mapping[str, Any]], folder: Path
-) -> tuple[faults.Job, list[faults.Fault]]:
+MESSAGE = {
+    "is_p2p": True,
+    "collective_seq_id": 0,
+    "profiling_name": "mpi:recv",
+    "terms": {"src": 1},
+}
+"""What is different in the entry of a message."""
+
+
+def explained(documents: Mapping[int, Mapping[str, Any]]) -> tuple[faults.Job, list[faults.Fault]]:
     """Write the dump of each rank; return what is read of them, and the faults that are found."""
-    job = faults.join(read_folder(write(documents, folder)).dumps)
+    with tempfile.TemporaryDirectory() as folder:
+        job = faults.join(read_folder(write(documents, Path(folder))).dumps)
     return job, faults.find(job)
+
+
+def only_fault(documents: Mapping[int, Mapping[str, Any]]) -> tuple[faults.Fault, str]:
+    """Return the fault that is found in the dumps, which is but one, and what is said of it."""
+    job, (fault,) = explained(documents)
+    return fault, explain.sentence(job, fault)
 
 
 class PlayedJob:

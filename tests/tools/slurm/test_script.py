@@ -1,7 +1,6 @@
 """The text of batch scripts: as bash and Slurm read it, and refusals."""
 
 import re
-import shlex
 import shutil
 import stat
 import subprocess
@@ -213,34 +212,3 @@ def test_pairs_and_own_output() -> None:
     _, script, _ = called("slurm", *words)
     assert script.endswith(" -m hpccomm perf pairs --budget 10s --output 'a b.h5'\n")
     assert "mkdir" not in script
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("", "what the job runs is missing; give hpccomm slurm [FLAG ...] perf COLLECTIVE"),
-        ("perf all_reduce", "the number of ranks is missing; give --ntasks N, or --nodes N"),
-        ("--ntasks=2 pref", "does not run 'pref'; did you mean perf?"),
-        ("--ntaks=2 perf all_reduce", "has no flag --ntaks; did you mean --ntasks?"),
-        ("perf all_reduce --ntaks=2", "has no flag --ntaks; did you mean --ntasks?"),
-        ("--ntasks=2 perf all_red", "'all_red' is not a collective; did you mean all_reduce?"),
-        ("--ntasks=2 perf all_reduce -b 4 -e 2", "-b/--minbytes 4 is above"),
-        ("--ntasks=2 perf all_reduce --install-programs x", "has no flag --install-programs"),
-        ("--ntasks=2 perf pairs more", "'more' is more than hpccomm slurm perf pairs"),
-        ("--ntasks='2\n#' perf all_reduce", "--ntasks '2\\n#' does not fit; give a whole"),
-        ("--ntasks=2 '--partition=a b' perf all", "--partition 'a b' does not fit; give"),
-        ("--ntasks=2 perf all --expect nope.toml", "no link has that name; name a"),
-        ("--ntasks=2 --venv=none perf all", "--venv none: there is no "),
-        ("--ntasks=2 --module=-x perf all", "--module '-x' does not fit; give a mod"),
-        ("--ntasks=2 --mpi=pmi3 perf all", "'pmi3' is not a way to start ranks; did you mean pmi"),
-        (
-            "--ntasks=2 perf all --launches=2 --launcher=mpiexec",
-            "--launcher and hpccomm slurm both say how ranks start; leave it out",
-        ),
-    ],
-)
-def test_mistakes_show_before_the_job_waits(line: str, said: str) -> None:
-    status, script, errors = called("slurm", *shlex.split(line))
-    assert (status, script) == (2, "")
-    assert said in errors
-    assert errors.count("\n") == 1
