@@ -14,7 +14,6 @@ from hpccomm.results.recording import (
     ASYNC,
     POLLED,
     CallSignature,
-    RecordedGroup,
     lateness,
     messages,
     waits,
@@ -101,9 +100,7 @@ def test_communicators_with_some_of_the_ranks_and_a_program_without_calls():
         [MadeCall(world, 1, 40, 50)],
         [MadeCall(world, 1, 10, 50), MadeCall(some, 1, 90, 100)],
     ]
-    recording = made(rows)
-    groups = (*recording.groups, RecordedGroup("some", "some", (2, 0)))
-    recording = replace(recording, groups=groups)
+    recording = made(rows, groups=[(2, 0)])
     assert waits(recording).wait.tolist() == [40, 30, 0, 30, 0]
     found = lateness(recording)
     assert (found.kept_waiting.tolist(), found.waited.tolist()) == ([0, 70, 30], [70, 0, 30])
