@@ -1,6 +1,5 @@
-"""Example data; run as a program, it appends rows to a file and says so, until it is killed."""
+"""Runs of example data, each row different from all others, and what is known of their files."""
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,8 +11,6 @@ import numpy as np
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
-
-REPETITIONS = 400
 
 
 def example_info(ranks: int = 4, **settings: object) -> RunInfo:
@@ -110,17 +107,3 @@ def unchanged(folder: Path) -> Iterator[None]:
     before = files()
     yield
     assert files() == before
-
-
-def main(path: Path) -> None:
-    """Append rows, of which the test kills the process in the midst."""
-    # Less capacity than is needed, so that the file grows on the way.
-    with Writer(path, example_info(), expected_rows=16, expected_repetitions=1000) as writer:
-        for index in range(300):
-            writer.append(example_row(index), example_samples(index, REPETITIONS))
-            print(writer.name, index, flush=True)
-    print("ended", flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
