@@ -5,7 +5,7 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import peers
@@ -78,18 +78,11 @@ def store_faults() -> None:
     assert not kept.check(["child"])
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that threads meet in the middle of an addition
-    together(4, lambda _: [kept.add("threads", 1) for _ in range(50)])
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [kept.add("threads", 1) for _ in range(50)], range(4)))
     dist.barrier()
     sys.setswitchinterval(before)
     assert kept.add("threads", 0) == 4 * 50 * dist.get_world_size()
-
-
-def together(several: int, run: Callable[[int], object]) -> None:
-    threads = [threading.Thread(target=run, args=(each,)) for each in range(several)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
 
 
 def mesh() -> None:
@@ -104,18 +97,15 @@ def mesh() -> None:
 
 def threads() -> None:
     """Several threads call one group; it serves them one after the other."""
-    wrong: list[str] = []
 
     def run(_: int) -> None:
         for _ in range(20):
             x = torch.ones(3)
-            work = dist.all_reduce(x, async_op=True)
-            work.wait()
-            if x.tolist() != [dist.get_world_size()] * 3:
-                wrong.append(str(x))
+            dist.all_reduce(x, async_op=True).wait()
+            assert x.tolist() == [dist.get_world_size()] * 3
 
-    together(3, run)
-    assert not wrong
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, range(3)))
 
 
 def callbacks() -> None:
@@ -124,7 +114,7 @@ def callbacks() -> None:
     x, y, z, done = torch.ones(1), torch.ones(1), torch.ones(1), threading.Event()
 
     def late(_: object) -> None:
-        time.sleep(2)
+        time.sleep(2)  # as long as a rank that waits in a call and makes none may take
         dist.all_reduce(y, group=several[1])
         done.set()
 
