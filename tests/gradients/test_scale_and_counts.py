@@ -32,16 +32,10 @@ def test_the_rule_of_the_loss_scale() -> None:
     assert scale == 2.0**-40
 
 
-@pytest.mark.parametrize(
-    "compressor",
-    [
-        TopK(0.01),
-        MixedPrecision("float16", error_feedback=True),
-        MixedPrecision("float8_e5m2", error_feedback=True),
-        PowerSGD(1),
-    ],
-    ids=repr,
-)
+NARROW = [MixedPrecision(each, error_feedback=True) for each in ("float16", "float8_e5m2")]
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.01), PowerSGD(1), *NARROW], ids=repr)
 def test_what_is_kept_is_in_units_that_do_not_change(compressor: Any) -> None:
     # The scale doubles after each step. What is not sent at first arrives later, and not as a part of it.
     first = np.arange(16, dtype="f").reshape(4, 4)
@@ -106,7 +100,7 @@ def test_steps_are_counted_by_bucket() -> None:
         assert len(sizes) == 3
         sync.sync()
         sync.ready("p3", np.ones(100))
-        time.sleep(0.05)  # while its bucket is reduced
+        time.sleep(0.05)  # while its bucket is reduced: this time is what is counted
         sync.wait()
         stats = sync.stats()
         assert (stats.steps, stats.micro_steps, stats.calls) == (2, 2, 1 + 3)
@@ -150,7 +144,6 @@ def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
             for view in sync.gradients.values():
                 assert (view == step + 0.5).all()
             assert (sync.choice is None) == (step < 3)
-        assert sync.choice is not None
         layout = tuple(map(str, sync.buckets()))
         sync.configure(adaptive=1)
         sync.wait()
@@ -169,11 +162,9 @@ def test_what_came_before_a_step_that_raised_is_not_measured() -> None:
         sync.ready("b", np.full(100_000, np.nan))
         with pytest.raises(UsageError, match="NaN"):
             sync.wait()
-        time.sleep(2)
+        time.sleep(2)  # what must not be counted
         sync.ready("a", np.zeros(8))
         sync.wait()
-        assert sync.choice is not None
-        assert sync.choice.seconds_now is not None
         assert sync.choice.seconds_now < 1
 
     run_ranks(1, body)

@@ -85,22 +85,6 @@ def test_parameters_of_any_dtype_and_layout_are_synchronised(overlapped: bool) -
     run_ranks(2, body)
 
 
-def test_a_tensor_that_numpy_cannot_share_is_refused() -> None:
-    """With the words of `hpccomm.memory.views`, whose tests have them all."""
-
-    def body(comm: Communicator) -> None:
-        with pytest.raises(UsageError, match="parameter 'w' has layout torch"):
-            GradientSync(comm, {"w": torch.ones(2, 2).to_sparse()})
-        sync = GradientSync(comm, {"w": torch.zeros(3, dtype=torch.float64)})
-        lazy = torch.ones(3, dtype=torch.complex128).conj().imag
-        with pytest.raises(
-            UsageError, match=r"the gradient of 'w' is a view that negates.*give array\.resolve_neg"
-        ):
-            sync.sync({"w": lazy})
-
-    run_ranks(1, body)
-
-
 # PyTorch's zero_grad() sets .grad to None by default since version 2.0, and backward() then makes a new tensor.
 
 

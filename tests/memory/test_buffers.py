@@ -104,7 +104,6 @@ def checked(x: object, *, written: bool) -> np.ndarray[Any, Any]:
     view = buffers.view(x, "x")
     buffers.check_dtype("x", view.dtype)
     buffers.check_layout(view, "x", written=written)
-    assert isinstance(view, np.ndarray)
     return view
 
 
@@ -240,27 +239,20 @@ def test_torch_tensors_and_jax_arrays_that_are_traced_are_refused(torch) -> None
     [each.name for each in dtypes.REDUCIBLE if each.name not in ("uint16", "uint32", "uint64")],
 )
 def test_torch_tensors_share_their_memory(torch, name: str) -> None:
-    tensor = torch.zeros((2, 3), dtype=torch.uint8).to(getattr(torch, name))
+    dtype = getattr(torch, name)
+    tensor = torch.zeros((2, 3), dtype=torch.uint8).to(dtype)
     view = buffers.view(tensor, "x")
     assert view.dtype == np.dtype(name)
-    assert view.shape == (2, 3)
     buffers.check_layout(view, "x", written=True)
     view[1, 2] = 1
     assert bool(tensor[1, 2].to(torch.complex128) == 1)
     result = buffers.empty_like_kind(tensor, (4,), view.dtype)
     assert (result.dtype, tuple(result.shape)) == (tensor.dtype, (4,))
-
-
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn"])
-def test_torch_tensors_of_any_shape_and_those_that_cannot_be_shared(torch, name: str) -> None:
-    dtype = getattr(torch, name)
     for shape in ((), (0,), (3, 0), (1, 2, 3)):
         assert buffers.view(torch.empty(shape, dtype=dtype), "x").shape == shape
-    square = torch.zeros((3, 3)).to(dtype)
-    with pytest.raises(UsageError, match="not C-contiguous"):
-        buffers.check_layout(buffers.view(square.T, "x"), "x", written=False)
-    with pytest.raises(UsageError, match=r"x requires grad.*x\.detach\(\)"):
-        buffers.view(torch.zeros(3).to(dtype).requires_grad_(), "x")
+    if dtype.is_floating_point:
+        with pytest.raises(UsageError, match=r"x requires grad.*x\.detach\(\)"):
+            buffers.view(tensor.requires_grad_(), "x")
     with pytest.raises(UsageError, match="cannot be shared by DLPack"):
         buffers.view(torch.empty(3, dtype=dtype, device="meta"), "x")
 

@@ -5,8 +5,8 @@ import multiprocessing
 import os
 import sys
 import textwrap
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import numpy as np
@@ -24,7 +24,6 @@ MIB = 1 << 20
 def pages(heap: Heap, data: np.ndarray) -> int:
     """Bytes that the segment of `data` takes of the machine's memory."""
     segment = heap.where(data.ctypes.data)
-    assert segment is not None
     return os.fstat(segment.key & 0xFFFFFFFF).st_blocks * 512
 
 
@@ -55,7 +54,7 @@ def test_free_in_a_cycle_and_while_the_heap_is_at_work_does_not_deadlock() -> No
     del data, cycle
 
     def collect(frame: FrameType, event: str, _: object) -> None:
-        if frame.f_code is FreeRanges.take.__code__:
+        if frame.f_code is FreeRanges.take.__code__ and event == "call":
             gc.collect()
 
     sys.setprofile(collect)
@@ -66,30 +65,22 @@ def test_free_in_a_cycle_and_while_the_heap_is_at_work_does_not_deadlock() -> No
 
 def test_threads_allocate_and_free_at_once() -> None:
     heap = Heap()
-    wrong: list[int] = []
 
     def work(value: int) -> None:
         kept: list[np.ndarray] = []
         for step in range(200):
             nbytes = 1 + (step * 7919 + value) % 50_000 + MIB * (step % 50 == 0)
             data = heap.empty(nbytes)
-            aligned = data.ctypes.data % (LINE if nbytes < MIB else PAGE) == 0
-            if data.nbytes != nbytes or not aligned:
-                wrong.append(-value)
+            assert data.nbytes == nbytes
+            assert data.ctypes.data % (LINE if nbytes < MIB else PAGE) == 0
             data[:] = value
             kept.append(data)
             if len(kept) > 5:
-                first = kept.pop(step % 5)
-                if (first != value).any():
-                    wrong.append(value)
+                assert (kept.pop(step % 5) == value).all()
 
-    threads = [threading.Thread(target=work, args=(value,)) for value in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
     gc.collect()
-    assert not wrong
     assert heap.segments == 1
     whole = heap.empty(SEGMENT)  # all of it is free again, in one piece
     assert heap.segments == 1
@@ -186,7 +177,6 @@ def test_a_forked_process_hands_out_memory_of_its_own() -> None:
     parents = [heap.empty(4 * MIB)]
     parents[0][:] = 5
     segment = heap.where(parents[0].ctypes.data)
-    assert segment is not None
     child = multiprocessing.get_context("fork").Process(
         target=_in_child, args=(heap, parents, segment.at)
     )

@@ -130,31 +130,20 @@ def test_empty_arrays_are_reachable_and_those_of_a_process_that_ended_are_not() 
 def test_room_is_that_of_the_process_whatever_the_calls(ranks: Ranks) -> None:
     own = arrays_of(ranks[0], (False, False))
 
-    def ask(nbytes: int, rank: int = 0) -> NodeExposure:
-        return ranks[rank].expose(own, 1, nbytes, plain=False, room=1000)
-
-    first = ask(600)
-    assert first.scratch is not None
-    assert ask(600).scratch is None
-    third = ask(400)
-    assert third.scratch is not None
-    assert ask(1).scratch is None
-    first.release()
-    third.release()
-    whole = ask(1000)  # what was kept makes room
-    assert whole.scratch is not None
-    assert ask(1).scratch is None
-    whole.release()
-    other = ask(700, rank=1)  # of another communicator of the process
-    assert other.scratch is not None
-    assert ask(600).scratch is None
-    other.release()
-    assert ask(600).scratch is not None
+    for asked, granted in (
+        ([(0, 600), (0, 600), (0, 400), (0, 1)], [True, False, True, False]),
+        ([(0, 1000), (0, 1)], [True, False]),  # what was kept makes room
+        ([(1, 700), (0, 600)], [True, False]),  # of another communicator of the process
+        ([(0, 600)], [True]),
+    ):
+        made = [ranks[rank].expose(own, 1, n, plain=False, room=1000) for rank, n in asked]
+        assert [each.scratch is not None for each in made] == granted
+        for each in made:
+            each.release()
 
 
 def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:
     memory = process()
-    assert isinstance(memory.heap, GrowingHeap)
     rank = made(memory)[0]
     own = arrays_of(rank, (False, False))
     record = rank.expose(own, 5, 0, plain=True, room=ROOM).record

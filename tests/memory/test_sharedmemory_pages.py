@@ -5,8 +5,9 @@ import errno
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +59,6 @@ class Other:
     offer: Offer
 
     def ask(self, what: str) -> object:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(what, file=self.process.stdin, flush=True)
         return json.loads(self.process.stdout.readline().lower())
 
@@ -73,7 +72,6 @@ def other() -> Iterator[Other]:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         pid, at, key, offset, (its_key, its_offset, its_at), token = json.loads(
             process.stdout.readline()
         )
@@ -88,7 +86,10 @@ class Stingy:
     def __init__(self) -> None:
         self.calls = 0
 
-    def _copies(self, function: str, pid: int, near: int, far: int) -> int:
+    def __getattr__(self, function: str) -> Callable[..., int]:
+        return partial(self.copies, function)
+
+    def copies(self, function: str, pid: int, near: int, _n: int, far: int, *_: int) -> int:
         self.calls += 1
         if self.calls % 3 == 0:
             ctypes.set_errno(errno.EINTR)
@@ -97,14 +98,6 @@ class Stingy:
             end = libc.Vector.from_address(at)
             end.nbytes = min(end.nbytes, 4097)
         return getattr(libc.libc(), function)(pid, near, 1, far, 1, 0)
-
-    def process_vm_readv(self, pid: int, near: int, _n: int, far: int, _f: int, _flags: int) -> int:
-        return self._copies("process_vm_readv", pid, near, far)
-
-    def process_vm_writev(
-        self, pid: int, near: int, _n: int, far: int, _f: int, _flags: int
-    ) -> int:
-        return self._copies("process_vm_writev", pid, near, far)
 
 
 @pytest.mark.parametrize("library", [None, Stingy()], ids=["at once", "in parts"])
