@@ -230,9 +230,11 @@ def test_ranks_choose_alike_whatever_differs_between_them(
             for mine in counts
             for theirs in counts
         ]
-    shape = place()
-    chooses = Tables(Machine(shape.library, "any", 1)).policy(shape)
-    assert len({chooses.decide(call, "auto", native) for call in calls}) == 1
+    names, shape = policy.applicable(calls[0]), place()
+    rows = (TableRow(0, Pick(names[0])), TableRow(1 << 10, Pick(names[-1])))
+    tables = Tables(Machine(shape.library, "any", 1))
+    for chooses in (tables.policy(shape), policy_of({(collective, "own"): rows})):
+        assert len({chooses.decide(call, "auto", native) for call in calls}) == 1
 
 
 CONDITIONS = ("uniform", "deterministic", "native", "shared")

@@ -1,12 +1,14 @@
 """Arrays as they are: strided in messages, and with blocks along any axis; in host and in device memory."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from front.device_inputs import stream_of
+from front.forms import ALL_FORMS, made
 from hpccomm import Communicator
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.memory.cuda.library import cupy
@@ -97,17 +99,11 @@ def along_axes(comm: Communicator, xp: Any) -> None:
             equal(host(comm.all_gather(x, axis=axis)), stack, "all_gather")
             found = comm.gather(x, last, axis=axis)
             assert (found is None) == (rank != last), "gather"
-            out = xp.zeros((*stack.shape, 2), np.float32)[..., 1]
-            work = comm.all_gather(x, out=out, axis=axis, async_op=True)
-            assert work.wait() is out, "asynchronous"
-            equal(host(out), stack, "a strided out")
-            plan = comm.plan("all_gather", x, out=out, axis=axis)
-            out[...] = 0
-            assert plan() is out, "plan"
-            equal(host(out), stack, "plan")
-            with comm.batch():
-                found = comm.all_gather(x, axis=axis)
-            equal(host(found), stack, "batch")
+            for form in ALL_FORMS:
+                out = xp.zeros((*stack.shape, 2), np.float32)[..., 1]
+                assert made(comm, form, "all_gather", x, out=out, axis=axis) is out, "out"
+                equal(host(out), stack, f"a strided out, {form}")
+            equal(host(made(comm, "batch", "all_gather", x, axis=axis)), stack, "batch")
     square = xp.asarray(each[rank][:size, :, :size].copy())
     comm.all_to_all(square, out=square, axis=2)
     expected = np.concatenate([np.split(one[:size, :, :size], size, 2)[rank] for one in each], 2)
@@ -126,20 +122,14 @@ def uneven(comm: Communicator, xp: Any) -> None:
                 x = layout(xp.asarray(np.array_split(whole, size, joined)[rank].copy()))
                 found = comm.all_to_all(x, axis=(split, joined))
                 equal(host(found), expected, f"{shape} {split} {joined}")
-                out = xp.zeros((*expected.shape, 2), np.float32)[..., 1]
-                assert (
-                    comm.all_to_all(x, out=out, axis=(split, joined), async_op=True).wait() is out
-                )
-                equal(host(out), expected, "a strided out, asynchronous")
+                for form in ALL_FORMS:
+                    out = xp.zeros((*expected.shape, 2), np.float32)[..., 1]
+                    axis = (split - 3, joined)
+                    assert made(comm, form, "all_to_all", x, out=out, axis=axis) is out, "out"
+                    equal(host(out), expected, f"a strided out, {form}")
                 turned = xp.zeros(expected.shape[::-1], np.float32).T
                 comm.all_to_all(x, out=turned, axis=(split, joined))
                 equal(host(turned), expected, "an out that lies as communication takes it")
-                plan = comm.plan("all_to_all", x, out=out, axis=(split, joined))
-                out[...] = 0
-                equal(host(plan()), expected, "plan")
-                with comm.batch():
-                    comm.all_to_all(x, out=out, axis=(split - 3, joined))
-                equal(host(out), expected, "batch")
         # Other parts than array_split's along the joined axis: the last rank has all.
         mine = whole[:, (0 if rank == size - 1 else shape[1]) :]
         found = comm.all_to_all(xp.asarray(mine), axis=(0, 1))
@@ -173,24 +163,33 @@ def misuse(comm: Communicator) -> None:
     for axis, *words in ((2, "-2 to 1"), (1.5, "integer"), ("1", "axis"), ((0, 1, 1), "axis")):
         with raises(UsageError, "axis", *words):
             comm.all_to_all(x, axis=axis)
-    with raises(UsageError, "axis 1", f"{comm.size} ranks", "(4, 3)" if comm.size == 2 else ""):
-        comm.reduce_scatter(np.zeros((4, comm.size + 1)), axis=1)
-    with raises(UsageError, "out None", "numpy.array_split"):
-        comm.plan("all_to_all", np.zeros((4, comm.size + 1)), axis=(1, 0))
-    with raises(RankMismatch, "shape", "Ellipsis"):
-        comm.all_to_all(np.zeros((4, comm.size + 1, 1 + (comm.rank > 0))), axis=(1, 0))
-    with raises(BufferMismatch, "out has shape", f"give shape (1, {4 * comm.size})"):
-        comm.all_to_all(np.zeros((comm.size, 4)), out=np.zeros((2, 7)), axis=(0, 1))
-    with raises(BufferMismatch, "shape"):
-        comm.all_gather(x, out=np.zeros((3, comm.size, 4 * comm.size))[..., ::2], axis=1)
-    with raises(BufferMismatch, "out has shape (7,)"):
-        comm.all_gather(x, out=np.zeros(7), axis=1)
-    with raises(BufferMismatch, "float32"):
-        comm.all_gather(x, out=np.zeros((*x.shape, comm.size), np.float32), axis=2)
-    with raises(UsageError, "x is None"):
-        comm.all_gather(None, axis=1)
-    with raises(UsageError, "read-only"):
-        comm.recv(frozen, comm.rank)
+    odd, gather, exchange = np.zeros((4, comm.size + 1)), comm.all_gather, comm.all_to_all
+    short = f"give shape (1, {4 * comm.size})"
+    differing = np.zeros((*odd.shape, 1 + (comm.rank > 0)))
+    strided = np.zeros((3, comm.size, 4 * comm.size))[..., ::2]
+    narrow = np.zeros((*x.shape, comm.size), np.float32)
+    rows: tuple[tuple[type[BaseException], tuple[str, ...], Callable[[], object]], ...] = (
+        (UsageError, ("axis 1", f"{comm.size} ranks"), partial(comm.reduce_scatter, odd, axis=1)),
+        (
+            UsageError,
+            ("out None", "numpy.array_split"),
+            partial(comm.plan, "all_to_all", odd, axis=(1, 0)),
+        ),
+        (RankMismatch, ("shape", "Ellipsis"), partial(exchange, differing, axis=(1, 0))),
+        (
+            BufferMismatch,
+            ("out has shape", short),
+            partial(exchange, odd.T[1:].copy(), out=np.zeros((2, 7)), axis=(0, 1)),
+        ),
+        (BufferMismatch, ("shape",), partial(gather, x, out=strided, axis=1)),
+        (BufferMismatch, ("out has shape (7,)",), partial(gather, x, out=np.zeros(7), axis=1)),
+        (BufferMismatch, ("float32",), partial(gather, x, out=narrow, axis=2)),
+        (UsageError, ("x is None",), partial(gather, None, axis=1)),
+        (UsageError, ("read-only",), partial(comm.recv, frozen, comm.rank)),
+    )
+    for error, told, call in rows:
+        with raises(error, *told):
+            call()
     group = comm.dup()
     with raises(RankMismatch, "axis"):
         group.all_gather(x, axis=1 + (comm.rank > 0))

@@ -64,7 +64,7 @@ def calls_with(comm: Communicator, argument: str) -> Iterator[Callable[..., obje
     fits |= {"src": 0, "dst": 0, "root": comm.rank, "shape": 3, "dtype": "f4", "counts": ones}
     fits |= {"peers": [comm.rank], "send_counts": ones}
     explain, of_any = (
-        partial(comm.explain, "all_reduce", fits["x"]),
+        partial(comm.explain, "all_reduce", x=fits["x"]),
         partial(comm.recv, fits["out"], ANY),
     )
     more: dict[str, tuple[Callable[..., object], ...]] = {
@@ -151,16 +151,6 @@ def arguments(comm: Communicator) -> None:
     each_is_refused(comm, rows)
 
 
-REDUCING: tuple[Callable[[Any, Any, Any], object], ...] = (
-    lambda c, x, op: c.all_reduce(x, op),
-    lambda c, x, op: c.reduce(x, 0, op),
-    lambda c, x, op: c.reduce_scatter(x, op),
-    lambda c, x, op: c.scan(x, op),
-    lambda c, x, op: c.reduce_scatter_v(x, [1] * c.size, op),
-    lambda c, x, op: c.explain("all_reduce", x, op=op),
-)
-
-
 @MISUSE.behaviour()
 def near_names(comm: Communicator) -> None:
     """An unknown name leads to one that is near."""
@@ -219,10 +209,10 @@ def reductions(comm: Communicator) -> None:
     So is a factor that the dtype cannot hold. MINLOC takes pairs of a value and its index, which others do not take.
     """
     rows: list[tuple[Any, ...]] = [
-        (UnsupportedDtype, (op.value, str(x.dtype)), call, comm, x, op)
+        (UnsupportedDtype, (op.value, str(np.dtype(dtype))), partial(call, x=x, op=op))
         for op, dtype in MEANINGLESS
-        for call in REDUCING
         for x in [np.zeros(comm.size, dtype)]
+        for call in calls_with(comm, "op")
     ]
     rows += [
         (error, words, comm.all_reduce, np.ones(3, dtype), hpccomm.premul_sum(factor))
