@@ -51,87 +51,12 @@ def test_numbers_are_read_as_c_reads_them(text):
         assert not rest or rest.encode() == end.value or (not found and rest.encode() == raw)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected", "words", "remedy"),
-    [
-        # Of older guides:
-        ("NCCL_NVLINK_DISABLE=1", "unknown", "", "NCCL_P2P_DISABLE=1"),
-        ("NCCL_TIMEOUT=600", "unknown", "", "HPCCOMM_TIMEOUT"),
-        ("NCCL_DEBUG_LOG_DIR=/tmp", "unknown", "", "NCCL_DEBUG_FILE="),
-        ("NCCL_DEBUG=DEBUG", "misfit", "", "VERSION,WARN,ATTN,INFO"),
-        ("NCCL_MIN_NRINGS=4", "deprecated", "", "NCCL_MIN_CTAS"),
-        ("NCCL_MAX_NRINGS=4", "deprecated", "", "NCCL_MAX_CTAS"),
-        ("NCCL_BUFFSIZE=8M", "misread", "reads 8:", "NCCL_BUFFSIZE=8388608"),
-        ("NCCL_BUFFSIZE=4KiB", "misread", "reads 4:", "NCCL_BUFFSIZE=4096"),
-        ("NCCL_IB_DISABLE=true", "misread", "reads 0 (off)", "NCCL_IB_DISABLE=1"),
-        ('NCCL_IB_DISABLE="1"', "misread", "reads 0 (off)", "NCCL_IB_DISABLE=1"),
-        ("NCCL_IB_DISABLE=false", "ok", "", ""),
-        ("NCCL_IB_TIMEOUT=022", "misread", "reads 18", "NCCL_IB_TIMEOUT=22"),
-        ("NCCL_IB_TIMEOUT=0x16", "ok", "", ""),
-        ("NCCL_IB_TIMEOUT=auto", "misread", "reads 0:", "give one of 0 to 31"),
-        ("NCCL_IB_TIMEOUT=40", "misfit", "out of range", "0 to 31"),
-        ("NCCL_IB_TC=-1", "ok", "", ""),
-        ("NCCL_P2P_LEVEL=nvl", "misfit", "'nvl'", "NCCL_P2P_LEVEL=NVL"),
-        ("NCCL_NETDEVS_POLICY=max:2", "ok", "", ""),
-        ("NCCL_NETDEVS_POLICY=MAX:x", "misfit", "default (AUTO)", "MAX:N"),
-        ("NCCL_CTA_POLICY=efficiency|ZERO", "ok", "", ""),
-        ("NCCL_DEBUG_SUBSYS=^INIT,COLLS", "misfit", "'COLLS'", "INIT,COLL"),
-        ("NCCL_ALGO=allreduce:tree,rng", "misfit", "'rng'", "ring,tree"),
-        ("NCCL_ALGO=ring;allreduce:tree", "caution", "removes choices", ""),
-        ("NCCL_ALGO=allreduce:tree;ring", "misfit", "since 2.24", "ring,tree"),
-        ("NCCL_PROTO=^LL128;allreduce:ll128", "caution", "corrupts", ""),
-        ("NCCL_SET_THREAD_NAME=True", "ok", "", ""),
-        ("NCCL_SET_THREAD_NAME=yes", "misfit", "default (0)", "true"),
-        ("NCCL_IB_HCA=mlx5_1", "prefix", "mlx5_10, mlx5_11", "NCCL_IB_HCA==mlx5_1"),
-        ("NCCL_IB_HCA=^mlx5_1:1", "prefix", "mlx5_10", "NCCL_IB_HCA=^=mlx5_1:1"),
-        ("NCCL_IB_HCA==mlx5_1", "ok", "", ""),
-        ("NCCL_IB_HCA=mlx5", "ok", "", ""),
-        ("NCCL_IB_HCA==mlx5_2,=mlx5_3", "misfit", "stand once", "NCCL_IB_HCA==mlx5_2,mlx5_3"),
-        ("NCCL_SOCKET_IFNAME=ib0", "misfit", "no device here", "docker0, eth0, lo"),
-        ("NCCL_SOCKET_IFNAME=^docker,lo", "ok", "", ""),
-        ("NCCL_IB_DISABEL=1", "unknown", "no such", "NCCL_IB_DISABLE?"),
-        ("NCCL_TREE_THRESHOLD=0", "removed", "2.4.8", "NCCL_ALGO"),
-        ("NCCL_ASYNC_ERROR_HANDLING=1", "foreign", "PyTorch", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-        ("NCCL_FASTRAK_IFNAME=eth1", "foreign", "Google", ""),
-        ("NCCL_TESTS_MIN_BW=1", "foreign", "nccl-tests", ""),
-        ("NCCL_CTRAN_ENABLE=1", "foreign", "NCCLX", ""),
-        ("NCCL_DEBUG=INFO", "caution", "many lines", "production"),
-        ("NCCL_P2P_DISABLE=1", "caution", "NVLink", "production"),
-        ("NCCL_BUFFSIZE=", "ok", "empty", ""),
-        ("OMPI_MCA_oob_tcp_if_include=eth0", "caution", "Open MPI 5.0", "PRTE_MCA_prte_if_include"),
-        ("UCX_RNDV_THRESH=8k", "ok", "", ""),
-        ("UCX_UNIFIED_MODE=perhaps", "misfit", "does not know", "y,yes"),
-        # ucs_config_sscanf_ternary and _bool of UCX (ucs/config/parser.c)
-        ("UCX_MEMTYPE_CACHE=No", "caution", "each call", ""),
-        ("UCX_MEMTYPE_CACHE=1", "ok", "", ""),
-        ("UCX_UNIFIED_MODE=true", "misfit", "does not know", "y,yes"),
-        # "CUDA_VISIBLE_DEVICES" in the CUDA C++ Programming Guide: no valid name, no device
-        ("CUDA_VISIBLE_DEVICES=", "caution", "no GPU", ""),
-        ("CUDA_VISIBLE_DEVICES=0", "ok", "", ""),
-        ("UCX_TLS=", "ok", "empty", ""),
-        # Open MPI aborts, UCX warns and libfabric says "No data available": no such component, transport or provider.
-        ("FI_PROVIDER=tpc", "misfit", "'tpc'", "tcp"),
-        ("FI_PROVIDER=tcp;ofi_rxm", "ok", "", ""),
-        ("UCX_TLS=^tcp,selff", "misfit", "'selff'", "self"),
-        ("OMPI_MCA_pml=ucs", "misfit", "'ucs'", "ucx"),
-        ("I_MPI_FABRICS=shm:tcp", "misfit", "'shm:tcp'", "shm:ofi"),
-        ("OMPI_MCA_btl_tcp_if_include=lo,nosuch7", "misfit", "called nosuch7", "eth0"),
-        ("OMPI_MCA_btl_tcp_if_include=10.0.0.0/8,eth0", "ok", "", ""),
-        ("UCX_NET_DEVICES=mlx5_0:1", "ok", "", ""),
-        ("UCX_NET_DEVICES=mlx9_0:1", "misfit", "called mlx9_0", "eth0"),
-        # Without the library, a slip of a name of the tables:
-        ("UCX_NETDEVICES=all", "unknown", "UCX has no such", "UCX_NET_DEVICES?"),
-        ("UCX_TSL=tcp", "unknown", "UCX has no such", "UCX_TLS?"),
-        ("PRTE_MCA_plm_ssh_agnt=ssh", "unknown", "PRRTE has no such", "PRTE_MCA_plm_ssh_agent?"),
-        ("MPICH_ASYNC_PROGRES=1", "unknown", "MPICH has no such", "MPIR_CVAR_ASYNC_PROGRESS?"),
-        ("I_MPI_FABRIC=shm", "unknown", "Intel MPI has no such", "I_MPI_FABRICS?"),
-        # NCCL 2.25: MAXCHANNELS (src/include/device.h), at which ncclMinNchannels stops (graph/connect.cc)
-        ("NCCL_MIN_NCHANNELS=64", "deprecated", "old form", "NCCL_MIN_CTAS"),
-        ("NCCL_MIN_NCHANNELS=65", "misfit", "out of range", "1 to 64"),
-        ("CUDA_LAUNCH_BLOCKING=1", "caution", "overlap", "production"),
-    ],
-)  # fmt: skip
-def test_a_value_and_its_verdict(text, expected, words, remedy):
+VERDICTS = (Path(__file__).parent / "verdicts.tsv").read_text().splitlines()
+
+
+@pytest.mark.parametrize("row", [each for each in VERDICTS if not each.startswith("#")])
+def test_a_value_and_its_verdict(row):
+    text, expected, words, remedy = (*row.split("\t"), "", "")[:4]
     found = verdict(text)
     assert (found.verdict, found.fault) == (expected, expected in FAULTS)
     assert words in found.words
