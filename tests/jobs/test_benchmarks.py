@@ -3,13 +3,14 @@
 import json
 import math
 import re
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from alone import python
 from conftest import Mpiexec
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -40,9 +41,7 @@ finally:
 """Runs a program as Python runs it, where its folder comes first in the path."""
 
 
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, FOLDER / "bench.py", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+bench = partial(python, FOLDER / "bench.py")
 
 
 @pytest.mark.thorough
@@ -51,8 +50,8 @@ def test_one_node(mpiexec: Mpiexec) -> None:
     asked = ["--sizes", "8,64K", "--rounds", "2", "--contenders", ",".join(contenders)]
     done = mpiexec(2, FOLDER / "over_sizes.py", *asked)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
     text = done.stdout
+    assert "WRONG" not in text
     assert text.startswith(":library: ")
     tables = text.split(".. csv-table:: ")[1:]
     assert [each.split()[0].rstrip(",") for each in tables] == list(cases.COLLECTIVES)
@@ -62,12 +61,8 @@ def test_one_node(mpiexec: Mpiexec) -> None:
     missing = {"linear"} if "no gloo: " not in text else {"linear", "gloo"}  # without PyTorch
     assert set(contenders) - missing <= set(tables[0].splitlines()[1].split('"'))
     assert '"linear"' in tables[cases.COLLECTIVES.index("gather")]
-    # 32 bytes: blocks of the least size.
-    assert {
-        row.split('"')[1] for each in tables for row in each.splitlines()[3:] if '"' in row
-    } == {
-        *("8 B", "32 B", "64 KiB"),
-    }
+    sizes = {row.split('"')[1] for each in tables for row in each.splitlines()[3:] if '"' in row}
+    assert sizes == {"8 B", "32 B", "64 KiB"}  # 32 bytes: blocks of the least size
 
 
 @pytest.mark.thorough
@@ -82,37 +77,29 @@ def test_several_nodes(mpiexec: Mpiexec) -> None:
     assert "524 µs" in line
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["messages.py", "--rounds", "1", "--calls", "1", "exchange 8 plan time", *MESSAGES],
-        [
-            *("gradients.py", "--rounds", "2"),
-            *("large sync time", "small ready added", "small top_k gain"),
-        ],
-        [
-            *("beside_itself.py", "--turns", "2", "--mebibytes", "1", "--sleep", "0.01"),
-            *("all_reduce 8 auto added", "all_reduce wait"),
-        ],
-        ["import_time.py", "--turns", "1", "import", "new_comm"],
-        ["simulator.py", "all_reduce ring 16 1M"],
-        ["recordings.py", "open 4 1000", "advise 4 1000"],
-        ["advice.py", "--rounds", "2", "straggler error"],
+OTHERS = {
+    "messages.py --rounds 1 --calls 1": ["exchange 8 plan time", *MESSAGES],
+    "gradients.py --rounds 2": ["large sync time", "small ready added", "small top_k gain"],
+    "beside_itself.py --turns 2 --mebibytes 1 --sleep 0.01": [
+        "all_reduce 8 auto added",
+        "all_reduce wait",
     ],
-    ids=lambda command: command[0],
-)
-def test_the_others(
-    mpiexec: Mpiexec, shared_job: Mpiexec, tmp_path: Path, command: list[str]
-) -> None:
-    program, *arguments = command
+    "import_time.py --turns 1": ["import", "new_comm"],
+    "simulator.py": ["all_reduce ring 16 1M"],
+    "recordings.py": ["open 4 1000", "advise 4 1000"],
+    "advice.py --rounds 2": ["straggler error"],
+}
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=lambda command: command.split()[0])
+def test_the_others(mpiexec: Mpiexec, shared_job: Mpiexec, tmp_path: Path, command: str) -> None:
+    program, *options = command.split()
     file = tmp_path / "figures.json"
-    if program in ALONE:
-        done = mpiexec(1, FOLDER / program, *arguments, "--json", file)
-    else:
-        done = shared_job(2, "-c", PROGRAM, FOLDER / program, *arguments, "--json", file)
+    words = (FOLDER / program, *options, *OTHERS[command], "--json", file)
+    done = mpiexec(1, *words) if program in ALONE else shared_job(2, "-c", PROGRAM, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())
-    assert set(figures) <= set(arguments)
+    assert set(figures) <= set(OTHERS[command])
     assert len(done.stdout.splitlines()) == len(figures) > 0
     for name, figure in figures.items():  # differences of two times may be less than the noise
         assert math.isfinite(figure["value"]), figures
@@ -147,17 +134,11 @@ def test_each_promise_can_be_measured() -> None:
 
 def test_what_keeps_a_promise() -> None:
     """What is within a tenth of the other checkout's is no worse; what is not a number keeps nothing."""
-    for kind, value, kept, worse in (
-        ("most", 1.9, True, False),
-        ("most", 2.3, False, True),
-        ("most", math.nan, False, True),
-        ("least", 2.1, True, False),
-        ("least", 1.7, False, True),
-        ("least", math.nan, False, True),
-    ):
+    for kind, good, bad in (("most", 1.9, 2.3), ("least", 2.1, 1.7)):
         promise = replace(PROMISED[0], kind=kind, bound=2.0)
-        assert promise.kept(value) == kept
-        assert promise.worse(value, 2.0, tolerance=0.1) == worse
+        for value, kept in ((good, True), (bad, False), (math.nan, False)):
+            assert promise.kept(value) == kept
+            assert promise.worse(value, 2.0, tolerance=0.1) != kept
 
 
 def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
@@ -172,13 +153,10 @@ def test_another_checkout_was_better_only_where_it_took_less_time_too() -> None:
 def test_a_promise_falls_short_twice(tmp_path: Path) -> None:
     """The other checkout is this one, so that both figures are there."""
     facts = "program = 'import_time.py'\noptions = ['--turns', '1']\npeer = 'NumPy'\nunit = 'times'"
+    group = f"[{{}}]\nwhat = 'it'\n{facts}\n[{{}}.most]\nimport = {{}}\n"
     file, output = tmp_path / "promises.toml", tmp_path / "run.json"
     bounds = {"kept": 1000, "short": 0}
-    groups = [
-        f"[{name}]\nwhat = 'it'\n{facts}\n[{name}.most]\nimport = {most}\n"
-        for name, most in bounds.items()
-    ]
-    file.write_text("".join(groups))
+    file.write_text("".join(group.format(name, name, most) for name, most in bounds.items()))
     done = bench("--promises", file, "--output", output, "--against", FOLDER.parent)
     assert done.returncode == 1, done.stdout + done.stderr
     kept, short = json.loads(output.read_text())["promises"]

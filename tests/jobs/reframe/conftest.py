@@ -53,29 +53,21 @@ def reframe(launcher: str, tmp_path: Path) -> Reframe:
     def run(*words: str, tests: Path = READY, env: dict[str, str] | None = None) -> Session:
         report = tmp_path / "report.json"
         report.unlink(missing_ok=True)
+        places = {"config-file": READY / "settings.py", "checkpath": tests, "prefix": tmp_path}
+        options = [f"--{name}={place}" for name, place in {**places, "report-file": report}.items()]
+        own = {"HPCCOMM_VENV": sys.prefix, "HPCCOMM_MPIEXEC": launcher, "HOME": str(tmp_path)}
         done = subprocess.run(
-            [
-                str(Path(sys.executable).with_name("reframe")),
-                "--nocolor",
-                f"--config-file={READY / 'settings.py'}",
-                f"--checkpath={tests}",
-                f"--prefix={tmp_path}",
-                f"--report-file={report}",
-                *words,
-            ],
+            [Path(sys.executable).with_name("reframe"), "--nocolor", *options, *words],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=100,
-            env=launch_environment()
-            | {"HPCCOMM_VENV": sys.prefix, "HPCCOMM_MPIEXEC": launcher, "HOME": str(tmp_path)}
-            | (env or {}),
+            env=launch_environment() | own | (env or {}),
         )
         runs = json.loads(report.read_text())["runs"] if report.exists() else []
-        return Session(
-            done.returncode, done.stdout, [case for each in runs for case in each["testcases"]]
-        )
+        cases = [case for each in runs for case in each["testcases"]]
+        return Session(done.returncode, done.stdout, cases)
 
     return run
 

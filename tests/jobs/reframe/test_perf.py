@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from alone import python
 
 from hpccomm.results.reader import Run, read
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -20,15 +19,6 @@ SMALL = (
     *("-S", "smallest=64", "-S", "largest=4K", "-S", "factor=8", "-S", "repetitions=5"),
     "-r",
 )
-MET = {
-    "latency": [1e9, -1, None],
-    "bus_bandwidth": [1e-9, None, 1e18],
-    "average_bus_bandwidth": [1e-9, None, 1e18],
-}
-
-
-def references(place: str, **values: list[float | None]) -> tuple[str, str]:
-    return "-S", f"references={json.dumps({place: values})}"
 
 
 def values(case: dict[str, Any], *which: int) -> dict[str, Any]:
@@ -95,21 +85,20 @@ def test_a_sites_own_passes_on_this_machine(reframe: Reframe, tmp_path: Path) ->
 
 @pytest.mark.slow("starts Slurm, ReFrame and a job")
 @pytest.mark.parametrize("start", ["srun", pytest.param("mpiexec", marks=pytest.mark.thorough)])
-def test_passes_as_a_job_of_slurm(reframe: Reframe, slurm: dict[str, str], start: str) -> None:
-    system = "slurm-mpiexec"
+def test_passes_as_a_job_of_slurm(
+    reframe: Reframe, slurm: dict[str, str], start: str, open_mpi: bool
+) -> None:
+    protocol = start
     if start == "srun":
-        vendor = python("-c", "from mpi4py import MPI; print(MPI.get_vendor()[0])").stdout.strip()
-        protocol = "pmix" if vendor == "Open MPI" else "pmi2"
-        listed = subprocess.run(
-            ["srun", "--mpi=list"], capture_output=True, text=True, env=os.environ | slurm
-        )
-        if protocol not in (listed.stdout + listed.stderr).split():
+        protocol = "pmix" if open_mpi else "pmi2"
+        variables = os.environ | slurm
+        listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, env=variables)
+        if protocol.encode() not in (listed.stdout + listed.stderr).split():
             pytest.skip(f"this srun has no {protocol}")
-        system = f"slurm-{protocol}"
-    place = f"{system}:cpu"
-    session = reframe(
-        *("--system", place, "-n", "CpuLatency", *SMALL), *references(place, **MET), env=slurm
-    )
+    place = f"slurm-{protocol}:cpu"
+    met = {place: {"latency": [1e9, -1, None], "bus_bandwidth": [1e-9, None, 1e18]}}
+    references = ("-S", f"references={json.dumps(met)}")
+    session = reframe("--system", place, "-n", "CpuLatency", *SMALL, *references, env=slurm)
     run = assert_passed_with_the_figures_of_its_file(session)
     (case,) = session.cases
     assert run.info.slurm["SLURM_JOB_ID"] == str(case["jobid"])
@@ -157,13 +146,7 @@ class TwoNodes(Small):
 @rfm.simple_test
 class NotMet(Small):
     executable = "{folder}/Right"
-    references = {
-        "local:cpu": {
-            "latency": [1e-6, None, 0.1],
-            "bus_bandwidth": [1e9, -0.1, None],
-            "average_bus_bandwidth": [1e-9, None, 1e18],
-        }
-    }
+    references = {"local:cpu": {"latency": [1e-6, None, 0.1], "bus_bandwidth": [1e-9, None, 1e18]}}
 """
 CHECK = """
 
@@ -183,10 +166,9 @@ def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: 
     for name, (printed, wrong, _, _) in PROGRAMS.items():
         line = {"size": 8, "out_of_place": half, "in_place": half | {"nwrong": wrong}}
         table = {"results": [line], "average_bus_bandwidth": {"bandwidth": 1.0}}
-        program = folder / name
         here = f"cat > results.json <<'E'\n{json.dumps(table)}\nE\ncat <<'E'\n{printed}E\n"
-        program.write_text(f"#!/bin/sh\n{here}")
-        program.chmod(0o755)
+        (folder / name).write_text(f"#!/bin/sh\n{here}")
+        (folder / name).chmod(0o755)
         text += CHECK.format(name=name, folder=folder)
     checks = tmp_path / "checks.py"
     checks.write_text(text)
@@ -200,19 +182,17 @@ def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: 
             assert case["fail_phase"] == "sanity"
             assert reason in case["fail_reason"]
 
-    assert (
-        "no performance variable latnecy; there are latency, bus_bandwidth"
-        in cases["NoVariable"]["fail_reason"]
-    )
+    said = "no performance variable latnecy; there are latency, bus_bandwidth"
+    assert said in cases["NoVariable"]["fail_reason"]
     assert "1 skipped" in session.summary
     assert "2 nodes are needed, and local:cpu has one" in session.printed
     case = cases["NotMet"]
     assert case["fail_phase"] == "performance"
     assert "failed to meet reference(s):" in case["fail_reason"]
-    outcomes = {"latency": "fail", "bus_bandwidth": "fail", "average_bus_bandwidth": "pass"}
-    assert values(case, 5) == {name: (outcome,) for name, outcome in outcomes.items()}
-    for name, outcome in outcomes.items():
-        assert (f" {name}=" in case["fail_reason"]) == (outcome == "fail")
+    outcomes = values(case, 5)
+    assert (outcomes["latency"], outcomes["bus_bandwidth"]) == (("fail",), ("pass",))
+    assert " latency=" in case["fail_reason"]
+    assert " bus_bandwidth=" not in case["fail_reason"]
 
 
 def test_nccl_gets_a_gpu_for_each_rank(reframe: Reframe, tmp_path: Path) -> None:

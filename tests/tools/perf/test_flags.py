@@ -26,13 +26,10 @@ def read(*arguments):
 
 def test_every_flag_of_nccl_tests_is_there_with_its_default():
     every = [flag for group in flags.FLAGS.values() for flag in group]
-    ours = {
-        flag.names[1]: flag for flag in every if len(flag.names) == 2
-    }  # hpccomm's have no letter
-    assert set(ours) == {f"--{name}" for name in NCCL_TESTS}
+    ours = {tuple(flag.names): flag for flag in every if flag.names[1:]}  # hpccomm's have no letter
+    assert set(ours) == {(short, f"--{name}") for name, (short, _) in NCCL_TESTS.items()}
     for name, (short, default) in NCCL_TESTS.items():
-        flag = ours[f"--{name}"]
-        assert flag.names[0] == short
+        flag = ours[short, f"--{name}"]
         if name not in ("stepbytes", "stepfactor"):  # two ways to say one thing, see below
             expected = None if default == "-" else flag.read(default)
             assert (flag.default and flag.read(flag.default)) == expected
@@ -65,9 +62,8 @@ def test_pairs_that_mean_nothing_are_left_out_and_listed():
     assert len(pairs) + len(options.skipped()) == 17 * 9
     assert "max on complex64" in options.skipped()
     assert options.pairs(COLLECTIVES["all_gather"])[0] == ("int8", "none")
-    assert (
-        len(options.pairs(COLLECTIVES["send_recv"])) == 17
-    )  # named sum, as in nccl-tests, and measured once
+    # Named sum, as in nccl-tests, and measured once.
+    assert len(options.pairs(COLLECTIVES["send_recv"])) == 17
     assert read().skipped() == ()
 
 
@@ -110,26 +106,23 @@ def test_memory_that_is_not_there_is_refused_with_what_fits():
 
 
 # Files of Linux (cgroups(7)), and the memory that they leave.
-GROUPS = {
-    """
+VERSION_2 = """
 sys/fs/cgroup/cgroup.controllers memory
 sys/fs/cgroup/job/step/memory.max max
 sys/fs/cgroup/job/step/memory.current 5
 sys/fs/cgroup/job/memory.max 100
 sys/fs/cgroup/job/memory.current 30
 proc/self/cgroup 0::/job/step
-""": [70],
-    """
+"""
+VERSION_1 = """
 sys/fs/cgroup/memory/job/memory.limit_in_bytes 50
 sys/fs/cgroup/memory/job/memory.usage_in_bytes 30
 proc/self/cgroup 4:cpu,memory:/job;0::/job/step
-""": [20],
-    "": [],
-}
+"""
 
 
-@pytest.mark.parametrize("files", GROUPS, ids=["version 2", "version 1", "none"])
-def test_memory_is_what_the_tightest_control_group_leaves(tmp_path, files):
+@pytest.mark.parametrize(("files", "left"), [(VERSION_2, [70]), (VERSION_1, [20]), ("", [])])
+def test_memory_is_what_the_tightest_control_group_leaves(tmp_path, files, left):
     lines = (line.split(" ") for line in files.split("\n") if line)
     planted_sysfs.plant(tmp_path, {name: text.replace(";", "\n") for name, text in lines})
-    assert arrays.left_by_groups(tmp_path) == GROUPS[files]
+    assert arrays.left_by_groups(tmp_path) == left

@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from damage import called
+from damage import called, output
 
 from hpccomm.results import reader
 from hpccomm.tools.perf.options import Variant, variant
@@ -34,24 +34,20 @@ def test_environments_take_turns_in_one_launch_and_compare_the_same_from_its_fil
     assert {row.wrong for row in run.rows} == {0}
     # Each was measured by what its environment sets.
     used = [(run.variant(index), row.algorithm, row.in_place) for index, row in enumerate(run.rows)]
-    variants = ((RING, "ring"), (TREE, "tree"))
-    both_places = {(*each, in_place) for each in variants for in_place in (False, True)}
+    each_pass = {(*by, place) for by in ((RING, "ring"), (TREE, "tree")) for place in (False, True)}
     # In turns: each of ten passes has both, out of place and in place.
-    assert len(used) == 40
-    assert [set(used[at : at + 4]) for at in range(0, 40, 4)] == [both_places] * 10
+    assert [set(used[at : at + 4]) for at in range(0, len(used), 4)] == [each_pass] * 10
 
-    sides = ("--base-variant", RING, "--new-variant", TREE)
-    _, again, _ = called("compare", str(path), str(path), *sides)
-    table = again[again.index("# Base:") :]
-    assert table in done.stdout
-    status, mirrored, _ = called(
-        "compare", str(path), str(path), "--base-variant", TREE, "--new-variant", RING
-    )
+    def compared(*sides):
+        return called("compare", path, path, "--base-variant", *sides)
+
+    again = compared(RING, "--new-variant", TREE)[1]
+    assert again[again.index("# Base:") :] in done.stdout
+    status, mirrored, _ = compared(TREE, "--new-variant", RING)
     assert status == ("slower" in verdicts(mirrored))
-    status, _, err = called("compare", str(path), str(path), "--base-variant", "tree")
-    assert status == 2
-    assert f"its variants: '{RING}', '{TREE}'" in err
-    shown = called("show", str(path))[1]
+    status, _, err = compared("tree")
+    assert (status, f"its variants: '{RING}', '{TREE}'" in err) == (2, True)
+    shown = output("show", path)
     assert f"# Variant: {RING}\n" in shown
     assert shown.count("# Avg bus bandwidth") == 2
     (hint,) = re.findall("^# To compare the variants: hpccomm (.*)", shown, re.MULTILINE)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import planted_sysfs
 import pytest
-from damage import called
+from damage import called, output
 
 from hpccomm.results import reader
 from hpccomm.testing import run_ranks
@@ -28,8 +28,7 @@ def test_bytes_are_counted_as_stream_does_and_the_run_is_stored_and_shown(tmp_pa
     Its busbw is 2 (n-1)/n S / t (nccl-tests).
     """
     path, before = tmp_path / "memory.h5", os.sched_getaffinity(0)
-    status, out, err = called(*SMALL, "--output", str(path))
-    assert status == 0, err
+    out = output(*SMALL, "--output", path)
     assert os.sched_getaffinity(0) == before
     (run,) = reader.read(path)
     cores = len(links.numa_nodes(before)[0])
@@ -42,15 +41,12 @@ def test_bytes_are_counted_as_stream_does_and_the_run_is_stored_and_shown(tmp_pa
     best = max(row.busbw for row in run.rows if COUNTED[row.collective] == 2)
     limits = re.findall(r"(\d+) ranks ([\d.]+)", out[out.index("(n-1)/n^2") :])
     assert [int(ranks) for ranks, _ in limits][:3] == [2, 4, 8]
-    for ranks, limit in limits:
-        n, size = int(ranks), 1e6
-        seconds = 2 * n * size / (best * 1e9)
-        assert float(limit) == pytest.approx(2 * (n - 1) / n * size / seconds / 1e9, rel=0.01)
-    status, shown, _ = called("show", str(path))
-    assert status == 0
-    assert out[out.index("# what") :] in shown
-    assert called("show", str(path), "--expect", "nvlink4")[0] == 2
-    assert called("export", str(path), "--format", "csv")[0] == 0
+    for n, limit in ((int(ranks), float(limit)) for ranks, limit in limits):
+        seconds_a_byte = 2 * n / (best * 1e9)
+        assert limit == pytest.approx(2 * (n - 1) / n / seconds_a_byte / 1e9, rel=0.01)
+    assert out[out.index("# what") :] in output("show", path)
+    output("show", path, "--expect", "nvlink4", status=2)
+    output("export", path, "--format", "csv")
 
 
 def test_arrays_are_four_times_the_caches(tmp_path):
@@ -60,13 +56,13 @@ def test_arrays_are_four_times_the_caches(tmp_path):
     assert rates[0].nbytes == max(4 * links.caches(first), 8 << 20)
     cache = "/sys/devices/system/cpu/cpu{}/cache/index{}/{}"
     facts = ("level", "type", "size", "shared_cpu_list")
-    files = {}
-    for cpu in range(4):
-        pair = "0-1" if cpu < 2 else "2-3"
-        own = f"1 Data 32K {cpu}, 1 Instruction 32K {cpu}, 2 Unified 1024K {cpu}"
-        for index, each in enumerate(f"{own}, 3 Unified 16384K {pair}".split(", ")):
-            for name, text in zip(facts, each.split(), strict=True):
-                files[cache.format(cpu, index, name)] = text
+    four = ["1 Data 32K {}", "1 Instruction 32K {}", "2 Unified 1024K {}", "3 Unified 16384K {}"]
+    files = {
+        cache.format(cpu, index, name): text.format(cpu if index < 3 else ("0-1", "2-3")[cpu // 2])
+        for cpu in range(4)
+        for index, each in enumerate(four)
+        for name, text in zip(facts, each.split(), strict=True)
+    }
     root = planted_sysfs.plant(tmp_path, files)
     private, shared = (32 + 32 + 1024) << 10, 16 << 20
     assert links.caches([0], root) == private + shared
@@ -113,10 +109,9 @@ def test_threads_are_bound_and_the_memory_is_where_the_line_says(capsys, monkeyp
 
     kernels = {"memory_copy": (copy, lambda a, *_: a)}
     status, lines = measured(capsys, kernels, nodes={0: [first], 1: [second]})
+    pairs = [f"cores of node {one}, memory of node {other}" for one in (0, 1) for other in (0, 1)]
     assert status == 0
-    assert [where for _, where, *_ in lines] == ["1 core", "2 cores"] + [
-        f"cores of node {one}, memory of node {other}" for one in (0, 1) for other in (0, 1)
-    ]
+    assert [where for _, where, *_ in lines] == ["1 core", "2 cores", *pairs]
     assert made[3:] == [{first}, {second}, {first}, {second}]
     assert all(cores in ({first}, {second}) for cores in copied)
     turns = [cores for cores, after in pairwise([*copied, None]) if cores != after]

@@ -59,18 +59,16 @@ def test_a_script_of_nccl_tests_runs_unchanged(programs, tmp_path):
     assert list(rows_between_two_lines(alone.stdout)) == [8 << step for step in range(8)]
     document = tmp_path / "two.json"
     one_task = OF_A_STEP | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    two = run(
-        programs, "all_reduce_perf", *words, "-t1", "--ngpus=2", "-J", str(document), **one_task
-    )
+    words += ("-t1", "--ngpus=2", "-J", str(document))
+    two = run(programs, "all_reduce_perf", *words, **one_task)
     assert two.returncode == 0, two.stderr
     assert two.stdout.count("#  Rank ") == 2
-    read = json.loads(document.read_text())
-    assert [each["size"] for each in read["results"]] == [8 << step for step in range(8)]
-    assert all(each["out_of_place"]["nwrong"] == 0 for each in read["results"])
-    busbw = rows_between_two_lines(two.stdout)
-    assert [round(each["out_of_place"]["bus_bw"], 2) for each in read["results"]] == list(
-        busbw.values()
-    )
+    results = {
+        each["size"]: each["out_of_place"] for each in json.loads(document.read_text())["results"]
+    }
+    assert [each["nwrong"] for each in results.values()] == [0] * 8
+    busbw = {size: round(each["bus_bw"], 2) for size, each in results.items()}
+    assert rows_between_two_lines(two.stdout) == busbw
 
 
 @pytest.mark.thorough
@@ -80,9 +78,8 @@ def test_a_program_that_starts_ranks_has_their_exit_status(programs):
     assert run(programs, *words, NCCL_TESTS_MIN_BW="0").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough) for name in PROGRAMS]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_measures_what_its_name_says(programs, name):
     done = run(programs, name, "-b", "1K", "-e", "1K", "-g", "2")
     assert done.returncode == 0, done.stderr
@@ -122,17 +119,14 @@ def test_one_task_starts_a_rank_for_each_device():
         assert environment["OMPI_MCA_btl"] == "self,sm"
 
 
-TWO_TASKS = {"SLURM_STEP_NUM_TASKS": "2"}
+TWO_TASKS = OF_A_STEP | {"SLURM_STEP_NUM_TASKS": "2"}
 
 
 @pytest.mark.parametrize(
     ("variables", "line"),
     [
-        (OF_A_STEP | TWO_TASKS | {"SLURM_STEP_NUM_NODES": "2"}, "srun .* --ntasks-per-node=8"),
-        (
-            OF_A_STEP | TWO_TASKS | {"PMI_RANK": "0", "PMI_SIZE": "2"},
-            "srun .* --ntasks-per-node=16",
-        ),
+        (TWO_TASKS | {"SLURM_STEP_NUM_NODES": "2"}, "srun .* --ntasks-per-node=8"),
+        (TWO_TASKS | {"PMI_RANK": "0", "PMI_SIZE": "2"}, "srun .* --ntasks-per-node=16"),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "mpiexec -n 16"),
     ],
 )
@@ -155,9 +149,8 @@ def test_without_a_launcher_a_job_gets_a_line_for_srun(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "no mpiexec is there to start them" in done.stderr
-    assert re.search(
-        r"start all: srun --mpi=pmi\w+ --overlap --overcommit --ntasks=8 ", done.stderr
-    )
+    line = r"start all: srun --mpi=pmi\w+ --overlap --overcommit --ntasks=8 "
+    assert re.search(line, done.stderr)
 
 
 def test_a_program_ends_with_the_status_of_what_it_runs(programs):

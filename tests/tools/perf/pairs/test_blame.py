@@ -19,9 +19,8 @@ def measured(nodes, seed, slow=lambda a, b: 1.0, part=1.0, noise=0.03):
         if chance.random() > part:
             continue
         better = 4 if nodes[a] == nodes[b] else 1
-        there, back = (
-            1e10 * better * chance.normal(1, noise, 2) / np.array([slow(a, b), slow(b, a)])
-        )
+        ways = np.array([slow(a, b), slow(b, a)])
+        there, back = 1e10 * better * chance.normal(1, noise, 2) / ways
         links.append(PairLink(a, b, 2e-6 / better * chance.normal(1, noise), there, back))
     hosts = tuple(f"host{node}" for node in nodes)
     return MeasuredPairs(tuple(nodes), hosts, tuple(links), len(links), 8, 1 << 20, 1.0)
@@ -31,10 +30,14 @@ def placed(nodes, per_node):
     return [node for node in range(nodes) for _ in range(per_node)]
 
 
+def by_node(places, bad, times):
+    """How many times as long messages between nodes take where a bad one is at an end."""
+    return lambda a, b: times if places[a] != places[b] and bad & {places[a], places[b]} else 1.0
+
+
 def named(found, **thresholds):
-    return [
-        (each.kind, each.name) for each in locate_slow(found, Thresholds(**thresholds)).findings
-    ]
+    findings = locate_slow(found, Thresholds(**thresholds)).findings
+    return [(each.kind, each.name) for each in findings]
 
 
 sizes = st.tuples(st.integers(1, 12), st.integers(1, 4)).filter(lambda size: size[0] * size[1] > 1)
@@ -60,13 +63,8 @@ def test_what_is_slow_on_a_busy_node_is_undecided_and_quiet_nodes_are_judged():
 
 @given(st.integers(3, 12), st.integers(1, 4), st.integers(0, 99), st.floats(1.6, 10))
 def test_a_slow_node_is_named_and_nobody_else(nodes, per_node, seed, times):
-    bad = seed % nodes
-    places = placed(nodes, per_node)
-
-    def slow(a, b):
-        return times if places[a] != places[b] and bad in (places[a], places[b]) else 1.0
-
-    found = measured(places, seed, slow)
+    bad, places = seed % nodes, placed(nodes, per_node)
+    found = measured(places, seed, by_node(places, {bad}, times))
     assert named(found) == [("node", f"host{bad}")]
     verdict = locate_slow(found, Thresholds())
     assert verdict.drain == (f"host{bad}",)
@@ -77,13 +75,8 @@ def test_a_slow_node_is_named_and_nobody_else(nodes, per_node, seed, times):
 @settings(max_examples=30)
 @given(st.integers(6, 12), st.integers(0, 99))
 def test_two_slow_nodes_are_both_named_from_a_sample_of_the_pairs(nodes, seed):
-    places = placed(nodes, 4)
-    bad = {seed % nodes, (seed + 1) % nodes}
-
-    def slow(a, b):
-        return 2.0 if places[a] != places[b] and bad & {places[a], places[b]} else 1.0
-
-    found = measured(places, seed, slow, part=0.5)
+    places, bad = placed(nodes, 4), {seed % nodes, (seed + 1) % nodes}
+    found = measured(places, seed, by_node(places, bad, 2.0), part=0.5)
     assert sorted(named(found)) == sorted(("node", f"host{each}") for each in bad)
 
 
@@ -105,7 +98,7 @@ def test_a_single_slow_pair_is_named_as_a_pair(nodes, seed):
 
 def test_of_two_nodes_nobody_can_tell_which():
     places = placed(2, 2)
-    found = measured(places, 0, lambda a, b: 3.0 if places[a] != places[b] else 1.0)
+    found = measured(places, 0, by_node(places, {0, 1}, 3.0))
     assert named(found) == []  # nothing is known that is better
     assert named(found, expected_bandwidth=1e10) == [("nodes", "host0 and host1")]
     assert locate_slow(found, Thresholds(expected_bandwidth=1e10)).drain == ()
