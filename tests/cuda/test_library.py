@@ -40,10 +40,11 @@ def test_an_old_cupy_is_refused_by_every_way(look, version):
         assert look(newer) == ""
 
 
-@pytest.mark.standin
-def test_a_cupy_that_warns_where_warnings_are_errors_is_told_of():
+def test_a_cupy_that_warns_where_warnings_are_errors_is_told_of(tmp_path):
     """CuPy 14.2, _environment.py: _detect_duplicate_installation and _preload_libraries."""
     shown = "multiple CuPy packages are installed"
+    (tmp_path / "cupy.py").write_text(f"import warnings\nwarnings.warn({shown!r})")
     asked = "from hpccomm.memory.cuda import library; print(library.unavailable())"
-    told = python("-W", "error", "-c", asked, env=os.environ | {"STANDIN_WARNING": shown})
+    path = f"{tmp_path}:{os.environ['PYTHONPATH']}"
+    told = python("-W", "error", "-c", asked, env=os.environ | {"PYTHONPATH": path})
     assert f"CuPy cannot be imported (UserWarning: {shown})" in told.stdout, told.stderr

@@ -4,15 +4,13 @@ The settings are ncclCollConfig_t's algSelection and forceAlgSelection, as nccl.
 """
 
 import os
-from importlib import import_module
 
 import cupy
 import numpy as np
 import pytest
-from nccl_ranks import on_devices, ranked
+from nccl_ranks import on_devices
 
 import hpccomm
-from front.device_graphs import capture
 
 pytestmark = pytest.mark.standin
 
@@ -20,12 +18,9 @@ HALF = hpccomm.premul_sum(0.5)
 BY_CALL, BY_COMMUNICATOR = "each call names it to NCCL", "on a communicator of its own"
 
 
-@pytest.fixture
-def selected():
-    """Return what calls named to the stand-in's NCCL."""
-    found = import_module("standin.nccl.library").selected
-    del found[:]
-    return found
+def selected(seen):
+    """Return which collectives named which algorithms to NCCL."""
+    return {tuple(of) for name, *of in seen if name == "settings"}
 
 
 def by_algorithms(comm, nccl_made):
@@ -50,13 +45,13 @@ def by_algorithms(comm, nccl_made):
     return reason, {each.algorithms.text for each in nccl_made() if each.rank == comm.rank}
 
 
-def test_from_2_32_on_each_call_names_its_algorithm(selected, nccl_made):
+def test_from_2_32_on_each_call_names_its_algorithm(seen, nccl_made):
     for reason, made in on_devices(2, by_algorithms, nccl_made):
         assert BY_CALL in reason
         assert made == {""}, "no communicator is made for it"
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-    assert {kind for kind, _ in selected} == set(kinds)
-    assert {text for _, text in selected} == {"Ring", "Tree"}
+    assert {kind for kind, _ in selected(seen)} == set(kinds)
+    assert {text for _, text in selected(seen)} == {"Ring", "Tree"}
 
 
 @pytest.mark.parametrize(
@@ -67,26 +62,12 @@ def test_from_2_32_on_each_call_names_its_algorithm(selected, nccl_made):
         {"NCCL_ALGO": "allreduce:tree"},  # which leaves the communicator no ring
     ],
 )
-def test_else_a_communicator_is_pinned(selected, nccl_made, variables, monkeypatch):
+def test_else_a_communicator_is_pinned(seen, nccl_made, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     for reason, made in on_devices(2, by_algorithms, nccl_made):
         assert BY_COMMUNICATOR in reason
         assert "NCCL_ALGO" not in reason
         assert made == {variables.get("NCCL_ALGO", ""), "Ring", "Tree"}
-    assert selected == []
+    assert not selected(seen)
     assert os.environ.get("NCCL_ALGO") == variables.get("NCCL_ALGO")
-
-
-@ranked(2)
-def test_a_captured_call_needs_no_communicator_that_was_made_before(comm, selected):
-    with cupy.cuda.Stream(non_blocking=True) as own:
-        x, out = cupy.ones(4), cupy.zeros(4)
-        comm.all_reduce(x, out=out)
-        own.synchronize()
-        with capture(own) as graph:
-            comm.all_reduce(x, out=out, algorithm="ring")
-        out.fill(0)
-        graph[0].launch(own)
-        assert out.get(own).tolist() == [comm.size] * 4
-    assert set(selected) == {("all_reduce", "Ring")}

@@ -69,10 +69,9 @@ def test_memory_let_go_of_while_another_stream_uses_it_is_seen():
 # NCCL: calls.
 
 
-def summed(c, x, stream, **how):
-    """Return the status of a sum of float32 in place; by default of one element."""
-    given = {"count": 1, "datatype": FLOAT32, "op": SUM, **how}
-    return status_of(c.allReduce, x, x, *given.values(), stream.ptr)
+def summed(c, x, stream):
+    """Return the status of a sum of one element of float32 in place."""
+    return status_of(c.allReduce, x, x, 1, FLOAT32, SUM, stream.ptr)
 
 
 @raw(breaks="overlaps", times=3 * SIZE)
@@ -113,7 +112,7 @@ def test_one_rank_copies_on_the_current_device_and_has_no_factor_of_float8(rank,
     assert not control.violations
     with cupy.cuda.Device(1):
         c.allReduce(*given, FLOAT32, SUM, 0)
-    broken("NCCL copies on the current device, 1, and not on that")
+    broken("NCCL copies on the current device, 1, and not on its")
 
 
 # NCCL: memory.

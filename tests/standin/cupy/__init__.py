@@ -1,8 +1,5 @@
 """A stand-in for CuPy: the part of it that hpccomm and its tests use, on a machine without a GPU."""
 
-import os
-import warnings
-
 from numpy import float32 as float32
 
 from cupy import cuda as cuda
@@ -17,10 +14,6 @@ _driver.install()
 
 __version__ = "14.2.0"
 
-if os.environ.get("STANDIN_WARNING"):
-    # As CuPy 14.2's _environment.py does for several packages of CuPy, and for a library that fails to load.
-    warnings.warn(os.environ["STANDIN_WARNING"], UserWarning, stacklevel=1)
 
-
-def get_default_memory_pool() -> "cuda.MemoryPool":
+def get_default_memory_pool():
     return _pool

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from cupy.cuda import runtime
-from cupy.cuda.device import Device
-from cupy.cuda.memory import MemoryPointer, alloc
+from cupy.cuda.memory import alloc
 from cupy.cuda.stream import get_current_stream
 from standin import graphs, streams
 from standin.arrays import Layout, kernel
@@ -15,14 +14,7 @@ from standin.arrays import Layout, kernel
 _TYPES = frozenset("?bBhHiIlLqQefdFD")
 
 
-def checked_dtype(dtype: Any) -> np.dtype:
-    """Return a dtype that CuPy makes arrays of; over memory that is there it takes any."""
-    found = np.dtype(dtype)
-    check_kernel_dtype(found)
-    return found
-
-
-def check_kernel_dtype(dtype: np.dtype) -> None:
+def check_kernel_dtype(dtype):
     """Raise where CuPy has no C type for a dtype, so that nothing can be computed with it."""
     plain_void = dtype.num == np.dtype("V1").num and dtype.subdtype is None and dtype.itemsize
     if dtype.hasobject or not (dtype.char in _TYPES or dtype.name == "bfloat16" or plain_void):
@@ -34,17 +26,11 @@ class ndarray:  # CuPy's name
 
     __array_priority__ = 100
 
-    def __init__(
-        self,
-        shape: Any,
-        dtype: Any = float,
-        memptr: MemoryPointer | None = None,
-        strides: Any = None,
-        *,
-        _base: Any = None,
-    ) -> None:
+    def __init__(self, shape, dtype=float, memptr=None, strides=None, *, _base=None):
         self.shape = (int(shape),) if np.isscalar(shape) else tuple(int(n) for n in shape)
-        self.dtype = np.dtype(dtype) if memptr is not None else checked_dtype(dtype)
+        self.dtype = np.dtype(dtype)
+        if memptr is None:  # over memory that is there it takes any
+            check_kernel_dtype(self.dtype)
         self.itemsize = self.dtype.itemsize
         self.ndim = len(self.shape)
         self.size = math.prod(self.shape)
@@ -65,11 +51,11 @@ class ndarray:  # CuPy's name
     # What it is
 
     @property
-    def device(self) -> Device:
+    def device(self):
         return self.data.device
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self):
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -80,91 +66,79 @@ class ndarray:  # CuPy's name
             "stream": get_current_stream().ptr or 1,
         }
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self):
         return 2, self.data.device_id
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, **_: Any) -> Any:
+    def __dlpack__(self, *, stream=None, max_version=None, **_):
         from cupy import _dlpack  # imports this module
 
         return _dlpack.export(self, max_version=max_version)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.shape[0]
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
-            "NumPy array explicitly."
-        )
+    def __array__(self, *args, **kwargs):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     # Views
 
-    def _same_memory(self, change: Any) -> "ndarray":
+    def _same_memory(self, change):
         changed = change(self._form)
         offset = _address(changed) - _address(self._form) if changed.size else 0
         base = self if self.base is None else self.base
         memory = self.data + offset
         return ndarray(changed.shape, changed.dtype, memory, changed.strides, _base=base)
 
-    def __getitem__(self, key: Any) -> "ndarray":
+    def __getitem__(self, key):
         if isinstance(key, ndarray):
             return _taken(self, key)
         return self._same_memory(lambda form: _at_least_array(form, key))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key, value):
         target = self[key]
         run(lambda x: x, target, value)
 
-    def reshape(self, *shape: Any, order: str = "C") -> "ndarray":
+    def reshape(self, *shape, order="C"):
         wanted = shape[0] if len(shape) == 1 and not np.isscalar(shape[0]) else shape
         return self._same_memory(lambda form: form.reshape(wanted, copy=False))
 
-    def ravel(self, order: str = "C") -> "ndarray":
+    def ravel(self, order="C"):
         return self.reshape(-1)
 
-    def view(self, dtype: Any) -> "ndarray":
+    def view(self, dtype):
         return self._same_memory(lambda form: form.view(dtype))
 
-    def transpose(self, *axes: Any) -> "ndarray":
+    def transpose(self, *axes):
         return self._same_memory(lambda form: form.transpose(*axes))
 
     @property
-    def T(self) -> "ndarray":  # NumPy's name
+    def T(self):  # NumPy's name
         return self.transpose()
 
     # Copies
 
-    def get(
-        self,
-        stream: Any = None,
-        order: str = "C",
-        out: np.ndarray | None = None,
-        blocking: bool = True,
-    ) -> np.ndarray:
+    def get(self, stream=None, order="C", out=None, blocking=True):
         result = np.empty(self.shape, self.dtype) if out is None else out
         chosen = get_current_stream() if stream is None else stream
         layout = layout_of(self)
         there = streams.find(chosen.ptr, self.data.device_id)
-        if blocking and there.capture is not None:
-            there.capture.invalidate()
-            raise runtime.CUDARuntimeError(900)
         there.put(lambda: np.copyto(result, layout.host()))
         if blocking:
             runtime.streamSynchronize(chosen.ptr)
         return result
 
-    def set(self, arr: np.ndarray, stream: Any = None) -> None:
+    def set(self, arr, stream=None):
         copied = arr.copy()
         layout = layout_of(self)
         chosen = get_current_stream() if stream is None else stream
         streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
-    def copy(self, order: str = "C") -> "ndarray":
+    def copy(self, order="C"):
         made = ndarray(self.shape, self.dtype)
         run(lambda x: x, made, self)
         return made
 
-    def astype(self, dtype: Any) -> "ndarray":
+    def astype(self, dtype):
         wanted = np.dtype(dtype)
         if wanted != self.dtype:
             check_kernel_dtype(self.dtype)
@@ -172,60 +146,57 @@ class ndarray:  # CuPy's name
         run(lambda x: x.astype(wanted), made, self)
         return made
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value):
         check_kernel_dtype(self.dtype)
         run(lambda: value, self)
 
-    def tolist(self) -> Any:
+    def tolist(self):
         return self.get().tolist()
 
-    def __bool__(self) -> bool:
+    def __bool__(self):
         return bool(self.get())
 
-    def __float__(self) -> float:
+    def __float__(self):
         return float(self.get())
 
     # NumPy's functions on it are CuPy's
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         import cupy
 
         kwargs = {name: each[0] if name == "out" else each for name, each in kwargs.items()}
         return getattr(cupy, ufunc.__name__)(*inputs, **kwargs)
 
 
-def layout_of(x: ndarray) -> Layout:
+def layout_of(x):
     """Return where the elements lie."""
     return Layout(x.data.ptr, x.shape, x.strides, x.dtype)
 
 
-def _address(x: np.ndarray) -> int:
+def _address(x):
     return x.__array_interface__["data"][0]
 
 
-def _at_least_array(like: np.ndarray, key: Any) -> np.ndarray:
+def _at_least_array(like, key):
     """Index so that a single element is an array without extents, as in CuPy."""
     parts = key if isinstance(key, tuple) else (key,)
     return like[key] if any(part is ... for part in parts) else like[(*parts, ...)]
 
 
-def _taken(x: ndarray, key: ndarray) -> ndarray:
+def _taken(x, key):
     rows = key.get()
     made = ndarray(np.broadcast_to(np.False_, x.shape)[rows].shape, x.dtype)
     run(lambda values: values[rows], made, x)
     return made
 
 
-def _operand(x: Any, device: int) -> Any:
+def _operand(x, device):
     if not isinstance(x, ndarray):
         if isinstance(x, np.ndarray) and x.ndim:
             raise TypeError(f"Unsupported type {type(x)}")
         return x
     if x.data.device_id != device:
-        raise ValueError(
-            "Array device must be same as the current device: array device = "
-            f"{x.data.device_id} while current = {device}"
-        )
+        raise ValueError("Array device must be same as the current device")
     return layout_of(x)
 
 
@@ -233,14 +204,14 @@ loaded: set[tuple[Any, ...]] = set()
 """Kernels that this process has compiled and loaded, by device."""
 
 
-def _load(kernel: tuple[Any, ...]) -> None:
+def _load(kernel):
     """Load a kernel upon its first use, which is refused where a capture forbids unsafe calls."""
     if kernel not in loaded:
         graphs.forbid_while_capturing()
         loaded.add(kernel)
 
 
-def run(function: Any, out: ndarray, *inputs: Any) -> ndarray:
+def run(function, out, *inputs):
     """Put ``out[...] = function(*inputs)`` on the current stream."""
     device = runtime.getDevice()
     values = [_operand(x, device) for x in inputs]

@@ -1,7 +1,5 @@
 """How arrays in device memory are made, and brought to the host."""
 
-from typing import Any
-
 import numpy as np
 
 from cupy._arrays import ndarray
@@ -14,38 +12,36 @@ __all__ = [
 ]  # fmt: skip
 
 
-def empty(shape: Any, dtype: Any = float) -> ndarray:
+def empty(shape, dtype=float):
     return ndarray(shape, dtype)
 
 
-def zeros(shape: Any, dtype: Any = float) -> ndarray:
+def zeros(shape, dtype=float):
     made = ndarray(shape, dtype)
     made.data.memset_async(0, made.nbytes)
     return made
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> ndarray:
+def full(shape, fill_value, dtype=None):
     made = ndarray(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
     made.fill(fill_value)
     return made
 
 
-def ones(shape: Any, dtype: Any = float) -> ndarray:
+def ones(shape, dtype=float):
     return full(shape, 1, dtype)
 
 
-def empty_like(
-    prototype: Any, dtype: Any = None, order: str = "K", subok: Any = None, shape: Any = None
-) -> ndarray:
+def empty_like(prototype, dtype=None, order="K", subok=None, shape=None):
     like = prototype
     return ndarray(like.shape if shape is None else shape, like.dtype if dtype is None else dtype)
 
 
-def zeros_like(a: Any, dtype: Any = None) -> ndarray:
+def zeros_like(a, dtype=None):
     return zeros(a.shape, a.dtype if dtype is None else dtype)
 
 
-def array(obj: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> ndarray:
+def array(obj, dtype=None, copy=True, order="K"):
     if isinstance(obj, ndarray):
         if dtype is None or np.dtype(dtype) == obj.dtype:
             return obj.copy() if copy else obj
@@ -59,7 +55,7 @@ def array(obj: Any, dtype: Any = None, copy: bool = True, order: str = "K") -> n
     return made
 
 
-def _from_interface(obj: Any) -> ndarray:
+def _from_interface(obj):
     told = obj.__cuda_array_interface__
     pointer, _ = told["data"]
     dtype = np.dtype(told["typestr"])
@@ -68,14 +64,14 @@ def _from_interface(obj: Any) -> ndarray:
     return ndarray(told["shape"], dtype, MemoryPointer(memory, 0), told.get("strides"))
 
 
-def asarray(a: Any, dtype: Any = None, order: Any = None) -> ndarray:
+def asarray(a, dtype=None, order=None):
     return array(a, dtype, copy=False)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> ndarray:
+def arange(start, stop=None, step=1, dtype=None):
     values = np.arange(start, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype)
     return array(values)
 
 
-def asnumpy(a: Any, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
+def asnumpy(a, stream=None, order="C", out=None):
     return a.get(stream=stream, out=out) if isinstance(a, ndarray) else np.asarray(a)

@@ -1,7 +1,5 @@
 """DLPack, as CuPy takes and gives it: device memory is the host's, so that NumPy makes and reads the capsules."""
 
-from typing import Any
-
 import numpy as np
 
 from cupy._arrays import layout_of, ndarray
@@ -15,7 +13,7 @@ class _Lent(np.ndarray):
     owner: ndarray
 
 
-def export(x: ndarray, **how: Any) -> Any:
+def export(x, **how):
     """Return a capsule with an array, which lives until the consumer lets go of it. It may be written."""
     lent = layout_of(x).host(None).view(_Lent)
     lent.owner = x
@@ -25,22 +23,20 @@ def export(x: ndarray, **how: Any) -> Any:
 class _Given:
     """What NumPy takes a capsule from."""
 
-    def __init__(self, capsule: Any) -> None:
+    def __init__(self, capsule):
         self._capsule = capsule
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self):
         return 1, 0
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, **_):
         return self._capsule
 
 
-def from_dlpack(array: Any, device: Any = None, copy: Any = None) -> ndarray:
+def from_dlpack(array, device=None, copy=None):
     kind, number = array.__dlpack_device__()
     if kind not in (2, 13):
-        raise TypeError(
-            "CPU arrays cannot be directly imported to CuPy. Use `cupy.array(numpy.from_dlpack(input))` instead."
-        )
+        raise TypeError("CPU arrays cannot be directly imported to CuPy.")
     # CuPy 14.2, _core/dlpack.pyx: the producer orders this stream behind what makes the array.
     capsule = array.__dlpack__(stream=get_current_stream(number).ptr or 1)
     found = np.from_dlpack(_Given(capsule))

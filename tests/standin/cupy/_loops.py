@@ -33,6 +33,6 @@ TYPES = {name: loops.split() for names, loops in _LOOPS.items() for name in name
 """By function, in CuPy's order."""
 
 
-def dtype(letter: str) -> np.dtype:
+def dtype(letter):
     """Return the dtype of a letter of a loop."""
     return np.dtype(ml_dtypes.bfloat16 if letter == "E" else letter)

@@ -1,7 +1,6 @@
 """Functions of elements, as CuPy has them: put on the current stream."""
 
 import builtins
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,14 @@ from cupy._loops import dtype as loop_dtype
 class ufunc:  # CuPy's name
     """A function of elements."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name = f"cupy_{name}"
         self.__name__ = name
         self.types = TYPES[name]
         self._function = getattr(np, name)
         self._chosen: dict[Any, tuple[list[np.dtype], np.dtype]] = {}
 
-    def __call__(self, *args: Any, out: Any = None) -> ndarray:
+    def __call__(self, *args, out=None):
         for x in args:
             if not isinstance(x, ndarray | bool | int | float | complex | np.generic):
                 raise TypeError(f"Unsupported type {type(x)}")
@@ -31,23 +30,20 @@ class ufunc:  # CuPy's name
         if out is None:
             out = ndarray(shape, output)
         elif not np.can_cast(output, out.dtype, "same_kind"):
-            raise TypeError(
-                f"Cannot cast array data from {output!r} to {out.dtype!r} according to the rule "
-                "'same_kind'"
-            )
+            raise TypeError(f"Cannot cast array data from {output!r} to {out.dtype!r}")
         for x in (*args, out):
             if isinstance(x, ndarray):
                 check_kernel_dtype(x.dtype)
         function = self._function
 
-        def computed(*values: Any) -> Any:
+        def computed(*values):
             cast = [np.asarray(v).astype(t) for v, t in zip(values, inputs, strict=True)]
             return np.asarray(function(*cast)).astype(output)
 
         computed.kernel = self.name  # type: ignore[attr-defined]
         return run(computed, out, *args)
 
-    def _loop(self, args: Any) -> tuple[list[np.dtype], np.dtype]:
+    def _loop(self, args):
         """Return the dtypes that the inputs are cast to, and that of the result."""
         typed = [x.dtype for x in args if isinstance(x, ndarray | np.generic)]
         # Numbers of Python's own follow the arrays' dtypes.
@@ -59,7 +55,7 @@ class ufunc:  # CuPy's name
             self._chosen[given] = self._first_that_fits(given)
         return self._chosen[given]
 
-    def _first_that_fits(self, given: tuple[np.dtype, ...]) -> tuple[list[np.dtype], np.dtype]:
+    def _first_that_fits(self, given):
         for loop in self.types:
             letters, result = loop.split("->")
             inputs = [loop_dtype(letter) for letter in letters]
@@ -72,13 +68,13 @@ for _name in TYPES:
     globals()[_name] = ufunc(_name)
 
 
-def matmul(x1: ndarray, x2: ndarray, out: Any = None) -> ndarray:
+def matmul(x1, x2, out=None):
     """As docs/examples/train_cupy.py and benchmarks/device_overlap.py take it."""
     like = np.matmul(np.zeros(x1.shape, x1.dtype), np.zeros(x2.shape, x2.dtype))
     return run(np.matmul, ndarray(like.shape, like.dtype) if out is None else out, x1, x2)
 
 
-def copyto(dst: ndarray, src: ndarray, casting: str = "same_kind") -> None:
+def copyto(dst, src, casting="same_kind"):
     if not np.can_cast(src.dtype, dst.dtype, casting):
         raise TypeError(f"Cannot cast {src.dtype} to {dst.dtype} in {casting} casting mode")
     if src.dtype != dst.dtype:
@@ -87,12 +83,12 @@ def copyto(dst: ndarray, src: ndarray, casting: str = "same_kind") -> None:
     run(lambda x: x, dst, src)
 
 
-def _shaped(x: Any) -> Any:
+def _shaped(x):
     return np.empty(x.shape, bool) if isinstance(x, ndarray) else x
 
 
-def _reduction(name: str) -> Callable[..., ndarray]:
-    def call(a: Any, axis: Any = None, keepdims: bool = False) -> ndarray:
+def _reduction(name):
+    def call(a, axis=None, keepdims=False):
         function = partial(getattr(np, name), axis=axis, keepdims=keepdims)
         like = np.asarray(function(np.ones(a.shape, a.dtype)))
         return run(lambda values: function(values), ndarray(like.shape, like.dtype), a)
@@ -104,31 +100,18 @@ for _name in ("sum", "max", "all"):
     setattr(ndarray, _name, _reduction(_name))
 
 
-_BINARY = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide",
-    "floordiv": "floor_divide", "matmul": "matmul",
-}  # fmt: skip
-_COMPARE = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
-    "ge": "greater_equal",
+_OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide", "matmul": "matmul",
+    "floordiv": "floor_divide", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
+    "gt": "greater", "ge": "greater_equal",
 }  # fmt: skip
 
+for _short, _name in _OPERATORS.items():
+    _f = globals()[_name]
+    setattr(ndarray, f"__{_short}__", lambda self, other, f=_f: f(self, other))
+    setattr(ndarray, f"__r{_short}__", lambda self, other, f=_f: f(other, self))
+    setattr(ndarray, f"__i{_short}__", lambda self, other, f=_f: f(self, other, out=self))
+ndarray.__hash__ = None
+ndarray.__neg__ = lambda self: globals()["negative"](self)
 
-def _operators() -> None:
-    there = globals()
-    for short, name in _BINARY.items():
-        f = there[name]
-        setattr(ndarray, f"__{short}__", lambda self, other, f=f: f(self, other))
-        setattr(ndarray, f"__r{short}__", lambda self, other, f=f: f(other, self))
-        setattr(ndarray, f"__i{short}__", lambda self, other, f=f: f(self, other, out=self))
-    for short, name in _COMPARE.items():
-        f = there[name]
-        setattr(ndarray, f"__{short}__", lambda self, other, f=f: f(self, other))
-    ndarray.__hash__ = None
-    ndarray.__neg__ = lambda self: there["negative"](self)
-
-
-_operators()
-__all__ = [  # noqa: PLE0604  # names of the table
-    *TYPES, "copyto", "matmul", "ufunc",
-]  # fmt: skip
+__all__ = [*TYPES, "copyto", "matmul", "ufunc"]  # noqa: PLE0604  # names of the table

@@ -2,7 +2,6 @@
 
 ======================== =========================================================================
 STANDIN_DEVICES          devices of the machine (8)
-STANDIN_DRIVER           ``missing``: there is no driver
 STANDIN_NCCL_VERSION     version of the library that is loaded (23203)
 STANDIN_DELAY            longest time in seconds by which work on a stream is late, at random (0)
 STANDIN_LATE_RANK        a rank that never comes to the creation of a communicator
@@ -11,7 +10,6 @@ STANDIN_FAIL_REGISTER    a rank on which memory cannot be registered
 STANDIN_CONNECT          ``1``: the first call of a kind waits for all ranks before it returns
 STANDIN_NO_COPIES        ``1``: asynchronous copies carry nothing
 STANDIN_QUEUE            operations that a stream has room for; who puts more on it waits (no limit)
-STANDIN_WARNING          what CuPy warns of when it is imported
 ======================== =========================================================================
 """
 
@@ -31,11 +29,6 @@ MEMORY = 80 << 30
 def devices() -> int:
     """Return how many devices this process sees."""
     return int(os.environ.get("STANDIN_DEVICES", "8"))
-
-
-def driver_missing() -> bool:
-    """Tell whether the machine has no driver."""
-    return os.environ.get("STANDIN_DRIVER") == "missing"
 
 
 def nccl_version() -> int:

@@ -4,13 +4,13 @@ import os
 import sys
 import threading
 import traceback
-from functools import cache
 
 from standin import control
 from standin.errors import CUDARuntimeError
 
 _local = threading.local()
 _lock = threading.RLock()
+_found: list["Device"] = []
 _process = 0  # in which CUDA has begun
 
 
@@ -58,21 +58,16 @@ class Device:
             raise CUDARuntimeError(self.error)
 
 
-def _all() -> tuple[Device, ...]:
+def _all() -> list[Device]:
     with _lock:
-        return _found()
-
-
-@cache
-def _found() -> tuple[Device, ...]:
-    return tuple(map(Device, range(control.devices())))
+        if not _found:
+            _found.extend(map(Device, range(control.devices())))
+        return _found
 
 
 def count() -> int:
     """Return how many devices this process sees."""
     global _process
-    if control.driver_missing():
-        raise CUDARuntimeError(35)
     _process = _process or os.getpid()
     if os.getpid() != _process:
         raise CUDARuntimeError(3)  # after a fork

@@ -2,15 +2,14 @@
 
 import ctypes
 import struct
-from typing import Any
 
-from standin import control, devices, events, graphs
+from standin import devices, events, graphs
 
 NAME = "libcuda.so.1"
 NCCL = "libnccl.so.2"
 
 
-def behind(reference: Any) -> Any:
+def behind(reference):
     """Return what a function is given by ``ctypes.byref``."""
     return reference._obj  # it has no public name
 
@@ -18,55 +17,51 @@ def behind(reference: Any) -> Any:
 class Driver:
     """The functions. Numbers and addresses are Python's; what is given back is written by reference."""
 
-    def cuDeviceGet(self, handle: Any, ordinal: int) -> int:
+    def cuDeviceGet(self, handle, ordinal):
         if not 0 <= ordinal < devices.count():
             return 101
         behind(handle).value = ordinal
         return 0
 
-    def cuDeviceGetUuid_v2(self, uuid: Any, handle: Any) -> int:
+    def cuDeviceGetUuid_v2(self, uuid, handle):
         behind(uuid)[:] = struct.unpack("16B", devices.device(handle.value).uuid)
         return 0
 
-    def cuDevicePrimaryCtxGetState(self, device: int, flags: Any, active: Any) -> int:
+    def cuDevicePrimaryCtxGetState(self, device, flags, active):
         behind(active).value = int(devices.device(device).context)
         return 0
 
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
+    def cuDevicePrimaryCtxRetain(self, context, device):
         devices.device(device).context = True
         behind(context).value = device + 1  # a handle, which 0 is none
         return 0
 
-    def cuCtxSetCurrent(self, context: Any) -> int:
+    def cuCtxSetCurrent(self, context):
         devices.use(context.value - 1)
         return 0
 
-    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+    def cuThreadExchangeStreamCaptureMode(self, mode):
         behind(mode).value = graphs.exchange_mode(behind(mode).value)
         return 0
 
-    def cuEventQuery(self, event: Any) -> int:
+    def cuEventQuery(self, event):
         return events.query(event.value, driver=True)
 
 
 class Loader(ctypes.CDLL):
     """ctypes.CDLL, that finds the stand-ins for the driver and NCCL under their names."""
 
-    def __new__(cls, name: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, name=None, *args, **kwargs):
         if name == NCCL:
             from standin.nccl.library import library
 
             return library
-        if name != NAME:
-            return super().__new__(cls)
-        if control.driver_missing():
-            raise OSError(f"{NAME}: cannot open shared object file: No such file or directory")
-        return _driver
+        return _driver if name == NAME else super().__new__(cls)
 
 
 _driver = Driver()
 
 
-def install() -> None:
+def install():
     """Have ctypes find it."""
     ctypes.CDLL = Loader  # type: ignore[misc]

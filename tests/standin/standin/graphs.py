@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from contextlib import suppress
 from typing import NamedTuple
 
 from standin import control, streams
@@ -80,11 +81,6 @@ class Capture:
         """Spoil it."""
         self.invalid = True
 
-    def give_up(self) -> list["streams.Stream"]:
-        """End it without a graph; return the streams that belong to it."""
-        self.active = False
-        return list(self._clocks)
-
     def end(self, stream: streams.Stream) -> int:
         """End it, and return the number of the graph."""
         self.active = False
@@ -119,19 +115,20 @@ def forget() -> None:
     """Give up the captures that a test has left, and the calling thread's mode."""
     exchange_mode(GLOBAL)
     while _captures:
-        for stream in _captures.pop().give_up():
-            stream.capture = None
+        _captures[-1].invalidate()
+        with suppress(CUDARuntimeError):
+            _captures[-1].end(_captures[-1].origin)
 
 
-def status(stream: streams.Stream) -> int:
-    """Return 0, or 1 while a stream is captured, or 2 when that was spoilt."""
+def capturing(stream: streams.Stream) -> bool:
+    """Tell whether a stream is captured; once that was spoilt CuPy raises."""
     if stream.legacy and any(
         capture.origin.blocking and capture.origin.device is stream.device for capture in _captures
     ):
         raise CUDARuntimeError(906)
-    if stream.capture is None:
-        return 0
-    return 2 if stream.capture.invalid else 1
+    if stream.capture is not None and stream.capture.invalid:
+        raise RuntimeError("an error has invalidated the capture sequence")
+    return stream.capture is not None
 
 
 def exchange_mode(mode: int) -> int:

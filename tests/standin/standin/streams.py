@@ -121,15 +121,16 @@ class Stream:
         """Return 0 if all has run, else the status of not being ready, or of an error."""
         if self.device.error:
             return self.device.error
-        markers = [self.mark(), *self._before()] if self.legacy else [self.mark()]
-        return 0 if all(marker.done() for marker in markers) else NOT_READY
+        return 0 if all(marker.done() for marker in self._last()) else NOT_READY
 
     def synchronize(self) -> None:
         """Block until all that is on it has run."""
-        markers = [self.mark(), *self._before()] if self.legacy else [self.mark()]
-        for marker in markers:
+        for marker in self._last():
             marker.wait()
         self.device.check()
+
+    def _last(self) -> list[Marker]:
+        return [self.mark(), *(self._before() if self.legacy else ())]
 
     def _before(self) -> list[Marker]:
         """Return what an operation waits for by the rules of the legacy default stream."""
@@ -232,10 +233,7 @@ def await_driver(device: devices.Device, what: str = "") -> None:
     """
     for stream in tuple(device.streams):
         if stream.crowd and what:
-            control.violation(
-                f"{what} waits in the driver for another thread and holds the interpreter's lock: all of "
-                "Python stops"
-            )
+            control.violation(f"{what} waits in the driver and holds the interpreter's lock")
         with stream.condition:
             stream.condition.wait_for(lambda stream=stream: not stream.crowd)
 

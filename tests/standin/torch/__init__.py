@@ -3,13 +3,9 @@
 A current stream of its own is what matters: it is not CuPy's.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,11 +19,11 @@ from torch import cuda as cuda
 class dtype:  # PyTorch's name
     """An element type."""
 
-    def __init__(self, name: str, numpy: Any) -> None:
+    def __init__(self, name, numpy):
         self._name = name
         self.numpy = np.dtype(numpy)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"torch.{self._name}"
 
 
@@ -41,28 +37,18 @@ _DTYPES = {
 globals().update(_DTYPES)
 
 
-def _of(numpy: np.dtype) -> dtype:
+def _of(numpy):
     return next(d for d in _DTYPES.values() if d.numpy == numpy)
 
 
-class layout:  # PyTorch's name
-    """How a tensor's elements are stored."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"torch.{self._name}"
-
-
-strided = layout("strided")
-sparse_coo = layout("sparse_coo")
+strided, sparse_coo = "torch.strided", "torch.sparse_coo"
+"""How a tensor's elements are stored."""
 
 
 class device:  # PyTorch's name
     """Where a tensor lies."""
 
-    def __init__(self, type: Any, index: int | None = None) -> None:
+    def __init__(self, type, index=None):
         kind, _, number = str(type).partition(":")
         self.type = kind
         self.index = int(number) if number else index
@@ -74,33 +60,32 @@ class _Memory(PooledMemory):
     Others may still use it: PyTorch's documentation of `Tensor.record_stream`.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         super().__init__(size)
         self._uses: list[streams.Marker] = []
         self._recorded: set[streams.Stream] = set()
 
-    def use(self, stream: streams.Stream) -> None:
+    def use(self, stream):
         """Note what a stream does with it so far."""
         self._uses.append(stream.mark())
 
-    def record(self, stream: streams.Stream) -> None:
+    def record(self, stream):
         """Note that a stream uses it."""
         self._recorded.add(stream)
 
-    def __del__(self, finalizing: Callable[[], Any] = sys.is_finalizing) -> None:
+    def __del__(self, finalizing=sys.is_finalizing):
         if self._lent is None or finalizing():
             return
         for use in self._uses:
             if use.stream not in {self._lent.stream, *self._recorded} and not use.done():
                 control.violation(
-                    f"a tensor was dropped while stream {use.stream.pointer:#x} was to read it, "
-                    "without a record_stream"
+                    "a tensor was dropped that a stream was to read: no record_stream"
                 )
         for stream in self._recorded:
             stream.put(partial(_keep, self._lent))
 
 
-def _keep(lent: Any) -> None:
+def _keep(lent):
     """Keep memory until a stream comes to this."""
 
 
@@ -110,161 +95,159 @@ class Tensor:
     requires_grad = False
     layout = strided
 
-    def __init__(self, array: Any, *, conj: Any = False, neg: Any = False) -> None:
+    def __init__(self, array, *, conj=False, neg=False):
         self.array = array
         self._conj = conj
         self._neg = neg
 
     @property
-    def is_cuda(self) -> Any:
+    def is_cuda(self):
         return isinstance(self.array, cupy.ndarray)
 
     @property
-    def is_cpu(self) -> Any:
+    def is_cpu(self):
         return not self.is_cuda
 
     is_sparse = False
 
     @property
-    def device(self) -> device:
+    def device(self):
         return device("cuda", self.get_device()) if self.is_cuda else device("cpu")
 
     @property
-    def dtype(self) -> dtype:
+    def dtype(self):
         return _of(self.array.dtype)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self):
         return self.array.shape
 
-    def get_device(self) -> int:
+    def get_device(self):
         return self.array.data.device_id
 
-    def data_ptr(self) -> int:
+    def data_ptr(self):
         return self.array.data.ptr
 
-    def is_contiguous(self) -> Any:
+    def is_contiguous(self):
         return self.array.flags.c_contiguous
 
-    def is_conj(self) -> Any:
+    def is_conj(self):
         return self._conj
 
-    def is_neg(self) -> Any:
+    def is_neg(self):
         return self._neg
 
     is_quantized = False
 
-    def conj(self) -> Tensor:
+    def conj(self):
         """Return a view of the same memory that only says that it is conjugated."""
         return Tensor(self.array, conj=not self._conj) if self.array.dtype.kind == "c" else self
 
-    def to_sparse(self) -> Tensor:
+    def to_sparse(self):
         """Return what says that it is sparse, and has no address."""
         made = Tensor(self.array)
         made.layout = sparse_coo
         return made
 
-    def numel(self) -> int:
+    def numel(self):
         return self.array.size
 
-    def contiguous(self) -> Tensor:
+    def contiguous(self):
         return self if self.is_contiguous() else self.new_empty(self.shape).copy_(self)
 
-    def copy_(self, source: Tensor) -> Tensor:
+    def copy_(self, source):
         here = cuda.current_stream(self.get_device()).itself()
         with cuda.entered(self.get_device()):
             self.array[...] = source.array
         source.array.data.mem.use(here)
         return self
 
-    def record_stream(self, stream: cuda.Stream) -> None:
+    def record_stream(self, stream):
         self.array.data.mem.record(stream.itself())
 
-    def split(self, sizes: list[int]) -> list[Tensor]:
+    def split(self, sizes):
         ends = np.cumsum([0, *sizes]).tolist()
         return [self[start:end] for start, end in pairwise(ends)]
 
-    def detach(self) -> Tensor:
+    def detach(self):
         return Tensor(self.array)
 
-    def requires_grad_(self, requires_grad: Any = True) -> Tensor:
+    def requires_grad_(self, requires_grad=True):
         self.requires_grad = requires_grad
         return self
 
-    def new_empty(self, size: Any, *, dtype: dtype | None = None) -> Tensor:
+    def new_empty(self, size, *, dtype=None):
         kind = self.array.dtype if dtype is None else dtype.numpy
         with cuda.entered(self.get_device()):
             return Tensor(_device_empty(size, kind))
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key):
         return Tensor(self.array[key])
 
-    def view(self, *shape: Any) -> Tensor:
+    def view(self, *shape):
         return Tensor(self.array.reshape(*shape))
 
-    def t(self) -> Tensor:
+    def t(self):
         return Tensor(self.array.T)
 
-    def fill_(self, value: Any) -> Tensor:
+    def fill_(self, value):
         with cuda.entered(self.get_device()):
             self.array[...] = np.asarray(value).astype(self.array.dtype)[()]
         return self
 
-    def cpu(self) -> Tensor:
+    def cpu(self):
         if not self.is_cuda:
             return self
         with cuda.entered(self.get_device()):
             return Tensor(self.array.get())
 
-    def flatten(self) -> Tensor:
+    def flatten(self):
         return Tensor(self.array.reshape(-1))
 
     reshape = view
 
-    def tolist(self) -> Any:
+    def tolist(self):
         return self.cpu().array.tolist()
 
 
-def _debug_has_internal_overlap(tensor: Tensor) -> int:
+def _debug_has_internal_overlap(tensor):
     return 0
 
 
-def _neg_view(tensor: Tensor) -> Tensor:
+def _neg_view(tensor):
     return Tensor(tensor.array, neg=not tensor.is_neg())
 
 
-def _number(where: Any) -> int:
+def _number(where):
     """Return the number of a CUDA device: tensors in host memory are not made here."""
     return cuda.index(where if isinstance(where, device) else device(str(where)))
 
 
-def _shape(size: Any) -> Any:
+def _shape(size):
     return size[0] if len(size) == 1 and not isinstance(size[0], int) else size
 
 
-def empty(
-    *size: Any, dtype: dtype = _DTYPES["float32"], device: Any = None, requires_grad: Any = False
-) -> Tensor:
+def empty(*size, dtype=_DTYPES["float32"], device=None, requires_grad=False):
     with cuda.entered(_number(device)):
         return Tensor(_device_empty(_shape(size), dtype.numpy)).requires_grad_(requires_grad)
 
 
-def _device_empty(shape: Any, dtype: Any) -> Any:
+def _device_empty(shape, dtype):
     """PyTorch has dtypes that CuPy makes no arrays of."""
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     memory = _Memory(int(np.prod(extents, dtype=np.int64)) * dtype.itemsize)
     return cupy.ndarray(extents, dtype, MemoryPointer(memory, 0))
 
 
-def full(size: Any, fill_value: Any, **keywords: Any) -> Tensor:
+def full(size, fill_value, **keywords):
     return empty(size, **keywords).fill_(fill_value)
 
 
-def zeros(*size: Any, **keywords: Any) -> Tensor:
+def zeros(*size, **keywords):
     return full(_shape(size), 0, **keywords)
 
 
-def ones(*size: Any, **keywords: Any) -> Tensor:
+def ones(*size, **keywords):
     return full(_shape(size), 1, **keywords)
 
 

@@ -1,7 +1,6 @@
 """c10d as far as a backend in Python meets it: its registry, and a default group."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,21 +35,19 @@ class Backend:
     backend_list: dict[str, Callable[..., Any]] = {}  # noqa: RUF012 (PyTorch's is a list of the class)
 
     @classmethod
-    def register_backend(cls, name: str, create: Callable[..., Any], **_: Any) -> None:
+    def register_backend(cls, name, create, **_):
         cls.backend_list[name] = create
 
 
-def is_available() -> bool:
+def is_available():
     return True
 
 
-def register_rendezvous_handler(scheme: str, handler: Callable[..., Any]) -> None:
+def register_rendezvous_handler(scheme, handler):
     _handlers[scheme] = handler
 
 
-def init_process_group(
-    backend: str, init_method: str, timeout: timedelta | None = None, device_id: Any = None
-) -> None:
+def init_process_group(backend, init_method, timeout=None, device_id=None):
     """Make the default group, as PyTorch 2.13's distributed_c10d.py: a handler is not told of `device_id`."""
     store, rank, size = next(_handlers[urlsplit(init_method).scheme](init_method, timeout=timeout))
     options = SimpleNamespace(

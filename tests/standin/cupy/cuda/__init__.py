@@ -12,7 +12,7 @@ from cupy.cuda.pinned_memory import PinnedMemory
 from cupy.cuda.stream import Event, Stream, get_current_stream, get_elapsed_time
 
 
-def is_available() -> bool:
+def is_available():
     try:
         return runtime.getDeviceCount() > 0
     except runtime.CUDARuntimeError:

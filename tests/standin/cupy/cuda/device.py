@@ -1,7 +1,6 @@
 """Devices, as CuPy has them."""
 
 import threading
-from typing import Any
 
 from cupy.cuda import runtime
 
@@ -11,30 +10,27 @@ _local = threading.local()
 class Device:
     """One device; a context in which it is the thread's current one."""
 
-    def __init__(self, device: Any = None) -> None:
-        self.id = runtime.getDevice() if device is None else int(device)
+    def __init__(self, device=None):
+        self.id = runtime.getDevice() if device is None else device
 
-    def __int__(self) -> int:
-        return self.id
-
-    def __enter__(self) -> "Device":
+    def __enter__(self):
         _stack().append(runtime.getDevice())
         runtime.setDevice(self.id)
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, *raised):
         runtime.setDevice(_stack().pop())
 
     __hash__ = None  # type: ignore[assignment]
 
-    def use(self) -> "Device":
+    def use(self):
         runtime.setDevice(self.id)
         return self
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         with self:
             runtime.deviceSynchronize()
 
 
-def _stack() -> list[int]:
+def _stack():
     return _local.__dict__.setdefault("devices", [])

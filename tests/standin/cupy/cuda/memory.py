@@ -1,7 +1,5 @@
 """Device memory, as CuPy has it: from a pool, each block for the stream that it was allocated for."""
 
-from typing import Any
-
 from cupy.cuda import runtime
 from cupy.cuda.device import Device
 from cupy.cuda.stream import get_current_stream
@@ -19,7 +17,7 @@ class BaseMemory:
 class PooledMemory(BaseMemory):
     """Memory from the pool."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
         self.device_id = runtime.getDevice()
         self._lent = None
@@ -32,7 +30,7 @@ class PooledMemory(BaseMemory):
 class UnownedMemory(BaseMemory):
     """Memory of somebody else."""
 
-    def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
+    def __init__(self, ptr, size, owner, device_id=-1):
         if device_id < 0:
             device_id = runtime.pointerGetAttributes(ptr).device
         self.ptr = ptr
@@ -44,19 +42,19 @@ class UnownedMemory(BaseMemory):
 class MemoryPointer:
     """A place in memory, which it keeps."""
 
-    def __init__(self, mem: BaseMemory, offset: int) -> None:
+    def __init__(self, mem, offset):
         self.mem = mem
         self.ptr = mem.ptr + offset
         self.device_id = mem.device_id
 
-    def __add__(self, offset: int) -> "MemoryPointer":
+    def __add__(self, offset):
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
     @property
-    def device(self) -> Device:
+    def device(self):
         return Device(self.device_id)
 
-    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+    def memset_async(self, value, size, stream=None):
         chosen = get_current_stream() if stream is None else stream
         runtime.memsetAsync(self.ptr, value, size, chosen.ptr)
 
@@ -64,15 +62,15 @@ class MemoryPointer:
 class MemoryPool:
     """The pool that all allocations come from."""
 
-    def malloc(self, size: int) -> MemoryPointer:
+    def malloc(self, size):
         return MemoryPointer(PooledMemory(size), 0)
 
-    def free_all_blocks(self, stream: Any = None) -> None:
+    def free_all_blocks(self, stream=None):
         heap.free_unused()
 
 
 _pool = MemoryPool()
 
 
-def alloc(size: int) -> MemoryPointer:
+def alloc(size):
     return _pool.malloc(size)

@@ -1,7 +1,6 @@
 """Pinned memory of the host, as CuPy has it."""
 
 import sys
-from collections.abc import Callable
 
 from standin import heap
 
@@ -9,12 +8,12 @@ from standin import heap
 class PinnedMemory:
     """An allocation; it may be used again the moment nobody holds it, as CuPy's pool does."""
 
-    def __init__(self, size: int, flags: int = 0) -> None:
+    def __init__(self, size, flags=0):
         self.size = size
         self._block = heap.pinned(size)
         self.ptr = self._block.pointer
 
-    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def __del__(self, finalizing=sys.is_finalizing):
         block = self.__dict__.get("_block")
         if block is not None and not finalizing():
             heap.unpin(block)

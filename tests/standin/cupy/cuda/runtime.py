@@ -1,6 +1,6 @@
 """The functions of the CUDA runtime that CuPy gives, with its names and arguments."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,10 +11,8 @@ eventDefault, eventBlockingSync, eventDisableTiming, eventInterprocess = 0, 1, 2
 streamDefault, streamNonBlocking = 0, 1
 streamLegacy, streamPerThread = streams.LEGACY, streams.PER_THREAD
 streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
-streamCaptureStatusNone, streamCaptureStatusActive, streamCaptureStatusInvalidated = 0, 1, 2
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
-memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice = 0, 1, 2
 getDeviceCount = devices.count
 streamDestroy, graphExecDestroy = streams.destroy, graphs.destroy
 eventCreateWithFlags, eventDestroy, eventSynchronize = (
@@ -32,20 +30,20 @@ class PointerAttributes(NamedTuple):
     type: int = -1
 
 
-def driverGetVersion() -> int:
-    return 0 if control.driver_missing() else 12080
+def driverGetVersion():
+    return 12080
 
 
-def runtimeGetVersion() -> int:
+def runtimeGetVersion():
     return 12090
 
 
-def getDevice() -> int:
+def getDevice():
     control.seen("getDevice")
     return devices.current()
 
 
-def setDevice(device: int) -> None:
+def setDevice(device):
     control.seen("setDevice", device)
     if not devices.used(device):
         # CuPy 14.2, runtime.pyx:417, has no nogil. Whether CUDA waits there is not known: a thread's first may.
@@ -53,26 +51,26 @@ def setDevice(device: int) -> None:
     devices.use(device)
 
 
-def deviceSynchronize() -> None:
+def deviceSynchronize():
     graphs.forbid_while_capturing()
     streams.synchronize(devices.device())
 
 
-def deviceGetPCIBusId(device: int) -> str:
+def deviceGetPCIBusId(device):
     return devices.device(device).bus
 
 
-def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
+def deviceCanAccessPeer(device, peerDevice):
     return int(device < peerDevice)
 
 
-def deviceEnablePeerAccess(peerDevice: int) -> None:
+def deviceEnablePeerAccess(peerDevice):
     control.seen("deviceEnablePeerAccess", peerDevice, devices.current())
     # cudaErrorPeerAccessAlreadyEnabled, or unsupported
     raise CUDARuntimeError(704 if deviceCanAccessPeer(devices.current(), peerDevice) else 217)
 
 
-def getDeviceProperties(device: int) -> dict[str, Any]:
+def getDeviceProperties(device):
     there = devices.device(device)
     return {
         "name": b"Stand-in for a GPU",
@@ -86,46 +84,46 @@ def getDeviceProperties(device: int) -> dict[str, Any]:
     }
 
 
-def memGetInfo() -> tuple[int, int]:
+def memGetInfo():
     total = control.MEMORY
     return total - heap.used(devices.current()), total
 
 
-def pointerGetAttributes(ptr: int) -> PointerAttributes:
+def pointerGetAttributes(ptr):
     devices.count()
     block = heap.find(ptr)
     if block is None:
-        return PointerAttributes(-2, 0, 0, memoryTypeUnregistered)
+        return PointerAttributes(-2, 0, 0, 0)
     if block.device < 0:
-        return PointerAttributes(devices.current(), ptr, ptr, memoryTypeHost)
-    return PointerAttributes(block.device, ptr, 0, memoryTypeDevice)
+        return PointerAttributes(devices.current(), ptr, ptr, 1)
+    return PointerAttributes(block.device, ptr, 0, 2)
 
 
 _SIDES = {0: (False, False), 1: (True, False), 2: (False, True), 3: (True, True), 4: (None, None)}
 """Whether destination and source are on a device, by the kind of a copy."""
 
 
-def _copy(dst: int, src: int, size: int, kind: int) -> Any:
+def _copy(dst, src, size, kind):
     to, of = _SIDES[kind]
 
-    def run() -> None:
+    def run():
         np.copyto(heap.view(dst, size, to), heap.view(src, size, of))
 
     return run
 
 
-def _pageable(address: int) -> bool:
+def _pageable(address):
     return heap.find(address) is None
 
 
-def memcpy(dst: int, src: int, size: int, kind: int) -> None:
+def memcpy(dst, src, size, kind):
     graphs.forbid_while_capturing()
     stream = streams.find(0)
     stream.put(_copy(dst, src, size, kind))
     stream.synchronize()
 
 
-def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+def memcpyAsync(dst, src, size, kind, stream):
     control.seen("memcpyAsync", dst, src, size, kind, stream)
     there = streams.find(stream)
     if size == 0 or control.on("STANDIN_NO_COPIES"):
@@ -140,14 +138,12 @@ def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
         there.synchronize()  # and written before it returns
 
 
-def _rows(ptr: int, pitch: int, width: int, height: int, device: bool | None) -> np.ndarray:
+def _rows(ptr, pitch, width, height, device):
     data = heap.view(ptr, pitch * (height - 1) + width, device)
     return np.ndarray((height, width), np.uint8, data, 0, (pitch, 1))
 
 
-def memcpy2DAsync(
-    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
-) -> None:
+def memcpy2DAsync(dst, dpitch, src, spitch, width, height, kind, stream):
     if width > dpitch or width > spitch:
         raise CUDARuntimeError(12)
     there = streams.find(stream)
@@ -155,7 +151,7 @@ def memcpy2DAsync(
         return
     to, of = _SIDES[kind]
 
-    def run() -> None:
+    def run():
         np.copyto(_rows(dst, dpitch, width, height, to), _rows(src, spitch, width, height, of))
 
     there.put(run)
@@ -163,16 +159,16 @@ def memcpy2DAsync(
         there.synchronize()
 
 
-def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+def memsetAsync(ptr, value, size, stream):
     streams.find(stream).put(lambda: heap.view(ptr, size).fill(value & 255))
 
 
-def streamCreateWithPriority(flags: int, priority: int) -> int:
+def streamCreateWithPriority(flags, priority):
     graphs.forbid_beside_others()
     return streams.create(flags, min(0, max(-5, priority))).pointer
 
 
-def _not_captured(stream: int) -> streams.Stream:
+def _not_captured(stream):
     there = streams.find(stream)
     if there.capture is not None:
         there.capture.invalidate()
@@ -181,57 +177,52 @@ def _not_captured(stream: int) -> streams.Stream:
     return there
 
 
-def streamSynchronize(stream: int) -> None:
+def streamSynchronize(stream):
     control.seen("streamSynchronize", stream)
     _not_captured(stream).synchronize()
 
 
-def streamQuery(stream: int) -> int:
+def streamQuery(stream):
     try:
         return _not_captured(stream).query()
     except CUDARuntimeError as error:
         return error.status
 
 
-def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
+def streamWaitEvent(stream, event, flags=0):
     events.order(streams.find(stream), event)
 
 
-def launchHostFunc(stream: int, callback: Any, arg: Any) -> None:
+def launchHostFunc(stream, callback, arg):
     streams.find(stream).put(lambda: callback(arg))
 
 
-def streamBeginCapture(stream: int, mode: int = streamCaptureModeRelaxed) -> None:
+def streamBeginCapture(stream, mode=streamCaptureModeRelaxed):
     graphs.begin(streams.find(stream), mode)
 
 
-def streamEndCapture(stream: int) -> int:
+def streamEndCapture(stream):
     there = streams.find(stream)
     return there.capture.end(there)
 
 
-def streamIsCapturing(stream: int) -> bool:
+def streamIsCapturing(stream):
     control.seen("streamIsCapturing", stream)
-    status = graphs.status(streams.find(stream))
-    if status == streamCaptureStatusInvalidated:
-        raise RuntimeError(
-            "the stream was capturing, but an error has invalidated the capture sequence"
-        )
-    return bool(status)
+    return graphs.capturing(streams.find(stream))
 
 
-def graphInstantiate(graph: int) -> int:
+def graphInstantiate(graph):
     graphs.find(graph)
     return graph
 
 
-def graphLaunch(graphExec: int, stream: int) -> None:
+def graphLaunch(graphExec, stream):
     graphs.launch(graphExec, streams.find(stream))
 
 
-def eventQuery(event: int) -> int:
+def eventQuery(event):
     return events.query(event)
 
 
-def eventRecord(event: int, stream: int) -> None:
+def eventRecord(event, stream):
     events.record(event, streams.find(stream))

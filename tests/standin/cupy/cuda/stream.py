@@ -2,133 +2,106 @@
 
 import sys
 import threading
+from collections import defaultdict
 from typing import Any
 
 from cupy.cuda import graph, runtime
 
-_local = threading.local()
 
+class _PerThread(threading.local):
+    """The calling thread's streams of each device, the current one last, and which devices it entered some of."""
 
-class _PerThread:
-    """The calling thread's current stream of each device, and those that it will go back to."""
-
-    def __init__(self) -> None:
-        count = runtime.getDeviceCount()
-        self.current = [Stream.null for _ in range(count)]
+    def __init__(self):
         self.devices: list[int] = []
-        self.stacks = [[Stream.null] for _ in range(count)]
-
-    @staticmethod
-    def get() -> "_PerThread":
-        try:
-            return _local.streams
-        except AttributeError:
-            _local.streams = _PerThread()
-            return _local.streams
-
-    def set(self, stream: "_BaseStream") -> None:
-        device = runtime.getDevice() if stream.device_id == -1 else stream.device_id
-        self.current[device] = stream
+        self.stacks: dict[int, list[Any]] = defaultdict(lambda: [Stream.null])
 
 
-def get_current_stream(device_id: int = -1) -> Any:
-    device = runtime.getDevice() if device_id == -1 else device_id
-    return _PerThread.get().current[device]
+_mine = _PerThread()
 
 
-def _matching(device_id: int) -> int:
+def get_current_stream(device_id=-1):
+    return _mine.stacks[runtime.getDevice() if device_id == -1 else device_id][-1]
+
+
+def _matching(device_id):
     current = runtime.getDevice()
     if device_id not in (-1, current):
-        raise RuntimeError(
-            f"The device that the stream is created on ({device_id})"
-            f" does not match with the current device ({current})"
-        )
+        raise RuntimeError("The device of the stream does not match with the current device")
     return current
 
 
 class Event:
     """An event that ends with its object."""
 
-    def __init__(
-        self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
-    ) -> None:
+    def __init__(self, block=False, disable_timing=False, interprocess=False):
         self.ptr = 0
         self.ptr = runtime.eventCreateWithFlags(disable_timing and runtime.eventDisableTiming)
 
-    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+    def __del__(self, finalizing=sys.is_finalizing):
         if self.ptr and not finalizing():
             runtime.eventDestroy(self.ptr)
 
     @property
-    def done(self) -> bool:
+    def done(self):
         return runtime.eventQuery(self.ptr) == 0
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream=None):
         runtime.eventRecord(self.ptr, (get_current_stream() if stream is None else stream).ptr)
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         runtime.eventSynchronize(self.ptr)
 
 
-def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+def get_elapsed_time(start_event, end_event):
     return runtime.eventElapsedTime(start_event.ptr, end_event.ptr)
 
 
 class _BaseStream:
-    def __init__(self, ptr: int, device_id: int) -> None:
+    def __init__(self, ptr, device_id):
         self.ptr = ptr
         self.device_id = device_id
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.ptr} (device {self.device_id})>"
-
-    def __cuda_stream__(self) -> tuple[int, int]:
+    def __cuda_stream__(self):
         return 0, self.ptr
 
-    def __enter__(self) -> "_BaseStream":
-        mine = _PerThread.get()
-        device = _matching(self.device_id)
-        mine.stacks[device].append(self)
-        mine.devices.append(device)
-        mine.set(self)
+    def __enter__(self):
+        _mine.devices.append(_matching(self.device_id))
+        _mine.stacks[_mine.devices[-1]].append(self)
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        mine = _PerThread.get()
-        device = mine.devices.pop()
-        mine.stacks[device].pop()
-        mine.set(mine.stacks[device][-1])
+    def __exit__(self, *raised):
+        _mine.stacks[_mine.devices.pop()].pop()
 
     @property
-    def done(self) -> bool:
+    def done(self):
         return runtime.streamQuery(self.ptr) == 0
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         runtime.streamSynchronize(self.ptr)
 
-    def launch_host_func(self, callback: Any, arg: Any) -> None:
+    def launch_host_func(self, callback, arg):
         runtime.launchHostFunc(self.ptr, lambda _: callback(arg), 0)
 
-    def record(self, event: Event | None = None) -> Event:
+    def record(self, event=None):
         if event is None:
             event = Event()
         runtime.eventRecord(event.ptr, self.ptr)
         return event
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event):
         runtime.streamWaitEvent(self.ptr, event.ptr)
 
-    def begin_capture(self, mode: int | None = None) -> None:
+    def begin_capture(self, mode=None):
         if self.ptr in (0, 1):
             raise RuntimeError("cannot capture on the default (legacy) stream")
         runtime.streamBeginCapture(
             self.ptr, runtime.streamCaptureModeRelaxed if mode is None else mode
         )
 
-    def end_capture(self) -> "graph.Graph":
+    def end_capture(self):
         return graph.from_stream(runtime.streamEndCapture(self.ptr))
 
-    def is_capturing(self) -> bool:
+    def is_capturing(self):
         return runtime.streamIsCapturing(self.ptr)
 
 
@@ -138,13 +111,7 @@ class Stream(_BaseStream):
     null: Any = None
     ptds: Any = None
 
-    def __init__(
-        self,
-        null: bool = False,
-        non_blocking: bool = False,
-        ptds: bool = False,
-        priority: int | None = None,
-    ) -> None:
+    def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
         if null:
             ptr, device = 0, -1
         elif ptds:
@@ -156,14 +123,14 @@ class Stream(_BaseStream):
         super().__init__(ptr, device)
         self.foreign_owner: object = None
 
-    def __del__(self, finalizing: Any = sys.is_finalizing) -> None:
+    def __del__(self, finalizing=sys.is_finalizing):
         if finalizing() or getattr(self, "foreign_owner", None) is not None:
             return
         if getattr(self, "ptr", 0) not in (0, runtime.streamLegacy, runtime.streamPerThread):
             runtime.streamDestroy(self.ptr)
 
     @classmethod
-    def from_external(cls, obj: Any) -> "Stream":
+    def from_external(cls, obj):
         version, pointer = obj.__cuda_stream__()
         if (type(version), type(pointer), version) != (int, int, 0):
             raise TypeError(f"__cuda_stream__() returned {(version, pointer)}")

@@ -1,14 +1,7 @@
-"""NCCL_ALGO, as a communicator reads it while it is created."""
+"""NCCL_ALGO, as a communicator reads it while it is created, and what a call's own settings name."""
 
-from standin import control
-
-_FUNCTIONS = {
-    "all_reduce": {"tree", "ring"},
-    "reduce": {"ring"},
-    "broadcast": {"ring"},
-    "reduce_scatter": {"ring"},
-    "all_gather": {"ring"},
-}
+_FUNCTIONS = {"all_reduce": {"tree", "ring"}}
+_FUNCTIONS |= {name: {"ring"} for name in ("reduce", "broadcast", "reduce_scatter", "all_gather")}
 """What the stand-in has of NCCL's algorithms, by collective."""
 
 
@@ -28,8 +21,3 @@ class Allowed:
     def permits(self, collective: str) -> bool:
         """Tell whether something is left for a collective."""
         return bool(self._left.get(collective, True))
-
-
-def from_environment() -> Allowed:
-    """Read it."""
-    return Allowed(control.nccl_env("NCCL_ALGO"))

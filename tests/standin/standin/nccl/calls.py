@@ -2,26 +2,19 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from standin import control, devices, streams
 from standin.errors import CUDARuntimeError
-from standin.nccl import algorithms, rendezvous
+from standin.nccl import rendezvous
+from standin.nccl.algorithms import Allowed
 from standin.nccl.collectives import REDUCTIONS, Terms
 from standin.nccl.communicator import Call, Collective, Communicator, Message, overlapping
 from standin.nccl.post import Stopped
-from standin.nccl.reductions import AVG, DTYPES, FLOAT8, PREMUL
+from standin.nccl.reductions import AVG, FLOAT8, PREMUL
 
-SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR = 0, 1, 2, 3
-INVALID_ARGUMENT, INVALID_USAGE = 4, 5
-
-FIRST_OWN_OP = 5
-_own_ops = itertools.count(FIRST_OWN_OP)
-"""Numbers of reductions that were made for a communicator begin here."""
+SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE = range(6)
 
 handles = itertools.count(0x7F40_0000_0000, 0x1000)
 _communicators: dict[int, Communicator] = {}
@@ -47,15 +40,6 @@ def all_communicators() -> list[Communicator]:
     return [*_communicators.values(), *_ending]
 
 
-def _end(handle: int, communicator: Communicator, finish: Callable[[], object]) -> None:
-    _ended.add(handle)
-    _ending.append(communicator)
-    communicator.check_process()
-    finish()
-    communicator.outlive_graphs()
-    _ending.remove(communicator)
-
-
 def _registered(communicator: Communicator) -> int:
     handle = next(handles)
     _communicators[handle] = communicator
@@ -68,48 +52,29 @@ def init(size: int, unique: bytes, rank: int) -> tuple[int, int]:
         return SYSTEM_ERROR, 0
     device = devices.device()
     if control.rank_is("STANDIN_LATE_RANK", rank):
-        while True:
-            time.sleep(60)
-    allowed = algorithms.from_environment()
-    status, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device))
-    if status:
-        return status, 0
-    name = unique.rstrip(b"\0").decode().lstrip("\0")
-    made = _registered(
-        Communicator(name, rank, [member.address for member in table], device, allowed)
-    )
+        threading.Event().wait()
+    allowed = Allowed(control.nccl_env("NCCL_ALGO"))
+    name, table = rendezvous.meet(unique, rendezvous.myself(rank, size, device))
+    if len({member.gpu for member in table}) < size and not all(each.shares for each in table):
+        return INVALID_USAGE, 0  # Duplicate GPU detected
+    made = Communicator(name, rank, [member.address for member in table], device, allowed)
     control.seen("ncclCommInitRank", rank)
-    return SUCCESS, made
+    return SUCCESS, _registered(made)
 
 
 def shrink(handle: int, exclude: list[int]) -> tuple[int, int]:
     """Create a communicator of the ranks that are left; only they call. Blocks."""
     parent = _communicators[handle]
     left = [rank for rank in range(parent.size) if rank not in exclude]
-    number = parent.children
-    parent.children += 1
     if parent.busy():
-        control.violation(
-            "an NCCL communicator was shrunk with calls under way, which can block for ever"
-        )
+        control.violation("an NCCL communicator was shrunk with calls under way")
         parent.finish()
-    waiting = Communicator(
-        f"{parent.name}/shrink{number}", parent.rank, parent.addresses, parent.device, None
-    )
-    waiting.meet("shrink", left, lambda: False)
-    return SUCCESS, _child(parent, f"shrunk{number}", left)
-
-
-def _child(parent: Communicator, name: str, ranks: list[int]) -> int:
-    addresses = [parent.addresses[rank] for rank in ranks]
-    made = Communicator(
-        f"{parent.name}/{name}",
-        ranks.index(parent.rank),
-        addresses,
-        parent.device,
-        algorithms.from_environment(),
-    )
-    return _registered(made)
+    parent.children += 1
+    name, addresses = f"{parent.name}/shrunk{parent.children}", [parent.addresses[r] for r in left]
+    allowed = Allowed(control.nccl_env("NCCL_ALGO"))
+    made = Communicator(name, left.index(parent.rank), addresses, parent.device, allowed)
+    made.meet("shrink", lambda: False)
+    return SUCCESS, _registered(made)
 
 
 def find(handle: int) -> Communicator:
@@ -119,10 +84,26 @@ def find(handle: int) -> Communicator:
 
 def destroy(handle: int) -> int:
     """End a communicator, after what is under way, and when no graph has its calls. Blocks."""
+    return _end(handle, "destroyed", Communicator.finish)
+
+
+def abort(handle: int) -> int:
+    """End what is under way, and the communicator when no graph has its calls. From any thread; blocks."""
+    return _end(handle, "aborted", Communicator.stop)
+
+
+def _end(handle: int, what: str, finish: Callable[[Communicator], None]) -> int:
     communicator = _communicators.pop(handle, None)
     if communicator is None:
-        return _not_there(handle, "destroyed")
-    _end(handle, communicator, communicator.finish)
+        return _not_there(handle, what)
+    if what == "aborted" and communicator.inside:
+        control.violation("an NCCL communicator was aborted while a thread was in a call of it")
+    _ended.add(handle)
+    _ending.append(communicator)
+    communicator.check_process()
+    finish(communicator)
+    communicator.outlive_graphs()
+    _ending.remove(communicator)
     return SUCCESS
 
 
@@ -141,20 +122,6 @@ def revoke(handle: int) -> int:
     communicator.abort()
     communicator.finish()
     communicator.aborted = False
-    return SUCCESS
-
-
-def abort(handle: int) -> int:
-    """End what is under way, and the communicator when no graph has its calls. From any thread; blocks."""
-    communicator = _communicators.pop(handle, None)
-    if communicator is None:
-        return _not_there(handle, "aborted")
-    if communicator.inside:
-        control.violation(
-            f"NCCL communicator {communicator.name} was aborted while a thread was in a call of it, which "
-            "goes on in freed memory"
-        )
-    _end(handle, communicator, communicator.stop)
     return SUCCESS
 
 
@@ -189,8 +156,6 @@ def group_end() -> int:
         return SUCCESS
     calls, error = _group.calls, _group.error
     _group.calls, _group.error = [], 0
-    if error:
-        return error
     together: dict[Communicator, list[tuple[Call, int]]] = {}
     for communicator, call, stream in calls:
         together.setdefault(communicator, []).append((call, stream))
@@ -212,15 +177,16 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
     """Put a collective on a stream, or into the calling thread's group."""
 
     def made(communicator: Communicator) -> Call | int:
-        status = _refused(communicator, terms)
-        if status:
-            return status
-        call = Collective(terms, send, recv)
-        given, got = call.spans(communicator.rank, communicator.size)
-        if any(nbytes and not pointer for pointer, nbytes in given + got):
+        if not _known(terms.datatype):
             return INVALID_ARGUMENT
-        if terms.kind not in REDUCTIONS or terms.op < FIRST_OWN_OP:
-            return call
+        if (
+            communicator.size > 1
+            and terms.count
+            and not communicator.algorithms.permits(terms.kind)
+        ):
+            return INVALID_USAGE  # no algorithm available: NCCL_ALGO was set to ...
+        if terms.kind not in REDUCTIONS or terms.op < PREMUL:
+            return Collective(terms, send, recv)
         datatype, factor = communicator.factors[terms.op]
         if datatype != terms.datatype:
             return INVALID_ARGUMENT
@@ -234,37 +200,18 @@ def message(
     handle: int, sends: bool, pointer: int, count: int, datatype: int, peer: int, stream: int
 ) -> int:
     """Put a message on a stream, or into the calling thread's group."""
-
-    def made(communicator: Communicator) -> Call | int:
-        if not 0 <= peer < communicator.size or not _known(datatype) or (count and not pointer):
-            return INVALID_ARGUMENT
-        return Message(sends, peer, pointer, count, datatype)
-
     control.seen("message", handle)
-    return _called(handle, made, stream)
+    call = Message(sends, peer, pointer, count, datatype)
+    return _called(handle, lambda _: call if _known(datatype) else INVALID_ARGUMENT, stream)
 
 
 def _known(datatype: int) -> bool:
-    last = len(DTYPES) if control.nccl_version() >= 22400 else FLOAT8[0]
-    return 0 <= datatype < last
-
-
-def _refused(communicator: Communicator, terms: Terms) -> int:
-    if not _known(terms.datatype) or terms.count < 0:
-        return INVALID_ARGUMENT
-    if not 0 <= terms.root < communicator.size:
-        return INVALID_ARGUMENT
-    known = 0 <= terms.op < FIRST_OWN_OP or terms.op in communicator.factors
-    if terms.kind in REDUCTIONS and not known:
-        return INVALID_ARGUMENT
-    if communicator.size > 1 and terms.count and not communicator.algorithms.permits(terms.kind):
-        return INVALID_USAGE  # no algorithm available: NCCL_ALGO was set to ...
-    return SUCCESS
+    return datatype not in FLOAT8 or control.nccl_version() >= 22400
 
 
 def _called(handle: int, made: Callable[[Communicator], Call | int], stream: int) -> int:
     status = _enter(handle, made, stream)
-    if status and _group.depth:
+    if _group.depth:
         _group.error = _group.error or status
     return status
 
@@ -272,18 +219,14 @@ def _called(handle: int, made: Callable[[Communicator], Call | int], stream: int
 def _enter(handle: int, made: Callable[[Communicator], Call | int], stream: int) -> int:
     communicator = _communicators.get(handle)
     if communicator is None:
-        if handle in _ended:
-            control.violation("a call on an NCCL communicator that had ended")
-        return INVALID_ARGUMENT
+        return _not_there(handle, "called")
     if not communicator.using.acquire(blocking=False):
         control.violation(f"two threads used NCCL communicator {communicator.name} at once")
         return INVALID_USAGE
     try:
         if communicator.revoked:
             return INVALID_USAGE  # enqueue.cc: ncclEnqueueCheck
-        if communicator.error:
-            return communicator.error
-        call = made(communicator)
+        call = communicator.error or made(communicator)
         if isinstance(call, int):
             return call
         if communicator.size == 1 and isinstance(call, Collective) and _unfit(communicator, call):
@@ -305,28 +248,17 @@ def _unfit(communicator: Communicator, call: Collective) -> bool:
     current = devices.current()
     if current != communicator.device.number:
         control.violation(
-            f"NCCL copies on the current device, {current}, and not on that of its "
-            f"communicator of one rank, {communicator.device.number}"
+            f"NCCL copies on the current device, {current}, and not on its communicator's"
         )
     factor = call.terms.op in (PREMUL, AVG) and call.terms.kind in REDUCTIONS
     return factor and call.terms.datatype in FLOAT8
 
 
 def _launch(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
-    communicator.inside += 1
-    try:
-        return _launched(communicator, entries)
-    finally:
-        communicator.inside -= 1
-
-
-def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> int:
     calls = tuple(call for call, _ in entries)
     if overlapping(calls, communicator.rank, communicator.size):
         control.violation(f"memory of calls that NCCL carries out at once overlaps: {calls}")
-    to_self = [c.sends for c in calls if isinstance(c, Message) and c.peer == communicator.rank]
-    if to_self.count(True) != to_self.count(False):
-        return INVALID_USAGE  # a message to itself has both sides in one group
+    communicator.inside += 1
     try:
         found = [streams.find(s, communicator.device.number) for _, s in entries]
         (first,) = dict.fromkeys(found)  # a group on several streams is nobody's here
@@ -342,17 +274,6 @@ def _launched(communicator: Communicator, entries: list[tuple[Call, int]]) -> in
         return CUDA_ERROR
     except Stopped:
         return INTERNAL_ERROR
-    return SUCCESS
-
-
-def make_factor(handle: int, scalar: bytes, datatype: int) -> tuple[int, int]:
-    """Make a reduction of a communicator: the sum of what was multiplied; its status and number."""
-    communicator, number = _communicators[handle], next(_own_ops)
-    communicator.factors[number] = datatype, np.frombuffer(scalar, DTYPES[datatype])
-    return SUCCESS, number
-
-
-def drop_factor(handle: int, number: int) -> int:
-    """End a reduction that was made."""
-    del _communicators[handle].factors[number]
+    finally:
+        communicator.inside -= 1
     return SUCCESS

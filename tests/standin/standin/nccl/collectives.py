@@ -45,26 +45,16 @@ class Terms:
 
 def outcome(terms: Terms, given: list[bytes]) -> list[bytes]:
     """Return what each rank gets."""
-    size = len(given)
-    kind, root = terms.kind, terms.root
+    size, kind, root = len(given), terms.kind, terms.root
+    if kind == "all_to_all":
+        return [b"".join(each) for each in zip(*(_blocks(x, size) for x in given), strict=True)]
     if kind in REDUCTIONS:
         parts = [np.frombuffer(data, DTYPES[terms.datatype]) for data in given]
-        total = reduced(parts, terms.op).tobytes()
-        if kind == "all_reduce":
-            return [total] * size
-        if kind == "reduce":
-            return [total if rank == root else b"" for rank in range(size)]
-        return _blocks(total, size)
-    if kind == "broadcast":
-        return [given[root]] * size
-    if kind == "all_gather":
-        return [b"".join(given)] * size
-    if kind == "gather":
-        return [b"".join(given) if rank == root else b"" for rank in range(size)]
-    if kind == "scatter":
-        return _blocks(given[root], size)
-    cut = [_blocks(data, size) for data in given]  # all_to_all
-    return [b"".join(cut[source][rank] for source in range(size)) for rank in range(size)]
+        whole = reduced(parts, terms.op).tobytes()
+    else:
+        whole = given[root] if kind in ROOTED_IN else b"".join(given)
+    every = _blocks(whole, size) if kind in MANY_IN else [whole] * size
+    return [x if kind not in ROOTED_OUT or rank == root else b"" for rank, x in enumerate(every)]
 
 
 def _blocks(data: bytes, size: int) -> list[bytes]:

@@ -3,15 +3,14 @@
 import os
 import pickle
 import threading
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from standin import control, devices, heap, streams
 from standin.nccl.collectives import ROOTED_IN, ROOTED_OUT, Terms, outcome
-from standin.nccl.post import Mailbox, Stopped, post
+from standin.nccl.post import Stopped, post
 from standin.nccl.reductions import DTYPES, scaled
 
 INVALID_USAGE = 5
@@ -116,7 +115,6 @@ class Communicator:
     error = inside = children = 0
     aborted = revoked = freed = False
     _graphs = 0  # that have a call of it
-    _collectives = 0
     _last: streams.Marker | None = None
 
     def __init__(
@@ -132,12 +130,11 @@ class Communicator:
         self.factors: dict[int, tuple[int, np.ndarray]] = {}
         self.registered: dict[int, tuple[int, int]] = {}
         self._post = post()
+        self._box = self._post.box((name, rank))
         self._process = os.getpid()
         self._turn = threading.Lock()
         self._graphs_changed = threading.Condition()
         self._connected: set[str] = set()
-        self._sent: Counter[int] = Counter()
-        self._received: Counter[int] = Counter()
 
     # On the host
 
@@ -184,7 +181,7 @@ class Communicator:
     def abort(self) -> None:
         """End what is under way, and have nothing begin any more."""
         self.aborted = True
-        self._box(self.rank).wake()
+        self._box.wake()
 
     def stop(self) -> None:
         """End what is under way; after a revocation it is not waited for once more (init.cc, commReclaim)."""
@@ -218,15 +215,15 @@ class Communicator:
         kind = call.terms.kind
         if control.on("STANDIN_CONNECT") and kind not in self._connected:
             # On the host, which looks all the time: it has left before a revocation ends.
-            self.meet(("connect", kind), range(self.size), lambda: self.aborted or self.revoked)
+            self.meet(("connect", kind), lambda: self.aborted or self.revoked)
             self._connected.add(kind)
 
-    def meet(self, what: Hashable, ranks: Iterable[int], stopped: Callable[[], bool]) -> None:
-        """Wait on the host until some ranks have come here, or raise `Stopped`."""
-        for rank in ranks:
+    def meet(self, what: Hashable, stopped: Callable[[], bool]) -> None:
+        """Wait on the host until all ranks have come here, or raise `Stopped`."""
+        for rank in range(self.size):
             self._send(rank, (what, self.rank), b"")
-        for rank in ranks:
-            self._box(self.rank).take((what, rank), stopped)
+        for rank in range(self.size):
+            self._box.take((what, rank), stopped)
 
     # On a stream
 
@@ -244,18 +241,16 @@ class Communicator:
             pass
 
     def _collective(self, call: Collective) -> None:
-        number = self._collectives
-        self._collectives += 1
         terms = call.terms
         given = heap.view(call.send, terms.bytes_in(self.rank, self.size))
         if call.factor is not None:
             with np.errstate(all="ignore"):
                 given = scaled(given.view(call.factor.dtype), call.factor)
         mine = terms, given.tobytes(), self.places(call)
-        self._send(0, ("in", number, self.rank), pickle.dumps(mine))
+        self._send(0, ("in", self.rank), pickle.dumps(mine))
         if self.rank == 0:
-            self._answer(number)
-        got: str | bytes = pickle.loads(self._take(("out", number)))
+            self._answer()
+        got: str | bytes = pickle.loads(self._take("out"))
         if isinstance(got, str):
             control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {got}")
             self.notice(INVALID_USAGE)
@@ -263,55 +258,43 @@ class Communicator:
         out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
         out[:] = np.frombuffer(got, np.uint8)
 
-    def _answer(self, number: int) -> None:
-        told = [pickle.loads(self._take(("in", number, rank))) for rank in range(self.size)]
+    def _answer(self) -> None:
+        told = [pickle.loads(self._take(("in", rank))) for rank in range(self.size)]
         terms, given, places = zip(*told, strict=True)
         there = {place is not None for each in places for place in each}
         rooted = terms[0].kind in ROOTED_IN | ROOTED_OUT
         apart = there == {True} and not rooted and any(each != places[0] for each in places)
         if len(there) > 1 or apart:
-            control.violation(
-                f"NCCL communicator {self.name}, {terms[0].kind}: registered on some ranks and not on "
-                f"others, or at other offsets: {places}"
-            )
+            control.violation(f"registered on some ranks alone, or at other offsets: {places}")
         if len(set(terms)) > 1:
             differing = "; ".join(f"rank {rank}: {t}" for rank, t in enumerate(terms))
-            answers: list = [f"call {number} differs between the ranks: {differing}"] * self.size
+            answers: list = [f"a call differs between the ranks: {differing}"] * self.size
         else:
             answers = outcome(terms[0], list(given))
         for rank, answer in enumerate(answers):
-            self._send(rank, ("out", number), pickle.dumps(answer))
+            self._send(rank, "out", pickle.dumps(answer))
 
     def _messages(self, messages: list[Message]) -> None:
         """Have all messages of a group go on at the same time."""
-        numbered = []
-        for message in messages:
-            counter = self._sent if message.sends else self._received
-            numbered.append((message, counter[message.peer]))
-            counter[message.peer] += 1
-        for message, number in numbered:
-            if not message.sends:
-                there = self.place(message.pointer, message.nbytes) is not None
-                self._send(message.peer, ("ready", self.rank, number), bytes([there]))
-        for message, number in numbered:
-            if message.sends:
-                (there,) = self._take(("ready", message.peer, number))
-                if there != (self.place(message.pointer, message.nbytes) is not None):
-                    control.violation(  # enqueue.cc: "We require users registering buffers on both sides"
-                        f"a message between ranks {self.rank} and {message.peer} is registered on one side"
-                    )
-                data = heap.view(message.pointer, message.nbytes).tobytes()
-                self._send(message.peer, ("data", self.rank, number), data)
-        for message, number in numbered:
-            if not message.sends:
-                got = self._take(("data", message.peer, number))
-                memoryview(heap.view(message.pointer, message.nbytes))[:] = got  # of the same size
-
-    def _box(self, rank: int) -> Mailbox:
-        return self._post.box((self.name, rank))
+        for each in messages:
+            if not each.sends:
+                there = self.place(each.pointer, each.nbytes) is not None
+                self._send(each.peer, ("ready", self.rank), bytes([there]))
+        for each in messages:
+            if each.sends:
+                (there,) = self._take(("ready", each.peer))
+                if there != (self.place(each.pointer, each.nbytes) is not None):
+                    # enqueue.cc wants registered buffers on both sides
+                    control.violation("a message is registered on one side")
+                data = heap.view(each.pointer, each.nbytes).tobytes()
+                self._send(each.peer, ("data", self.rank), data)
+        for each in messages:
+            if not each.sends:
+                got = self._take(("data", each.peer))
+                memoryview(heap.view(each.pointer, each.nbytes))[:] = got  # of the same size
 
     def _send(self, rank: int, kind: Hashable, data: bytes) -> None:
         self._post.send(self.addresses[rank], (self.name, rank), kind, data)
 
     def _take(self, kind: Hashable) -> bytes:
-        return self._box(self.rank).take(kind, lambda: self.aborted)
+        return self._box.take(kind, lambda: self.aborted)

@@ -5,123 +5,97 @@ back is written through ``ctypes.byref``. A function that the version lacks is n
 """
 
 import ctypes
+import itertools
 import os
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+
+import numpy as np
 
 from standin import control, heap
 from standin.driver import behind
 from standin.errors import CUDARuntimeError
-from standin.nccl import algorithms, calls, rendezvous
+from standin.nccl import calls, rendezvous
+from standin.nccl.algorithms import Allowed
 from standin.nccl.collectives import Terms
-from standin.nccl.reductions import DTYPES
+from standin.nccl.reductions import DTYPES, PREMUL
 
 _SINCE = {
-    "ncclMemAlloc": 21900,
-    "ncclMemFree": 21900,
-    "ncclCommRegister": 21900,
-    "ncclCommDeregister": 21900,
+    **dict.fromkeys(("ncclAlltoAll", "ncclGather", "ncclScatter"), 22803),
     "ncclCommShrink": 22703,
     "ncclCommRevoke": 22807,
-    "ncclAlltoAll": 22803,
-    "ncclGather": 22803,
-    "ncclScatter": 22803,
 }
-"""Versions that the functions came with; the others were there before."""
-
-_SELECTING = {
-    "ncclAllReduceConfig": "all_reduce",
-    "ncclReduceConfig": "reduce",
-    "ncclBroadcastConfig": "broadcast",
-    "ncclReduceScatterConfig": "reduce_scatter",
-    "ncclAllGatherConfig": "all_gather",
-}
-"""Functions that take settings of a call as well, from NCCL 2.32 on."""
+"""Versions that functions came with. Those of memory came with 2.19; the others were there before."""
 
 _PIECE = 2 << 20
 
+_own_ops = itertools.count(PREMUL)
+"""Numbers of reductions that were made for a communicator."""
+
 _allocated: dict[int, heap.Block] = {}
 
-configs: list[dict[str, Any]] = []
-"""What the settings of communicators that were made with some say, by the members' names."""
-
-TEXTS = {
-    0: b"no error",
-    1: b"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
-    2: b"unhandled system error (run with NCCL_DEBUG=INFO for details)",
-    3: b"internal error - please report this issue to the NCCL developers",
-    4: b"invalid argument (run with NCCL_DEBUG=WARN for details)",
-    5: b"invalid usage (run with NCCL_DEBUG=WARN for details)",
-    6: b"remote process exited or there was a network error",
-    7: b"NCCL operation in progress",
-}
+TEXTS = (
+    "no error,unhandled cuda error,unhandled system error,internal error,invalid argument,invalid usage,"
+    "remote process exited or there was a network error,NCCL operation in progress"
+).split(",")
+"""How NCCL names its statuses."""
 
 
-def _number(x: Any) -> int:
+def _number(x):
     """Return an argument that C takes by value."""
     if isinstance(x, bool) or (not isinstance(x, int | None) and not hasattr(x, "value")):
         raise ctypes.ArgumentError(f"cannot pass {x!r}")
     return (x if isinstance(x, int | None) else x.value) or 0
 
 
-selected: list[tuple[str, str]] = []
-"""Collectives that were called with settings, and the algorithms that these named."""
-
-
-def _selecting(kind: str, plain: Callable[..., int], *arguments: Any) -> int:
-    """Make a call with settings, which stand last; NCCL refuses what names no algorithm: by commas, in any case."""
-    *_, comm, _, config = arguments
-    settings = behind(config)
+def _refused(kind, communicator, settings):
+    """Tell whether NCCL refuses a call's settings: of those that name no algorithm, by commas, in any case."""
     if settings.size < 72 or settings.magic != 0xCAFEBEEF:
-        return calls.INVALID_ARGUMENT
+        return True
     text = (settings.algSelection or b"").decode()
-    selected.append((kind, text))
-    allowed = algorithms.Allowed(text)
-    communicator = calls.find(_number(comm))
-    left = communicator.algorithms.permits(kind)
-    if settings.forceAlgSelection and not (allowed.permits(kind) and left):
-        return calls.INVALID_ARGUMENT
-    return plain(*arguments[:-1])
+    control.seen("settings", kind, text)
+    permitted = Allowed(text).permits(kind) and communicator.algorithms.permits(kind)
+    return bool(settings.forceAlgSelection) and not permitted
 
 
-def _given(status_and_value: tuple[int, int], reference: Any) -> int:
+def _given(status_and_value, reference):
     status, value = status_and_value
     if not status:
         behind(reference).value = value
     return status
 
 
-def _taking(kind: str, words: str) -> Callable[..., int]:
-    """Return the function of a collective, which takes C's arguments of these names."""
+def _taking(kind, of_it=""):
+    """Return the function of a collective, which takes C's arguments of these names, and settings from 2.32 on."""
+    words = f"send recv count datatype {of_it} comm stream".split()
 
-    def call(_library: object, *given: Any) -> int:
-        of = dict(zip(words.split(), map(_number, given), strict=True))
+    def call(_library, *given):
+        of = dict(zip(words, map(_number, given), strict=False))
         terms = Terms(kind, of["count"], of["datatype"], of.get("op", 0), of.get("root", 0))
-        checked = (
-            os.environ.get("NCCL_CHECK_POINTERS") == "1"
-        )  # NCCL 2.30 misc/argcheck.cc, ArgsCheck
-        if checked and kind in ("gather", "scatter") and not (of["send"] and of["recv"]):
+        if len(given) > len(of) and _refused(kind, calls.find(of["comm"]), behind(given[-1])):
+            return calls.INVALID_ARGUMENT
+        # NCCL 2.30 misc/argcheck.cc, ArgsCheck
+        checked = os.environ.get("NCCL_CHECK_POINTERS") == "1" and kind in ("gather", "scatter")
+        if checked and not (of["send"] and of["recv"]):
             return calls.INVALID_ARGUMENT
         return calls.collective(of["comm"], terms, of["send"], of["recv"], of["stream"])
 
     return call
 
 
-def _message(sends: bool) -> Callable[..., int]:
-    def call(_library: object, *given: Any) -> int:
+def _message(sends):
+    def call(_library, *given):
         pointer, count, datatype, peer, comm, stream = map(_number, given)
         return calls.message(comm, sends, pointer, count, datatype, peer, stream)
 
     return call
 
 
-def _plain(function: Callable[..., int]) -> Callable[..., int]:
+def _plain(function):
     """Return a function that takes numbers."""
     return lambda _library, *given: function(*map(_number, given))
 
 
-def _telling(attribute: str) -> Callable[..., int]:
+def _telling(attribute):
     """Return a function that gives back what a communicator tells of itself."""
     return lambda _library, comm, told: _given(calls.told(_number(comm), attribute), told)
 
@@ -131,31 +105,29 @@ class Library:
 
     _name = os.devnull  # no file that is mapped
 
-    def __getattribute__(self, name: str) -> Any:
-        since = 23200 if name in _SELECTING else _SINCE.get(name, 0)
-        if control.nccl_version() < since:
+    def __getattribute__(self, name):
+        since = 21900 if name.startswith(("ncclMem", "ncclCommReg", "ncclCommDereg")) else 0
+        if name.endswith("Config") and name != "ncclCommInitRankConfig":
+            since = 23200
+        if control.nccl_version() < _SINCE.get(name, since):
             raise AttributeError(f"libnccl.so.2: undefined symbol: {name}")
-        plain = object.__getattribute__(
-            self, name.removesuffix("Config") if name in _SELECTING else name
-        )
-        if name in _SELECTING:
-            return partial(_selecting, _SELECTING[name], plain)
+        plain = object.__getattribute__(self, name)
         # What loads it gives a function its types.
         return partial(plain) if name.startswith("nccl") else plain
 
-    def ncclGetVersion(self, version: Any) -> int:
+    def ncclGetVersion(self, version):
         behind(version).value = control.nccl_version()
         return 0
 
-    def ncclGetErrorString(self, status: Any) -> bytes:
-        return TEXTS.get(_number(status), b"unknown result code")
+    def ncclGetErrorString(self, status):
+        return TEXTS[_number(status)].encode()
 
-    def ncclGetLastError(self, comm: Any) -> bytes:
+    def ncclGetLastError(self, comm):
         return b""
 
     # Memory
 
-    def ncclMemAlloc(self, pointer: Any, size: Any) -> int:
+    def ncclMemAlloc(self, pointer, size):
         try:  # in pieces of 2 MiB
             block = heap.malloc(-(-_number(size) // _PIECE) * _PIECE)
         except CUDARuntimeError:
@@ -164,7 +136,7 @@ class Library:
         behind(pointer).value = block.pointer
         return 0
 
-    def ncclMemFree(self, pointer: Any) -> int:
+    def ncclMemFree(self, pointer):
         block = _allocated.pop(_number(pointer), None)
         if block is None:
             control.violation("ncclMemFree of memory that ncclMemAlloc has not given")
@@ -179,7 +151,7 @@ class Library:
             return calls.CUDA_ERROR
         return 0
 
-    def ncclCommRegister(self, comm: Any, pointer: Any, size: Any, handle: Any) -> int:
+    def ncclCommRegister(self, comm, pointer, size, handle):
         communicator = calls.find(_number(comm))
         block = heap.find(_number(pointer))
         end = _number(pointer) + _number(size)
@@ -195,7 +167,7 @@ class Library:
         behind(handle).value = key
         return 0
 
-    def ncclCommDeregister(self, comm: Any, handle: Any) -> int:
+    def ncclCommDeregister(self, comm, handle):
         communicator = calls.find(_number(comm))
         if communicator.registered.pop(_number(handle), None) is None:
             control.violation("ncclCommDeregister of what is not registered")
@@ -204,50 +176,44 @@ class Library:
 
     # Reductions of a communicator
 
-    def ncclRedOpCreatePreMulSum(
-        self, op: Any, scalar: Any, datatype: Any, residence: Any, comm: Any
-    ) -> int:
+    def ncclRedOpCreatePreMulSum(self, op, scalar, datatype, residence, comm):
         kind = _number(datatype)  # and ncclScalarHostImmediate
         value = ctypes.string_at(_number(scalar), DTYPES[kind].itemsize)
-        return _given(calls.make_factor(_number(comm), value, kind), op)
+        behind(op).value = next(_own_ops)
+        calls.find(_number(comm)).factors[behind(op).value] = (
+            kind,
+            np.frombuffer(value, DTYPES[kind]),
+        )
+        return 0
 
-    def ncclRedOpDestroy(self, op: Any, comm: Any) -> int:
-        return calls.drop_factor(_number(comm), _number(op))
+    def ncclRedOpDestroy(self, op, comm):
+        del calls.find(_number(comm)).factors[_number(op)]
+        return 0
 
     # Communicators
 
-    def ncclGetUniqueId(self, unique: Any) -> int:
+    def ncclGetUniqueId(self, unique):
         control.seen("ncclGetUniqueId")
         ctypes.memmove(ctypes.addressof(behind(unique)), rendezvous.unique_id(), 128)
         return 0
 
-    def ncclCommInitRankConfig(
-        self, made: Any, size: Any, unique: Any, rank: Any, config: Any
-    ) -> int:
+    def ncclCommInitRankConfig(self, made, size, unique, rank, config):
         if config is not None:  # init.cc, parseCommConfig
             settings = behind(config)
             if settings.magic != 0xCAFEBEEF or settings.size > 4096:
                 return calls.INVALID_ARGUMENT
-            own = [
-                name
-                for name, _ in type(settings)._fields_  # ctypes's own name
-                if getattr(type(settings), name).offset < settings.size
-            ]
-            values = {name: getattr(settings, name) for name in own[3:]}
-            configs.append(
-                {n: value for n, value in values.items() if value not in (None, -(2**31))}
-            )
+            names = [name for name, _ in settings._fields_[3:]]  # ctypes's own name
+            own = [n for n in names if getattr(type(settings), n).offset < settings.size]
+            control.seen("ncclCommInitRankConfig", {n: getattr(settings, n) for n in own})
         return _given(calls.init(_number(size), bytes(unique), _number(rank)), made)
 
-    def ncclCommShrink(
-        self, comm: Any, exclude: Any, count: Any, made: Any, config: Any, flags: Any
-    ) -> int:
+    def ncclCommShrink(self, comm, exclude, count, made, config, flags):
         left_out = [int(exclude[i]) for i in range(_number(count))]
         return _given(calls.shrink(_number(comm), left_out), made)
 
     ncclCommDestroy, ncclCommAbort = _plain(calls.destroy), _plain(calls.abort)
 
-    def ncclCommRevoke(self, comm: Any, flags: Any) -> int:
+    def ncclCommRevoke(self, comm, flags):
         return calls.revoke(_number(comm)) if not _number(flags) else calls.INVALID_ARGUMENT
 
     ncclCommGetAsyncError = _telling("error")
@@ -260,15 +226,13 @@ class Library:
 
     # Calls
 
-    ncclAllReduce = _taking("all_reduce", "send recv count datatype op comm stream")
-    ncclReduce = _taking("reduce", "send recv count datatype op root comm stream")
-    ncclBroadcast = _taking("broadcast", "send recv count datatype root comm stream")
-    ncclReduceScatter = _taking("reduce_scatter", "send recv count datatype op comm stream")
-    ncclAllGather = _taking("all_gather", "send recv count datatype comm stream")
-    ncclAlltoAll = _taking("all_to_all", "send recv count datatype comm stream")
-    ncclGather = _taking("gather", "send recv count datatype root comm stream")
-    ncclScatter = _taking("scatter", "send recv count datatype root comm stream")
-
+    ncclAllReduce = ncclAllReduceConfig = _taking("all_reduce", "op")
+    ncclReduce = ncclReduceConfig = _taking("reduce", "op root")
+    ncclBroadcast = ncclBroadcastConfig = _taking("broadcast", "root")
+    ncclReduceScatter = ncclReduceScatterConfig = _taking("reduce_scatter", "op")
+    ncclAllGather = ncclAllGatherConfig = _taking("all_gather")
+    ncclAlltoAll, ncclGather = _taking("all_to_all"), _taking("gather", "root")
+    ncclScatter = _taking("scatter", "root")
     ncclSend, ncclRecv = _message(True), _message(False)
 
 

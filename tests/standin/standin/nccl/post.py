@@ -3,7 +3,7 @@
 import os
 import secrets
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
@@ -18,15 +18,15 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._came: dict[Hashable, deque[bytes]] = {}
+        self._came: dict[Hashable, list[bytes]] = defaultdict(list)
 
     def put(self, kind: Hashable, data: bytes) -> None:
         """Leave a message."""
         with self._condition:
-            self._came.setdefault(kind, deque()).append(data)
+            self._came[kind].append(data)
             self._condition.notify_all()
 
-    def take(self, kind: Hashable, stopped: Callable[[], bool]) -> bytes:
+    def take(self, kind: Hashable, stopped: Callable[[], bool] = bool) -> bytes:
         """Return a message of a kind; block until it is there.
 
         Raises
@@ -35,14 +35,10 @@ class Mailbox:
             Once `stopped` is true; `wake` has it asked.
         """
         with self._condition:
-            self._condition.wait_for(lambda: stopped() or self._came.get(kind))
+            self._condition.wait_for(lambda: stopped() or self._came[kind])
             if stopped():
                 raise Stopped
-            waiting = self._came[kind]
-            data = waiting.popleft()
-            if not waiting:
-                del self._came[kind]
-            return data
+            return self._came[kind].pop(0)
 
     def wake(self) -> None:
         """Have those that wait ask whether they still should."""
@@ -55,15 +51,15 @@ class Post:
 
     def __init__(self) -> None:
         self.address = f"\0standin-{os.getpid()}-{secrets.token_hex(8)}"
-        self._lock = threading.RLock()
+        self._boxes_lock, self._out_lock = threading.Lock(), threading.Lock()
         self._boxes: dict[Hashable, Mailbox] = {}
-        self._out: dict[str, tuple[Connection, threading.Lock]] = {}
+        self._out: dict[str, Connection] = {}
         self._listener = Listener(self.address, "AF_UNIX", backlog=1024)
         threading.Thread(target=self._accept, name="stand-in post", daemon=True).start()
 
     def box(self, name: Hashable) -> Mailbox:
         """Return a mailbox by its name; there is no message that comes too early."""
-        with self._lock:
+        with self._boxes_lock:
             return self._boxes.setdefault(name, Mailbox())
 
     def send(self, address: str, name: Hashable, kind: Hashable, data: bytes) -> None:
@@ -71,18 +67,15 @@ class Post:
         if address == self.address:
             self.box(name).put(kind, data)
             return
-        with self._lock:
+        with self._out_lock:
             if address not in self._out:
-                self._out[address] = Client(address, "AF_UNIX"), threading.Lock()
-            connection, lock = self._out[address]
-        with lock:
-            connection.send((name, kind, data))
+                self._out[address] = Client(address, "AF_UNIX")
+            self._out[address].send((name, kind, data))
 
     def _accept(self) -> None:
         while True:
-            threading.Thread(
-                target=self._read, args=(self._listener.accept(),), daemon=True
-            ).start()
+            connection = self._listener.accept()
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
 
     def _read(self, connection: Connection) -> None:
         with connection, suppress(EOFError, OSError):  # until its process ends

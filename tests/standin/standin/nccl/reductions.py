@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-SUM, PROD, MAX, MIN, AVG, PREMUL = range(6)
+AVG, PREMUL = 4, 5
 
 DTYPES = tuple(
     np.dtype(t)
@@ -19,31 +19,23 @@ FLOAT8 = (10, 11)
 _LARGEST = {DTYPES[10]: 448.0, DTYPES[11]: 57344.0}
 
 # NaN gives way to a number, as fmaxf and fminf have it.
-_FOLDS = {SUM: np.add, PROD: np.multiply, MAX: np.fmax, MIN: np.fmin, PREMUL: np.add}
+_FOLDS = (np.add, np.multiply, np.fmax, np.fmin, np.add, np.add)
+"""By NCCL's numbers of reductions: averages and sums with a factor are sums."""
 
 
-def _narrow(dtype: np.dtype) -> bool:
-    return dtype.itemsize < 4 and dtype.kind not in "iu"
-
-
-def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    largest = _LARGEST.get(dtype)
-    if largest is not None:
+def _rounded(function: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a function of elements; of narrower floats it is computed in float32."""
+    narrow = a.dtype.itemsize < 4 and a.dtype.kind not in "iu"
+    wide = np.dtype(np.float32) if narrow else a.dtype
+    values, largest = function(a.astype(wide), b.astype(wide)), _LARGEST.get(a.dtype, np.inf)
+    if narrow:
         values = np.clip(values, -largest, largest)  # CUDA's conversions to float8 saturate
-    return values.astype(dtype)
+    return values.astype(a.dtype)
 
 
 def scaled(x: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return `x` times a factor of its own dtype."""
-    if _narrow(x.dtype):
-        return _rounded(x.astype(np.float32) * factor.astype(np.float32), x.dtype)
-    return x * factor
-
-
-def _folded(a: np.ndarray, b: np.ndarray, op: int) -> np.ndarray:
-    if _narrow(a.dtype):
-        return _rounded(_FOLDS[op](a.astype(np.float32), b.astype(np.float32)), a.dtype)
-    return _FOLDS[op](a, b)
+    return _rounded(np.multiply, x, factor)
 
 
 def reduced(parts: list[np.ndarray], op: int) -> np.ndarray:
@@ -57,16 +49,14 @@ def reduced(parts: list[np.ndarray], op: int) -> np.ndarray:
         if op == AVG and parts[0].dtype.kind not in "iu":
             # NCCL multiplies by 1/n, of the elements' own precision, and then sums.
             factor = np.asarray(1.0 / ranks).astype(parts[0].dtype)
-            parts, kind = [scaled(part, factor) for part in parts], SUM
-        else:
-            kind = SUM if op == AVG else op
+            parts = [scaled(part, factor) for part in parts]
         result = np.empty_like(parts[0])
         cuts = [len(result) * i // ranks for i in range(ranks + 1)]
         for block in range(ranks):
             span = slice(cuts[block], cuts[block + 1])
             total = parts[(block + 1) % ranks][span]
             for hop in range(2, ranks + 1):
-                total = _folded(total, parts[(block + hop) % ranks][span], kind)
+                total = _rounded(_FOLDS[op], total, parts[(block + hop) % ranks][span])
             result[span] = total
         if op == AVG and result.dtype.kind in "iu":
             quotient = np.abs(result.astype(object)) // ranks if result.size else result

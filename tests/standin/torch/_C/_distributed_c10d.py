@@ -1,7 +1,6 @@
 """The classes of c10d that a backend in Python has as its bases, and reductions."""
 
 from enum import Enum
-from typing import Any
 
 
 class ReduceOp:
@@ -22,12 +21,12 @@ class Work:
 class ProcessGroup:
     """A group."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank, size):
         pass
 
 
 class Backend:
     """A group's part for a kind of device: none can be made in Python, as in PyTorch 2.13."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_):
         raise TypeError("No constructor defined!")
