@@ -12,9 +12,7 @@ What cannot run is skipped, and says why.
 
 import gc
 import importlib.util
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import nccl_ranks
 import pytest
@@ -25,22 +23,19 @@ from mpi_ranks import FAILED
 from mpi_ranks import pytest_configure as agree_outcomes
 from nccl_ranks import pinned
 
-if TYPE_CHECKING:
-    import hpccomm
-
 __all__ = ["pinned"]
 
 HERE = Path(__file__).parent
 STANDIN = HERE.parent / "standin"
 
 
-def is_standin() -> bool:
+def is_standin():
     """Whether ``cupy`` is the stand-in. Imports nothing."""
     found = importlib.util.find_spec("cupy")
     return found is not None and Path(found.origin or "").is_relative_to(STANDIN)
 
 
-def absent() -> str:
+def absent():
     """Return why there are no device arrays here, or nothing."""
     from hpccomm.memory.cuda import library
 
@@ -49,7 +44,7 @@ def absent() -> str:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Name the marks, and bring the ranks together."""
     config.addinivalue_line("markers", "standin: needs the stand-in for CuPy")
     if not config.pluginmanager.hasplugin("pytest_mpi"):
@@ -62,25 +57,23 @@ def pytest_configure(config: pytest.Config) -> None:
 class Skipped(pytest.Module):
     """A file of tests that is not even imported: it may import CuPy."""
 
-    def collect(self) -> list[pytest.Item]:
+    def collect(self):
         pytest.skip(absent(), allow_module_level=True)
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+def pytest_addoption(parser, pluginmanager):
     """Let one process do without pytest-mpi."""
     if not pluginmanager.hasplugin("pytest_mpi"):
         parser.addoption("--with-mpi", action="store_const", const=False, help="takes pytest-mpi")
 
 
-def pytest_pycollect_makemodule(
-    module_path: Path, parent: pytest.Collector
-) -> pytest.Module | None:
+def pytest_pycollect_makemodule(module_path, parent):
     """Skip all files, with the reason, where there is nothing to test."""
     return Skipped.from_parent(parent, path=module_path) if absent() else None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Leave out what is for another kind of run."""
     ranks = config.getoption("--with-mpi")
     with_mpi = config.pluginmanager.hasplugin("pytest_mpi")
@@ -98,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_objects() -> Iterator[None]:
+def few_objects():
     """Have garbage collections pass by all that exists: they take far less long."""
     gc.freeze()
     yield
@@ -106,9 +99,7 @@ def few_objects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def rules_are_kept(
-    request: pytest.FixtureRequest, made: dict[str, "hpccomm.Communicator"]
-) -> Iterator[None]:
+def rules_are_kept(request, made):
     """Fail what the real CUDA or NCCL would have answered with a crash or with wrong bytes."""
     if "comm" not in request.fixturenames:
         end(made)  # the test may make what may not be beside it
@@ -127,22 +118,22 @@ def rules_are_kept(
 
 
 @pytest.fixture
-def seen() -> list[tuple[Any, ...]]:
+def seen():
     """Give what is called of CUDA and NCCL from now on: names and arguments, of those that the stand-in tells."""
     from standin import control
 
-    found: list[tuple[Any, ...]] = []
+    found = []
     control.watchers.append(lambda *of: found.append(of))
     return found
 
 
 @pytest.fixture
-def interrupted() -> Callable[..., None]:
+def interrupted():
     """Give ``interrupted(name, what)``, which has something happen just before a function's next call."""
     from standin import control
 
-    def at(name: str, what: Callable[..., object]) -> None:
-        def watch(called: str, *arguments: object) -> None:
+    def at(name, what):
+        def watch(called, *arguments):
             if called == name and watch in control.watchers:
                 control.watchers.remove(watch)
                 what(*arguments)
@@ -153,7 +144,7 @@ def interrupted() -> Callable[..., None]:
 
 
 @pytest.fixture
-def nccl_made() -> Callable[[], list[Any]]:
+def nccl_made():
     """Give what returns the stand-in's NCCL communicators that were made since then and have not ended."""
     from standin.nccl import calls
 
@@ -162,35 +153,30 @@ def nccl_made() -> Callable[[], list[Any]]:
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> None:
+def late(monkeypatch):
     """Have the stand-in's streams do their work late, by up to some milliseconds at random."""
     monkeypatch.setenv("STANDIN_DELAY", "0.005")
 
 
 @pytest.fixture(scope="session")
-def made() -> Iterator[dict[str, "hpccomm.Communicator"]]:
+def made():
     """Keep a communicator from test to test, by its way of device arrays: making it takes long.
 
     One at a time, as NCCL and MPI may not have a device at once.
     """
-    kept: dict[str, hpccomm.Communicator] = {}
+    kept = {}
     yield kept
     end(kept)
 
 
-def end(kept: dict[str, "hpccomm.Communicator"]) -> None:
+def end(kept):
     """Finalize what is kept; collective."""
     while kept:
         kept.popitem()[1].finalize()
 
 
 @pytest.fixture
-def comm(
-    request: pytest.FixtureRequest,
-    made: dict[str, "hpccomm.Communicator"],
-    way: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator["hpccomm.Communicator"]:
+def comm(request, made, way, monkeypatch):
     """Give a communicator over all ranks whose device arrays go by `way`, a test's argument."""
     # For those as well that the test makes beside it.
     monkeypatch.setenv("HPCCOMM_CUDA_AWARE", str(int(way == "mpi")))
@@ -202,7 +188,7 @@ def comm(
         made.pop(way).abort()
 
 
-def make(way: str) -> "hpccomm.Communicator":
+def make(way):
     """Make a communicator; collective."""
     from mpi4py import MPI
 

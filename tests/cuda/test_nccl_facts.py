@@ -2,7 +2,8 @@
 
 import os
 import threading
-import time
+from collections import deque
+from functools import partial
 
 import pytest
 
@@ -14,11 +15,7 @@ from hpccomm.errors import CollectiveTimeout
 def pinned(value):
     """Hold the variable at a value."""
 
-    def wait(steps):
-        for _ in steps:
-            time.sleep(0.001)
-
-    return variables.pinned(value, wait)
+    return variables.pinned(value, partial(deque, maxlen=0))  # which takes one step after the other
 
 
 SEVERAL = variables.SEVERAL_RANKS_A_GPU
@@ -67,16 +64,10 @@ LACKING = {"host": "node2", "why_not": "CuPy is not installed; install it"}
         (ranks(2, {"host_id": "a"}, **ONE_GPU, nccl=21903), []),
         (ranks(2, **ONE_GPU, host_id="a", nccl=21903), ["the same GPU"]),
         # Each rank picks an algorithm by itself; two that differ wait for each other for ever.
-        *((ranks(3, variables={name: "Ring"}), []) for name in ("NCCL_ALGO", "NCCL_P2P_LEVEL")),
-        *(
-            (
-                ranks(3, {}, {"variables": {}}, variables={name: "Ring"}),
-                [
-                    f"{name} differs between the ranks (Ring on ranks 0 and 2, not set on rank 1); "
-                    "set it to the same value on all ranks, or on none"
-                ],
-            )
-            for name in ("NCCL_ALGO", "NCCL_P2P_LEVEL")
+        (ranks(3, variables={"NCCL_P2P_LEVEL": "PHB"}), []),
+        (
+            ranks(3, {}, {"variables": {}}, variables={"NCCL_P2P_LEVEL": "PHB"}),
+            ["NCCL_P2P_LEVEL differs between the ranks (PHB on ranks 0 and 2, not set on rank 1)"],
         ),
         (ranks(2, {"nccl": 23202}), ["different versions of NCCL"]),
         (ranks(4, {}, LACKING, LACKING), [f"ranks 1 and 2 (node2): {LACKING['why_not']}"]),
@@ -98,9 +89,8 @@ def test_more_ranks_on_a_gpu_than_fit_are_warned_of():
     shared = ranks(3, uuid="GPU-0", **ALLOWED)
     assert unfit(shared) == ""
     assert "ranks 0-2 share a GPU" in shared_gpus(shared)
-    assert (
-        shared_gpus(ranks(3, uuid="GPU-0", variables={SEVERAL: "1", variables.MAX_CTAS: "2"})) == ""
-    )
+    fewer = {"variables": {SEVERAL: "1", variables.MAX_CTAS: "2"}}
+    assert shared_gpus(ranks(3, uuid="GPU-0", **fewer)) == ""
     assert shared_gpus(shared[:2]) == ""
 
 
@@ -109,23 +99,6 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
         patch.setattr(libnccl, "functions", lambda: None)  # found once a process
         assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not
     assert mine(0, 0).why_not == ""
-
-
-@pytest.mark.parametrize(
-    ("variable", "decide", "theirs"),
-    [
-        (variables.LAUNCH_ORDER, lambda: variables.order_launches(22600), "0"),
-        # By default each rank decides by itself (NCCL 2.30, enqueue.cc:283 and transport/p2p.cc).
-        (variables.GRAPH_REGISTER, variables.register_no_captured_arrays, "1"),
-    ],
-)
-def test_trap_what_the_user_says_of_launches_and_captures_stays(
-    variable, decide, theirs, monkeypatch
-):
-    """What hpccomm says otherwise: test_nccl_library.py and test_registered.py."""
-    monkeypatch.setenv(variable, theirs)
-    decide()
-    assert os.environ[variable] == theirs
 
 
 def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):
@@ -190,19 +163,22 @@ def test_trap_what_nccls_file_says_is_seen_and_outlives_a_pin(conf, read, monkey
 
     conf(
         "NCCL_ALGO=Tree,Ring\nNCCL_PROTO=Simple\nNCCL_LAUNCH_ORDER_IMPLICIT=0\nNCCL_P2P_DISABLE=1\n"
-        "NCCL_TREE_THRESHOLD=0\nNCCL_DEBUG=WARN"
+        "NCCL_TREE_THRESHOLD=0\nNCCL_DEBUG=WARN\nNCCL_GRAPH_REGISTER=1"
     )
     control.forget_nccl()
     if read:
         assert control.nccl_env("NCCL_ALGO") == "Tree,Ring"
     equal = {"NCCL_ALGO": "Tree,Ring", "NCCL_PROTO": "Simple", "NCCL_P2P_DISABLE": "1"}
+    equal[variables.GRAPH_REGISTER] = "1"
     assert variables.equal_on_all() == equal  # and not what may differ, or what NCCL reads no more
     variables.order_launches(23203)
+    variables.register_no_captured_arrays()  # by default each rank decides by itself (enqueue.cc:283)
     with pinned("Ring"):
         assert control.nccl_env("NCCL_ALGO") == "Ring"
         assert variables.algo() == "Tree,Ring"
     assert variables.algo() == control.nccl_env("NCCL_ALGO") == "Tree,Ring"
     assert control.nccl_env(variables.LAUNCH_ORDER) == "0"
+    assert control.nccl_env(variables.GRAPH_REGISTER) == "1"
     assert "NCCL_ALGO" not in os.environ
     monkeypatch.setenv("NCCL_PROTO", "LL")  # the environment goes before the file
     assert variables.equal_on_all()["NCCL_PROTO"] == "LL"

@@ -21,13 +21,6 @@ from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
 from hpccomm.tools.perf.sweep import kind_of_arrays, source_of
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
-DEALT = {
-    "all_reduce": "sum,prod,avg,bxor",
-    "reduce": "max,min,bor",
-    "reduce_scatter": "mulsum,band",
-}
-"""Reductions, by the collective that does them by default."""
-
 SMALL = ("-b", "64", "-e", "4K", "-f", "8", "-n", "4")
 ONE_SIZE = ("-b", "4K", "-e", "4K", "-n", "4")
 TWO_SIZES = ("-b", "64", "-e", "4K", "-f", "64", "-n", "4")
@@ -77,11 +70,9 @@ def file(tmp_path):
     ],
 )
 def test_every_type_and_reduction_is_right(comm, way, collective, pytestconfig):
-    # By default each reduction meets each type in one collective. What reductions do on the ways that are
-    # not NCCL's is the host's. The average has most to do.
-    ops = DEALT.get(collective, "sum") if way == "nccl" else "avg"
-    if pytestconfig.getoption("--all"):
-        ops = "all"
+    # What reductions do on the ways that are not NCCL's is the host's. The average has most to do.
+    everything = way == "nccl" and (pytestconfig.getoption("--all") or collective == "all_reduce")
+    ops = "all" if everything else "avg"
     status, printed, complaints = on_device(
         comm, collective, "-b", "256", "-e", "256", "-n", "2", "-d", "all", "-o", ops
     )
@@ -276,18 +267,14 @@ def test_what_never_gets_done_ends_at_the_deadline():
 
 
 @pytest.mark.standin
-def test_without_a_driver_one_line_and_status_2():
-    program = """
-import sys
-from hpccomm.tools.main import main
-for arguments in "--backend nccl", "--backend mpi --arrays device":
-    print(main(["perf", "all", "-b", "64", "-e", "64", *arguments.split()]))
-"""
-    done = alone(program, STANDIN_DRIVER="missing")
-    assert done.stdout.split() == ["2", "2"]
-    nccl, mpi = (line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: "))
-    assert "backend 'nccl' cannot run: CUDA finds no device" in nccl
-    assert "CUDA finds no device" in mpi
+@pytest.mark.parametrize("how", ["--backend nccl", "--backend mpi --arrays device"])
+def test_without_a_device_one_line_and_status_2(how):
+    program = f"from hpccomm.tools.main import main; exit(main('perf all {how}'.split()))"
+    done = alone(program, STANDIN_DEVICES="0")
+    assert done.returncode == 2, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("hpccomm: error: "))
+    assert "CUDA finds no device" in line
+    assert ("backend 'nccl' cannot run" in line) == ("nccl" in how)
 
 
 def test_a_communicator_of_host_arrays_has_no_device_memory():
