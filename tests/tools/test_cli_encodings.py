@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from alone import python
@@ -36,63 +37,18 @@ for words in json.load(sys.stdin):
 print(json.dumps(done), file=sys.__stdout__)
 """
 
-LOG = """# nccl-tests version 2.13.8 nccl-headers=22800 nccl-library=22800
-#  Rank  0 Group  0 Pid     11 on     knöten device  0 [0x01] NVIDIA Größe
-#  Rank  1 Group  0 Pid     12 on     knöten device  1 [0x02] NVIDIA Größe
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-     1048576        262144     float     sum      -1    10.00  104.86  104.86      0    10.00  104.86  104.86      0
-"""
+LOG = Path(__file__).parent / "runs" / "logs" / "data" / "latin1.txt"
+"""Whose hosts have letters of another encoding."""
 
-MEASURE = "perf all_reduce -b 4 -e 1K -f 16 -n 6 --backend loopback --sync barrier --output @.h5"
-COMMANDS = {
-    f"{MEASURE} --csv @.csv -J @.json": 0,
-    MEASURE: 0,
-    "perf all_reduce --install-programs @-programs": 0,
-    "perf all_reduce -d @": 2,
-    "perf @": 2,
-    "perf all_reduce --interleave @ ring": 2,
-    "perf pairs --json @": 2,
-    "tune --output @": 2,
-    "@": 2,
-    "--help": 0,
-    "show @.h5": 0,
-    "show @.h5 --statistics": 0,
-    "show @.h5 --verify": 0,
-    "show . --list": 0,
-    "show . --list --json": 0,
-    "show @": 2,
-    "show @.h5 --run @": 2,
-    "export @.h5 --format json": 0,
-    "export @.h5 --format csv --output @-rows.csv": 0,
-    "export @.h5 --format expect --output @.toml": 0,
-    "show @.h5 --expect @.toml --at-least 1%": 0,
-    "compare @.h5 @.h5 --base-runs 1 --new-runs 2 --junit @.xml --json @-compared.json": 0,
-    "import @.log --collective all_reduce --output @-imported.h5": 0,
-    "show @-imported.h5": 0,
-    "simulate all_reduce --cluster lab1g --ranks 2 --algorithm ring -b 1K -e 1K --output @-s.h5": 0,
-    "simulate all_reduce --cluster @ --ranks 2": 2,
-    "simulate all_reduce --like @.h5": 2,
-    "explain dumps@": 2,
-    "explain status_3": 2,
-    "slurm perf --ntasks 4 --module @ all_reduce --output @.h5": 0,
-    "slurm perf --ntasks 4 --script @.sh all_reduce": 0,
-    "report @.h5 --base @.h5 --any-machine": 0,
-    "plot --schedule ring --ranks 4 --text": 0,
-    "plot --schedule ring --ranks 4 --output @.png": 0,
-    "plot --runs @.h5": 0,
-    "plot --runs @.h5 --what skew": 0,
-    "plot --training @.h5": 2,
-    "plot --pairs @.h5": 2,
-}
+LINES = Path(__file__).with_name("any_text.txt").read_text("utf-8").splitlines()[2:]
+COMMANDS = {line[2:]: int(line[0]) for line in LINES}
 
 
 @pytest.mark.slow("all verbs, with SciPy and pictures")
 def test_every_verb_takes_any_text_in_ascii(tmp_path):
     """With the paths of POSIX (any bytes), and Python's escapes (PEP 383, ``backslashreplace``)."""
     name = os.fsdecode(RAW)
-    (tmp_path / f"{name}.log").write_text(LOG, encoding="utf-8")
+    (tmp_path / f"{name}.log").write_text(LOG.read_text("latin-1"), encoding="utf-8")
     # What stands in the program's arguments is bytes, which Python decodes there.
     commands = [
         [word.replace("@", RAW.decode("ascii", "surrogateescape")) for word in words.split()]
@@ -108,9 +64,9 @@ def test_every_verb_takes_any_text_in_ascii(tmp_path):
         assert (out + err).isascii(), words
         assert "Traceback" not in err, words
     plain = "l\\xe4uft-->-\\xfc\\xff"
-    assert "kn\\xf6ten\\u4e2d" in answers[MEASURE][1]
+    assert "kn\\xf6ten\\u4e2d" in answers[next(iter(COMMANDS))][1]
     assert plain in answers["show @.h5"][1]
-    assert "Gr\\xf6\\xdfe" in answers["show @-imported.h5"][1]
+    assert "n\\xf6de-a" in answers["show @-imported.h5"][1]
     assert f"written to {plain}.html\n" in answers["report @.h5 --base @.h5 --any-machine"][1]
     assert "0->1 [" in answers["plot --schedule ring --ranks 4 --text"][1]
     assert plain in answers["show @"][2]

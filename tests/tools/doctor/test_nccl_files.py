@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from damage import called, output
 
 from hpccomm.errors import UsageError
 from hpccomm.tools.doctor import topo
 from hpccomm.tools.doctor.hardware import read_graphs, read_topology
-from hpccomm.tools.main import main
 
 FILES = Path(__file__).parent / "nccl"
 
@@ -75,13 +75,12 @@ def test_another_file_is_refused(tmp_path, text, complaint):
         read_topology(file)
 
 
-def test_the_verb_shows_and_draws_them(tmp_path, capsys):
+def test_the_verb_shows_and_draws_them(tmp_path):
     drawn = tmp_path / "node.svg"
-    assert main(["topo", "--nccl-topo", str(FILES / "dgx1.xml"), "--output", str(drawn)]) == 0
-    rows = [line.split()[:5] for line in capsys.readouterr().out.splitlines()]
+    shown = output("topo", "--nccl-topo", FILES / "dgx1.xml", "--output", drawn)
+    rows = [line.split()[:5] for line in shown.splitlines()]
     assert ["GPU1", "NV1", "X", "NV2", "PHB"] in rows
     assert ">bond0<" in drawn.read_text()
-    assert main(["topo", "--nccl-graph", str(FILES / "ncv4_graph.xml"), "--json"]) == 0
-    assert '"name": "ring"' in capsys.readouterr().out
-    assert main(["topo", "--nccl-graph", str(FILES / "dgx1.xml")]) == 2
-    assert "--nccl-topo reads it" in capsys.readouterr().err
+    shown = output("topo", "--nccl-graph", FILES / "ncv4_graph.xml", "--json")
+    assert '"name": "ring"' in shown
+    assert "--nccl-topo reads it" in called("topo", "--nccl-graph", FILES / "dgx1.xml")[2]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Mpiexec
+from damage import called
 from histories import MESSAGE, Made, PlayedJob, explained, loop, only_fault
 
 import hpccomm
 from hpccomm.testing import run_ranks
 from hpccomm.tools.explain import explain
 from hpccomm.tools.explain.dumps import read_folder
-from hpccomm.tools.main import main
 
 MOST_LINES = 15
 """Of a job with a single fault, on the terminal: the launcher's own lines among them."""
@@ -54,12 +54,7 @@ FAILS = [
     [*FAILS[:2], *(pytest.param(*each, marks=pytest.mark.thorough) for each in FAILS[2:])],
 )
 def test_what_nobody_caught_outranks_what_is_inferred(
-    mpiexec: Mpiexec,
-    fails: str,
-    ranks: list[int],
-    error: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    mpiexec: Mpiexec, fails: str, ranks: list[int], error: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.format(fails=fails))
     done = mpiexec(3, "program.py", cwd=tmp_path, env={"HPCCOMM_DUMP_DIR": "dumps"})
@@ -74,8 +69,7 @@ def test_what_nobody_caught_outranks_what_is_inferred(
         assert told[0].endswith("raised:"), done.stderr
     if len(ranks) > 1:
         assert "raised the same" in done.stderr
-    assert main(["explain", str(tmp_path / "dumps"), "--json"]) == 1
-    first = json.loads(capsys.readouterr().out)["faults"][0]
+    first = json.loads(called("explain", tmp_path / "dumps", "--json")[1])["faults"][0]
     assert (first["sort"], first["ranks"]) == ("raised", ranks)
     assert error in first["sentence"]
     assert "(step(), program.py line 12)" in first["sentence"]
@@ -103,9 +97,7 @@ def test_a_refused_call_that_was_caught_is_in_the_messages_and_dumps(tmp_path: P
             part = comm.dup()
             if comm.rank == 1:
                 refusal(part, error)
-            with pytest.raises(
-                hpccomm.RankMismatch
-            ) as raised:  # who left a call out makes the next
+            with pytest.raises(hpccomm.RankMismatch) as raised:  # it goes on to the next call
                 part.barrier() if comm.rank == 1 else part.all_reduce(np.ones(4))
             told[error] = str(raised.value)
         # The deadline asks the others as well.

@@ -16,6 +16,8 @@ from hpccomm.tools.perf.nccl_tests import make
 pytestmark = pytest.mark.slow("starts Slurm, and jobs")
 
 PROGRAM = "programs/all_reduce_perf -b 8 -e 8 -n 2 -g 2"
+SAID = f"srun -n2 --overcommit --mpi=pmix {PROGRAM} 2>said"
+PASTED = f"{SAID}\neval $(sed -n 's/.*start all: //p' said)"
 
 
 @pytest.mark.parametrize(
@@ -23,14 +25,8 @@ PROGRAM = "programs/all_reduce_perf -b 8 -e 8 -n 2 -g 2"
     [
         (f"srun -n1 --mpi=pmix {PROGRAM}", 2),
         pytest.param(PROGRAM, 2, marks=pytest.mark.thorough),
-        pytest.param(
-            f"srun -n2 --overcommit --mpi=pmix {PROGRAM} 2>said\n"
-            "eval $(sed -n 's/.*start all: //p' said)",
-            4,
-            marks=pytest.mark.thorough,
-        ),
+        pytest.param(PASTED, 4, marks=pytest.mark.thorough),
     ],
-    ids=["step", "job", "pasted"],
 )
 def test_programs_of_nccl_tests_names_start_ranks_in_a_task(
     slurm: Slurm, launcher: str, protocols: str, lines: str, ranks: int

@@ -33,14 +33,8 @@ def test_ranks_start(
         pytest.skip("the library of this environment starts by pmi2")
     # The library decides between the two protocols, in the job.
     words = ("--mpi", start) if start == "mpiexec" else ()
-    library = str(request.getfixturevalue("mpich")) if start == "pmi2" else ""
-    job = slurm.submit_written(
-        "--ntasks-per-node=2",
-        *words,
-        "perf",
-        *SWEEP,
-        **({"MPI4PY_LIBMPI": library} if library else {}),
-    )
+    library = {"MPI4PY_LIBMPI": str(request.getfixturevalue("mpich"))} if start == "pmi2" else {}
+    job = slurm.submit_written("--ntasks-per-node=2", *words, "perf", *SWEEP, **library)
     run = job.swept("mpiexec -n 2" if start == "mpiexec" else f"srun --mpi={start}")
     assert ("MPICH" in str(run.info.versions)) == (start == "pmi2" or not open_mpi)
 
