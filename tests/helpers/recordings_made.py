@@ -134,12 +134,31 @@ def stepped(
     transfer : int
         Nanoseconds from the last arrival to the end of the call.
     """
-    calls: list[list[MadeCall]] = [[] for _ in range(ranks)]
+    one = all_reduce(nbytes)
+    return in_turn(ranks, steps, compute, lambda _: transfer, lambda _: one)
+
+
+def in_turn(
+    ranks: int,
+    count: int,
+    compute: Callable[[int, int], int],
+    transfer: Callable[[int], int],
+    signature: Callable[[int], CallSignature],
+    *,
+    marks: int = 1,
+    hosts: Sequence[str] = (),
+) -> Recording:
+    """Return a program like that of `stepped`, with calls of any transfer and signature, by their numbers from 0.
+
+    A mark stands behind each `marks` calls; with 0 there is none.
+    """
+    rows: list[list[MadeCall]] = [[] for _ in range(ranks)]
     now = 0
-    for step in range(steps):
-        arrivals = [now + compute(rank, step) for rank in range(ranks)]
-        now = max(arrivals) + transfer
-        for rank, arrival in enumerate(arrivals):
-            calls[rank].append(MadeCall(all_reduce(nbytes), step + 1, arrival, now))
-            calls[rank].append(MadeCall(MARK, 0, now, now))
-    return made(calls)
+    for at in range(count):
+        arrivals = [now + compute(rank, at) for rank in range(ranks)]
+        now = max(arrivals) + transfer(at)
+        for row, arrival in zip(rows, arrivals, strict=True):
+            row.append(MadeCall(signature(at), at + 1, arrival, now))
+            if marks and (at + 1) % marks == 0:
+                row.append(MadeCall(MARK, 0, now, now))
+    return made(rows, hosts=hosts)

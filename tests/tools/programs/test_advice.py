@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damage import called, output
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, repeated, stepped
+from recordings_made import MICRO, MadeCall, all_reduce, in_turn, made, repeated, stepped
 
 from hpccomm.results import recording_file
-from hpccomm.results.recording import Recording
+from hpccomm.results.recording import CallSignature, Recording
 from hpccomm.tools.programs.advice import Analysis, advise, bound
 from hpccomm.tools.programs.program import predict
 
@@ -27,20 +27,19 @@ def program(
     """Return 40 steps: each rank computes so many ms, then `small` sums of 256 bytes and one of `large` bytes."""
     signatures = [all_reduce(256, site="statistics(), train.py line 20")] * small
     signatures += [all_reduce(large, site="step(), train.py line 31")] * bool(large)
-    calls: list[list[MadeCall]] = [[] for _ in compute]
-    now, number = 0, 0
-    for step in range(40):
-        noise = step % 4 * MICRO
-        arrivals = [now + int(ms * 1e6) + noise for ms in compute]
-        for signature in signatures:
-            number += 1
-            now = max(arrivals) + int(FIXED + BYTE * signature.nbytes)
-            for rank, arrival in enumerate(arrivals):
-                calls[rank].append(MadeCall(signature, number, arrival, now))
-            arrivals = [now + BETWEEN] * len(compute)
-        for rank in range(len(compute)):
-            calls[rank].append(MadeCall(MARK, 0, now, now))
-    return made(calls, hosts=hosts)
+    count = len(signatures)
+
+    def before(rank: int, at: int) -> int:
+        noise = at // count % 4 * MICRO
+        return BETWEEN if at % count else int(compute[rank] * 1e6) + noise
+
+    def transfer(at: int) -> int:
+        return int(FIXED + BYTE * signature(at).nbytes)
+
+    def signature(at: int) -> CallSignature:
+        return signatures[at % count]
+
+    return in_turn(len(compute), 40 * count, before, transfer, signature, marks=count, hosts=hosts)
 
 
 def step(recording: Recording) -> float:
@@ -76,18 +75,17 @@ def test_pieces_of_a_recording_without_steps_have_the_advice_of_all_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chance = np.random.default_rng(1)
-    signatures = [all_reduce(8 * size, site="step(), train.py line 3") for size in range(1, 50)]
-    calls: list[list[MadeCall]] = [[], []]
-    now = 0
-    for number in range(1, 4001):
+    took = [chance.integers(*of, 4000) for of in ((2000, 3000), (5000, 6000))]
+    sizes = chance.integers(1, 50, 4000).tolist()
+
+    def compute(rank: int, at: int) -> int:
         # The last quarter of the calls takes longer.
-        longer = (1 if number % 10 else 100) * (1 if number <= 3000 else 1.5)
-        arrivals = [now + int(longer * chance.integers(*of)) for of in ((2000, 3000), (5000, 6000))]
-        now = max(arrivals) + 20 * MICRO
-        one = signatures[chance.integers(len(signatures))]
-        for mine, arrival in zip(calls, arrivals, strict=True):
-            mine.append(MadeCall(one, number, arrival, now))
-    recording = made(calls)
+        return int(took[rank][at] * (1 if at % 10 else 100) * (1 if at < 3000 else 1.5))
+
+    def signature(at: int) -> CallSignature:
+        return all_reduce(8 * sizes[at], site="step(), train.py line 3")
+
+    recording = in_turn(2, 4000, compute, lambda _: 20 * MICRO, signature, marks=0)
     whole = Analysis(recording)
     # A step of more than 100,000 acts would be made and advised in a minute.
     monkeypatch.setattr("hpccomm.tools.programs.program.WHOLE", 3000)
@@ -148,18 +146,15 @@ def test_what_the_prediction_cannot_tell_is_uncertain(tmp_path: Path) -> None:
 
 def test_small_calls_that_wait_for_each_other_are_merged_for_that() -> None:
     """Their fixed cost is little; in each the ranks lose as much again as they compute."""
-    calls: list[list[MadeCall]] = [[], []]
-    now = 0
-    for number in range(1, 2001):
-        late = now + (100 * MICRO if number % 50 == 0 else 2 * MICRO)
-        slow = 40 * MICRO if number % 3 == 0 else 0
-        for each in calls:
-            each.append(MadeCall(all_reduce(32), number, late, late + 2 * MICRO + slow))
-        now = late + 2 * MICRO + slow
-        if number % 50 == 0:
-            for each in calls:
-                each.append(MadeCall(MARK, 0, now, now))
-    analysis = Analysis(made(calls))
+
+    def compute(_rank: int, at: int) -> int:
+        return 2 * MICRO if (at + 1) % 50 else 100 * MICRO
+
+    def transfer(at: int) -> int:
+        return 2 * MICRO if (at + 1) % 3 else 42 * MICRO
+
+    one = all_reduce(32)
+    analysis = Analysis(in_turn(2, 2000, compute, transfer, lambda _: one, marks=50))
     (first,) = advise(analysis)
     blocked = first.why.partition(" of a step")[0].removeprefix("they block for ")
     assert float(blocked.rstrip("%")) / 100 == pytest.approx(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from programs_made import message
-from recordings_made import MARK, MadeCall, all_reduce, made, repeated, stepped
+from recordings_made import MARK, MadeCall, all_reduce, in_turn, made, repeated, stepped
 
 from hpccomm.results.recording import ASYNC, DEVICE, POLLED, waits
 from hpccomm.tools.programs import steps
@@ -20,13 +20,12 @@ def parts(recording):
 
 def program(ranks, sequence, gap=100, transfer=50):
     """Return the recording of ranks that call these sizes one after the other, later ranks a little later."""
-    rows = [[] for _ in range(ranks)]
-    for at, size in enumerate(sequence, 1):
-        begin = (gap + transfer) * at - transfer
-        for rank, row in enumerate(rows):
-            call = MadeCall(all_reduce(4 * size), at, begin + rank, begin + ranks - 1 + transfer)
-            row.append(call)
-    return made(rows)
+    calls = [all_reduce(4 * size) for size in sequence]
+
+    def compute(rank, at):
+        return gap + rank - (ranks - 1) * bool(at)
+
+    return in_turn(ranks, len(calls), compute, lambda _: transfer, calls.__getitem__, marks=0)
 
 
 def test_marks_bound_steps_and_what_is_before_the_first_is_warm_up():
@@ -83,20 +82,19 @@ def test_messages_alone_have_the_period_of_each_rank():
 )
 def test_a_computation_divides_steps_of_equal_calls(sizes: list[int], busy: int) -> None:
     """As a program does that was timed: 60 sums of 3 us each, then 1 ms of work; a busy system interrupts one rank."""
-    random = np.random.default_rng(1)
-    rows: list[list[MadeCall]] = [[], []]
-    now = 0
-    for at in range(20 * len(sizes)):
-        one = all_reduce(sizes[at % len(sizes)])
-        begins = [now + random.integers(2_000, 4_000) for _ in rows]
-        if at % len(sizes) == 0:
-            begins = [each + random.integers(1_000_000, 2_000_000) for each in begins]
-        if random.integers(len(sizes)) == 0:
-            begins[random.integers(2)] += busy
-        now = int(max(begins)) + 3_000
-        for row, begin in zip(rows, begins, strict=True):
-            row.append(MadeCall(one, at + 1, int(begin), now))
-    recording = made(rows)
+    random, count = np.random.default_rng(1), len(sizes)
+    took = random.integers(2_000, 4_000, (2, 20 * count))
+    took[:, ::count] += random.integers(1_000_000, 2_000_000, (2, 20))
+    (interrupted,) = np.nonzero(random.integers(count, size=20 * count) == 0)
+    took[random.integers(2, size=len(interrupted)), interrupted] += busy
+    signatures = [all_reduce(size) for size in sizes]
+    recording = in_turn(
+        *took.shape,
+        lambda *call: int(took[call]),
+        lambda _: 3_000,
+        lambda at: signatures[at % count],
+        marks=0,
+    )
     found = bounded(recording)
     assert len(found) >= 14
     assert found.how.endswith(f"by the period of {len(sizes)} calls")
