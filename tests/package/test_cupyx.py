@@ -17,10 +17,7 @@ from hpccomm.testing import run_ranks
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_every_call(n: int) -> None:
-    def calls(comm: hpccomm.Communicator) -> None:
-        check_all(init_process_group(n, comm.rank), np)
-
-    run_ranks(n, calls)
+    run_ranks(n, lambda comm: check_all(init_process_group(n, comm.rank), np))
 
 
 def test_ranks_may_be_other_ones_than_those_of_mpi() -> None:

@@ -19,22 +19,20 @@ BLOCK = 256 * 1024
 FUNCTIONS = 10
 
 
-@pytest.mark.parametrize("how", ["all_reduce", "deterministic", "scan"])
-def test_functions_share_the_memory_they_need_while_they_are_called(how: str) -> None:
+@pytest.mark.parametrize("call", ["all_reduce", "all_reduce deterministic", "scan"])
+def test_functions_share_the_memory_they_need_while_they_are_called(call: str) -> None:
+    name, *flags = call.split()
+
     def program(comm: Communicator) -> int:
-        x, before = np.zeros(BLOCK // 8), 0
-        for functions in (2, FUNCTIONS):
+        x, sizes = np.zeros(BLOCK // 8), []
+        for functions in (2, FUNCTIONS, 0):
             comm.barrier()
             gc.collect()
-            before = tracemalloc.get_traced_memory()[0]
+            sizes.append(tracemalloc.get_traced_memory()[0])
             comm.barrier()
             for _ in range(functions):
-                more = {"deterministic": True} if how == "deterministic" else {}
-                call = comm.scan if how == "scan" else comm.all_reduce
-                call(x, lambda a, b: a + b, **more)
-        comm.barrier()
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0] - before
+                getattr(comm, name)(x, lambda a, b: a + b, **dict.fromkeys(flags, True))
+        return sizes[2] - sizes[1]
 
     tracemalloc.start()
     try:

@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import math
 import pickle
-from collections.abc import Callable
 
 import pytest
 
@@ -30,71 +29,53 @@ def test_keywords_and_options_come_before_variables_and_those_before_defaults(
         return [getattr(found, name) for name in names.split()]
 
     assert merged("auto", None, None) == ["auto", "auto", 1800.0, 60.0, None, True, "", {}, {}]
-    for name, text in (
-        ("BACKEND", "loopback"),
-        ("TIMEOUT", "inf"),
-        ("SLOW_CALL", "2.5"),
-        ("ALGORITHM", "ring"),
-        ("SEGMENT", "4096"),
-    ):
+    given = "BACKEND=loopback TIMEOUT=inf SLOW_CALL=2.5 ALGORITHM=ring SEGMENT=4096"
+    for name, text in (each.split("=") for each in given.split()):
         monkeypatch.setenv(f"HPCCOMM_{name}", text)
     by_variables = ["loopback", "ring", math.inf, 2.5, 4096, True, "", {}, {}]
     assert merged("auto", None, None) == by_variables
-    options = CommOptions(
-        slow_call=math.inf, algorithm="auto", segment=64, self_check=False, hints={"a": "b"}
-    )
+    how = {"slow_call": math.inf, "algorithm": "auto", "self_check": False}
+    options = CommOptions(**how, segment=64, hints={"a": "b"})
     monkeypatch.setenv("HPCCOMM_TIMEOUT", "soon")  # not read where a keyword is given
     by_options = ["mpi", "auto", 3.0, math.inf, 64, False, "", {"a": "b"}, {}]
     assert merged("mpi", 3, options) == by_options
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        *(("HPCCOMM_TIMEOUT", text, None) for text in ("soon", "0", "-1", "nan")),
+REFUSED = "TIMEOUT=soon,TIMEOUT=0,TIMEOUT=-1,TIMEOUT=nan,SLOW_CALL=1 s,SEGMENT=0,SEGMENT=1 MiB"
+REFUSED += ",DEBUG=maybe,ABORT_ON_EXCEPTION=2"
+
+
+def test_the_text_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text, value in (
         ("HPCCOMM_TIMEOUT", "", 1800.0),
-        ("HPCCOMM_SLOW_CALL", "1 s", None),
-        ("HPCCOMM_SEGMENT", "0", None),
-        ("HPCCOMM_SEGMENT", "1 MiB", None),
-        ("HPCCOMM_DEBUG", "maybe", None),
-        ("HPCCOMM_ABORT_ON_EXCEPTION", "2", None),
         *(("HPCCOMM_DEBUG", text, True) for text in ("1", "Yes", " on ")),
         *(("HPCCOMM_ABORT_ON_EXCEPTION", text, False) for text in ("0", "FALSE")),
-    ],
-)
-def test_the_text_of_a_variable(
-    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
-) -> None:
-    monkeypatch.setenv(name, text)
-    if value is not None:
+    ):
+        monkeypatch.setenv(name, text)
         assert read(name) == value
-        return
-    with pytest.raises(ConfigurationError, match=f"{name} is '{text}'; give "):
-        read(name)
+    for name, text in (f"HPCCOMM_{each}".split("=") for each in REFUSED.split(",")):
+        monkeypatch.setenv(name, text)
+        with pytest.raises(ConfigurationError, match=f"{name} is '{text}'; give "):
+            read(name)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        *(
-            ((lambda timeout=each: merge("auto", timeout, None)), "timeout is .*; give seconds")
-            for each in (0, -1.0, math.nan, "5", True)
-        ),
-        *(
-            (lambda backend=each: merge(backend, None, None), "backend is")
-            for each in ("", None, 3)
-        ),
-        *(
-            (lambda wrong=each: CommOptions(**wrong), r"options\.")
-            for each in ({"slow_call": 0}, {"slow_call": math.nan}, {"hints": {"a": 1}})
-        ),
-        (lambda: CommOptions(hints={1: "a"}), r"options\.hints"),
-        (lambda: merge("auto", None, {"self_check": False}), r"give a hpccomm\.CommOptions"),
-    ],
-)
-def test_a_value_that_does_not_fit(given: Callable[[], object], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        given()
+def test_a_value_that_does_not_fit() -> None:
+    for timeout in (0, -1.0, math.nan, "5", True):
+        with pytest.raises(UsageError, match=r"timeout is .*; give seconds"):
+            merge("auto", timeout, None)
+    for backend in ("", None, 3):
+        with pytest.raises(UsageError, match="backend is"):
+            merge(backend, None, None)
+    for name, value in (
+        ("slow_call", 0),
+        ("slow_call", math.nan),
+        ("hints", {"a": 1}),
+        ("hints", {1: "a"}),
+    ):
+        with pytest.raises(UsageError, match=rf"options\.{name}"):
+            CommOptions(**{name: value})
+    with pytest.raises(UsageError, match=r"give a hpccomm\.CommOptions"):
+        merge("auto", None, {"self_check": False})
 
 
 @pytest.mark.parametrize("given", [{}, {"segment": 1024, "hints": {"a": "b"}}])

@@ -47,14 +47,11 @@ def private(name: str) -> bool:
 
 def has_reason(lines: list[str], number: int, flagged: set[int]) -> bool:
     """Whether a comment stands on a line, or above it and the like lines before it."""
-    if "#" in lines[number - 1]:
-        return True
-    above = number - 1
-    while above in flagged:
-        if "#" in lines[above - 1]:
+    while number in flagged:
+        if "#" in lines[number - 1]:
             return True
-        above -= 1
-    return lines[above - 1].lstrip().startswith("#")
+        number -= 1
+    return lines[number - 1].lstrip().startswith("#")
 
 
 def test_what_reaches_inside_is_little_and_says_why() -> None:
@@ -63,11 +60,8 @@ def test_what_reaches_inside_is_little_and_says_why() -> None:
         flagged = list(insides(source))
         found += len(flagged)
         lines = source.splitlines()
-        bare += [
-            f"tests/{path}:{number}"
-            for number in sorted(set(flagged))
-            if not has_reason(lines, number, set(flagged))
-        ]
+        unsaid = (at for at in sorted(set(flagged)) if not has_reason(lines, at, set(flagged)))
+        bare += [f"tests/{path}:{number}" for number in unsaid]
     assert found <= MOST
     assert "\n".join(bare) == ""
 
@@ -78,14 +72,11 @@ def test_each_file_of_tests_says_what_it_is_the_truth_of() -> None:
 
 
 def test_each_helper_says_what_it_is_for() -> None:
-    silent = []
-    for path, source in files():
-        if path.parts[0] == "helpers":
-            public = (
-                node
-                for node in ast.parse(source).body
-                if isinstance(node, ast.FunctionDef | ast.ClassDef)
-                if not node.name.startswith(("_", "test_"))
-            )
-            silent += [f"{path}:{node.name}" for node in public if not ast.get_docstring(node)]
+    silent = [
+        f"{path}:{node.name}"
+        for path, source in files()
+        for node in ast.parse(source).body
+        if path.parts[0] == "helpers" and isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if not (node.name.startswith(("_", "test_")) or ast.get_docstring(node))
+    ]
     assert "\n".join(silent) == ""

@@ -4,11 +4,12 @@ import math
 import re
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from costed_calls import call_of
+from damage import called, output
 
 from hpccomm.results import reader
 from hpccomm.results.reader import choose
@@ -16,7 +17,6 @@ from hpccomm.results.schema import Row
 from hpccomm.schedules.cost.network import Level, Network, dump, load
 from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.schedule import Tuning, whole
-from hpccomm.tools.main import main
 from hpccomm.tools.simulate.like import Measurement, fit, like, measurements, parameters
 
 LEVELS = {"inner": Level(1.5e-6, 80e9, 8), "across": Level(6e-6, 12e9, 8)}
@@ -85,35 +85,33 @@ def test_work_of_ranks_leaves_time_to_messages():
     truth = replace(NODE, inner=replace(NODE.inner, latency=0.0))
     # Rings send more messages than others, and are a little quicker.
     every = timed(truth, EVERYTHING)
-    found = fit(
-        NODE_UNKNOWN,
-        [scaled(each, 0.95 if each.row.algorithm == "ring" else 1.0) for each in every],
-    )
+    every = [scaled(each, 0.95 if each.row.algorithm == "ring" else 1.0) for each in every]
+    found = fit(NODE_UNKNOWN, every)
     assert found.network.inner.latency > 0
     assert found.blank["overhead"] == "messages would take no time"
 
 
-@pytest.mark.parametrize(
-    ("ranks", "algorithms", "noise", "seed"),
-    [
-        (8, EVERYTHING, 0.5, 3),
-        # The fit ends where the latency is in no row's price.
-        (2, (("all_reduce", "ring"), ("all_gather", "ring")), 0.6, 5),
-    ],
-)
-def test_nothing_is_negative_and_what_was_not_fitted_is_as_described(
-    ranks, algorithms, noise, seed
-):
-    node, unknown = replace(NODE, ranks=ranks), replace(NODE_UNKNOWN, ranks=ranks)
-    found = fit(unknown, timed(node, algorithms, noise=noise, seed=seed))
-    shown, described = parameters(found.network), parameters(unknown)
-    assert all(value >= 0 for value in shown.values())
-    assert all(shown[name] == described[name] for name in found.blank)
-    assert set(found.blank) | set(found.errors) == set(shown)
+def test_nothing_is_negative_and_what_was_not_fitted_is_as_described():
+    rings = (("all_reduce", "ring"), ("all_gather", "ring"))
+    # The second fit ends where the latency is in no row's price.
+    for ranks, algorithms, noise, seed in ((8, EVERYTHING, 0.5, 3), (2, rings, 0.6, 5)):
+        node, unknown = replace(NODE, ranks=ranks), replace(NODE_UNKNOWN, ranks=ranks)
+        found = fit(unknown, timed(node, algorithms, noise=noise, seed=seed))
+        shown, described = parameters(found.network), parameters(unknown)
+        assert all(value >= 0 for value in shown.values())
+        assert all(shown[name] == described[name] for name in found.blank)
+        assert set(found.blank) | set(found.errors) == set(shown)
 
 
-def simulate(*words):
-    return main(["simulate", *map(str, words)])
+ONE, SEVERAL = ("-b", "64K", "-e", "64K"), ("-b", "1K", "-e", "1M", "-f", "32")
+simulated = partial(output, "simulate")
+
+
+def refused(*words):
+    """Return what a simulation says that is refused."""
+    status, _, said = called("simulate", *words)
+    assert status == 2
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -121,22 +119,18 @@ def stored(tmp_path_factory):
     """A simulated run of 16 ranks of ib400x32 without gaps, which no test changes."""
     folder = tmp_path_factory.mktemp("simulated")
     network, file = load("ib400x32"), folder / "run.h5"
-    (folder / "mine.toml").write_text(
-        dump(replace(network, across=replace(network.across, gap=0.0)))
-    )
+    without_gaps = replace(network, across=replace(network.across, gap=0.0))
+    (folder / "mine.toml").write_text(dump(without_gaps))
     command = ["all_reduce,all_gather,broadcast", "--cluster", folder / "mine.toml"]
     command += ["--ranks", "16", "--algorithm", "ring,binomial,hierarchical"]
     command += ["-b", "1K", "-e", "64M", "-f", "256"]
-    assert simulate(*command, "--segment", "1G", "--channels", "1", "--output", file) == 0
+    simulated(*command, "--segment", "1G", "--channels", "1", "--output", file)
     return file
 
 
-def test_a_cluster_is_found_in_its_run_within_the_errors(stored, capsys):
-    capsys.readouterr()
-    assert (
-        simulate("all_reduce", "--like", stored, "--ranks", "64", *ONE, "--algorithm", "tree") == 0
-    )
-    said = capsys.readouterr().out
+def test_a_cluster_is_found_in_its_run_within_the_errors(stored):
+    more = ("--ranks", "64", "--algorithm", "tree")
+    said = simulated("all_reduce", "--like", stored, *more, *ONE)
     assert "16 ranks, 8 a node; " in said
     truth = load("ib400x32")
     for name, value, unit in (
@@ -151,17 +145,14 @@ def test_a_cluster_is_found_in_its_run_within_the_errors(stored, capsys):
     assert "64 ranks: time of the last rank" in said
 
 
-ONE = ("-b", "64K", "-e", "64K")
-
-
-def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path, capsys):
+def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path):
     mine, run = tmp_path / "mine.toml", tmp_path / "run.h5"
     mine.write_text(
         "nodes = 4\nranks_per_node = 2\nreduce = 7e9\n[inner]\nlatency = 2e-6\nbandwidth = 6e9\n"
         "[across]\nlatency = 4e-5\nbandwidth = 2e8\nports = 1\ngap = 2e-6\n"
     )
     command = ["all_reduce,all_gather", "--cluster", mine, "--algorithm", "ring,hierarchical"]
-    assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", run) == 0
+    simulated(*command, *SEVERAL, "--output", run)
     fitted, report, _ = like(choose(reader.read(run), None), load("lab1g"), 6)
     assert (fitted.ranks, fitted.across.ports, fitted.across.gap) == (6, 1, 2e-6)
     # A table must not say that it is of the described network.
@@ -169,59 +160,49 @@ def test_a_description_gives_ports_and_what_the_run_does_not_tell(tmp_path, caps
     assert fitted.across.bandwidth == pytest.approx(2e8, rel=0.03)
     assert fitted.across.latency == pytest.approx(4e-5, rel=0.03)
     assert "copy" in report
-    capsys.readouterr()
-    assert simulate("all_reduce", "--like", run, "--cluster", "ib400x32", *ONE) == 2
-    assert "8 ranks on a node, and run0001 2" in capsys.readouterr().err
+    said = refused("all_reduce", "--like", run, "--cluster", "ib400x32", *ONE)
+    assert "8 ranks on a node, and run0001 2" in said
 
 
-def test_a_run_says_nothing_of_what_it_did_not_use(tmp_path, capsys):
+def test_a_run_says_nothing_of_what_it_did_not_use(tmp_path):
     file = tmp_path / "run.h5"
     command = ["all_reduce,all_gather", "--cluster", "lab1g", "--ranks", 2, "--algorithm", "ring"]
-    assert simulate(*command, "-b", "1K", "-e", "1M", "-f", "32", "--output", file) == 0
-    capsys.readouterr()
-    assert simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
-    said = capsys.readouterr().out
+    simulated(*command, *SEVERAL, "--output", file)
+    said = simulated("all_reduce", "--like", file, "--algorithm", "ring", *ONE)
     assert "2 ranks, 2 a node; 6 of 6 rows used" in said
     assert said.count("unknown: no message of the run passed there") == 2  # [across]
 
 
-def test_a_file_of_perf_is_read_whatever_its_times_tell(shared_job, tmp_path, capsys):
+def test_a_file_of_perf_is_read_whatever_its_times_tell(shared_job, tmp_path):
     """On a busy machine they may tell too little."""
     file = tmp_path / "run.h5"
-    command = ["perf", "all_reduce,all_gather", "--algorithm", "ring", "-b", "1K", "-e", "1M"]
-    shared_job(2, "-m", "hpccomm", *command, "-f", "32", "-n", "20", "--output", file)
-    told = simulate("all_reduce", "--like", file, "--algorithm", "ring", *ONE) == 0
-    said = capsys.readouterr()
-    assert ("12 of 12 rows used" in said.out) == told
-    assert told or "the 12 rows of own algorithms of run0001 do not tell" in said.err
-    assert simulate("all_reduce", "--like", file, "--ranks", "4096", *ONE) == 2
-    refused = "is one node of 2 ranks, and 4096 were asked for" if told else "do not tell"
-    assert refused in capsys.readouterr().err
+    command = ["perf", "all_reduce,all_gather", "--algorithm", "ring", *SEVERAL, "-n", "20"]
+    shared_job(2, "-m", "hpccomm", *command, "--output", file)
+    like_it = ("all_reduce", "--like", file, *ONE)
+    status, out, err = called("simulate", *like_it, "--algorithm", "ring")
+    assert ("12 of 12 rows used" in out) == (status == 0)
+    assert status == 0 or "the 12 rows of own algorithms of run0001 do not tell" in err
+    why = "do not tell" if status else "is one node of 2 ranks, and 4096 were asked for"
+    assert why in refused(*like_it, "--ranks", "4096")
 
 
-def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path, capsys):
+def test_one_size_does_not_tell_latency_from_bandwidth(tmp_path):
     file = tmp_path / "run.h5"
     command = ["all_gather", "--cluster", "nvlink8", "--algorithm", "ring", "-d", "float,int32"]
-    assert simulate(*command, *ONE, "--output", file) == 0
-    capsys.readouterr()
-    assert simulate("all_reduce", "--like", file, *ONE) == 2
-    assert (
-        "the 2 rows of own algorithms of run0001 do not tell inner bandwidth"
-        in capsys.readouterr().err
-    )
+    simulated(*command, *ONE, "--output", file)
+    said = refused("all_reduce", "--like", file, *ONE)
+    assert "the 2 rows of own algorithms of run0001 do not tell inner bandwidth" in said
     # Of a row that is damaged, a refusal for too few says it as well.
     time = np.float64(choose(reader.read(file), None).rows[0].time).tobytes()
     file.write_bytes(file.read_bytes().replace(time, time[::-1], 1))
-    assert simulate("all_reduce", "--like", file, *ONE) == 2
-    assert re.search("row 0: .*\n.*: 1 rows of own algorithms", capsys.readouterr().err)
+    said = refused("all_reduce", "--like", file, *ONE)
+    assert re.search("row 0: .*\n.*: 1 rows of own algorithms", said)
 
 
-def test_without_scipy_it_says_what_to_install(stored, monkeypatch, capsys):
+def test_without_scipy_it_says_what_to_install(stored, monkeypatch):
     # Other tests have loaded SciPy: this is how an import fails all the same.
     monkeypatch.setitem(sys.modules, "scipy", None)
-    capsys.readouterr()
-    assert simulate("all_reduce", "--like", stored) == 2
-    assert "--like needs SciPy" in capsys.readouterr().err
+    assert "--like needs SciPy" in refused("all_reduce", "--like", stored)
 
 
 def test_rows_that_say_nothing_are_counted(stored):
