@@ -31,9 +31,7 @@ def test_kinds_of_memory_with_cudas_among_them() -> None:
         (None, SILENT, False, "it does not say"),
     ],
 )
-def test_the_user_comes_before_the_library(
-    asked: bool | None, told: LibraryAnswers, aware: bool, words: str
-) -> None:
+def test_the_user_comes_before_the_library(asked, told, aware, words) -> None:
     found, why = decide("Some MPI", asked, told)
     assert found is aware
     assert words in why

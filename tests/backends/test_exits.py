@@ -79,9 +79,7 @@ CHOSEN = {each: pytest.mark.slow(why) for each, why in BY_DEFAULT.items()}
         for each in product(("native", "ring"), ENDS)
     ],
 )
-def test_a_rank_that_ends_while_others_wait_is_named(
-    mpiexec: Mpiexec, way: str, algorithm: str, tmp_path: Path
-) -> None:
+def test_a_rank_that_ends_while_others_wait_is_named(mpiexec, way, algorithm, tmp_path) -> None:
     does, told, native, polled = ENDS[way]
     before = set(SHM.iterdir())
     job = mpiexec(3, "-c", f"{HEAD}{WAITS.format(does)}", algorithm, cwd=tmp_path)

@@ -52,9 +52,7 @@ def run(mpiexec: Mpiexec, folder: Path, main: str) -> list[str]:
 
 
 @pytest.mark.slow("starts six processes from a rank")
-def test_what_a_rank_starts_is_no_rank_and_may_have_threads_as_ranks(
-    mpiexec: Mpiexec, tmp_path: Path
-) -> None:
+def test_what_a_rank_starts_is_no_rank_and_may_have_threads_as_ranks(mpiexec, tmp_path) -> None:
     main = """
     from mpi4py import MPI  # the rank itself need not use hpccomm yet
     if MPI.COMM_WORLD.rank == 0:

@@ -31,9 +31,7 @@ def fail():
 @pytest.mark.thorough
 @pytest.mark.parametrize("stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
 @pytest.mark.parametrize("waits", ["native", "watchdog"])
-def test_a_job_ends_also_where_nothing_can_be_told(
-    mpiexec: Mpiexec, stream: str, waits: str
-) -> None:
+def test_a_job_ends_also_where_nothing_can_be_told(mpiexec, stream: str, waits: str) -> None:
     program = f"""
 {RAISES}
 comm = hpccomm.new_comm(timeout=1.0)

@@ -118,9 +118,7 @@ def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:
     assert ending.state == SILENT
 
 
-def test_a_forked_child_does_not_answer_for_its_parent(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_does_not_answer_for_its_parent(start, monkeypatch) -> None:
     process, address = start()
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")

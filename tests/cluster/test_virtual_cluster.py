@@ -84,9 +84,7 @@ def namespaces_of(marker: str = "") -> set[str]:
     ("nodes", "ranks"),
     [(2, "2,1"), *(pytest.param(nodes, "2", marks=pytest.mark.thorough) for nodes in (2, 3))],
 )
-def test_collectives_are_exact(
-    start: Start, nodes: int, ranks: str, request: pytest.FixtureRequest
-) -> None:
+def test_collectives_are_exact(start, nodes: int, ranks: str, request) -> None:
     every = request.config.getoption("--all")
     status, output, errors = ended(
         start(
@@ -111,9 +109,7 @@ exit 3
 """
 
 
-def test_hosts_have_names_and_ranks_and_the_exit_status_is_passed_on(
-    start: Start, tmp_path: Path
-) -> None:
+def test_hosts_have_names_and_ranks_and_the_exit_status_is_passed_on(start, tmp_path) -> None:
     marker = uuid4().hex
     status, _, errors = ended(start(3, "2,1,1", "sh", "-c", NAMES, marker, tmp_path))
     assert status == 3, errors
@@ -127,9 +123,7 @@ def test_hosts_have_names_and_ranks_and_the_exit_status_is_passed_on(
     [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)],
     ids=str,
 )
-def test_nothing_is_left_of_a_run_that_is_ended(
-    start: Start, number: signal.Signals, status: int
-) -> None:
+def test_nothing_is_left_of_a_run_that_is_ended(start, number: signal.Signals, status: int) -> None:
     marker = uuid4().hex
     run = start(2, 1, "sh", "-c", "trap '' TERM INT; while :; do sleep 0.1; done", marker)
     until(lambda: len(namespaces_of(marker)) > 3 or run.poll() is not None)

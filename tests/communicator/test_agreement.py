@@ -23,9 +23,7 @@ NAMES = st.sampled_from(sorted(CALLS))
 
 
 @given(NAMES, NAMES, st.integers(2, 3))
-def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(
-    one: str, other: str, ranks: int
-) -> None:
+def test_any_two_calls_that_differ_are_a_mismatch_on_all_ranks(one, other, ranks) -> None:
     assume(one != other)
 
     def on_rank(comm) -> None:
@@ -96,9 +94,7 @@ def test_shapes_whose_elements_meet_in_one_order_are_alike(comm) -> None:
     ("check", "alike"), [("off", True), ("all", True), ("first", True), ("first", False)]
 )
 @pytest.mark.parametrize("crossed", [True, False])
-def test_known_calls_that_differ_are_found_at_the_next_agreement(
-    check: str, alike: bool, crossed: bool
-) -> None:
+def test_known_calls_that_differ_are_found_at_the_next_agreement(check, alike, crossed) -> None:
     """Each rank takes itself for the root: nobody waits, and without an agreement nobody notices.
 
     Which numbers come after such calls is undefined; else nothing was sent, and the next numbers are right.

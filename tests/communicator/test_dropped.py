@@ -40,9 +40,7 @@ DROPPED = [
 
 
 @pytest.mark.parametrize(("said", "act"), DROPPED)
-def test_what_is_dropped_is_warned_of_with_its_line_and_answers_no_more(
-    said: str, act: Any
-) -> None:
+def test_what_is_dropped_is_warned_of_with_its_line_and_answers_no_more(said, act) -> None:
     for shown in ("always", "default"):
 
         def repeats(comm: Any, shown: str = shown) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ranked import on_threads
 
-import hpccomm
+from hpccomm import Communicator
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
@@ -38,7 +38,7 @@ MISUSED: list[tuple[str, Any, Any, str]] = [
 
 
 @on_threads(4)
-def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicator) -> None:
+def test_arguments_that_do_not_fit_raise_on_every_rank(comm: Communicator) -> None:
     one = comm.rank == 1
     for verb, lengths, more, text in MISUSED:
         right = GRID if verb == "grid" else MESH
@@ -49,7 +49,7 @@ def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicato
 
 
 @on_threads(4)
-def test_ranks_that_ask_for_different_grids_say_so(comm: hpccomm.Communicator) -> None:
+def test_ranks_that_ask_for_different_grids_say_so(comm: Communicator) -> None:
     with pytest.raises(RankMismatch, match=r"ranks 0-2: grid\(.*rank 3: grid\("):
         comm.grid((2, 2), periodic=(comm.rank == 3, False))
     grid = comm.grid((2, 2))
@@ -58,7 +58,7 @@ def test_ranks_that_ask_for_different_grids_say_so(comm: hpccomm.Communicator) -
 
 
 @on_threads(2)
-def test_arguments_of_local_calls(comm: hpccomm.Communicator) -> None:
+def test_arguments_of_local_calls(comm: Communicator) -> None:
     grid = comm.grid((0, 1), periodic=True)
     assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
     for name, arguments, text in [
@@ -79,7 +79,7 @@ def test_arguments_of_local_calls(comm: hpccomm.Communicator) -> None:
 def test_blocks_are_the_whole_array(dims: tuple[int, ...]) -> None:
     shape = (7, 5, 1)[: len(dims)]
 
-    def found(comm: hpccomm.Communicator) -> Any:
+    def found(comm: Communicator) -> Any:
         grid = comm.grid(dims)
         blocks = [grid.block(shape, rank) for rank in range(comm.size)]
         assert blocks[comm.rank] == grid.block(shape)

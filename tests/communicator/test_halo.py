@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ranked import on_threads
 
-import hpccomm
+from hpccomm import Communicator
 from hpccomm.errors import CollectiveTimeout, RankMismatch, UsageError
 from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing import run_ranks
@@ -49,7 +49,7 @@ MISUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @on_threads(2)
-def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicator) -> None:
+def test_arguments_that_do_not_fit_raise_on_every_rank(comm: Communicator) -> None:
     grid, one, good = comm.grid((2, 1), periodic=True), comm.rank == 1, BLOCK.copy()
     for u, keywords, text in MISUSED:
         with pytest.raises(UsageError if one else RankMismatch, match=text):
@@ -69,9 +69,7 @@ def test_arguments_that_do_not_fit_raise_on_every_rank(comm: hpccomm.Communicato
     ],
 )  # fmt: skip
 @on_threads(4)
-def test_blocks_that_do_not_fit_are_named(
-    comm: hpccomm.Communicator, shape: Any, keywords: Any, text: str
-) -> None:
+def test_blocks_that_do_not_fit_are_named(comm, shape: Any, keywords: Any, text: str) -> None:
     grid, odd = comm.grid((2, 2)), comm.rank == 2
     if comm.rank == 3:  # the watchdogs of others ask who differs, and leave it to the agreement
         time.sleep(2 * ASK_SECONDS)
@@ -83,7 +81,7 @@ def test_blocks_that_do_not_fit_are_named(
 
 
 def test_blocks_may_differ_along_the_axis_on_which_they_meet() -> None:
-    def found(comm: hpccomm.Communicator) -> Any:
+    def found(comm: Communicator) -> Any:
         u = np.zeros((3 + comm.rank, 4))
         u[1:-1, 1:-1] = comm.rank + 1
         comm.grid((3, 1)).halo(u)()
@@ -93,7 +91,7 @@ def test_blocks_may_differ_along_the_axis_on_which_they_meet() -> None:
 
 
 def test_a_call_under_way_and_blocks_that_take_calls() -> None:
-    def refused(comm: hpccomm.Communicator) -> None:
+    def refused(comm: Communicator) -> None:
         u = np.zeros(3)
         u[1] = comm.rank + 1
         grid = comm.grid((2,), periodic=True)
@@ -123,7 +121,7 @@ def test_a_call_under_way_and_blocks_that_take_calls() -> None:
 
 
 @on_threads(2)
-def test_the_array_that_is_given_is_exchanged(comm: hpccomm.Communicator) -> None:
+def test_the_array_that_is_given_is_exchanged(comm: Communicator) -> None:
     """As update_halo!(A) of ImplicitGlobalGrid and exchange(fields) of GHEX, which take the arrays in each call."""
     u = np.full(3, comm.rank + 1.0)
     halo = comm.grid((2,), periodic=True).halo(u)
@@ -145,10 +143,8 @@ def test_the_array_that_is_given_is_exchanged(comm: hpccomm.Communicator) -> Non
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-def test_a_rank_that_does_not_come_is_named(
-    async_op: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    def wait(comm: hpccomm.Communicator) -> None:
+def test_a_rank_that_does_not_come_is_named(async_op: bool, caplog) -> None:
+    def wait(comm: Communicator) -> None:
         # Which also sends to itself, across the second axis.
         block = BLOCK.copy()
         halo = comm.grid((2, 1), periodic=True).halo(block, timeout=0.5)

@@ -1,17 +1,15 @@
 """Meshes: which ranks a group has, what misuse raises, and a training that finds what one rank finds."""
 
 import sys
-from collections.abc import Callable
 from itertools import permutations, product
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from ranked import on_threads
 
-import hpccomm
+from hpccomm import Communicator
 from hpccomm.errors import RankMismatch, UsageError
 from hpccomm.testing import run_ranks
 
@@ -30,7 +28,7 @@ def test_a_group_has_the_ranks_that_differ_in_its_dimensions_alone(shape: tuple[
     ]
     groups = [each for n in range(1, len(names) + 1) for each in permutations(names, n)]
 
-    def found(comm: hpccomm.Communicator) -> list[list[int]]:
+    def found(comm: Communicator) -> list[list[int]]:
         with comm.mesh(shape, names) as mesh:
             assert (mesh.shape, mesh.names) == (shape, names)
             assert mesh.coords == tuple(places[comm.rank].values())
@@ -63,7 +61,7 @@ def test_lengths_are_chosen(asked: tuple[int, ...], given: tuple[int, ...]) -> N
 
 
 @on_threads(2)
-def test_a_name_that_is_not_there_sends_nothing(comm: hpccomm.Communicator) -> None:
+def test_a_name_that_is_not_there_sends_nothing(comm: Communicator) -> None:
     mesh = comm.mesh((2, 1), ("data", "tensor"))
     if comm.rank == 0:
         for names in ("datas", ("data", "data"), (), 0):
@@ -81,9 +79,7 @@ def test_a_name_that_is_not_there_sends_nothing(comm: hpccomm.Communicator) -> N
     ],
 )  # fmt: skip
 @on_threads(4)
-def test_ranks_that_make_different_groups_say_so(
-    comm: hpccomm.Communicator, other: Callable[..., Any], text: str
-) -> None:
+def test_ranks_that_make_different_groups_say_so(comm, other, text) -> None:
     mesh = comm.mesh((2, 2), ("dp", "tp"))
     with pytest.raises(RankMismatch, match=text):
         mesh["tp"] if comm.rank < 3 else other(comm, mesh)

@@ -206,9 +206,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("call", LEFT)
-def test_messages_that_nobody_received_are_told_in_one_line_at_the_end(
-    call: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_that_nobody_received_are_told_in_one_line_at_the_end(call: Any, caplog) -> None:
     def on_rank(comm) -> None:
         with comm.dup() as whole:
             call(whole)

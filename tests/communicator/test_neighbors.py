@@ -125,9 +125,7 @@ WRONG_LISTS = {
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("wrong", WRONG_LISTS)
-def test_lists_that_do_not_fit_are_found_in_the_first_call_and_later(
-    wrong: str, known: bool
-) -> None:
+def test_lists_that_do_not_fit_are_found_in_the_first_call_and_later(wrong, known) -> None:
     call, said = WRONG_LISTS[wrong]
 
     def both(comm: Any) -> None:

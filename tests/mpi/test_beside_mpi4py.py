@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import hpccomm
+from hpccomm import Communicator
 
 sys.path.append(str(Path(__file__).parents[2] / "docs/examples"))
 
 import beside_mpi4py as pairs
 
 
-def test_a_matrix_times_a_vector(comm: hpccomm.Communicator, mpi_comm: MPI.Comm) -> None:
+def test_a_matrix_times_a_vector(comm: Communicator, mpi_comm: MPI.Comm) -> None:
     random = np.random.default_rng(0)
     a, x = random.normal(size=(11, 11)), random.normal(size=11)
     rows = np.array_split(np.arange(11), comm.size)[comm.rank]
@@ -26,13 +26,13 @@ def test_a_matrix_times_a_vector(comm: hpccomm.Communicator, mpi_comm: MPI.Comm)
         np.testing.assert_allclose(own, (a @ x)[rows])
 
 
-def test_pi(comm: hpccomm.Communicator, mpi_comm: MPI.Comm) -> None:
+def test_pi(comm: Communicator, mpi_comm: MPI.Comm) -> None:
     n = 1000 if comm.rank == 0 else None
     for area in (pairs.pi(comm, n), pairs.pi_mpi4py(mpi_comm, n)):
         assert area is None if comm.rank else area == pytest.approx(math.pi, abs=1e-6)
 
 
-def test_a_julia_set(comm: hpccomm.Communicator, mpi_comm: MPI.Comm) -> None:
+def test_a_julia_set(comm: Communicator, mpi_comm: MPI.Comm) -> None:
     if comm.size == 1:
         pytest.skip("a manager and no worker")
     picture, theirs = pairs.julia(comm), pairs.julia_mpi4py(mpi_comm)

@@ -22,7 +22,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("cases", [pytest.param(part, id=name) for name, part in parts])
 
 
-def test_conformance(
-    cases: Cases, kept_comm: hpccomm.Communicator, request: pytest.FixtureRequest
-) -> None:
+def test_conformance(cases: Cases, kept_comm: hpccomm.Communicator, request) -> None:
     run_over_mpi(request, kept_comm, cases)

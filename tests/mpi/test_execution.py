@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,9 +39,7 @@ def peak(call: Callable[[], object]) -> int:
 @by_default_on(3)
 @pytest.mark.values
 @pytest.mark.parametrize(("name", "dtype", "deterministic"), CALLS)
-def test_a_repeated_call_allocates_no_array(
-    mpi_comm: Any, name: str, dtype: type, deterministic: bool
-) -> None:
+def test_a_repeated_call_allocates_no_array(mpi_comm, name, dtype, deterministic) -> None:
     options = hpccomm.CommOptions(segment=SEGMENT, self_check=False)
     with hpccomm.new_comm(mpi_comm=mpi_comm, options=options) as comm:
         x = np.ones(1 << 18, dtype)

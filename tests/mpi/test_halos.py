@@ -2,13 +2,13 @@
 
 import halos
 
-import hpccomm
+from hpccomm import Communicator
 
 
-def test_ghost_cells_are_those_of_the_padded_whole(comm: hpccomm.Communicator) -> None:
+def test_ghost_cells_are_those_of_the_padded_whole(comm: Communicator) -> None:
     halos.check(comm)
 
 
-def test_other_layouts(comm: hpccomm.Communicator) -> None:
+def test_other_layouts(comm: Communicator) -> None:
     halos.check_layouts(comm)
     halos.check_strides(comm)

@@ -134,9 +134,7 @@ def test_dtypes_and_sizes(comm: Communicator, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(
-    comm: Communicator, name: str
-) -> None:
+def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(comm, name: str) -> None:
     call, truth = CALLS[name]
     random = np.random.default_rng(1)
     xs = list(random.normal(size=(comm.size, comm.size, 2)))

@@ -59,9 +59,7 @@ def test_two_threads_that_send_at_once_keep_their_arrays_whole(backend: Any) -> 
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_the_sender_goes_on_where_its_array_cannot_be_mapped(
-    backend: Any, plain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sender_goes_on_where_its_array_cannot_be_mapped(backend, plain, monkeypatch) -> None:
     shared = backend.messages.shared
     if not COPIED or (plain and not shared.plain):
         pytest.skip("this MPI library copies by itself, or pages are not to be had")

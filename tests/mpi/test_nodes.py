@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import hpccomm
+from hpccomm import Communicator
 from hpccomm.errors import UsageError
 
 
-def test_facts_are_those_of_the_hosts(comm: hpccomm.Communicator, mpi_comm: MPI.Comm) -> None:
+def test_facts_are_those_of_the_hosts(comm: Communicator, mpi_comm: MPI.Comm) -> None:
     hosts = mpi_comm.allgather(socket.gethostname())
     mine = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     assert comm.num_nodes == len(set(hosts))
@@ -23,7 +23,7 @@ def test_facts_are_those_of_the_hosts(comm: hpccomm.Communicator, mpi_comm: MPI.
 
 
 @pytest.mark.mpi(min_size=2)
-def test_memory_is_shared_within_hosts_alone(comm: hpccomm.Communicator) -> None:
+def test_memory_is_shared_within_hosts_alone(comm: Communicator) -> None:
     x = np.zeros(1000, dtype=np.float32)
     if comm.node_comm.size > 1:
         assert comm.node_comm.explain("all_reduce", x, algorithm="shm").algorithm == "shm"

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 import hpccomm
+from hpccomm import Communicator
 from hpccomm.backends.mpi.transport import DIRECT_BYTES
 from hpccomm.errors import CollectiveTimeout
 
 
-def ring(comm: hpccomm.Communicator, x: Any, out: Any) -> Any:
+def ring(comm: Communicator, x: Any, out: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     return comm.plan("send_recv", x, right, out, left)
 
 
 @pytest.mark.parametrize("length", [2, DIRECT_BYTES])
-def test_plans_come_and_go_and_let_go_of_their_arrays(
-    comm: hpccomm.Communicator, length: int
-) -> None:
+def test_plans_come_and_go_and_let_go_of_their_arrays(comm: Communicator, length: int) -> None:
     plans, dropped = [], []
     for turn in range(12):
         x, out = np.zeros(length), np.zeros(length)
@@ -37,9 +36,7 @@ def test_plans_come_and_go_and_let_go_of_their_arrays(
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_plan_without_messages_does_not_say_that_they_are_bound(
-    comm: hpccomm.Communicator,
-) -> None:
+def test_a_plan_without_messages_does_not_say_that_they_are_bound(comm: Communicator) -> None:
     x = np.zeros(2)
     assert "requests of the library are made once" in ring(comm, x, np.zeros(2)).choice.reason
     assert "requests" not in comm.plan("send", x, None).choice.reason

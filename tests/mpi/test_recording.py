@@ -68,9 +68,7 @@ def every_call(comm: Any, made: Timed) -> None:
 
 
 @pytest.mark.parametrize("in_file", [True, False])
-def test_each_call_is_recorded_once_where_and_when_it_was_made(
-    comm: Any, folder: Path, in_file: bool
-) -> None:
+def test_each_call_is_recorded_once_where_and_when_it_was_made(comm, folder, in_file: bool) -> None:
     if comm.size != 2:
         pytest.skip("each of two ranks is the other's peer")
     every_call(comm, Timed())
@@ -185,9 +183,7 @@ def test_all_communicators_are_recorded_also_those_made_meanwhile(comm: Any) -> 
     before.finalize()
 
 
-def test_a_recorder_that_has_ended_says_on_all_ranks_who_kept_others_waiting(
-    comm: Any, folder: Path
-) -> None:
+def test_a_recorder_that_has_ended_says_on_all_ranks_who_kept_others_waiting(comm, folder) -> None:
     if comm.size == 1:
         pytest.skip("one rank keeps no others waiting")
     late = comm.size - 1
@@ -222,9 +218,7 @@ def test_a_part_that_one_rank_has_lost_is_told_on_all_ranks(comm: Any, folder: P
         recorder.close()
 
 
-def test_parts_that_cannot_be_removed_are_told_on_all_ranks(
-    comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_cannot_be_removed_are_told_on_all_ranks(comm: Any, folder, monkeypatch) -> None:
     def refused(*_: Any, **__: Any) -> None:  # as in a sticky folder, where they are another user's
         raise PermissionError(errno.EPERM, "planted")
 

@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import hpccomm
+from hpccomm import Communicator
 
 ALIKE = {
     "SUM": (np.add, operator.add, sum),
@@ -25,9 +26,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_operators_of_others_reduce_as_in_mpi4py(
-    comm: hpccomm.Communicator, mpi_comm: MPI.Intracomm, name: str
-) -> None:
+def test_operators_of_others_reduce_as_in_mpi4py(comm: Communicator, mpi_comm, name: str) -> None:
     theirs: Any = getattr(MPI, name)
     for dtype in ("i4", "?") if name[0] in "BL" else ("i4", "f8"):
         x = ((np.arange(6) * (comm.rank + 2)) % 4).astype(dtype)
@@ -45,7 +44,7 @@ def test_operators_of_others_reduce_as_in_mpi4py(
             window.fence()
 
 
-def test_ranks_may_spell_one_reduction_differently(comm: hpccomm.Communicator) -> None:
+def test_ranks_may_spell_one_reduction_differently(comm: Communicator) -> None:
     op: Any = (MPI.MAX, np.maximum, max, hpccomm.ReduceOp.MAX)[comm.rank % 4]
     assert comm.all_reduce(np.array([comm.rank]), op) == comm.size - 1
     # One that no function here is: the library's own call would have been chosen.
@@ -54,7 +53,7 @@ def test_ranks_may_spell_one_reduction_differently(comm: hpccomm.Communicator) -
     )
 
 
-def test_habits_of_mpi4py_are_recognised(comm: hpccomm.Communicator) -> None:
+def test_habits_of_mpi4py_are_recognised(comm: Communicator) -> None:
     x, y = np.ones(3), np.empty((comm.size, 3))
     assert comm.all_gather(x, out=y) is y
     assert (y == 1).all()
@@ -82,9 +81,7 @@ def composed(a: Any, b: Any) -> Any:
     return both
 
 
-def test_functions_that_do_not_commute_are_folded_in_rank_order(
-    comm: hpccomm.Communicator, mpi_comm: MPI.Intracomm
-) -> None:
+def test_functions_that_do_not_commute_are_folded_in_rank_order(comm, mpi_comm) -> None:
     def into(left: Any, right: Any, _: Any) -> None:
         a, b = (np.frombuffer(each, LINEAR) for each in (left, right))
         b[...] = composed(a, b)

@@ -10,6 +10,7 @@ from appending import example_info
 from mpi4py import MPI
 
 import hpccomm
+from hpccomm import Communicator
 from hpccomm.calls import policy
 from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.errors import RankMismatch
@@ -23,7 +24,7 @@ LARGE = 4_200_000  # elements of which each call is agreed
 
 
 @pytest.fixture(scope="module")
-def comm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hpccomm.Communicator]:
+def comm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Communicator]:
     """Give a communicator whose table has a row for registered arrays, the library's own for others."""
     with hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Dup()) as usual:
         shape, table = policy_of(usual)[:2]
@@ -45,7 +46,7 @@ def comm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hpccomm.Communica
         yield made
 
 
-def reduced(comm: hpccomm.Communicator, x: np.ndarray, call: Callable[[], Any]) -> None:
+def reduced(comm: Communicator, x: np.ndarray, call: Callable[[], Any]) -> None:
     """Make a call, and look at the sum."""
     x[:] = np.arange(x.size) % 100 + comm.rank
     result = call()
@@ -53,14 +54,12 @@ def reduced(comm: hpccomm.Communicator, x: np.ndarray, call: Callable[[], Any]) 
     assert np.array_equal(x if result is None else result, expected.astype(x.dtype))
 
 
-def arrays(comm: hpccomm.Communicator, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
+def arrays(comm: Communicator, count: int = COUNT) -> tuple[np.ndarray, np.ndarray]:
     """Return a registered array, and a plain one."""
     return comm.empty(count, np.float32), np.empty(count, np.float32)
 
 
-def test_what_was_called_before_does_not_decide_how_a_call_is_carried_out(
-    comm: hpccomm.Communicator,
-) -> None:
+def test_what_was_called_before_does_not_decide_how_a_call_is_carried_out(comm) -> None:
     registered, plain = arrays(comm)
     given = (plain, registered, plain, plain, registered, plain, registered[:], plain[:])
     ways = ["shm" if comm.explain("all_reduce", x).registered else "native" for x in given]
@@ -84,7 +83,7 @@ def test_what_was_called_before_does_not_decide_how_a_call_is_carried_out(
         assert (x == (comm.size - 1) / 2).all()
 
 
-def test_every_form_of_a_call_goes_by_its_arrays(comm: hpccomm.Communicator) -> None:
+def test_every_form_of_a_call_goes_by_its_arrays(comm: Communicator) -> None:
     for count in (COUNT, LARGE):
         for x, way in zip(arrays(comm, count), ("shm", "native"), strict=True):
             plan = comm.plan("all_reduce", x)
@@ -98,9 +97,7 @@ def test_every_form_of_a_call_goes_by_its_arrays(comm: hpccomm.Communicator) -> 
             assert (x == comm.size).all()
 
 
-def test_of_one_rank_all_arrays_are_registered_or_they_count_as_plain(
-    comm: hpccomm.Communicator,
-) -> None:
+def test_of_one_rank_all_arrays_are_registered_or_they_count_as_plain(comm: Communicator) -> None:
     registered, plain = arrays(comm)
     other = comm.empty(COUNT, np.float32)
     for x, out, way in (
@@ -114,7 +111,7 @@ def test_of_one_rank_all_arrays_are_registered_or_they_count_as_plain(
         reduced(comm, given, lambda x=given, out=out: comm.all_reduce(x, out=out))
 
 
-def test_a_new_result_lies_where_x_does(comm: hpccomm.Communicator) -> None:
+def test_a_new_result_lies_where_x_does(comm: Communicator) -> None:
     registered, plain = arrays(comm)
     for x, kind in ((registered, True), (plain, False)):
         x[:] = comm.rank
@@ -129,7 +126,7 @@ def test_a_new_result_lies_where_x_does(comm: hpccomm.Communicator) -> None:
             assert (results[1] == results[0]).all()
 
 
-def test_a_rank_without_rows_fits_both_kinds(comm: hpccomm.Communicator) -> None:
+def test_a_rank_without_rows_fits_both_kinds(comm: Communicator) -> None:
     counts = [5] * (comm.size - 1) + [0]
     expected = np.repeat(np.arange(comm.size), counts)
     for x in arrays(comm, counts[comm.rank]):
@@ -141,9 +138,7 @@ def test_a_rank_without_rows_fits_both_kinds(comm: hpccomm.Communicator) -> None
 
 
 @pytest.mark.parametrize("form", ["call", "asynchronous", "batch", "plan", "small", "shm", "root"])
-def test_a_mixture_is_refused_on_all_ranks_with_the_remedy(
-    comm: hpccomm.Communicator, form: str
-) -> None:
+def test_a_mixture_is_refused_on_all_ranks_with_the_remedy(comm: Communicator, form: str) -> None:
     registered, plain = arrays(comm, 3 if form == "small" else COUNT)
     other = comm.dup()  # which the mismatch fails
     odd = comm.rank == comm.size - 1
@@ -175,9 +170,7 @@ def test_a_mixture_is_refused_on_all_ranks_with_the_remedy(
 
 
 @pytest.mark.parametrize("algorithm", ["shm", "native"])
-def test_a_mixture_after_both_kinds_were_agreed_on_is_found(
-    comm: hpccomm.Communicator, algorithm: str
-) -> None:
+def test_a_mixture_after_both_kinds_were_agreed_on_is_found(comm, algorithm: str) -> None:
     other = comm.dup()  # which the mismatch fails
     registered, plain = arrays(comm)
 
@@ -198,9 +191,7 @@ def test_a_mixture_after_both_kinds_were_agreed_on_is_found(
         assert (x == 7).all()
 
 
-def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_it_suits_all(
-    comm: hpccomm.Communicator,
-) -> None:
+def test_a_plan_of_uneven_blocks_takes_the_librarys_call_where_it_suits_all(comm) -> None:
     rng = np.random.default_rng(7)
     table = rng.integers(0, 4, (comm.size, comm.size))
     for large, way in ((LARGE, "pairwise"), (0, "native")):

@@ -9,7 +9,7 @@ import pytest
 from recordings_made import stepped
 
 import hpccomm
-from hpccomm import ANY
+from hpccomm import ANY, Communicator
 from hpccomm.results import recording_file
 from hpccomm.results.recording import STEP
 from hpccomm.testing import run_ranks
@@ -18,7 +18,7 @@ from hpccomm.tools.main import main
 STEPS = 6
 
 
-def step(comm: hpccomm.Communicator, other: hpccomm.Communicator) -> None:
+def step(comm: Communicator, other: Communicator) -> None:
     """Make calls of all kinds."""
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -71,22 +71,20 @@ def sequence(path: Path, rank: int, ranks: int) -> list[Any]:
     ]
 
 
-def record(
-    comm: hpccomm.Communicator, path: Path, make: Callable[[], object], steps: int = STEPS
-) -> None:
+def record(comm: Communicator, path: Path, make: Callable[[], object], steps: int = STEPS) -> None:
     with comm.record(path) as recorder:
         for _ in range(steps):
             make()
             recorder.step()
 
 
-def program(comm: hpccomm.Communicator, path: Path) -> None:
+def program(comm: Communicator, path: Path) -> None:
     with comm.dup() as other:
         record(comm, path, lambda: step(comm, other))
 
 
 @pytest.fixture
-def files(comm: hpccomm.Communicator, tmp_path: Path) -> tuple[Path, Path]:
+def files(comm: Communicator, tmp_path: Path) -> tuple[Path, Path]:
     """Give the paths of a recording and of a replay, the same on all ranks."""
     if comm.size == 1:
         pytest.skip("the programs have messages to other ranks")
@@ -98,9 +96,7 @@ def replay(*words: object) -> int:
     return main(["replay", *map(str, words), "--timeout", "9"])
 
 
-def test_a_replay_makes_the_recorded_calls(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay_makes_the_recorded_calls(comm, files, capsys) -> None:
     program(comm, files[0])
     assert replay(files[0], "--output", files[1], "--warm-up", 1) == 0
     if comm.rank == 0:
@@ -110,9 +106,7 @@ def test_a_replay_makes_the_recorded_calls(
             assert made == due[len(due) // STEPS :]  # the first mark begins the first step
 
 
-def test_fewer_ranks_leave_out_what_is_of_the_others(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fewer_ranks_leave_out_what_is_of_the_others(comm, files, capsys) -> None:
     if comm.size != 2:
         pytest.skip("two ranks of three")
     if comm.rank == 0:
@@ -130,9 +124,7 @@ def test_fewer_ranks_leave_out_what_is_of_the_others(
         assert ring == [(None, 0)] * 12
 
 
-def test_algorithms_take_turns(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_algorithms_take_turns(comm: Communicator, files: tuple[Path, Path], capsys) -> None:
     x = np.ones(64)
     record(comm, files[0], lambda: [comm.all_reduce(x), comm.barrier()])
     assert replay(files[0], "--output", files[1], "--algorithm", "recorded,ring") == 0
@@ -147,9 +139,7 @@ def test_algorithms_take_turns(
         assert ways == [due[4]["algorithm"], "ring"] * (STEPS - 1)
 
 
-def test_ranks_and_steps_may_have_no_calls(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_and_steps_may_have_no_calls(comm, files, capsys) -> None:
     alone, turns = comm.split_ranks([0]), iter(range(STEPS))
     record(comm, files[0], lambda: alone and next(turns) % 2 == 0 and alone.all_reduce(np.ones(2)))
     assert replay(files[0]) == 0
@@ -157,9 +147,7 @@ def test_ranks_and_steps_may_have_no_calls(
     assert comm.rank or counted in capsys.readouterr().out.split("all_reduce")[-1]
 
 
-def test_what_a_recording_does_not_say_is_left_out(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_recording_does_not_say_is_left_out(comm, files, capsys) -> None:
     x, own = np.ones(4), np.zeros(1)
 
     def make() -> None:
@@ -187,9 +175,7 @@ def test_what_a_recording_does_not_say_is_left_out(
         assert "'recording0002'; it has recording0001" in error
 
 
-def test_more_ranks_than_recorded_are_refused(
-    comm: hpccomm.Communicator, files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_ranks_than_recorded_are_refused(comm, files, capsys) -> None:
     if comm.rank == 0:
         recording_file.write(files[0], stepped(1, 4, lambda *_: 1000, 1000))
     comm.barrier()

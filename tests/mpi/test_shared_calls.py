@@ -88,9 +88,7 @@ CALLS: dict[str, tuple[Callable[..., object], Callable[[list[Array], slice, int]
 
 @by_default_on(2)
 @pytest.mark.parametrize("collective", CALLS)
-def test_every_mixture_of_arrays_may_follow_every_other(
-    ranks: Communicator, collective: str
-) -> None:
+def test_every_mixture_of_arrays_may_follow_every_other(ranks, collective) -> None:
     call, result = CALLS[collective]
     draw, width = np.random.default_rng(3), COUNT // ranks.size
     part = slice(ranks.rank * width, (ranks.rank + 1) * width)
@@ -147,9 +145,7 @@ def test_what_is_kept_for_later_calls_holds_no_array(ranks: Communicator) -> Non
 
 
 @by_default_on(2)
-def test_memory_and_objects_in_the_place_of_others_are_not_taken_for_them(
-    comm: Communicator,
-) -> None:
+def test_memory_and_objects_in_the_place_of_others_are_not_taken_for_them(comm) -> None:
     places, identities = set(), set()
     for number in range(6):  # another array of the same memory
         array, other = registered(comm), registered(comm)

@@ -26,9 +26,7 @@ def reduced(comm: Communicator, x: np.ndarray, out: np.ndarray) -> None:
 
 
 @by_default_on(3)
-def test_arrays_come_and_go_on_each_rank_in_its_own_order(
-    comm: Communicator, pytestconfig: pytest.Config
-) -> None:
+def test_arrays_come_and_go_on_each_rank_in_its_own_order(comm: Communicator, pytestconfig) -> None:
     draw = np.random.default_rng(comm.rank)
     size = np.random.default_rng(99)  # what all have to agree on
     kept: list[np.ndarray] = []

@@ -56,9 +56,7 @@ def channel(mpi_comm: MPI.Intracomm, messages: Any) -> MpiSideChannel:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_answer_while_their_callers_are_stuck(
-    messages: SideMessages, mpi_comm: MPI.Intracomm
-) -> None:
+def test_ranks_answer_while_their_callers_are_stuck(messages: SideMessages, mpi_comm) -> None:
     side, rank, everyone = channel(mpi_comm, messages), mpi_comm.rank, range(mpi_comm.size)
     kept, group_kept = Answering("all", rank), Answering("group", mpi_comm.size - 1 - rank)
     group = side.group(everyone[::-1], mpi_comm.size - 1 - rank)
@@ -87,9 +85,7 @@ def test_ranks_answer_while_their_callers_are_stuck(
 
 
 @pytest.mark.mpi(min_size=2)
-def test_nothing_is_left_of_a_channel_whose_questions_nobody_took(
-    messages: SideMessages, mpi_comm: MPI.Intracomm
-) -> None:
+def test_nothing_is_left_of_a_channel_whose_questions_nobody_took(messages, mpi_comm) -> None:
     side, before = channel(mpi_comm, messages), Noting.taken
     if mpi_comm.rank:
         messages.stop()  # takes no question, as one whose process is stopped

@@ -66,9 +66,7 @@ DTYPES = (np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype([("a", "i
 
 @pytest.mark.parametrize("rest", [(), (3,), (2, 0), (1, 2)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_without_counts_rows_arrive_as_mpi4py_moves_them(
-    comm: Any, mpi_comm: MPI.Comm, dtype: np.dtype[Any], rest: tuple[int, ...]
-) -> None:
+def test_without_counts_rows_arrive_as_mpi4py_moves_them(comm, mpi_comm, dtype, rest) -> None:
     rank, size = comm.rank, comm.size
     root = size - 1
     for number, most in enumerate(ROWS):

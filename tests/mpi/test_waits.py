@@ -195,9 +195,7 @@ ROUNDS: list[tuple[Callable[[Communicator], None], set[int]]] = [
 @by_default_on(3)
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize(("calls", "named"), ROUNDS)
-def test_three_ranks_that_wait(
-    base: Communicator, calls: Callable[[Communicator], None], named: set[int]
-) -> None:
+def test_three_ranks_that_wait(base, calls, named) -> None:
     three = base.split_ranks([0, 1, 2])
     if three is None:
         return
