@@ -4,39 +4,37 @@ import weakref
 
 import numpy as np
 import pytest
+from ranked import on_threads
 
 from hpccomm import CommOptions, Communicator
 from hpccomm.errors import RankMismatch
 from hpccomm.testing import run_ranks
 
 
-def test_arrays_are_let_go_of() -> None:
+@on_threads(2)
+def test_arrays_are_let_go_of(comm: Communicator) -> None:
     class Seen(np.ndarray):
         """An array to which there may be weak references."""
 
-    def on_rank(comm: Communicator) -> None:
-        x = np.ones(5000).view(Seen)
-        known = weakref.ref(x)
-        comm.all_reduce(x, algorithm="shm")
-        comm.barrier()
-        del x
-        assert known() is None
+    x = np.ones(5000).view(Seen)
+    known = weakref.ref(x)
+    comm.all_reduce(x, algorithm="shm")
+    comm.barrier()
+    del x
+    assert known() is None
 
-    run_ranks(2, on_rank)
+
+SMALLEST = CommOptions(shared_memory="staging", shared_memory_room=64, self_check=False)
 
 
 @pytest.mark.parametrize(
     ("count", "way"), [(500, "through a staging buffer"), (40_000, "are sent as messages")]
 )
-def test_what_a_room_cuts_into_too_many_pieces_is_sent(count: int, way: str) -> None:
-    smallest = CommOptions(shared_memory="staging", shared_memory_room=64, self_check=False)
-
-    def summed(comm: Communicator) -> None:
-        x = np.ones(count)
-        assert way in str(comm.explain("all_reduce", x, algorithm="shm"))
-        assert (comm.all_reduce(x, algorithm="shm") == 2).all()
-
-    run_ranks(2, summed, options=smallest)
+@on_threads(2, options=SMALLEST)
+def test_what_a_room_cuts_into_too_many_pieces_is_sent(comm, count: int, way: str) -> None:
+    x = np.ones(count)
+    assert way in str(comm.explain("all_reduce", x, algorithm="shm"))
+    assert (comm.all_reduce(x, algorithm="shm") == 2).all()
 
 
 SHARED = {
@@ -59,15 +57,12 @@ SHARED = {
 def test_ranks_that_close_over_one_array_raise_before_anything_is_written(name: str) -> None:
     x, out = np.arange(1200.0), np.zeros(1200)
 
-    def on_rank(comm: Communicator) -> str:
+    def on_rank(comm: Communicator) -> None:
         comm.all_reduce(np.ones(3))
-        with pytest.raises(RankMismatch) as caught:
+        with pytest.raises(RankMismatch, match=r"writes to memory that rank.*x\.copy\(\)"):
             SHARED[name](comm, x, out)
-        return str(caught.value)
 
-    for said in run_ranks(3, on_rank):
-        assert "writes to memory that rank" in said
-        assert "x.copy()" in said
+    run_ranks(3, on_rank)
     assert x.tolist() == list(range(1200))
     assert not out.any()
 

@@ -90,34 +90,37 @@ def test_blocks_may_differ_along_the_axis_on_which_they_meet() -> None:
     assert run_ranks(3, found) == [[0, 1, 2], [1, 2, 2, 3], [2, 3, 3, 3, 0]]
 
 
-def test_a_call_under_way_and_blocks_that_take_calls() -> None:
-    def refused(comm: Communicator) -> None:
-        u = np.zeros(3)
-        u[1] = comm.rank + 1
-        grid = comm.grid((2,), periodic=True)
-        halo = grid.halo(u)
-        with comm.batch():
-            with pytest.raises(UsageError, match="a halo does not go into"):
-                halo()
-            with pytest.raises(UsageError, match="halo does not go into"):
-                grid.halo(u)
-            with pytest.raises(UsageError, match="async_op is True within"):
-                halo(async_op=True)
-        if comm.rank == 0:
-            work = halo(async_op=True)
-            assert work is not None
-            with pytest.raises(UsageError, match="this halo is under way"):
-                halo()
-            raised.wait()
-            assert work.wait() is None
-        else:
-            raised.wait()
-            halo()
-        assert u.tolist() == [2 - comm.rank, 1 + comm.rank, 2 - comm.rank]
-        assert ("halo", "to 1 KiB") in comm.stats()
+@pytest.fixture
+def raised() -> threading.Barrier:
+    """Give two threads a place to meet without a call."""
+    return threading.Barrier(2)
 
-    raised = threading.Barrier(2)
-    run_ranks(2, refused)
+
+@on_threads(2)
+def test_a_call_under_way_and_blocks_that_take_calls(comm: Communicator, raised) -> None:
+    u = np.zeros(3)
+    u[1] = comm.rank + 1
+    grid = comm.grid((2,), periodic=True)
+    halo = grid.halo(u)
+    with comm.batch():
+        with pytest.raises(UsageError, match="a halo does not go into"):
+            halo()
+        with pytest.raises(UsageError, match="halo does not go into"):
+            grid.halo(u)
+        with pytest.raises(UsageError, match="async_op is True within"):
+            halo(async_op=True)
+    if comm.rank == 0:
+        work = halo(async_op=True)
+        assert work is not None
+        with pytest.raises(UsageError, match="this halo is under way"):
+            halo()
+        raised.wait()
+        assert work.wait() is None
+    else:
+        raised.wait()
+        halo()
+    assert u.tolist() == [2 - comm.rank, 1 + comm.rank, 2 - comm.rank]
+    assert ("halo", "to 1 KiB") in comm.stats()
 
 
 @on_threads(2)
@@ -143,19 +146,14 @@ def test_the_array_that_is_given_is_exchanged(comm: Communicator) -> None:
 
 
 @pytest.mark.parametrize("async_op", [False, True])
-def test_a_rank_that_does_not_come_is_named(async_op: bool, caplog) -> None:
-    def wait(comm: Communicator) -> None:
-        # Which also sends to itself, across the second axis.
-        block = BLOCK.copy()
-        halo = comm.grid((2, 1), periodic=True).halo(block, timeout=0.5)
-        if comm.rank == 0:
-            call = halo(True).wait if async_op else halo
-            with pytest.raises(
-                CollectiveTimeout, match=r"halo .*rank 1 .* has not taken part in the halo"
-            ):
-                call()
-        raised.wait()
-
-    raised = threading.Barrier(2)
-    run_ranks(2, wait)
+@on_threads(2)
+def test_a_rank_that_does_not_come_is_named(comm, async_op: bool, raised, caplog) -> None:
+    # Which also sends to itself, across the second axis.
+    halo = comm.grid((2, 1), periodic=True).halo(BLOCK.copy(), timeout=0.5)
+    if comm.rank == 0:
+        call = halo(True).wait if async_op else halo
+        text = r"halo .*rank 1 .* has not taken part in the halo"
+        with pytest.raises(CollectiveTimeout, match=text):
+            call()
+    raised.wait()
     assert "watchdog failed" not in caplog.text

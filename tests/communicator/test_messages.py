@@ -99,25 +99,19 @@ def test_a_rank_alone_has_no_sender_whatever_the_tag_or_waits_for_anybody(comm) 
         comm.recv(None, ANY)
 
 
-def test_messages_that_nobody_receives_are_told(caplog: pytest.LogCaptureFixture) -> None:
+@on_threads(2)
+def test_messages_that_nobody_receives_are_told(comm, caplog) -> None:
     said = "an object with tag 3"
-
-    def on_rank(comm) -> str:
-        if comm.rank == 0:
-            comm.recv(np.ones(2), 1, tag=3)  # which comes later
-            with pytest.raises(
-                RankMismatch, match=f"rank 1 has sent {said}, which no rank receives"
-            ) as caught:
-                comm.recv(np.ones(2), 1, tag=3)
-            return str(caught.value)
-        comm.send_object("so", 0, tag=3)
-        until(lambda: said in caplog.text)  # while rank 0 waits
-        comm.send(np.ones(2), 0, tag=3)
-        with pytest.raises(RankMismatch, match="wait for each other") as caught:
-            comm.barrier()
-        return str(caught.value)
-
-    run_ranks(2, on_rank)
+    if comm.rank == 0:
+        comm.recv(np.ones(2), 1, tag=3)  # which comes later
+        with pytest.raises(RankMismatch, match=f"rank 1 has sent {said}, which no rank receives"):
+            comm.recv(np.ones(2), 1, tag=3)
+        return
+    comm.send_object("so", 0, tag=3)
+    until(lambda: said in caplog.text)  # while rank 0 waits
+    comm.send(np.ones(2), 0, tag=3)
+    with pytest.raises(RankMismatch, match="wait for each other"):
+        comm.barrier()
 
 
 class Interrupting:
