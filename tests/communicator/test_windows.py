@@ -1,12 +1,13 @@
 """Windows: what no case of the conformance suite or of ``front`` shows."""
 
 import time
+from itertools import product
 
 import numpy as np
 import pytest
 from ranked import on_threads
 
-from hpccomm import Communicator, UsageError
+from hpccomm import Communicator, ReduceOp, UsageError, WindowOp
 from hpccomm.backends.loopback import LoopbackBackend
 from hpccomm.communicator.windows.access import Array
 from hpccomm.testing import run_ranks
@@ -76,6 +77,32 @@ def test_asynchronous_calls_go_on_beside_a_window(comm: Communicator) -> None:
             window.wait_signal(1)
         assert (memory == 7.0).all()
         assert (x == 2).all()
+
+
+REPLACED = (WindowOp.REPLACE, lambda old, given: given)
+FOLDS = [
+    (ReduceOp.SUM, np.add),
+    (ReduceOp.MAX, np.maximum),
+    (ReduceOp.MIN, np.minimum),
+    REPLACED,
+    (WindowOp.NO_OP, lambda old, given: old),
+]
+NUMBERS = [2**63 - 1, 5, -7, -(2**63), 0]
+TURNS = [
+    turn
+    for start, fold, number in product(NUMBERS, FOLDS, NUMBERS)
+    for turn in ((REPLACED, start), (fold, number))
+]
+
+
+@on_threads(2)
+def test_a_counter_wraps_and_folds_as_numpy_does(comm: Communicator) -> None:
+    truth = np.zeros(1, np.int64)
+    with comm.window(np.zeros(1, np.int64)) as window:
+        for (op, fold), number in TURNS:
+            fetched = window.fetch_and_op(number, 1 - comm.rank, op=op)
+            assert (type(fetched), fetched) == (np.int64, truth[0]), f"{op} before {number}"
+            truth = fold(truth, np.array([number]))
 
 
 def test_a_backend_without_one_sided_communication(monkeypatch: pytest.MonkeyPatch) -> None:
