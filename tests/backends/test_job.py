@@ -9,11 +9,6 @@ from alone import python
 from conftest import HEAD, Mpiexec, launch_environment
 
 
-def alone(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program without a launcher."""
-    return python("-c", program, env=launch_environment() | variables)
-
-
 def passes(job: subprocess.CompletedProcess[str]) -> None:
     assert job.returncode == 0, job.stderr
     assert "Traceback" not in job.stderr, job.stderr
@@ -333,7 +328,7 @@ with hpccomm.new_comm() as comm:
     assert (comm.rank, comm.size, comm.backends["host"]) == (0, 1, "mpi"), comm
     assert (comm.all_reduce(np.ones(2)) == 1).all()
 """
-    passes(alone(HEAD + program))
+    passes(python("-c", HEAD + program, env=launch_environment()))
 
 
 NO_MPI = {
@@ -356,6 +351,6 @@ for backend in "mpi", "auto":  # with a launcher's variables not two ranks that 
         hpccomm.new_comm(backend)
     os.environ |= {LAUNCHED["a PMI launcher"]}
 """
-    job = alone(blocked + HEAD + program, **variables)
+    job = python("-c", blocked + HEAD + program, env=launch_environment() | variables)
     passes(job)
     assert job.stderr.count("running as a single rank without MPI") == 1

@@ -53,8 +53,7 @@ def start(launcher: str) -> Iterator[Start]:
 
     yield popen
     for process in started:
-        if process.poll() is None:
-            process.kill()
+        process.kill()  # if it still runs
         process.communicate()
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from alone import python
+from conftest import HEAD
 from ranked import on_threads
 
 import hpccomm
@@ -93,12 +94,6 @@ def test_one_of_another_thread_is_still_refused_as_that(comm) -> None:
 
 def test_a_forked_child_is_refused_and_not_advised_to_make_a_new_one() -> None:
     program = """
-import contextlib
-import inspect
-import os
-import numpy as np
-import hpccomm
-
 comm, hooked = hpccomm.new_comm("loopback"), []
 comm.register_abort_hook(hooked.append)
 work = comm.recv(np.zeros(1), 0, async_op=True)
@@ -115,7 +110,7 @@ assert os.waitpid(child, 0)[1] == 0
 comm.send(np.ones(1), 0)
 assert work.wait() == 1
 """
-    done = python("-c", program)
+    done = python("-c", HEAD + program)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3, done.stderr

@@ -64,3 +64,10 @@ def kept_comm(
     yield kept[0]
     if request.node.stash.get(FAILED, False):
         kept.pop().abort()
+
+
+@pytest.fixture
+def several_on_a_node(comm: "hpccomm.Communicator") -> None:
+    """Skip a test of memory that ranks share where they cannot."""
+    if comm.num_nodes > 1 or comm.size == 1:
+        pytest.skip("needs several ranks on one node")

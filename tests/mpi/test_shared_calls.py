@@ -20,10 +20,7 @@ COUNT = 24
 Array = np.ndarray
 
 
-@pytest.fixture(autouse=True)
-def several_on_a_node(comm: Communicator) -> None:
-    if comm.num_nodes > 1 or comm.size == 1:
-        pytest.skip("needs several ranks on one node")
+pytestmark = pytest.mark.usefixtures("several_on_a_node")
 
 
 @pytest.fixture(params=["plain arrays are reached", "staging"])

@@ -9,12 +9,9 @@ from one_size import by_default_on
 
 from hpccomm import Communicator
 from hpccomm.errors import UsageError
+from hpccomm.memory.shared.heap import process_memory
 
-
-@pytest.fixture(autouse=True)
-def _needs_shared_memory(comm: Communicator) -> None:
-    if comm.num_nodes > 1 or comm.size == 1:
-        pytest.skip("needs several ranks on one node")
+pytestmark = pytest.mark.usefixtures("several_on_a_node")
 
 
 def reduced(comm: Communicator, x: np.ndarray, out: np.ndarray) -> None:
@@ -42,15 +39,17 @@ def test_arrays_come_and_go_on_each_rank_in_its_own_order(comm: Communicator, py
             gc.collect()
 
 
-def test_a_segment_is_mapped_once_for_all_communicators(comm: Communicator) -> None:
-    from hpccomm.memory.shared.heap import process_memory
+def held() -> tuple[int, int, int]:
+    """Return how many segments, mappings and descriptors this process has."""
+    mapped = Path("/proc/self/maps").read_text().count("memfd:hpccomm")
+    return process_memory().heap.segments, mapped, len(list(Path("/proc/self/fd").iterdir()))
 
+
+def test_a_segment_is_mapped_once_for_all_communicators(comm: Communicator) -> None:
     arrays = [comm.empty(1000, np.float32) for _ in range(2)]
     reduced(comm, *arrays)
     comm.dup().finalize()  # where ranks meet to make one, those that were dropped are ended
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    mapped = Path("/proc/self/maps").read_text().count("memfd:hpccomm")
-    segments = process_memory().heap.segments
+    before = held()
     others = [comm.dup(), comm.split(0), comm.split(0, key=-comm.rank), comm.dup()]
     for other in others:
         reduced(other, *arrays)
@@ -58,9 +57,7 @@ def test_a_segment_is_mapped_once_for_all_communicators(comm: Communicator) -> N
     for other in others:
         other.finalize()
     reduced(comm, *arrays)
-    assert process_memory().heap.segments == segments
-    assert Path("/proc/self/maps").read_text().count("memfd:hpccomm") == mapped
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert held() == before
 
 
 def test_groups_of_single_ranks_share_nothing_and_take_such_arrays(comm: Communicator) -> None:

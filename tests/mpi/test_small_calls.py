@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import hpccomm
-
 SIZES = (1, 70, 65, 70, 0, 3000)
 """Elements, in turn: small ones, of one class of size in other orders, and such that an algorithm takes."""
-
-
-@pytest.fixture
-def comm(mpi_comm: MPI.Comm) -> Any:
-    """Give a communicator."""
-    with hpccomm.new_comm(mpi_comm=mpi_comm) as made:
-        yield made
 
 
 def reductions(comm: Any, x: Any, keywords: dict[str, Any]) -> list[Any]:
