@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from conftest import Mpiexec
@@ -49,7 +50,14 @@ LONG, SHORT = 30.0, 0.3
 JOB = f"{os.getpid()}@job"
 """A job of this process: another one may run other tests of this file."""
 
-Start = Callable[[], tuple[subprocess.Popen[str], dict[int, Address]]]
+
+def variables(rank: int) -> dict[str, str]:
+    """Return what a launcher tells a rank of that job."""
+    ours = "OMPI_COMM_WORLD_"
+    return {f"{ours}RANK": str(rank), f"{ours}SIZE": "8", "PMIX_NAMESPACE": JOB}
+
+
+Start = Callable[[], tuple[Any, dict[int, Address]]]
 
 
 @pytest.fixture
@@ -57,17 +65,15 @@ def start() -> Iterator[Start]:
     """Start a process that answers as rank 3 of a communicator."""
     started = []
 
-    def popen() -> tuple[subprocess.Popen[str], dict[int, Address]]:
-        process = subprocess.Popen(
+    def popen() -> tuple[Any, dict[int, Address]]:
+        process: Any = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", SERVES],
-            env=os.environ
-            | {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": JOB},
+            env=os.environ | variables(rank=5),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         started.append(process)
-        assert process.stdout is not None
         name = process.stdout.readline().strip()
         return process, {3: Address(name, process.pid, "here", node_sockets.network())}
 
@@ -75,13 +81,6 @@ def start() -> Iterator[Start]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def tell(process: subprocess.Popen[str], line: str) -> None:
-    """Have the process do something."""
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
 
 
 def test_what_becomes_of_a_question_follows_the_process(start: Start) -> None:
@@ -111,7 +110,7 @@ def test_what_becomes_of_a_question_follows_the_process(start: Start) -> None:
 
 def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:
     process, address = start()
-    tell(process, "exit")
+    print("exit", file=process.stdin, flush=True)
     # One question may have been taken before the process refuses any, and is answered no more.
     while not (ending := ask(address, QUESTION, 1.0)[3]).facts.get("ending"):
         pass
@@ -120,11 +119,9 @@ def test_one_that_has_come_to_its_end_is_known_as_such(start: Start) -> None:
 
 def test_a_forked_child_does_not_answer_for_its_parent(start, monkeypatch) -> None:
     process, address = start()
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
-    monkeypatch.setenv("PMIX_NAMESPACE", JOB)
-    tell(process, "fork")
-    assert process.stdout is not None
+    for name, value in variables(rank=0).items():
+        monkeypatch.setenv(name, value)
+    print("fork", file=process.stdin, flush=True)
     child = int(process.stdout.readline())
     try:
         assert present()[5].name == address[3].name

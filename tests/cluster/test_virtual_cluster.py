@@ -154,9 +154,7 @@ except hpccomm.CollectiveTimeout as error:
 @pytest.mark.thorough
 def test_a_rank_that_is_stopped_on_another_host_is_named_on_all(start: Start) -> None:
     _, output, errors = ended(start(2, 2, sys.executable, "-c", STOPS))
-    told = re.findall(
-        r"^\(3,\) .*rank 3 on node host1 \(pid \d+\) is stopped", output, re.MULTILINE
-    )
+    told = re.findall(r"^\(3,\) .*rank 3 on node host1 .* is stopped", output, re.MULTILINE)
     assert len(told) == 3, output + errors
 
 

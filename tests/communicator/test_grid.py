@@ -12,12 +12,7 @@ from hpccomm.testing import run_ranks
 
 GRID, MESH = ((2, 2), False), ((2, 2), ("dp", "tp"))
 MISUSED: list[tuple[str, Any, Any, str]] = [
-    (
-        "grid",
-        (2, 3),
-        False,
-        r"dims is \(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0",
-    ),
+    ("grid", (2, 3), False, r"\(2, 3\) for 4 ranks; .* product is 4, such as \(2, 2\), or 0"),
     ("grid", (3, 0), False, r"such as \(2, 2\)"),
     ("grid", (-2, -2), False, "such as"),
     ("grid", (), False, "give lengths"),

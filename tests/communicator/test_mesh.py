@@ -22,10 +22,7 @@ import train_mesh  # noqa: E402
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 2), (1, 4), (3, 1), (2, 3), (2, 1, 3)])
 def test_a_group_has_the_ranks_that_differ_in_its_dimensions_alone(shape: tuple[int, ...]) -> None:
     names = tuple("abc"[: len(shape)])
-    places = [
-        dict(zip(names, each, strict=True))
-        for each in product(*(range(length) for length in shape))
-    ]
+    places = [dict(zip(names, each, strict=True)) for each in product(*map(range, shape))]
     groups = [each for n in range(1, len(names) + 1) for each in permutations(names, n)]
 
     def found(comm: Communicator) -> None:

@@ -135,16 +135,12 @@ def giving() -> Iterator[int]:
 
 UNGIVEN: dict[str, tuple[type[BaseException], Callable[[Any], object], Callable[[Any], object]]] = {
     # What rank 0 raises and does, and what rank 1 does.
-    "to whom it may concern": (
-        UsageError, lambda c: c.send_object(Lock(), 1), lambda c: c.recv_object(ANY),
-    ),
+    "to whom it may concern": (UsageError, lambda c: c.send_object(Lock(), 1), lambda c: c.recv_object(ANY)),
     "interrupted": (
         KeyboardInterrupt, lambda c: c.send_object(Interrupting(), 1, tag=3), lambda c: c.recv_object(0, tag=3),
     ),
     "no text": (UsageError, lambda c: c.broadcast_object(Wordless()), lambda c: c.broadcast_object(None)),
-    "a generator": (
-        ZeroDivisionError, lambda c: c.scatter_object(giving()), lambda c: c.scatter_object(None),
-    ),
+    "a generator": (ZeroDivisionError, lambda c: c.scatter_object(giving()), lambda c: c.scatter_object(None)),
 }  # fmt: skip
 
 

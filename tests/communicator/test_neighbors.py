@@ -97,22 +97,20 @@ def exchange_v(comm: Any, outgoing: Sequence[int], incoming: Sequence[int]) -> N
 
 WRONG_LISTS = {
     "right alone": (
-        lambda comm: comm.neighbor_all_to_all(np.ones(2), [(comm.rank + 1) % 3]),
+        lambda c: c.neighbor_all_to_all(np.ones(2), [(c.rank + 1) % 3]),
         "lists rank . as a peer [01] times",
     ),
     "one twice": (
-        lambda comm: comm.neighbor_all_to_all(
-            np.ones(4 - 2 * comm.rank), [[1, 1], [0], []][comm.rank]
-        ),
+        lambda c: c.neighbor_all_to_all(np.ones(4 - 2 * c.rank), [[1, 1], [0], []][c.rank]),
         "lists rank . as a peer [12] times",
     ),
     "rows that nobody sends": (
-        lambda comm: exchange_v(comm, [0, 0, 0], [0, 0, 5 * (comm.rank == 0)]),
+        lambda c: exchange_v(c, [0, 0, 0], [0, 0, 5 * (c.rank == 0)]),
         "rank 2 sends 0 elements to rank 0, which expects 5",
     ),
     "other rows for a neighbor": (
-        lambda comm: comm.neighbor_all_to_all(
-            np.ones(3), [None if comm.rank > 1 else 1 - comm.rank], [3], [3 - comm.rank]
+        lambda c: c.neighbor_all_to_all(
+            np.ones(3), [None if c.rank > 1 else 1 - c.rank], [3], [3 - c.rank]
         ),
         "rank 0 sends 3 elements to rank 1, which expects 2",
     ),

@@ -138,9 +138,7 @@ def test_gradients_are_finite_differences_of_the_loss_of_all_ranks(comm, name: s
     call, truth = CALLS[name]
     random = np.random.default_rng(1)
     xs = list(random.normal(size=(comm.size, comm.size, 2)))
-    weights = [
-        random.normal(size=np.shape(truth(xs, rank, comm.size))) for rank in range(comm.size)
-    ]
+    weights = [random.normal(size=np.shape(truth(xs, r, comm.size))) for r in range(comm.size)]
     if name in SHARED:
         weights = [weights[0]] * comm.size
 

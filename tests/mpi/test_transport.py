@@ -71,13 +71,9 @@ def test_a_message_that_comes_with_one_of_another_dtype_is_taken_first(mpi_comm:
             return next(looks, ...) and super().Improbe(*args)
 
     transport = CheckedTransport(Late(mpi_comm), DTYPES)
-    mine, other = np.arange(3.0), np.arange(4)
-    tags = [dtype_code(array.dtype) for array in (mine, other)]
-    sends = [
-        transport.isend(array, mpi_comm.rank, tag)
-        for array, tag in zip((mine, other), tags, strict=True)
-    ]
-    for array, tag in zip((mine, other), tags, strict=True):
+    tagged = [(array, dtype_code(array.dtype)) for array in (np.arange(3.0), np.arange(4))]
+    sends = [transport.isend(array, mpi_comm.rank, tag) for array, tag in tagged]
+    for array, tag in tagged:
         out = np.empty_like(array)
         until(transport.irecv(out, mpi_comm.rank, tag))
         np.testing.assert_array_equal(out, array)
@@ -119,8 +115,6 @@ def test_a_forgotten_call_does_not_pass_for_a_later_one(mpi_comm: Any) -> None:
         for count in counts:
             comm.broadcast(np.ones(count), root, algorithm="binomial")
     elif comm.rank == 1:
-        with pytest.raises(
-            RankMismatch, match=r"rank 0 sent 8 bytes|the ranks call different things"
-        ):
+        with pytest.raises(RankMismatch, match=r"rank 0 sent 8 bytes|call different things"):
             comm.broadcast(np.zeros(2), root, algorithm="binomial")
     mpi_comm.Barrier()

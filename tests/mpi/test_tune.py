@@ -44,9 +44,8 @@ def test_auto_follows_what_was_tuned(comm: hpccomm.Communicator, tmp_path: Path)
         assert run.status == "completed"
         assert {row.collective for row in run.rows} == set(asked.collectives)
         assert all(run.samples(index).shape == (2, comm.size) for index in range(len(run.rows)))
-    with hpccomm.new_comm(
-        mpi_comm=comm.mpi_comm, options=hpccomm.CommOptions(tuning_file=str(file))
-    ) as tuned:
+    options = hpccomm.CommOptions(tuning_file=str(file))
+    with hpccomm.new_comm(mpi_comm=comm.mpi_comm, options=options) as tuned:
         # Larger than what is gathered in one call of the library, whatever the table prefers to its own reduction.
         for count in (5000, 20_000):
             x = np.ones(count, np.float32)
