@@ -52,9 +52,7 @@ CALL = r"all_reduce #2 \(call 2 of communicator 'training', rank 0 of 2, 80 byte
         ),
     ],
 )
-def test_a_fault_is_reported_after_the_package_has_gone_out_of_reach(
-    mpiexec: Mpiexec, fault: str, status: int, said: str
-) -> None:
+def test_a_fault_is_reported_without_the_package_in_reach(mpiexec, fault, status, said) -> None:
     program = f"""
 {RAISES}
 class OutOfReach:
@@ -151,9 +149,7 @@ comm.finalize()
         "from mpi4py import MPI\nwith hpccomm.new_comm() as comm:\n    leave(comm)",
     ],
 )
-def test_after_a_caught_timeout_the_process_leaves_at_once_with_its_own_status(
-    mpiexec: Mpiexec, leaves: str
-) -> None:
+def test_after_a_caught_timeout_the_process_leaves_with_its_own_status(mpiexec, leaves) -> None:
     program = f"""
 def leave(comm):
     if comm.rank == 1:

@@ -110,13 +110,6 @@ def test_what_needs_a_device_is_refused_on_every_rank(launch: Callable) -> None:
         assert REMEDY in each
 
 
-def test_nccl_by_variable_is_refused_alike(launch: Callable) -> None:
-    job = launch(2, "-c", "import hpccomm; hpccomm.new_comm()", HPCCOMM_BACKEND="nccl")
-    assert job.returncode != 0
-    assert "BackendUnavailable" in job.stderr
-    assert CAUSE in job.stderr
-
-
 @pytest.mark.parametrize("owner", ["cupy.cuda.nccl.NcclCommunicator", "nccl.core.Communicator"])
 def test_what_owners_hold_is_found_and_asked_of_the_library_that_they_use(owner: str) -> None:
     """An object without a communicator: to make one takes a device."""

@@ -73,9 +73,7 @@ def test_a_message_of_another_dtype_names_both(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("verb", ["plan", "explain"])
 @pytest.mark.parametrize(("known", "src", "tag"), [(True, ANY, 0), (True, 1, ANY), (False, 1, 0)])
 @on_threads(2)
-def test_a_receive_of_an_unknown_message_is_neither_planned_nor_explained(
-    comm, verb: str, known: bool, src: Any, tag: Any
-) -> None:
+def test_an_unknown_message_is_neither_planned_nor_explained(comm, verb, known, src, tag) -> None:
     if comm.rank == 1:
         comm.send(np.arange(3.0), 0)
     out = np.zeros(3) if known else None

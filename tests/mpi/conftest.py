@@ -5,7 +5,6 @@ mpiexec -n 4 python -m pytest --with-mpi tests/mpi
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +12,7 @@ import pytest
 from mpi_ranks import *  # noqa: F403
 from mpi_ranks import FAILED
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    import hpccomm
+import hpccomm
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,10 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpccomm.Communicator"]:
+def comm(request: pytest.FixtureRequest, mpi_comm) -> Iterator[hpccomm.Communicator]:
     """Give a communicator over all ranks, with the library's defaults."""
-    import hpccomm
-
     made = hpccomm.new_comm(mpi_comm=mpi_comm)
     yield made
     if request.node.stash.get(FAILED, False):
@@ -41,7 +35,7 @@ def comm(request: pytest.FixtureRequest, mpi_comm: "MPI.Comm") -> Iterator["hpcc
 
 
 @pytest.fixture(scope="session")
-def kept() -> Iterator[list["hpccomm.Communicator"]]:
+def kept() -> Iterator[list[hpccomm.Communicator]]:
     """Keep a communicator from test to test, as making one takes longer than most tests do."""
     comms: list[hpccomm.Communicator] = []
     yield comms
@@ -50,12 +44,8 @@ def kept() -> Iterator[list["hpccomm.Communicator"]]:
 
 
 @pytest.fixture
-def kept_comm(
-    request: pytest.FixtureRequest, kept: list["hpccomm.Communicator"]
-) -> Iterator["hpccomm.Communicator"]:
+def kept_comm(request, kept: list[hpccomm.Communicator]) -> Iterator[hpccomm.Communicator]:
     """Give the one that is kept, or a new one after a failure."""
-    import hpccomm
-
     if not kept:
         from mpi4py import MPI
 
@@ -67,7 +57,7 @@ def kept_comm(
 
 
 @pytest.fixture
-def several_on_a_node(comm: "hpccomm.Communicator") -> None:
+def several_on_a_node(comm: hpccomm.Communicator) -> None:
     """Skip a test of memory that ranks share where they cannot."""
     if comm.num_nodes > 1 or comm.size == 1:
         pytest.skip("needs several ranks on one node")

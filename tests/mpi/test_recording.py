@@ -109,9 +109,7 @@ def test_each_call_is_recorded_once_where_and_when_it_was_made(comm, folder, in_
     assert sum(number > 0 for number in numbers[0]) == len(set(numbers[0]) - {0})
 
 
-def test_an_asynchronous_call_has_when_the_program_asked_for_it_and_how_long_it_was_blocked(
-    comm: Any,
-) -> None:
+def test_an_asynchronous_call_has_when_it_was_asked_for_and_how_long_it_blocked(comm: Any) -> None:
     x, spans = np.ones(1 << 18), []
     with comm.record() as recorder:
         for _ in range(3):
