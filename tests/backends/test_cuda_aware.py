@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
 from alone import python
@@ -40,9 +39,7 @@ def test_the_user_comes_before_the_library(asked, told, aware, words) -> None:
         assert "HPCCOMM_CUDA_AWARE=1" in why  # the remedy
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    return python("-c", program, env=os.environ | {"HPCCOMM_LAUNCH_CHECK": "0"})
-
+QUIET = os.environ | {"HPCCOMM_LAUNCH_CHECK": "0"}
 
 ASKS = """
 from hpccomm.backends.bootstrap import cuda_aware, mpi
@@ -58,7 +55,7 @@ print(*cuda_aware.aware(started, None))
 
 def test_trap_mpi_is_asked_whether_it_is_cuda_aware_and_the_one_from_pip_says_no() -> None:
     pytest.importorskip("mpi4py")
-    done = run(ASKS)
+    done = python("-c", ASKS, env=QUIET)
     assert done.returncode == 0, done.stderr
     if "True" in done.stdout.split()[0]:
         pytest.skip(f"this library is CUDA-aware: {done.stdout}")
@@ -83,7 +80,7 @@ with explain_crash("HPCCOMM_CUDA_AWARE says so"):
     ],
 )
 def test_a_crash_alone_is_explained_by_name(end: str, crashed: bool) -> None:
-    done = run(CRASH.format(end))
+    done = python("-c", CRASH.format(end), env=QUIET)
     assert done.returncode in ((-signal.SIGSEGV, 3) if crashed else (0,))
     assert done.stderr.count("set HPCCOMM_CUDA_AWARE=0") == crashed
     assert ("HPCCOMM_CUDA_AWARE says so" in done.stderr) == bool(done.stderr) == crashed

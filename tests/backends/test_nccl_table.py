@@ -10,6 +10,7 @@ its own header and library are looked at too; they need no driver::
 import ctypes
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -73,16 +74,11 @@ def members(listed: str) -> list[tuple[str, type]]:
     return [(name, MEMBERS[of]) for name, of in pairs]
 
 
-def recorded() -> dict[str, dict[str, str]]:
-    """Return what was found, by version."""
-    by_version: dict[str, dict[str, str]] = {}
-    for line in Path(__file__).with_name("nccl_headers.tsv").read_text("utf-8").splitlines():
-        version, name, value = line.split("\t")
-        by_version.setdefault(version, {})[name] = value
-    return by_version
-
-
-RECORDED = recorded()
+RECORDED: defaultdict[str, dict[str, str]] = defaultdict(dict)
+"""What was found, by version."""
+for line in Path(__file__).with_name("nccl_headers.tsv").read_text("utf-8").splitlines():
+    version, name, value = line.split("\t")
+    RECORDED[version][name] = value
 
 
 INSTALLED = wheels.folders("nccl")

@@ -63,18 +63,20 @@ def test_elements_that_meet_in_another_order_are_a_mismatch_on_all_ranks(comm, c
         assert re.search(shape, str(caught.value))
 
 
-def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long_ago() -> None:
-    def on_rank(comm) -> None:
-        with pytest.raises(UsageError):
-            comm.all_reduce([1.5])
-        for _ in range(20):
-            comm.barrier()
-        with comm.batch():
-            comm.barrier()
-            comm.all_reduce(np.ones(3 + comm.rank))
+def in_a_batch(comm, more: int) -> None:
+    with comm.batch():
+        comm.barrier()
+        comm.all_reduce(np.ones(3 + more))
 
-    with pytest.raises(RankMismatch, match=r": call 2 of the batch: rank 0: all_reduce") as caught:
-        run_ranks(2, on_rank)
+
+@on_threads(2)
+def test_a_mismatch_tells_of_one_call_of_a_batch_and_of_no_refusal_that_was_long_ago(comm) -> None:
+    with pytest.raises(UsageError):
+        comm.all_reduce([1.5])
+    for _ in range(20):
+        comm.barrier()
+    with pytest.raises(RankMismatch, match=": call 2 of the batch: rank 0: all_reduce") as caught:
+        in_a_batch(comm, comm.rank)
     assert not re.search(r"refused|[{}]", str(caught.value))
 
 

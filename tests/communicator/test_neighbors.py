@@ -38,21 +38,15 @@ def placed(peers: Sequence[Peers], rank: int, block: int) -> int:
 
 @given(graphs(), st.data())
 def test_any_graph_is_proven(peers: list[Peers], data: st.DataObject) -> None:
-    count: Any = data.draw(
-        st.integers(0, 4)
-        | st.tuples(*(st.lists(st.integers(0, 4), min_size=len(m), max_size=len(m)) for m in peers))
-    )
-    in_place = data.draw(st.lists(st.booleans(), min_size=len(peers), max_size=len(peers)))
-    solo = data.draw(st.booleans())
-    prove(
-        "neighbor_all_to_all",
-        "linear",
-        len(peers),
-        peers=peers,
-        count=count if isinstance(count, int) else list(count),
-        in_place=in_place,
-        solo=solo,
-    )
+    def listed(each: st.SearchStrategy[Any], size: int) -> st.SearchStrategy[Any]:
+        return st.lists(each, min_size=size, max_size=size)
+
+    few = st.integers(0, 4)
+    counts = few | st.tuples(*(listed(few, len(mine)) for mine in peers)).map(list)
+    in_place = listed(st.booleans(), len(peers))
+    drawn = {"count": counts, "in_place": in_place, "solo": st.booleans()}
+    how: Any = {name: data.draw(each) for name, each in drawn.items()}
+    prove("neighbor_all_to_all", "linear", len(peers), peers=peers, **how)
 
 
 @given(graphs(4), st.integers(0, 3))

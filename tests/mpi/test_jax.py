@@ -63,9 +63,8 @@ EXACT = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 def of_all(comm: Communicator, *shape: int, dtype: Any = np.float32) -> Arrays:
     """The arrays of all ranks: small integers, whose sums are exact."""
-    return [
-        np.random.default_rng(rank).integers(0, 5, shape).astype(dtype) for rank in range(comm.size)
-    ]
+    ranks = range(comm.size)
+    return [np.random.default_rng(rank).integers(0, 5, shape).astype(dtype) for rank in ranks]
 
 
 @contextmanager

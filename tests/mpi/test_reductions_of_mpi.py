@@ -92,16 +92,16 @@ def test_functions_that_do_not_commute_are_folded_in_rank_order(comm, mpi_comm) 
     every = rng.integers(-2, 3, (comm.size, 6 * comm.size, 2)).astype("f8").view(LINEAR)[..., 0]
     x = every[comm.rank]
 
-    def theirs(call: Any, *more: Any, size: int = x.size) -> Any:
-        out = np.zeros(size, LINEAR)
-        call([x, x.size, pair], [out, size, pair], op, *more)
+    def theirs(call: Any) -> Any:
+        out = np.zeros(x.size, LINEAR)
+        call([x, x.size, pair], [out, x.size, pair], op)
         return out
 
     whole, ordered = reduce(composed, every), {"deterministic": True}
     assert (theirs(mpi_comm.Allreduce) == whole).all()
-    for way in comm.explain("all_reduce", x, op=composed, **ordered), "auto", "ring", "binomial":
-        name = way if isinstance(way, str) else way.algorithm
-        got = comm.all_reduce(x.copy(), composed, algorithm=name, **ordered)  # type: ignore[arg-type]
+    explained: Any = comm.explain("all_reduce", x, op=composed, **ordered)
+    for way in explained.algorithm, "auto", "ring", "binomial":
+        got = comm.all_reduce(x.copy(), composed, algorithm=way, **ordered)
         assert (got == whole).all(), way
     got = comm.reduce(x.copy(), comm.size - 1, composed, deterministic=True)
     assert got is None or (got == whole).all()
