@@ -5,14 +5,10 @@ import pytest
 from hpccomm.testing import run_ranks
 
 
-def payload(rank: int) -> bytes:
-    """A rank's bytes, of another length on each; rank 2 has none."""
-    return bytes([rank]) * ((rank * 37 + 5) % 79)
-
-
 @pytest.mark.parametrize("size", range(1, 10))
 def test_every_root_and_who_differs(size: int) -> None:
-    everyone = [payload(rank) for rank in range(size)]
+    # Another length on each, and nothing on rank 2.
+    everyone = [bytes([rank]) * ((rank * 37 + 5) % 79) for rank in range(size)]
 
     def on_rank(comm) -> None:
         control = comm._core.control  # which all else stands on, and no user has

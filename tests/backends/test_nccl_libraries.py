@@ -7,7 +7,6 @@ dlsym gives it. The linker maps a file once, and each copy by itself.
 import ctypes
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -25,8 +24,8 @@ class Libraries:
         The copy that stands for hpccomm's library.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.own = folder, None
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch, self.own = folder, patch, None
         ctypes.CDLL("libm.so.6")
         lines = Path("/proc/self/maps").read_text().splitlines()
         self._file = next(line.split()[-1] for line in lines if "/libm.so" in line)
@@ -40,21 +39,20 @@ class Libraries:
 
     def owned(self, package: str, folder: str) -> object:
         """Return an object of a class of a package that lies in a folder."""
-        sys.modules[package] = module = ModuleType(package)
+        module = ModuleType(package)
+        self.patch.setitem(sys.modules, package, module)  # as if it were installed
         module.__path__ = [str(self.folder / folder)]
         return type("Owner", (), {"__module__": f"{package}.communicator"})()
 
 
 @pytest.fixture
-def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Libraries]:
-    made, before = Libraries(tmp_path), {*sys.modules}
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Libraries:
+    made = Libraries(tmp_path, monkeypatch)
     # There is no NCCL without a wheel of it. A name of its own each time: what is loaded stays.
     monkeypatch.setattr(opening, "FILES", (f"lib{tmp_path.name}.so", "libtorch_cuda"))
     monkeypatch.setattr(opening, "SYMBOL", "cbrt")  # as above
     monkeypatch.setattr(libnccl, "functions", lambda: made.own)  # as above
-    yield made
-    for name in {*sys.modules} - before:
-        del sys.modules[name]
+    return made
 
 
 def test_which_library_it_is_of(libraries, tmp_path):

@@ -30,9 +30,8 @@ def test_pi(comm: Communicator, mpi_comm: MPI.Comm) -> None:
         assert area is None if comm.rank else area == pytest.approx(math.pi, abs=1e-6)
 
 
+@pytest.mark.mpi(min_size=2)  # a manager and a worker
 def test_a_julia_set(comm: Communicator, mpi_comm: MPI.Comm) -> None:
-    if comm.size == 1:
-        pytest.skip("a manager and no worker")
     picture, theirs = pairs.julia(comm), pairs.julia_mpi4py(mpi_comm)
     if comm.rank == 0:
         truth = [pairs.julia_line(row) for row in range(pairs.HEIGHT)]

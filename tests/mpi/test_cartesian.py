@@ -51,8 +51,7 @@ def test_groups_of_a_grid_are_those_of_mpi(comm: Communicator, mpi_comm: MPI.Int
 
 
 def test_lengths_are_chosen_as_by_mpi(comm: Communicator) -> None:
-    asked = [[0], [0, 0], [0, 0, 0], [1, 0], [0, 1, 0], [comm.size, 0]]
-    for dims in asked:
+    for dims in [0], [0, 0], [0, 0, 0], [1, 0], [0, 1, 0], [comm.size, 0]:
         assert list(comm.grid(dims).dims) == MPI.Compute_dims(comm.size, dims)
     for size in range(1, 65):
         for count in (1, 2, 3):

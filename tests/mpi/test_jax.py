@@ -35,26 +35,28 @@ def line(x: Any, comm: Communicator) -> Any:
     return ours.send_recv(x, dst, comm.rank - 1 if comm.rank else None, out=2 * x, comm=comm)
 
 
-HALF = hpccomm.premul_sum(0.5)
+def from_last(x: Any, comm: Communicator) -> Any:
+    return ours.broadcast(x, comm.size - 1, comm=comm)
+
+
+def exchanged(xs: Arrays, r: int, n: int) -> np.ndarray:
+    return np.concatenate([np.split(x, n)[r] for x in xs])
+
+
+HALF, AVG = hpccomm.premul_sum(0.5), ReduceOp.AVG
 # What a call is, and what it gives to rank r of n, from the arrays of all.
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[Arrays, int, int], Any]]] = {
     "all_reduce": (ours.all_reduce, lambda xs, r, n: sum(xs)),
-    "average": (partial(ours.all_reduce, op=ReduceOp.AVG), lambda xs, r, n: sum(xs) / n),
+    "average": (partial(ours.all_reduce, op=AVG), lambda xs, r, n: sum(xs) / n),
     "scaled": (partial(ours.all_reduce, op=HALF), lambda xs, r, n: sum(xs) / 2),
     "all_gather": (ours.all_gather, lambda xs, r, n: np.stack(xs)),
     "reduce_scatter": (ours.reduce_scatter, lambda xs, r, n: np.split(sum(xs), n)[r]),
     "average_scatter": (
-        partial(ours.reduce_scatter, op=ReduceOp.AVG),
-        lambda xs, r, n: np.split(sum(xs), n)[r] / n,
+        partial(ours.reduce_scatter, op=AVG),
+        lambda xs, r, n: np.split(sum(xs) / n, n)[r],
     ),
-    "all_to_all": (
-        ours.all_to_all,
-        lambda xs, r, n: np.concatenate([np.split(x, n)[r] for x in xs]),
-    ),
-    "broadcast": (
-        lambda x, comm: ours.broadcast(x, comm.size - 1, comm=comm),
-        lambda xs, r, n: xs[-1],
-    ),
+    "all_to_all": (ours.all_to_all, exchanged),
+    "broadcast": (from_last, lambda xs, r, n: xs[-1]),
     "send_recv": (ring, lambda xs, r, n: xs[r - 1]),
     "line": (line, lambda xs, r, n: xs[r - 1] if r else 2 * xs[0]),
 }

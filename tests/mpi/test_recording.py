@@ -174,9 +174,8 @@ def test_all_communicators_are_recorded_also_those_made_meanwhile(comm: Any) -> 
     before.finalize()
 
 
+@pytest.mark.mpi(min_size=2)
 def test_a_recorder_that_has_ended_says_on_all_ranks_who_kept_others_waiting(comm, folder) -> None:
-    if comm.size == 1:
-        pytest.skip("one rank keeps no others waiting")
     late = comm.size - 1
     for path in (None, folder / "t.h5"):
         with comm.record(path) as recorder:

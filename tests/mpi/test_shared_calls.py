@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -56,28 +57,27 @@ KINDS: dict[str, Callable[[Communicator], tuple[Array, Array]]] = {
     "one of two": lambda comm: (registered(comm), np.empty(COUNT)),
 }
 
+SHM: dict[str, Any] = {"algorithm": "shm"}
 CALLS: dict[str, tuple[Callable[..., object], Callable[[list[Array], slice, int], Array]]] = {
     # The call, and the result of a rank, whose part is a slice, from what all have sent.
     "all_reduce": (
-        lambda comm, x, out, rows: comm.all_reduce(x, out=out, algorithm="shm"),
+        lambda comm, x, out, rows: comm.all_reduce(x, out=out, **SHM),
         lambda sent, part, rank: sum(sent),
     ),
     "scan": (
-        lambda comm, x, out, rows: comm.scan(x, out=out, algorithm="shm"),
+        lambda comm, x, out, rows: comm.scan(x, out=out, **SHM),
         lambda sent, part, rank: sum(sent[: rank + 1]),
     ),
     "reduce_scatter": (
-        lambda comm, x, out, rows: comm.reduce_scatter(x.reshape(rows), out=out, algorithm="shm"),
+        lambda comm, x, out, rows: comm.reduce_scatter(x.reshape(rows), out=out, **SHM),
         lambda sent, part, rank: sum(sent)[part],
     ),
     "all_gather": (
-        lambda comm, x, out, rows: comm.all_gather(x, out=out.reshape(rows), algorithm="shm"),
+        lambda comm, x, out, rows: comm.all_gather(x, out=out.reshape(rows), **SHM),
         lambda sent, part, rank: np.concatenate(sent),
     ),
     "all_to_all": (
-        lambda comm, x, out, rows: comm.all_to_all(
-            x.reshape(rows), out=out.reshape(rows), algorithm="shm"
-        ),
+        lambda comm, x, out, rows: comm.all_to_all(x.reshape(rows), out=out.reshape(rows), **SHM),
         lambda sent, part, rank: np.concatenate([each[part] for each in sent]),
     ),
 }
