@@ -350,26 +350,26 @@ def test_what_the_system_refuses_is_no_damage(tmp_path, refuses):
 
 
 def test_timings_and_isolated_repetitions_come_back(tmp_path):
-    path, chance = tmp_path / "isolated.h5", np.random.default_rng(1)
+    path, chance, none = tmp_path / "isolated.h5", np.random.default_rng(1), np.empty((0, 4, 2))
     isolated = [np.sort(chance.random((50, 4, 2))) + 1e6 * index for index in range(6)]
-    none = np.empty((0, 4, 2))
     writer = Writer(path, example_info(per_iter_skip=2))  # the file grows on the way
     for index, stamps in enumerate(isolated):
         samples = chance.random((20, 4))
-        how = {"sync": "window", "late": index, "clock_error": 2e-6} if index % 2 else {}
-        given = timing_of(samples, 2, stamps, **how) if how else None
-        row = example_row(index)
-        timing = writer.append(row, samples, stamps if how else None, timing=given)
         slowest = samples[2:].max(axis=1) * 1e6
         expected = [np.median(slowest), *np.percentile(slowest, (5, 95))]
-        np.testing.assert_allclose([timing.median, timing.low, timing.high], expected)
-        if how:
+        if index % 2:
+            given = timing_of(samples, 2, stamps, sync="window", late=index, clock_error=2e-6)
+            timing = writer.append(example_row(index), samples, stamps, timing=given)
             took = (stamps[..., 1].max(axis=1) - stamps[..., 0].min(axis=1)) * 1e6
-            np.testing.assert_allclose(timing.isolated, np.median(took))
+            expected += [np.median(took), 2.0]
             assert timing.certain_low < timing.isolated < timing.certain_high
-            assert (timing.sync, timing.late, timing.clock_error) == ("window", index, 2.0)
+            assert (timing.sync, timing.late) == ("window", index)
         else:
-            assert np.isnan([timing.isolated, timing.certain_low, timing.clock_error]).all()
+            timing = writer.append(example_row(index), samples)
+            expected += [np.nan] * 2
+            assert np.isnan(timing.certain_low)
+        figures = [timing.median, timing.low, timing.high, timing.isolated, timing.clock_error]
+        np.testing.assert_allclose(figures, expected)
     measured = reader.read(path)
     writer.end("completed")
     for (run,) in (measured, reader.read(path)):
