@@ -28,15 +28,13 @@ def hooks_see_calls(comm: Communicator) -> None:
         comm.all_gather_object("x")
         comm.all_reduce(np.zeros(8), async_op=True).wait()
     operations = ["all_reduce", "broadcast", "barrier", "all_gather_object", "all_reduce"]
-    assert [info.operation for info in before] == operations, before
     assert [info.operation for info in after] == operations, after
-    assert [info.nbytes for info in before][:3] == [32, 2, 0], before
-    assert before[-1].nbytes == 64, before
+    assert [info.nbytes for info in before if "object" not in info.operation] == [32, 2, 0, 64], (
+        before
+    )
     for first, last in zip(before, after, strict=True):
-        assert (first.rank, first.communicator) == (comm.rank, comm.name), first
-        assert first.sequence == last.sequence, (first, last)
-        assert first.elapsed is None, first
-        assert last.elapsed is not None, last
+        assert (first.rank, first.communicator, first.elapsed) == (comm.rank, comm.name, None)
+        assert (last.operation, last.sequence) == (first.operation, first.sequence), (first, last)
         assert last.elapsed >= 0, last
         assert last.error is None, last
     sequences = [info.sequence for info in before]
@@ -57,14 +55,9 @@ def hooks_see_calls(comm: Communicator) -> None:
 def slow_calls_are_logged(comm: Communicator) -> None:
     """A call that took `slow_call` seconds or more is logged with its name and communicator."""
     messages: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
+    listener, logger = logging.Handler(), logging.getLogger("hpccomm")
+    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     name = f"slow{comm.rank}"
-    listener = Listener()
-    logger = logging.getLogger("hpccomm")
     logger.addHandler(listener)
     try:
         with another(comm, name=name, options=CommOptions(slow_call=1e-9)) as slow:

@@ -274,23 +274,9 @@ def run(name: str) -> None:
     run_ranks(3, CASES[name].run, timeout=12, options=UNCHECKED, late_sends=LATE)
 
 
-UNTIL_THE_DEADLINE = {"arrivals.from_any_sender[False]", "survival.a_call_times_out[recv]"}
-"""Cases whose fault keeps a rank in a call until its deadline."""
-
-
+@pytest.mark.slow("where a call waits for another rank, until its deadline")
 @pytest.mark.parametrize(
-    ("plant", "name"),
-    [
-        pytest.param(
-            plant,
-            name,
-            marks=[pytest.mark.slow("a rank waits for its deadline")]
-            if name in UNTIL_THE_DEADLINE
-            else [],
-        )
-        for plant, names in FAULTS.items()
-        for name in names
-    ],
+    ("plant", "name"), [(plant, name) for plant, names in FAULTS.items() for name in names]
 )
 def test_a_planted_fault_is_found(plant: Plant, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
