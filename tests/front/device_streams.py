@@ -92,11 +92,7 @@ def a_stream_that_is_named(comm: Communicator, name: str) -> None:
             lambda x, out, on: comm.all_to_all(x, out=out, stream=on),
             gathered(comm, 10).reshape(-1),
         ),
-        (
-            10,
-            lambda x, out, on: comm.send_recv(x, right, out, left, stream=on),
-            full(left + 1, 10),
-        ),
+        (10, lambda x, out, on: comm.send_recv(x, right, out, left, stream=on), full(left + 1, 10)),
     )
     with stream_of(comm), device_of(comm) as module:
         stream = module.cuda.Stream(non_blocking=True)

@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm import Communicator, Work, wait_all, wait_any
-from hpccomm.errors import (
-    CollectiveTimeout,
-    CommunicationError,
-    CommunicatorAborted,
-    RankMismatch,
-)
+from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAborted, RankMismatch
 from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing.conformance.case import SOON, Behaviours, raises, takes
 from hpccomm.testing.conformance.survival import SHORT, all_raise, has_failed

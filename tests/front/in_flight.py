@@ -15,13 +15,7 @@ from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE, trial
-from hpccomm.testing.conformance.oracle import (
-    NEW,
-    SEMANTICS,
-    Spec,
-    reduced,
-    reduction,
-)
+from hpccomm.testing.conformance.oracle import NEW, SEMANTICS, Spec, reduced, reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -78,10 +78,7 @@ BAD: dict[str, Bad] = {
 }
 """Something that is no array, or none that fits: made for one that does; with its error, and words of it."""
 
-TAKEN_AS_THEY_ARE = {
-    "number": (*OF_NUMBERS, "explain"),
-    "strided": ("send", "recv", "send_recv"),
-}
+TAKEN_AS_THEY_ARE = {"number": (*OF_NUMBERS, "explain"), "strided": ("send", "recv", "send_recv")}
 """The calls that take it."""
 
 
