@@ -47,12 +47,8 @@ def write(documents: Mapping[int, Mapping[str, Any]], folder: Path) -> Path:
     return folder
 
 
-MESSAGE = {
-    "is_p2p": True,
-    "collective_seq_id": 0,
-    "profiling_name": "mpi:recv",
-    "terms": {"src": 1},
-}
+_NO_COLLECTIVE = {"is_p2p": True, "collective_seq_id": 0}
+MESSAGE = {**_NO_COLLECTIVE, "profiling_name": "mpi:recv", "terms": {"src": 1}}
 """What is different in the entry of a message."""
 
 

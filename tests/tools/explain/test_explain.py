@@ -244,29 +244,24 @@ def test_ranks_of_one_job_without_a_communicator_in_common_are_read_together(tmp
 
 def test_files_that_cannot_be_read_are_one_line_each(stuck: Path) -> None:
     whole = (stuck / "rank_0.json").read_text()
-    (stuck / "rank_0.json").write_text(whole[: len(whole) // 2])
+    old = PlayedJob({"earlier": range(9)}, [loop("earlier", 3)] * 9).documents()[8]
     (stuck / "rank_1.json").unlink()
     os.mkfifo(stuck / "rank_1.json")
-    (stuck / "rank_4.json").write_text("[" * 100_000)
-    (stuck / "rank_5.json").write_text(whole)
-    (stuck / "rank_6.json").write_text("")
-    (stuck / "rank_7.json.1234").write_text("{")
-    (stuck / "notes.txt").write_text("")
-    old = PlayedJob({"earlier": range(9)}, [loop("earlier", 3)] * 9).documents()[8]
-    (stuck / "rank_8.json").write_text(json.dumps({**old, "time": 1.0}))
+    files = {
+        "rank_0.json cannot be used: it is cut off": whole[: len(whole) // 2],
+        "rank_4.json cannot be used: it is nested too deeply": "[" * 100_000,
+        "rank_5.json cannot be used: it is the dump of rank 0: it was renamed": whole,
+        "rank_6.json cannot be used: it is empty": "",
+        "rank_7.json.1234 is half-written": "{",
+        "notes.txt is not a dump": "",
+        "rank_8.json is of another job": json.dumps({**old, "time": 1.0}),
+    }
+    for line, text in files.items():
+        (stuck / line.split()[0]).write_text(text)
     status, told, _ = called("explain", stuck)
     assert (status, told.startswith(VERDICT)) == (1, True)
     assert "Of ranks 0 and 1 nothing is known." in " ".join(told.split())
-    for line in (
-        "rank_0.json cannot be used: it is cut off",
-        "rank_1.json cannot be used: it is a FIFO, not a regular file",
-        "rank_4.json cannot be used: it is nested too deeply",
-        "rank_5.json cannot be used: it is the dump of rank 0: it was renamed",
-        "rank_6.json cannot be used: it is empty",
-        "rank_7.json.1234 is half-written",
-        "notes.txt is not a dump",
-        "rank_8.json is of another job",
-    ):
+    for line in ("rank_1.json cannot be used: it is a FIFO, not a regular file", *files):
         assert told.count(line) == 1, told
     for file in stuck.iterdir():
         file.unlink()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from programs_made import error, message, of, overlapped
-from recordings_made import MARK, MICRO, MadeCall, all_reduce, made, repeated
+from recordings_made import all_reduce, repeated
 
 from hpccomm.results.recording import ASYNC
 from hpccomm.tools.programs.program import (
@@ -67,22 +67,12 @@ def test_asynchronous_calls_of_a_recording_take_turns():
 @pytest.mark.parametrize("nbytes", [64, 1 << 20])
 def test_messages_of_a_pipeline(nbytes):
     """Each rank receives from the one before, computes and sends to the next."""
-    calls, there = [[], [], []], [0] * 4
-    for _ in range(4):
-        for rank in range(3):
-            start = max([each.end for each in calls[rank]], default=0)
-            if rank:
-                end = max(there[rank], start + 1 * MICRO)
-                calls[rank].append(MadeCall(message("src", rank - 1, nbytes), 0, start, end))
-                start = end
-            start += 10 * MICRO
-            if rank < 2:
-                sent = message("dst", rank + 1, nbytes)
-                calls[rank].append(MadeCall(sent, 0, start, start + MICRO))
-                there[rank + 1] = start + 4 * MICRO
-                start += MICRO
-            calls[rank].append(MadeCall(MARK, 0, start, start))
-    assert error(of(made(calls))) < 1e-9
+    first = [(message("dst", 1, nbytes), 10, 11)]
+    middle = [(message("src", 0, nbytes), 0, 14), (message("dst", 2, nbytes), 24, 25)]
+    late = [(message("src", 1, nbytes), 40, 41)]  # the message is there before
+    found = of(repeated(first, middle, late, mark=60))
+    assert error(found) < 1e-9
+    assert 4e-6 in found.events["seconds"].round(9)  # what the middle one waits for
 
 
 def test_what_another_thread_calls_does_not_block_the_program():

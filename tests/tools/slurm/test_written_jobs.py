@@ -1,12 +1,13 @@
 """Scripts of ``hpccomm slurm``, submitted to a real Slurm: how jobs start, and how they end."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alone import python
 from slurm_jobs import CHECKOUT, SWEEP, Slurm
 
-pytestmark = pytest.mark.slow("starts Slurm, and jobs")
+pytestmark = [pytest.mark.slow("starts Slurm, and jobs"), pytest.mark.usefixtures("protocols")]
 
 FOR_EVER = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "-N", "0")
 
@@ -26,9 +27,7 @@ def mpich() -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("start", ["pmix", "pmi2", "mpiexec"])
-def test_ranks_start(
-    slurm: Slurm, protocols: str, open_mpi: bool, request: pytest.FixtureRequest, start: str
-) -> None:
+def test_ranks_start(slurm: Slurm, open_mpi: bool, request: Any, start: str) -> None:
     if start == "pmix" and not open_mpi:
         pytest.skip("the library of this environment starts by pmi2")
     # The library decides between the two protocols, in the job.
@@ -39,7 +38,7 @@ def test_ranks_start(
     assert ("MPICH" in str(run.info.versions)) == (start == "pmi2" or not open_mpi)
 
 
-def test_status_of_perf_is_that_of_the_job(slurm: Slurm, protocols: str) -> None:
+def test_status_of_perf_is_that_of_the_job(slurm: Slurm) -> None:
     # Nothing is as fast as this, so perf ends with 1.
     job = slurm.submit_written("perf", "--ntasks=2", *SWEEP, "--min-bw", "1000000")
     assert (job.ended(), job.status()) == ("FAILED", 1), job.printed()
@@ -48,7 +47,7 @@ def test_status_of_perf_is_that_of_the_job(slurm: Slurm, protocols: str) -> None
     assert (run.status, len(run.info.ranks)) == ("completed", 2)
 
 
-def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) -> None:
+def test_cancelled_job_leaves_every_printed_row(slurm: Slurm) -> None:
     job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
     job.measures()
     slurm.ask("scancel", job.number)
@@ -59,7 +58,7 @@ def test_cancelled_job_leaves_every_printed_row(slurm: Slurm, protocols: str) ->
 
 
 @pytest.mark.thorough
-def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
+def test_time_limit_closes_table_and_file(slurm: Slurm) -> None:
     job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
     job.measures()
     # Slurm looks at limits every 30 s; with a minute in all, it signals the next time.
@@ -74,7 +73,7 @@ def test_time_limit_closes_table_and_file(slurm: Slurm, protocols: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("start", ["srun", "mpiexec"])
-def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, start: str) -> None:
+def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, start: str) -> None:
     words = ("--mpi", "mpiexec") if start == "mpiexec" else ()
     sweep = ("all_reduce", "-b", "8", "-e", "8", "-n", "20", "--launches", "1000")
     job = slurm.submit_written("perf", "--ntasks=2", *words, *sweep)
@@ -87,7 +86,7 @@ def test_launches_end_when_the_job_is_asked_to(slurm: Slurm, protocols: str, sta
 
 
 @pytest.mark.thorough
-def test_requeued_job_adds_a_run(slurm: Slurm, protocols: str) -> None:
+def test_requeued_job_adds_a_run(slurm: Slurm) -> None:
     job = slurm.submit_written("perf", "--ntasks=2", *FOR_EVER)
     job.measures()
     slurm.ask("scontrol", "requeue", job.number)
