@@ -8,9 +8,8 @@ import json
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpccomm.tools.explain import explain, faults
 from hpccomm.tools.explain.dumps import read_folder
@@ -19,13 +18,12 @@ BEGAN = 1.7e9
 DEADLINE = 5.0
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A call that a program makes."""
 
     uid: str
     operation: str = "all_reduce"
-    terms: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    terms: Mapping[str, Any] = {}
     line: int = 1
 
 
@@ -98,79 +96,51 @@ class PlayedJob:
         """Let a rank ask for something else in its call number `at`, from 0."""
         call = self.programs[rank][at]
         operation = changed.pop("operation", call.operation)
-        terms = {**call.terms, **changed}
-        self.programs[rank][at] = replace(call, operation=operation, terms=terms)
+        self.programs[rank][at] = call._replace(operation=operation, terms=call.terms | changed)
 
     def play(self) -> list[list[dict[str, Any]]]:
         """Return what each rank records."""
-        size = len(self.programs)
-        clock = [0.0] * size
-        position = [0] * size
-        numbers = [dict.fromkeys(self.groups, 0) for _ in range(size)]
-        records: list[list[dict[str, Any]]] = [[] for _ in range(size)]
-        inside: dict[int, tuple[Made, int]] = {}
+        clock = [0.0] * len(self.programs)
+        records: list[list[dict[str, Any]]] = [[] for _ in clock]
         moved = True
         while moved:
             moved = False
-            for rank in range(size):
-                if rank in inside or position[rank] == len(self.programs[rank]):
-                    continue
-                call = self.programs[rank][position[rank]]
-                clock[rank] += 0.001 + self.delays.get((rank, position[rank]), 0.0)
-                numbers[rank][call.uid] += 1
-                inside[rank] = call, numbers[rank][call.uid]
-                records[rank].append(
-                    {"made": call, "number": inside[rank][1], "began": clock[rank]}
-                )
-                moved = True
+            for rank, (own, program) in enumerate(zip(records, self.programs, strict=True)):
+                if len(own) < len(program) and _is_out(own):
+                    call = program[len(own)]
+                    clock[rank] += 0.001 + self.delays.get((rank, len(own)), 0.0)
+                    number = 1 + sum(each["made"].uid == call.uid for each in own)
+                    own.append({"made": call, "number": number, "began": clock[rank]})
+                    moved = True
             for uid, members in self.groups.items():
-                here = {rank: inside[rank] for rank in members if rank in inside}
-                asked = {
-                    (call.uid, number, call.operation, json.dumps(dict(call.terms)))
-                    for call, number in here.values()
-                }
-                if len(here) == len(members) and len(asked) == 1 and next(iter(asked))[0] == uid:
+                inside = [records[rank][-1] for rank in members if not _is_out(records[rank])]
+                asked = [(each["number"], *each["made"][:3]) for each in inside]
+                here = [each for each in asked if each[1] == uid]
+                if here and here[:1] * len(members) == asked:
                     end = max(clock[rank] for rank in members) + 0.0005
-                    for rank in members:
-                        clock[rank] = end
-                        del inside[rank]
-                        position[rank] += 1
-                        records[rank][-1]["ended"] = end
+                    for rank, each in zip(members, inside, strict=True):
+                        clock[rank] = each["ended"] = end
                     moved = True
         self.end = max(clock) + self.deadline
         return records
 
     def documents(self) -> dict[int, dict[str, Any]]:
         """Return the dump of each rank that leaves one."""
-        records = self.play()
-        stopped = [not each or "ended" in each[-1] for each in records]
         found = {}
-        for rank, record in enumerate(records):
+        for rank, record in enumerate(self.play()):
             ahead = BEGAN + self.clocks.get(self.hosts[rank], 0.0)
-            entries = [self._entry(each, number, ahead) for number, each in enumerate(record)]
             mine = {uid: ranks for uid, ranks in self.groups.items() if rank in ranks}
-            now = {uid: self._now(rank, uid, records, stopped) for uid in mine}
+            who = {"rank": rank, "host": self.hosts[rank], "pid": 1000 + rank}
             found[rank] = {
+                **who,
                 "hpccomm": "0.1.0",
                 "reason": "a deadline passed",
                 "time": ahead + self.end,
-                "rank": rank,
                 "world_size": len(self.programs),
-                "host": self.hosts[rank],
-                "pid": 1000 + rank,
-                "pg_config": {
-                    uid: {"desc": uid, "ranks": list(ranks)} for uid, ranks in mine.items()
-                },
-                "entries": entries,
-                "now": now,
-                "answers": {
-                    uid: {
-                        str(at): {"state": self.silent[other], "host": self.hosts[other]}
-                        for at, other in enumerate(ranks)
-                        if self.silent.get(other, "none") != "none"
-                    }
-                    for uid, ranks in mine.items()
-                },
+                "pg_config": {uid: {"desc": uid, "ranks": [*ranks]} for uid, ranks in mine.items()},
+                "entries": [_entry(each, number, ahead) for number, each in enumerate(record, 1)],
+                "now": {uid: who | _now(uid, record) for uid in mine},
+                "answers": {uid: self._answers(ranks) for uid, ranks in mine.items()},
                 "stacks": [],
             }
         return {rank: each for rank, each in found.items() if rank not in self.silent}
@@ -179,36 +149,44 @@ class PlayedJob:
         """Write the dumps."""
         return write(self.documents(), folder)
 
-    def _now(self, rank: int, uid: str, records: Any, stopped: list[bool]) -> dict[str, Any]:
-        own = [each for each in records[rank] if each["made"].uid == uid]
+    def _answers(self, ranks: Sequence[int]) -> dict[str, dict[str, str]]:
         return {
-            "rank": rank,
-            "host": self.hosts[rank],
-            "pid": 1000 + rank,
-            "collective": own[-1]["number"] if own else 0,
-            "done": max((each["number"] for each in own if "ended" in each), default=0),
-            "now": None,
-            "doing": "step(), train.py line 41" if stopped[rank] else "step(), train.py line 39",
-            "failed": None,
-            "closed": "",
+            str(at): {"state": self.silent[rank], "host": self.hosts[rank]}
+            for at, rank in enumerate(ranks)
+            if self.silent.get(rank, "none") != "none"
         }
 
-    @staticmethod
-    def _entry(record: dict[str, Any], number: int, ahead: float) -> dict[str, Any]:
-        made = record["made"]
-        ended = record.get("ended")
-        began = int((ahead + record["began"]) * 1e9)
-        return {
-            "process_group": [made.uid, made.uid],
-            "collective_seq_id": record["number"],
-            "op_id": number + 1,
-            "profiling_name": f"mpi:{made.operation}",
-            "time_created_ns": began,
-            "duration_ms": None if ended is None else (ended - record["began"]) * 1e3,
-            "state": "started" if ended is None else "completed",
-            "is_p2p": False,
-            "timeout_ms": DEADLINE * 1e3,
-            "frames": [{"name": "step", "filename": "/home/me/train.py", "line": made.line}],
-            "terms": {**made.terms, "mode": "polled"},
-            "error": None,
-        }
+
+def _is_out(record: list[dict[str, Any]]) -> bool:
+    """Whether a rank is in no call."""
+    return not record or "ended" in record[-1]
+
+
+def _now(uid: str, record: list[dict[str, Any]]) -> dict[str, Any]:
+    own = [each for each in record if each["made"].uid == uid]
+    return {
+        "collective": len(own),
+        "done": sum("ended" in each for each in own),
+        "now": None,
+        "doing": f"step(), train.py line {41 if _is_out(record) else 39}",
+        "failed": None,
+        "closed": "",
+    }
+
+
+def _entry(record: dict[str, Any], number: int, ahead: float) -> dict[str, Any]:
+    made, began, ended = record["made"], record["began"], record.get("ended")
+    return {
+        "process_group": [made.uid, made.uid],
+        "collective_seq_id": record["number"],
+        "op_id": number,
+        "profiling_name": f"mpi:{made.operation}",
+        "time_created_ns": int((ahead + began) * 1e9),
+        "duration_ms": None if ended is None else (ended - began) * 1e3,
+        "state": "started" if ended is None else "completed",
+        "is_p2p": False,
+        "timeout_ms": DEADLINE * 1e3,
+        "frames": [{"name": "step", "filename": "/home/me/train.py", "line": made.line}],
+        "terms": {**made.terms, "mode": "polled"},
+        "error": None,
+    }
