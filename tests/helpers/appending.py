@@ -13,7 +13,7 @@ from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
 
 
-def example_info(ranks: int = 4, **settings: object) -> RunInfo:
+def example_info(ranks: int = 4, per_node: int = 2, **settings: object) -> RunInfo:
     """Return the facts of a run of all_reduce."""
     config = {"minimum_bytes": 8, "maximum_bytes": 1024, "step_factor": 2, "step_bytes": 0}
     config |= {"iterations": 20, "warmup_iters": 5, **settings}
@@ -26,7 +26,7 @@ def example_info(ranks: int = 4, **settings: object) -> RunInfo:
         config=Config(**config),
         ranks=tuple(
             RankInfo(
-                *(rank, 0, f"node{rank // 2}", rank // 2, 1000 + rank, str(rank)),
+                *(rank, 0, f"node{rank // per_node}", rank // per_node, 1000 + rank, str(rank)),
                 *(-1, "", "host memory", ""),
             )
             for rank in range(ranks)
