@@ -173,16 +173,8 @@ def deal(seed: int) -> Case:
     if kind in ("kill", "lost", "stop", "exception", "os_exit") and draw.random() < 0.5:
         amid = soon if at_creation else round(soon / 10, 4)
     return Case(
-        seed=seed,
-        kind=kind,
-        operation=operation,
-        collective=collective,
-        algorithm=algorithm,
-        asynchronous=operation == "async",
-        ranks=ranks,
-        faulty=faulty,
-        moment=moment,
-        amid=amid,
+        *(seed, kind, operation, collective, algorithm, operation == "async"),
+        *(ranks, faulty, moment, amid),
         count=draw.choice((1, 250, 20_000) if on_links else (1, 250, 20_000, 150_000)),
         dtype=dtype,
         op=draw.choice(("SUM", "PROD", "MAX", "MIN") if ints else ("SUM", "PROD")),

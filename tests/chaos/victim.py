@@ -57,24 +57,18 @@ def read(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 def twisted(case: Case) -> Case:
     """Return the case as the faulty rank takes it, where its arguments are what is wrong."""
-    match case.kind:
-        case "shape":
-            shorter = case.count // 2 if case.variant % 2 else 0
-            return replace(case, count=shorter or case.count * 2)
-        case "dtype":
-            return replace(case, dtype=_OTHER_DTYPE[case.dtype][case.variant % 2])
-        case "op":
-            return replace(case, op=_OTHER_OP[case.op])
-        case "root":
-            return replace(case, root=(case.root + 1) % case.ranks)
-        case "algorithm":
-            own = OWN[case.collective]
-            return replace(case, algorithm=own[0] if case.algorithm not in own else "native")
-        case "synchrony":
-            return replace(case, asynchronous=not case.asynchronous)
-        case "order" if case.operation == "batch":
-            return replace(case, companion=False)  # which is how a batch knows that it is swapped
-    return case
+    odd, own = case.variant % 2, OWN.get(case.collective, ())
+    changes: dict[str, dict[str, Any]] = {
+        "shape": {"count": (case.count // 2 if odd else 0) or case.count * 2},
+        "dtype": {"dtype": _OTHER_DTYPE[case.dtype][odd]},
+        "op": {"op": _OTHER_OP[case.op]},
+        "root": {"root": (case.root + 1) % case.ranks},
+        "algorithm": {"algorithm": "native" if case.algorithm in own else (*own, None)[0]},
+        "synchrony": {"asynchronous": not case.asynchronous},
+        # Which is how a batch knows that it is swapped.
+        "order": {"companion": case.companion and case.operation != "batch"},
+    }
+    return replace(case, **changes.get(case.kind, {}))
 
 
 def befall(case: Case) -> None:
@@ -83,14 +77,14 @@ def befall(case: Case) -> None:
     absent = ("absent", "stop", "sys_exit", "os_exit")[case.variant]
     match absent if case.kind == "absent" else case.kind:
         case "absent":
-            time.sleep(3600.0)
+            signal.pause()  # until the job ends
         case "kill" | "lost":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "exception":
             raise RuntimeError(PLANTED)
-        case "late":
+        case "late":  # time is the fault itself
             time.sleep(case.deadline * (0.3 + 0.1 * case.variant))
         case "overdue":
             time.sleep(case.deadline + case.overdue)
@@ -137,11 +131,10 @@ class Rank:
 
         if not self.due(iteration) or self.case.kind in DIFFERING:
             return
-        if not self.case.amid:
+        self._coming = self.case.amid > 0
+        if not self._coming:
             strike()
-            return
-        self._coming = True
-        if self.case.kind == "exception":  # it has to come in the main thread
+        elif self.case.kind == "exception":  # it has to come in the main thread
             signal.signal(signal.SIGALRM, strike)
             signal.setitimer(signal.ITIMER_REAL, self.case.amid)
         else:
@@ -199,7 +192,7 @@ class Rank:
         if at_the_end:
             self.note("finalized")
             if self._coming:
-                time.sleep(60.0)  # what a timer is to do happens before this process ends
+                signal.pause()  # what a timer is to do happens before this process ends
 
     def tell(self, error: Exception) -> bool:
         """Note an error, and wait until the others have told theirs; return whether the program catches it."""
