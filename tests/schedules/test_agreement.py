@@ -1,6 +1,8 @@
 """The price by rounds is the time of the same schedule in a simulation: `tests/tools/simulate/test_events.py` has its truth."""
 
 import math
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,18 +27,9 @@ FAR_NODES = (Level(5e-7, 50e9, 1), Level(20e-6, 1e9, 1, gap=1e-6), 50e9, 100e9)
 def network(ranks, per_node, kind):
     """A network with a port for each rank."""
     inner, across, reduce, copy = kind
-    ported = [
-        Level(level.latency, level.bandwidth, per_node, gap=level.gap) for level in (inner, across)
-    ]
-    return Network(
-        "test",
-        ranks,
-        per_node,
-        reduce,
-        ported[0] if per_node > 1 else None,
-        ported[1] if ranks > per_node else None,
-        copy=copy,
-    )
+    ported = [replace(level, ports=per_node) for level in (inner, across)]
+    levels = ported[0] if per_node > 1 else None, ported[1] if ranks > per_node else None
+    return Network("test", ranks, per_node, reduce, *levels, copy=copy)
 
 
 def networks():
@@ -75,17 +68,9 @@ def test_price_is_the_simulated_time(collective, algorithm, large, pytestconfig)
 
 
 PIPELINED = [
-    ("broadcast", "chain"),
-    ("reduce", "chain"),
-    ("scan", "linear"),
-    ("all_reduce", "ring"),
-    ("all_gather", "ring"),
-    ("reduce_scatter", "ring"),
-    ("broadcast", "binomial"),
-    ("reduce", "binomial"),
-    ("all_reduce", "recursive_doubling"),
-    ("all_gather", "hierarchical"),
-    ("all_reduce", "hierarchical"),
+    *product(("broadcast", "reduce"), ("chain", "binomial")),
+    *product(("all_gather", "all_reduce"), ("ring", "hierarchical")),
+    *(("scan", "linear"), ("reduce_scatter", "ring"), ("all_reduce", "recursive_doubling")),
 ]
 
 
@@ -98,21 +83,17 @@ def test_segments_follow_each_other(collective, algorithm, nbytes):
             agree(net, collective, algorithm, nbytes, segment=32 << 10)
 
 
-THROUGH_SCRATCH = {
-    ("reduce", "hierarchical"),
-    ("reduce_scatter", "hierarchical"),
-    ("all_to_all", "bruck"),
-}
+THROUGH_SCRATCH = ("reduce hierarchical", "reduce_scatter hierarchical", "all_to_all bruck")
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
 def test_one_rank_copies(collective, algorithm):
     alone = network(1, 1, SLOW_FOLDS)
     call = call_of(collective, 1, 1 << 20)
-    copied = 0 if collective in ("broadcast", "barrier") else (1 << 20) / alone.copy
-    times = 2 if (collective, algorithm) in THROUGH_SCRATCH else 1
+    times = 2 if f"{collective} {algorithm}" in THROUGH_SCRATCH else 1
+    times *= collective not in ("broadcast", "barrier")
     found = price(alone, call, algorithm, Tuning(whole, 1, alone.topology()))
-    assert found == times * copied
+    assert found == times * (1 << 20) / alone.copy
 
 
 def test_nothing_to_move_costs_nothing():
@@ -126,18 +107,13 @@ def test_many_ranks_share_a_port():
 
 
 @pytest.mark.parametrize("duplex", ["full", "half"])
-@pytest.mark.parametrize(
-    ("inner", "across"),
-    [
-        ({"node_bandwidth": 6e9}, {}),
-        ({}, {"node_bandwidth": 2e9}),
-        ({}, {"total_bandwidth": 4e9}),
-    ],
-    ids=["inner node", "across node", "total"],
-)
-def test_what_ports_share_is_passed_as_often_as_in_a_simulation(inner, across, duplex):
-    levels = Level(1e-6, 10e9, 4, duplex, **inner), Level(5e-6, 2e9, 4, duplex, **across)
-    net = Network("shared", 16, 4, math.inf, *levels)
+@pytest.mark.parametrize("shared", ["inner node", "across node", "across total"])
+def test_what_ports_share_is_passed_as_often_as_in_a_simulation(shared, duplex):
+    where, what = shared.split()
+    levels = {"inner": Level(1e-6, 10e9, 4, duplex), "across": Level(5e-6, 2e9, 4, duplex)}
+    speed = {"inner node": 6e9, "across node": 2e9, "across total": 4e9}[shared]
+    levels[where] = replace(levels[where], **{f"{what}_bandwidth": speed})
+    net = Network("shared", 16, 4, math.inf, **levels)
     for collective, algorithm in (
         ("all_reduce", "recursive_doubling"),
         ("all_reduce", "halving_doubling"),
