@@ -45,7 +45,9 @@ def facts(rank: int, begun: bool, more: dict[str, Any], record: Any = TERMS) -> 
     return {"rank": rank, "host": "n1", "pid": 100 + rank, "now": None, **known, **more}
 
 
-MINE = facts(0, True, {"now": {"operation": "all_reduce", "collective": NUMBER, "site": "a"}})
+def there(rank: int, begun: bool, **more: Any) -> Answer:
+    """What a rank answers that is there."""
+    return Answer(ANSWERED, facts(rank, begun, more))
 
 
 def answered(kinds: dict[int, str], records: dict[int, Any] | None = None) -> dict[int, Answer]:
@@ -54,6 +56,15 @@ def answered(kinds: dict[int, str], records: dict[int, Any] | None = None) -> di
         state, begun, more = KINDS[kind]
         answers[rank] = Answer(state, facts(rank, begun, more, (records or {}).get(rank, TERMS)))
     return answers
+
+
+def waits_in(operation: str, collective: int = 0, **more: Any) -> dict[str, Any]:
+    """Facts of the rank that asks, which waits in a call."""
+    now = {"operation": operation, "collective": collective, "site": "a", "since": 0.3}
+    return facts(0, collective > 0, {"now": now | more})
+
+
+MINE = waits_in("all_reduce", NUMBER)
 
 
 def mentioned(text: str) -> set[int]:
@@ -66,29 +77,24 @@ def mentioned(text: str) -> set[int]:
 
 
 def test_who_is_gone_is_lost_to_a_message_only_if_nobody_else_can_end_it() -> None:
-    mine = facts(0, False, {"now": {"operation": "batch", "collective": 0, "site": "a"}})
+    mine = waits_in("batch")
     assert judge(mine, answered({1: "closed"})).gone == (1,)
     verdict = judge(mine, answered({1: "closed", 2: "missing", 3: "gone"}))
-    assert verdict.gone == ()
-    assert verdict.absent == (1, 2, 3)
+    assert (verdict.gone, verdict.absent) == ((), (1, 2, 3))
 
 
 def test_who_waits_in_an_earlier_call_is_not_to_blame_but_for_want_of_others() -> None:
-    earlier = {"operation": "fence", "collective": NUMBER - 1, "site": "b"}
-    waits = Answer(ANSWERED, facts(1, False, {"now": earlier}))
-    verdict = judge(MINE, {1: waits, **answered({2: "stopped"})})
+    earlier = {1: there(1, False, now=waits_in("fence", NUMBER - 1)["now"])}
+    verdict = judge(MINE, earlier | answered({2: "stopped"}))
     assert (verdict.absent, verdict.held_up) == ((2,), (1,))
     assert mentioned(verdict.text) == {1, 2}
-    assert judge(MINE, {1: waits, **answered({2: "waits"})}).absent == (1,)
+    assert judge(MINE, earlier | answered({2: "waits"})).absent == (1,)
 
 
 def test_of_two_neighbors_the_one_is_named_that_has_not_begun_its_part() -> None:
-    waits = [wait("dst", 1, 5, sure=False), wait("src", 2, 5)]
-    exchange = {"operation": "send_recv", "collective": 0, "since": 3, "waits": waits}
-    counts = {1: [(0, 5, 0)], 2: [(0, 0, 5)]}
-    mine = {**facts(0, False, {"now": exchange}), "counts": counts}
-    took = Answer(ANSWERED, facts(1, False, {"counts": [(0, 0, 5)]}))
-    verdict = judge(mine, {1: took, **answered({2: "gone"})})
+    mine = waits_in("send_recv", waits=[wait("dst", 1, 5, sure=False), wait("src", 2, 5)])
+    mine["counts"] = {1: [(0, 5, 0)], 2: [(0, 0, 5)]}
+    verdict = judge(mine, {1: there(1, False, counts=[(0, 0, 5)]), **answered({2: "gone"})})
     assert (verdict.absent, mentioned(verdict.text)) == ((2,), {2})
 
 
@@ -99,12 +105,10 @@ def wait(
     return ends | {"number": number, "of_all": number, "sure": sure, "lone": True, "open": False}
 
 
-def waiting(
-    rank: int, waits: dict[str, Any], counts: list[tuple[int, int, int]], **now: Any
-) -> Any:
-    """Facts of a rank in a message, about its messages with the rank that asks."""
-    at = {"operation": "recv", "collective": 0, "since": 0.3, "held": True, "site": f"{rank}.py"}
-    return facts(rank, False, {"now": {**at, "waits": [waits], **now}, "counts": counts})
+def receives(rank: int, awaited: dict[str, Any], counts: Any) -> dict[str, Any]:
+    """Facts of a rank in a receive, about its messages with the rank that asks."""
+    now = waits_in("recv", held=True, waits=[awaited])["now"]
+    return facts(rank, False, {"now": now | {"site": f"{rank}.py"}, "counts": counts})
 
 
 @pytest.mark.parametrize(
@@ -114,8 +118,8 @@ def waiting(
 def test_messages_of_another_tag_or_kind_are_told_and_match_nothing(
     channel: int, said: str
 ) -> None:
-    mine = {**waiting(0, wait("src", 1, 1, 6), []), "counts": {1: [(6, 0, 1)]}}
-    sends = waiting(1, wait("src", 0, 1), [(channel, 1, 0)])
+    mine = receives(0, wait("src", 1, 1, 6), {1: [(6, 0, 1)]})
+    sends = receives(1, wait("src", 0, 1), [(channel, 1, 0)])
     verdict = judge(mine, {1: Answer(ANSWERED, sends)})
     assert verdict.missing == (1,)
     assert f"rank 1 has sent {said}, which no rank receives" in verdict.remarks
@@ -125,9 +129,9 @@ def test_messages_of_another_tag_or_kind_are_told_and_match_nothing(
 
 
 def test_who_is_at_the_end_of_a_chain_is_blamed_and_not_those_that_wait() -> None:
-    mine = {**waiting(0, wait("src", 1, 1), []), "counts": {1: []}}
-    first = {1: Answer(ANSWERED, waiting(1, wait("src", 2, 1), []))}
-    third = Answer(ANSWERED, facts(3, False, {"doing": "read(), load.py line 2"}))
+    mine = receives(0, wait("src", 1, 1), {1: []})
+    first = {1: Answer(ANSWERED, receives(1, wait("src", 2, 1), []))}
+    third = there(3, False, doing="read(), load.py line 2")
     verdict = judge(mine, first, lambda _: {3: third})
     assert (verdict.absent, verdict.held_up, verdict.differing) == ((3,), (1,), ())
     assert verdict.text.endswith(
@@ -140,22 +144,19 @@ def test_who_is_at_the_end_of_a_chain_is_blamed_and_not_those_that_wait() -> Non
 
 @pytest.mark.parametrize("waited", [0.5, 3.0])
 def test_a_rank_that_leaves_without_waiting_for_what_it_began_is_blamed(waited: float) -> None:
-    now = {"operation": "all_reduce", "collective": NUMBER, "site": "a", "since": waited}
+    mine = waits_in("all_reduce", NUMBER, since=waited)
     under_way = {"operation": "all_reduce", "collective": NUMBER, "site": "main(), b.py line 3"}
     left = {"now": under_way, "done": NUMBER - 1, "leaving": True}
-    peers = {1: Answer(ANSWERED, facts(1, True, left)), **answered({2: "waits"})}
-    verdict = judge({**MINE, "now": now}, peers)
+    peers = {1: there(1, True, **left), **answered({2: "waits"})}
+    verdict = judge(mine, peers)
     assert (verdict.gone, verdict.missing) == (((1,), ()) if waited > 2 else ((), (1,)))
     said = "rank 1 on node n1 (pid 101) has come to the end of the program without waiting for all_reduce #7 at main(), b.py line 3"
     assert verdict.text.startswith(said)
     # One that has not come at all explains more, and one that was done is no reason.
-    assert judge({**MINE, "now": now}, {**peers, **answered({2: "missing"})}).absent == (2,)
-    done = Answer(ANSWERED, facts(1, True, {**left, "done": NUMBER}))
-    assert judge({**MINE, "now": now}, {1: done, **answered({2: "waits"})}).absent == ()
-    receives = {"operation": "recv", "collective": 0, "since": waited, "waits": [wait("src", 1, 1)]}
-    mine = {**facts(0, False, {"now": receives}), "counts": {1: [(0, 0, 1)]}}
-    sent = facts(1, False, {**left, "counts": [(0, 1, 0)]})
-    assert judge(mine, {1: Answer(ANSWERED, sent)}).absent == (1,)
+    assert judge(mine, peers | answered({2: "missing"})).absent == (2,)
+    assert judge(mine, peers | {1: there(1, True, **left | {"done": NUMBER})}).absent == ()
+    mine = waits_in("recv", since=waited, waits=[wait("src", 1, 1)]) | {"counts": {1: [(0, 0, 1)]}}
+    assert judge(mine, {1: there(1, False, **left, counts=[(0, 1, 0)])}).absent == (1,)
 
 
 @given(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=9))
@@ -227,9 +228,9 @@ def test_the_sentence_says_who_is_where() -> None:
 
 def test_ranks_that_end_a_communicator_together_do_not_lose_each_other() -> None:
     closed = {"closed": "is finalized"}
-    peers = {1: Answer(ANSWERED, facts(1, False, closed))}
+    peers = {1: there(1, False, **closed)}
     assert judge(MINE, peers).gone == (1,)
-    assert judge({**MINE, **closed}, peers).absent == ()
+    assert judge(MINE | closed, peers).absent == ()
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["not closed yet", "closed"])
@@ -237,16 +238,13 @@ def test_a_call_that_others_have_left_by_their_own_error_is_no_mismatch_at_the_e
     closed: bool,
 ) -> None:
     """How soon they close the communicator after the error must not matter."""
-    ends = {"operation": "finalize"}
-    now = {**ends, "collective": NUMBER, "site": "a", "since": 3.0}
+    mine = waits_in("finalize", NUMBER, since=3.0) | {"record": {"operation": "finalize"}}
     left = {"failed": "KeyError: 'x'", "closed": "left a call by KeyError: 'x'"}
-    more = {"closed": "is finalized"} if closed else {}
-    answer = Answer(ANSWERED, facts(1, True, {**left, **more}, None if closed else TERMS))
-    verdict = judge(facts(0, True, {"now": now}, ends), {1: answer})
+    more = {"closed": "is finalized", "record": None} if closed else {}
+    verdict = judge(mine, {1: there(1, True, **left | more)})
     assert (verdict.differing, verdict.gone) == ((), (1,))
     # Who still is in that call differs.
-    waits = Answer(ANSWERED, facts(1, True, {"now": {**now, "operation": "all_reduce"}}))
-    assert judge(facts(0, True, {"now": now}, ends), {1: waits}).differing == (0, 1)
+    assert judge(mine, {1: there(1, True, now=MINE["now"])}).differing == (0, 1)
 
 
 def test_ranks_that_are_told_of_last_are_in_a_sentence_as_well() -> None:
@@ -256,7 +254,7 @@ def test_ranks_that_are_told_of_last_are_in_a_sentence_as_well() -> None:
     assert judge(MINE, answers).text.endswith("; ranks 9-11 have not called all_reduce #7 either")
     fewer = {rank: answer for rank, answer in answers.items() if rank < 10}
     assert judge(MINE, fewer).text.endswith("; rank 9 has not called all_reduce #7 either")
-    mine = {**MINE, "now": {"operation": "recv", "collective": 0, "site": "a"}, "record": None}
+    mine = waits_in("recv") | {"record": None}
     text = judge(mine, answers).text
     assert text.endswith("; ranks 9-11 have not taken part in the recv either")
 
