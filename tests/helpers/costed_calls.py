@@ -26,7 +26,7 @@ def in_turn(networks, sizes, algorithm, *, everything):
     return [(net, sizes[(begin + i) % len(sizes)]) for i, net in enumerate(networks)]
 
 
-def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):
+def call_of(collective, ranks, nbytes):
     """A float32 call whose larger array has about so many bytes."""
     elements = max(nbytes // 4, 1)
     if collective == "barrier":
@@ -41,6 +41,5 @@ def call_of(collective, ranks, nbytes, *, root=0, exclusive=False):
         counts,
         counts if collective == "all_to_all" else (),
         op=ReduceOp.SUM if collective in REDUCTIONS else None,
-        root=root if collective in ROOTED else -1,
-        exclusive=exclusive,
+        root=0 if collective in ROOTED else -1,
     )

@@ -1,4 +1,8 @@
-"""The price of a schedule of several channels, and what a price is made of."""
+"""Prices: a simulation comes to the same, and what a price is made of.
+
+With one channel both walk through the same rounds, whose truth is in `tests/tools/simulate`: test_events.py has times by
+hand, one_by_one.py another implementation. The simulation leaves out what repeats, and takes channels together.
+"""
 
 import math
 from dataclasses import replace
@@ -7,7 +11,9 @@ import numpy as np
 import pytest
 from costed_calls import REGISTERED, call_of, in_turn
 
+from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
+from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network, load
 from hpccomm.schedules.cost.rounds import coefficients, price, simulate, walked
@@ -15,6 +21,52 @@ from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers,
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
 LINE = Network("line", 3, 1, reduce=4.0, inner=None, across=FLAT, copy=8.0)
+
+
+CALLS = ((8, whole), (1 << 20, 8 << 10), (1 << 20, whole), (8 << 20, 32 << 10), (1 << 30, whole))
+"""Bytes, and elements of a segment."""
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_rounds_that_repeat_come_to_the_same(collective, algorithm, pytestconfig):
+    found, everything = ALGORITHMS[collective][algorithm], pytestconfig.getoption("--all")
+    far = Network("far", 12, 4, 5e9, Level(5e-7, 50e9, 4), Level(2e-5, 1e9, 4, gap=1e-6), copy=8e9)
+    networks = [load("nvlink8"), load("lab1g"), load("ib400x32").resized(24), far]
+    networks += [replace(far, ranks=ranks, ranks_per_node=ranks) for ranks in (2, 3, 7)]
+    networks += [load("ethernet100").resized(64), load("ib400x32")] if everything else []
+    fitting = [net for net in networks if net.nodes == 1 or not found.shared]
+    which = collective, algorithm
+    for net, (nbytes, segment) in in_turn(fitting, CALLS, which, everything=everything):
+        tuning, call = Tuning(segment, 1, net.topology()), call_of(collective, net.ranks, nbytes)
+        schedule = found.build(world(net.ranks), call, tuning)
+        wanted = simulate(schedule, net, call.dtype.itemsize).seconds
+        assert price(net, call, algorithm, tuning) == pytest.approx(wanted, rel=1e-9), net
+
+
+THROUGH_SCRATCH = ("reduce hierarchical", "reduce_scatter hierarchical", "all_to_all bruck")
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
+def test_one_rank_copies(collective, algorithm):
+    alone = Network("alone", 1, 1, 5e9, None, None, copy=8e9)
+    call = call_of(collective, 1, 1 << 20)
+    times = 2 if f"{collective} {algorithm}" in THROUGH_SCRATCH else 1
+    times *= collective not in ("broadcast", "barrier")
+    found = price(alone, call, algorithm, Tuning(whole, 1, alone.topology()))
+    assert found == times * (1 << 20) / alone.copy
+
+
+def test_nothing_to_move_costs_nothing():
+    call = Signature("all_reduce", np.dtype(np.float32), (0,), op=ReduceOp.SUM)
+    assert price(load("nvlink8"), call, "ring", Tuning(whole, 1)) == 0
+
+
+def test_what_has_no_price_is_refused():
+    net, tuning = load("ib400x32"), Tuning(whole, 1)
+    with pytest.raises(UsageError, match="give one of 'ring'"):
+        price(net, call_of("all_reduce", 256, 8), "none", tuning)
+    with pytest.raises(UsageError, match="share memory"):
+        price(net, call_of("all_reduce", 256, 8), "shm", tuning)
 
 
 def test_channels_fill_a_link_by_hand():
