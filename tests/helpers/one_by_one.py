@@ -6,7 +6,6 @@ For schedules of one channel without barriers and shared memory.
 
 import heapq
 import itertools
-import math
 from collections import defaultdict
 
 from hpccomm.schedules.schedule import Folds
@@ -63,19 +62,17 @@ def ends(schedule, network, itemsize, starts):
     numbers = itertools.count()
     for turn, each in enumerate(rounds):
         for table in each.sends:
-            for row in zip(
-                table.rank.tolist(), table.peer.tolist(), table.count.tolist(), strict=True
-            ):
-                message = Message(next(numbers), turn, row[0], row[1], row[2] * itemsize)
-                message.links, message.latency = _passed(network, links, *row[:2])
+            for sender, receiver, count in zip(table.rank, table.peer, table.count, strict=True):
+                message = Message(next(numbers), turn, sender, receiver, count * itemsize)
+                message.links, message.latency = _passed(network, links, sender, receiver)
                 for link in message.links:
                     link.left[turn] += 1
-                ranks[row[0]].sends[turn].append(message)
-                ranks[row[1]].receives[turn].append(message)
+                ranks[sender].sends[turn].append(message)
+                ranks[receiver].receives[turn].append(message)
         for step in each.local:
             folded = len(step.sources) - 1 if isinstance(step, Folds) else 0
             speed = network.reduce / folded if folded else network.copy
-            for rank, count in zip(step.rank.tolist(), step.count.tolist(), strict=True):
+            for rank, count in zip(step.rank, step.count, strict=True):
                 ranks[rank].work[turn].append(count * itemsize / speed)
 
     heap, order = [], itertools.count()
@@ -139,23 +136,14 @@ def _passed(network, links, sender, receiver):
     nodes = sender // size, receiver // size
     inside = nodes[0] == nodes[1]
     level = network.inner if inside else network.across
-    ports = [rank % size % level.ports for rank in (sender, receiver)]
-    half = level.duplex == "half"
-    names = [
-        ((inside, "port", way * (not half), node, port), level.gap, level.bandwidth)
-        for way, node, port in zip((0, 1), nodes, ports, strict=True)
-    ]
-    shared = [
-        ((inside, "shared", way * (not half), node), 0.0, level.node_bandwidth)
-        for way, node in list(enumerate(nodes))[: 1 if inside else 2]
-    ]
-    names += [*shared, ((inside, "total"), 0.0, level.total_bandwidth)]
-    found = [
-        links.setdefault(name, Link(gap, 1 / speed))
-        for name, gap, speed in names
-        if math.isfinite(speed)
-    ]
-    return found, level.latency
+    names = [((inside, "total"), 0.0, level.total_bandwidth)]
+    for way, rank in enumerate((sender, receiver)):
+        end = inside, nodes[way], 0 if level.duplex == "half" else way
+        names.append(((*end, rank % size % level.ports), level.gap, level.bandwidth))
+        if not (inside and way):
+            names.append(((*end, "shared"), 0.0, level.node_bandwidth))
+    found = [links.setdefault(name, Link(gap, 1 / speed)) for name, gap, speed in names]
+    return [link for link in found if link.per_byte], level.latency
 
 
 def _tick(time):
