@@ -1,7 +1,7 @@
 """Halos beside NumPy: what `np.pad` makes of the whole array is what each rank's ghost cells must hold."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -16,12 +16,9 @@ Asarray = Callable[[np.ndarray], Any]
 
 def shapes(ranks: int) -> list[tuple[int, ...]]:
     """Every grid of that many ranks in up to three dimensions."""
-    return [
-        each
-        for count in (1, 2, 3)
-        for each in product(range(1, ranks + 1), repeat=count)
-        if prod(each) == ranks
-    ]
+    counts = range(1, ranks + 1)
+    every = chain(*(product(counts, repeat=axes) for axes in (1, 2, 3)))
+    return [each for each in every if prod(each) == ranks]
 
 
 def edges(count: int) -> list[tuple[bool, ...]]:
@@ -33,11 +30,8 @@ def padded(whole: np.ndarray, widths: Sequence[tuple[int, int]], periodic: Seque
     """The whole array with the cells around it; beyond an edge `UNTOUCHED`."""
     for axis, (width, each) in enumerate(zip(widths, periodic, strict=True)):
         around = [width if other == axis else (0, 0) for other in range(whole.ndim)]
-        whole = (
-            np.pad(whole, around, mode="wrap")
-            if each
-            else np.pad(whole, around, constant_values=UNTOUCHED)
-        )
+        how: Any = {"mode": "wrap"} if each else {"constant_values": UNTOUCHED}
+        whole = np.pad(whole, around, **how)
     return whole
 
 
@@ -46,56 +40,42 @@ def expected(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A rank's block with ghost cells that nobody has filled, and with those of its neighbors."""
     block = grid.block(whole.shape)
-    filled = padded(whole, widths, grid.periodic)[
-        tuple(
-            slice(each.start, each.stop + sum(width))
-            for each, width in zip(block, widths, strict=True)
-        )
-    ].copy()
-    inside = tuple(
-        slice(before, before + each.stop - each.start)
-        for each, (before, _) in zip(block, widths, strict=True)
-    )
+    pairs = zip(block, widths, strict=True)
+    around = tuple(slice(each.start, each.stop + sum(width)) for each, width in pairs)
+    filled = padded(whole, widths, grid.periodic)[around].copy()
+    sizes = zip(filled.shape, widths, strict=True)
+    inside = tuple(slice(before, cells - after) for cells, (before, after) in sizes)
     given = np.full_like(filled, UNTOUCHED)
     given[inside] = whole[block]
     if not corners:
-        beyond = np.zeros(filled.shape, int)  # beyond how many sides a cell lies
-        for axis, side in enumerate(inside):
-            ghost = np.ones(filled.shape[axis], bool)
-            ghost[side] = False
-            beyond += ghost.reshape([-1 if each == axis else 1 for each in range(filled.ndim)])
+        ghosts = [np.ones(cells, bool) for cells in filled.shape]
+        for ghost, own in zip(ghosts, inside, strict=True):
+            ghost[own] = False
+        beyond = np.sum(np.meshgrid(*ghosts, indexing="ij"), axis=0)  # how many sides
         filled[beyond > 1] = UNTOUCHED
     return given, filled
 
 
 def check(comm: hpccomm.Communicator, asarray: Asarray = np.array, host: Any = np.asarray) -> None:
     """Compare the halos of every grid of these ranks."""
-    for number, (dims, width, corners) in enumerate(
-        product(shapes(comm.size), (1, 2), (True, False))
-    ):
+    every = product(shapes(comm.size), (1, 2), (True, False))
+    for number, (dims, width, corners) in enumerate(every):
         for periodic in edges(len(dims)):
             grid = comm.grid(dims, periodic)
             shape = [2 * each + (each > 1) for each in dims]  # uneven blocks of 2 cells and more
             whole = np.arange(1.0, prod(shape) + 1).reshape(shape)
-            widths = [(width, width)] * len(dims)
-            given, filled = expected(grid, whole, widths, corners=corners)
-            u = asarray(given)
-            halo, first = grid.halo(u, width, corners=corners), u
-            for times in (
-                1,
-                10,
-                100,
-            ):  # each time with other values, the last time in another array
-                if times == 100:
-                    u = asarray(given)
+            given, filled = expected(grid, whole, [(width, width)] * len(dims), corners=corners)
+            first, last = asarray(given), asarray(given)
+            halo = grid.halo(first, width, corners=corners)
+            # Each time with other values, the last time in another array.
+            for times, u in ((1, first), (10, first), (100, last)):
                 u[...] = asarray(np.where(given == UNTOUCHED, given, times * given))
                 work = halo(None if u is first else u, async_op=number % 2 == 0)
                 if work is not None:
                     work.wait()
                 right = np.where(filled == UNTOUCHED, filled, times * filled)
-                np.testing.assert_array_equal(
-                    host(u), right, f"{dims} {periodic} {width} {corners}"
-                )
+                case = f"{dims} {periodic} {width} {corners}"
+                np.testing.assert_array_equal(host(u), right, case)
 
 
 def check_layouts(
