@@ -86,9 +86,7 @@ def skip_where_ranks_share(devices):
     """Skip a test whose ranks are threads, where there are fewer devices than that."""
     there = library.visible_devices()
     if devices > there:
-        pytest.skip(
-            f"NCCL wants a device for each of {devices} ranks of one process, and there are {there}"
-        )
+        pytest.skip(f"NCCL wants a device for each of {devices} ranks, and there are {there}")
 
 
 def run_ranks(n, function, *args, backend="loopback", timeout=60.0, **how):

@@ -37,19 +37,13 @@ def random_trainings(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     """Models, orders of readiness that differ between ranks, gradients that some lack, and settings."""
     model = draw(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=8))
     names = [f"p{number}" for number in range(len(model))]
-    steps = [
-        [
-            [name for name in draw(st.permutations(names)) if draw(st.integers(0, 5))]
-            for _ in range(ranks)
-        ]
-        for _ in range(draw(st.integers(1, 3)))
-    ]
-    ways: list[dict[str, Any]] = [
-        {},
-        {"deterministic": True},
-        {"compressor": Exact()},
-        {"compressor": Exact(), "hierarchical": True},
-    ]
+
+    def ready() -> list[str]:
+        return [name for name in draw(st.permutations(names)) if draw(st.integers(0, 5))]
+
+    steps = [[ready() for _ in range(ranks)] for _ in range(draw(st.integers(1, 3)))]
+    exact: dict[str, Any] = {"compressor": Exact()}
+    ways = [{}, {"deterministic": True}, exact, exact | {"hierarchical": True}]
     return {
         "ranks": ranks,
         "model": dict(zip(names, model, strict=True)),
@@ -76,14 +70,7 @@ def gradient(case: dict[str, Any], name: str, rank: int, step: int, micro: int) 
     return np.asarray(12 * np.random.default_rng(seed).integers(-3, 4, shape)).astype(dtype)
 
 
-WEIGHTS = {
-    1: [3],
-    2: [1, 3],
-    3: [3, 0, 1],
-    4: [1, 1, 2, 0],
-    5: [1, 2, 0, 0, 1],
-    6: [1, 1, 1, 1, 2, 2],
-}
+WEIGHTS = [[], [3], [1, 3], [3, 0, 1], [1, 1, 2, 0], [1, 2, 0, 0, 1], [1, 1, 1, 1, 2, 2]]
 """By number of ranks. Their sums make the weighted means exact."""
 
 
@@ -107,9 +94,8 @@ def train(comm: Communicator, case: dict[str, Any], *, exact: bool = True) -> by
     for step, present in enumerate(case["steps"]):
         for micro in range(case["micro"]):
             last = micro == case["micro"] - 1
-            grads = {
-                name: gradient(case, name, comm.rank, step, micro) for name in present[comm.rank]
-            }
+            own = (comm.rank, step, micro)
+            grads = {name: gradient(case, name, *own) for name in present[comm.rank]}
             if case["whole"]:
                 assert sync.sync(grads, weight=weight if last else None) == last
             else:
@@ -126,9 +112,7 @@ def train(comm: Communicator, case: dict[str, Any], *, exact: bool = True) -> by
             if case["whole"] and name in grads:
                 np.testing.assert_array_equal(grads[name].astype(float), result)
             somewhere = any(name in names for names in present)
-            assert sync.has_gradients(name) == (
-                somewhere or case["settings"]["unused"] == "zero" or False
-            )
+            assert sync.has_gradients(name) == (somewhere or case["settings"]["unused"] == "zero")
     bits = b"".join(view.tobytes() for view in sync.gradients.values())
     sync.close()
     return bits
