@@ -42,12 +42,10 @@ def measurements(sizes: Any, ready: Any, alpha: float, beta: float, noise: float
     st.floats(-11, -8).map(lambda power: 10**power),
     st.floats(0, 0.1),
 )
-def test_the_choice_is_the_best_of_all(
-    seed: int, count: int, alpha: float, beta: float, backward: float
-) -> None:
+def test_the_best_is_chosen(seed: int, count: int, alpha: float, beta: float, span: float) -> None:
     draw = np.random.default_rng(seed)
     sizes = [64 * int(n) for n in draw.integers(1, 30000, count)]
-    ready = sorted(draw.random(count) * backward)
+    ready = sorted(draw.random(count) * span)
     choice = choose(measurements(sizes, ready, alpha, beta), NOW)
     assert choice.latency == pytest.approx(alpha, rel=1e-6)
     assert choice.bandwidth == pytest.approx(1 / beta, rel=1e-6)

@@ -125,9 +125,7 @@ def test_power_sgd_is_exact_for_matrices_of_its_rank() -> None:
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
-def test_what_is_not_sent_comes_later_and_steps_that_are_not_finite_spoil_no_other(
-    compressor: Compressor,
-) -> None:
+def test_what_is_not_sent_comes_later_and_nan_spoils_no_other_step(compressor: Compressor) -> None:
     """The sum of the results follows that of the gradients; nothing is lost for good."""
     of, steps = bucket((40, 20), (9,)), 60
 

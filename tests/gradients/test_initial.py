@@ -30,29 +30,24 @@ CHANGES = [
 
 
 def test_values_that_differ_are_named_on_every_rank_when_it_is_made() -> None:
-    def body(comm: Communicator) -> list[str]:
-        said = []
+    def body(comm: Communicator) -> None:
         for name, place, value in CHANGES:
             mine = model()
             if comm.rank == 1:
                 mine[name][place] = value
-            with pytest.raises(RankMismatch) as caught:
+            says = f"parameter {name!r} on rank 1, by up to.*initial='broadcast'"
+            with pytest.raises(RankMismatch, match=says) as caught:
                 GradientSync(comm, mine, frozen=["frozen"])
             assert caught.value.ranks == (1,)
-            said.append(str(caught.value))
+            assert str(caught.value).count("parameter '") == 1
             # The communicator can still be used.
             GradientSync(comm, model(), frozen=["frozen"]).sync()
             GradientSync(comm, mine, initial="ignore").sync()
         many = {f"p{n}": np.full(3, float(comm.rank)) for n in range(20)}
         with pytest.raises(RankMismatch, match=r"'p4' on rank[^;]*; and 15 more; "):
             GradientSync(comm, many)
-        return said
 
-    for told in run_ranks(3, body):
-        for said, (name, *_) in zip(told, CHANGES, strict=True):
-            assert f"parameter {name!r} on rank 1, by up to" in said
-            assert said.count("parameter '") == 1
-            assert "initial='broadcast'" in said
+    run_ranks(3, body)
 
 
 def test_broadcast_gives_all_ranks_those_of_rank_0_in_any_layout() -> None:
@@ -113,9 +108,8 @@ def test_an_optimiser_whose_state_is_divided_compares_them_too() -> None:
             ShardedOptimizer(comm, mine, sgd(1.0))
         ShardedOptimizer(comm, mine, sgd(1.0), initial="ignore")
         assert (mine["w"] == comm.rank).all()
-        optimizer = ShardedOptimizer(
-            comm, mine, kept, state=lambda p: {"begin": p.copy()}, initial="broadcast"
-        )
+        begin: Any = {"state": lambda p: {"begin": p.copy()}, "initial": "broadcast"}
+        optimizer = ShardedOptimizer(comm, mine, kept, **begin)
         assert (mine["w"] == 0).all()
         optimizer.step({"w": np.ones(32)})
         assert (mine["w"] == -1).all()

@@ -113,9 +113,8 @@ def test_parameters_that_differ_at_the_begin_are_named() -> None:
     def run(comm: Communicator) -> None:
         model = {"w": np.full(3, float(comm.rank == 2))}
         local = LocalSteps(comm, model, every=1)
-        with pytest.raises(
-            RankMismatch, match="'w' on rank 2, by up to 1; call broadcast"
-        ) as caught:
+        says = "'w' on rank 2, by up to 1; call broadcast"
+        with pytest.raises(RankMismatch, match=says) as caught:
             local.step()
         assert caught.value.ranks == (2,)
         local.broadcast_parameters()
@@ -135,12 +134,8 @@ def test_numbers_and_texts_of_any_type_are_the_same_settings() -> None:
         sync = GradientSync(comm, {"w": np.zeros(3)}, op=text("sum"), loss_scale=scale)
         sync.configure(frozen=[text("w")])
         whole, truth = (np.int64, np.bool_) if first else (int, bool)
-        for compressor in (
-            TopK(one, truth(1)),
-            PowerSGD(whole(2)),
-            MixedPrecision(text("float16")),
-        ):
-            sync = GradientSync(comm, {"w": np.zeros(6)}, compressor=compressor)
-            sync.close()
+        narrow = MixedPrecision(text("float16"))
+        for compressor in (TopK(one, truth(1)), PowerSGD(whole(2)), narrow):
+            GradientSync(comm, {"w": np.zeros(6)}, compressor=compressor).close()
 
     run_ranks(2, run)

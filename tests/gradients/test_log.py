@@ -65,9 +65,7 @@ def test_the_log_says_what_the_training_did(tmp_path: Path) -> None:
     assert (9, "bucketing is False, and was True") in notes
 
 
-def test_an_error_is_the_end_of_the_log_and_one_that_cannot_be_written_is_told(
-    tmp_path: Path,
-) -> None:
+def test_an_error_is_the_end_of_the_log_and_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
 
     def body(comm: Communicator) -> None:

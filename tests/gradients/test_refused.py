@@ -1,5 +1,6 @@
 """What cannot be trained by is refused in words on every rank: the documented limits of arguments, and ranks that differ."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,11 +38,9 @@ def sync(comm: Communicator, model: Any = None, **options: Any) -> GradientSync:
     return GradientSync(comm, one() if model is None else model, **options)
 
 
-def sharded(
-    comm: Communicator, model: Any = None, update: Any = None, **options: Any
-) -> ShardedOptimizer:
-    model = one() if model is None else model
-    return ShardedOptimizer(comm, model, update or sgd(0.1), **options)
+def sharded(comm: Communicator, model: Any = None, **options: Any) -> ShardedOptimizer:
+    options.setdefault("update", sgd(0.1))
+    return ShardedOptimizer(comm, one() if model is None else model, **options)
 
 
 def local(comm: Communicator, model: Any = None, every: int = 3) -> LocalSteps:
@@ -86,8 +85,8 @@ def test_what_is_wrong_on_all_ranks_is_a_usage_error_on_each() -> None:
     def body(comm: Communicator) -> None:
         for make, text in WRONG:
             error = raised(comm, partial(make, comm))
-            with pytest.raises(UsageError, match=text):
-                raise error
+            assert isinstance(error, UsageError), error
+            assert re.search(text, str(error)), error
             assert isinstance(error, UnsupportedDtype) == ("has dtype" in str(error)), error
 
     run_ranks(2, body)
@@ -116,23 +115,19 @@ DIFFERING: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 
 
 def test_ranks_that_differ_learn_it_together_and_hear_of_whom() -> None:
-    def body(comm: Communicator) -> list[HpccommError]:
+    def body(comm: Communicator) -> None:
         last = comm.rank == 2
-        return [
-            raised(comm, partial(make, comm, **(options if last else {})))
-            for make, options, _ in DIFFERING
-        ]
-
-    for rank, errors in enumerate(run_ranks(3, body)):
-        for error, (*_, text) in zip(errors, DIFFERING, strict=True):
-            with pytest.raises(type(error), match=text):
-                raise error
+        for make, options, text in DIFFERING:
+            error = raised(comm, partial(make, comm, **(options if last else {})))
+            assert re.search(text, str(error)), error
             if isinstance(error, RankMismatch):
                 assert error.ranks == (2,)
                 assert "rank 2" in str(error)
             else:
                 assert isinstance(error, UsageError)
-                assert rank == 2
+                assert last
+
+    run_ranks(3, body)
 
 
 ARGUMENTS: list[tuple[Callable[[GradientSync], object], str]] = [
@@ -178,10 +173,9 @@ def test_a_step_of_a_divided_optimizer_takes_its_own_names_and_state() -> None:
     def body(comm: Communicator) -> None:
         last = comm.rank == 2
         optimizer = ShardedOptimizer(comm, {"w": np.zeros(3)}, sgd(0.1, momentum=0.5))
+        mine = {} if last else {"velocity": np.ones(3)}
         with pytest.raises(UsageError if last else RankMismatch, match="no 'velocity' of 'w'"):
-            optimizer.load_state(
-                {"steps": 1, "state": {"w": {} if last else {"velocity": np.ones(3)}}}
-            )
+            optimizer.load_state({"steps": 1, "state": {"w": mine}})
         with pytest.raises(UsageError, match="unknown gradient 'v'"):
             optimizer.step({"v": np.zeros(3)})
         optimizer.step({"w": np.ones(3)})

@@ -80,6 +80,7 @@ def test_an_overflow_on_one_rank_is_left_out_on_all(compressor: Any) -> None:
 
 # What is counted.
 
+SMALL: dict[str, Any] = {"first_bucket_bytes": 1, "min_bucket_bytes": 0}
 spans = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted).map(tuple)
 
 
@@ -93,9 +94,7 @@ def test_common_time_is_counted_once(span: Any, edges: list[int]) -> None:
 def test_steps_are_counted_by_bucket() -> None:
     def body(comm: Communicator) -> None:
         model = {f"p{n}": np.zeros(100) for n in range(4)}
-        sync = GradientSync(
-            comm, model, first_bucket_bytes=1, bucket_bytes=1700, min_bucket_bytes=0
-        )
+        sync = GradientSync(comm, model, **SMALL, bucket_bytes=1700)
         sizes = [bucket.nbytes for bucket in sync.buckets()]
         assert len(sizes) == 3
         sync.sync()
@@ -129,9 +128,8 @@ def test_steps_are_counted_by_bucket() -> None:
 def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
     def body(comm: Communicator) -> Any:
         model = {f"p{n}": np.zeros(40_000) for n in range(8)}
-        sync = GradientSync(
-            comm, model, adaptive=3, first_bucket_bytes=300_000, bucket_bytes=900_000
-        )
+        sizes = {"first_bucket_bytes": 300_000, "bucket_bytes": 900_000}
+        sync = GradientSync(comm, model, **sizes, adaptive=3)
         for step in range(5):
             if step == 1:
                 sync.sync()  # is not counted
@@ -156,9 +154,7 @@ def test_sizes_of_buckets_follow_from_what_was_measured() -> None:
 def test_what_came_before_a_step_that_raised_is_not_measured() -> None:
     def body(comm: Communicator) -> None:
         model = {"a": np.zeros(8), "b": np.zeros(100_000)}
-        sync = GradientSync(
-            comm, model, adaptive=1, nonfinite="raise", first_bucket_bytes=1, min_bucket_bytes=0
-        )
+        sync = GradientSync(comm, model, **SMALL, adaptive=1, nonfinite="raise")
         sync.ready("b", np.full(100_000, np.nan))
         with pytest.raises(UsageError, match="NaN"):
             sync.wait()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chosen import everything
 from hypothesis import given
+from numpy.random import default_rng
 from random_trainings import DTYPES, shapes
 
 from hpccomm import Communicator
@@ -19,9 +20,7 @@ STEPS = 50 if everything() else 20
 
 
 def start(dtype: Any = np.float64) -> dict[str, Any]:
-    return {
-        n: np.random.default_rng(ord(n[0])).normal(size=s).astype(dtype) for n, s in SHAPES.items()
-    }
+    return {n: default_rng(ord(n[0])).normal(size=s).astype(dtype) for n, s in SHAPES.items()}
 
 
 def gradient(model: dict[str, Any], name: str, rank: int, ranks: int) -> Any:
@@ -85,9 +84,7 @@ def train(comm: Communicator, update: Any, settings: dict[str, Any], views: bool
 @pytest.mark.parametrize(
     ("rule", "bucket_bytes"), [("adam", 1 << 20), ("adamw", 100), ("sgd", 100), ("sgd", 1 << 20)]
 )
-def test_any_number_of_ranks_gives_the_parameters_of_one_process(
-    rule: str, ranks: int, bucket_bytes: int
-) -> None:
+def test_any_number_of_ranks_trains_as_one_does(rule: str, ranks: int, bucket_bytes: int) -> None:
     update, textbook, decay = RULES[rule]
     settings = {"bucket_bytes": bucket_bytes, "min_bucket_bytes": 0}
     expected = alone(textbook, decay)
@@ -107,9 +104,7 @@ models = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_si
 
 
 @given(st.integers(1, 4), models, st.integers(1, 800))
-def test_any_model_is_updated_everywhere_and_padding_stays_0(
-    ranks: int, model: list[Any], bucket_bytes: int
-) -> None:
+def test_models_are_updated_and_padding_stays_0(ranks: int, model: Any, bucket_bytes: int) -> None:
     def divided(parameter: Any, gradient: Any, state: Any, step: int) -> None:
         # Where there is no padding, and where there is.
         assert (state["half"] == parameter / 2).all()
@@ -176,9 +171,8 @@ def test_state_is_divided_and_moves_to_another_number_of_ranks() -> None:
     model, saved, _ = run_ranks(3, first)[2]
     assert saved["state"]["a"]["master"].dtype == np.float32
     assert saved["state"]["a"]["m"].shape == SHAPES["a"]
-    results = [
-        run_ranks(n, more, model, saved, root)[n - 1] for n, root in ((1, None), (2, 1), (4, None))
-    ]
+    ways = ((1, None), (2, 1), (4, None))
+    results = [run_ranks(n, more, model, saved, root)[n - 1] for n, root in ways]
     for other, state in results[1:]:
         for name in SHAPES:
             np.testing.assert_array_equal(other[name], results[0][0][name])

@@ -29,9 +29,8 @@ def in_parts(x: Any, rng: np.random.Generator) -> Any:
 def test_any_order_gives_the_bits_of_the_exact_sum(spread: int) -> None:
     rng = np.random.default_rng(spread)
     for _ in range(100):
-        x = rng.uniform(1, 2, rng.integers(1, 80)) * 2.0 ** rng.integers(
-            -spread, min(spread, 1000) + 1
-        )
+        most = min(spread, 1000)
+        x = rng.uniform(1, 2, rng.integers(1, 80)) * 2.0 ** rng.integers(-spread, most + 1)
         x *= 2.0 ** rng.integers(-min(spread, 30), 1, len(x))
         got = hpccomm.rounded(hpccomm.binned_sum(x))
         assert got == math.fsum(x)
@@ -100,9 +99,8 @@ def test_axes_dtypes_and_misuse() -> None:
         hpccomm.rounded(x)
 
 
-TABLE = np.random.default_rng(1).normal(size=(36, 40)) * 2.0 ** np.random.default_rng(2).integers(
-    -30, 30, (36, 40)
-)
+RNG = np.random.default_rng(1)
+TABLE = RNG.normal(size=(36, 40)) * 2.0 ** RNG.integers(-30, 30, (36, 40))
 
 
 def test_any_number_of_ranks_has_the_same_bits() -> None:

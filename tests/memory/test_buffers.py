@@ -7,7 +7,7 @@ import ctypes
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,15 +44,13 @@ class Foreign:
         return self.kind, 0
 
 
+PLACE = {"data": (64, False), "typestr": "<f4", "shape": (3,), "version": 3}
+
+
 class OnDevice:
     """In memory that nothing is asked of where there is no CuPy to ask."""
 
-    __cuda_array_interface__: ClassVar = {
-        "data": (64, False),
-        "typestr": "<f4",
-        "shape": (3,),
-        "version": 3,
-    }
+    __cuda_array_interface__ = PLACE
 
 
 @pytest.mark.parametrize("kind", [1, 3, 11, 13])

@@ -142,10 +142,8 @@ def merged(a: Any, b: Any) -> Any:
 
 
 def cheaper(a: Any, b: Any) -> Any:
-    place = a["inner"]["place"], b["inner"]["place"]
-    return np.where(
-        (b["cost"] < a["cost"]) | ((b["cost"] == a["cost"]) & (place[1] < place[0])), b, a
-    )
+    before = b["inner"]["place"] < a["inner"]["place"]
+    return np.where((b["cost"] < a["cost"]) | ((b["cost"] == a["cost"]) & before), b, a)
 
 
 def cheaper_of_equals(a: Any, b: Any) -> Any:

@@ -177,9 +177,8 @@ def test_a_forked_process_hands_out_memory_of_its_own() -> None:
     parents = [heap.empty(4 * MIB)]
     parents[0][:] = 5
     segment = heap.where(parents[0].ctypes.data)
-    child = multiprocessing.get_context("fork").Process(
-        target=_in_child, args=(heap, parents, segment.at)
-    )
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=_in_child, args=(heap, parents, segment.at))
     child.start()
     child.join(30)
     assert child.exitcode == 0

@@ -49,9 +49,7 @@ def process(peers: PeerSegments | None = None) -> ProcessMemory:
 
 def made(of: ProcessMemory, plain: bool = True, pid: int | None = None) -> Ranks:
     pids = {0: os.getpid(), 1: pid or os.getpid()}
-    return [
-        NodeMemory(rank, pids, 2, plain=plain, how="as tested", process=of) for rank in range(2)
-    ]
+    return [NodeMemory(rank, pids, 2, plain=plain, how="", process=of) for rank in range(2)]
 
 
 @pytest.fixture
@@ -148,9 +146,8 @@ def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:
     own = arrays_of(rank, (False, False))
     record = rank.expose(own, 5, 0, plain=True, room=ROOM).record
     # Freed, its pages would go back to the system, which gives their addresses to the next mapping.
-    memory.heap.segment = HeapSegment(
-        9 << 32, own[0].ctypes.data, own[0].nbytes, FreeRanges(1), IdlePages()
-    )
+    place = own[0].ctypes.data, own[0].nbytes
+    memory.heap.segment = HeapSegment(9 << 32, *place, FreeRanges(1), IdlePages())
     again = rank.expose(own, 5, 0, plain=True, room=ROOM).record
     assert record[2] == -1
     assert again[2] == memory.heap.segment.key
@@ -164,9 +161,7 @@ def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), "close no descriptors"),
     ],
 )
-def test_memory_that_cannot_be_mapped_goes_through_the_kernel_or_raises(
-    error: OSError, says: str
-) -> None:
+def test_what_cannot_be_mapped_goes_through_the_kernel_or_raises(error: OSError, says: str) -> None:
     class Refusing(PeerSegments):
         def find(self, pid: int, key: int) -> np.ndarray:
             raise error

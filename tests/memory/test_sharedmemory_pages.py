@@ -72,10 +72,8 @@ def other() -> Iterator[Other]:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        pid, at, key, offset, (its_key, its_offset, its_at), token = json.loads(
-            process.stdout.readline()
-        )
-        offered = Offer(pid, bytes.fromhex(token), its_key, its_offset, its_at, "")
+        pid, at, key, offset, place, token = json.loads(process.stdout.readline())
+        offered = Offer(pid, bytes.fromhex(token), *place, "")
         yield Other(process, pid, at, key, offset, offered)
         process.kill()
 
@@ -154,9 +152,7 @@ def test_another_file_under_a_segments_number_is_not_mapped(other) -> None:
         PeerSegments().find(other.pid, other.key)
 
 
-def test_the_probe_finds_what_another_process_offers_and_takes_no_process_for_another(
-    other: Other,
-) -> None:
+def test_the_probe_finds_what_is_offered_and_takes_no_process_for_another(other: Other) -> None:
     def given(**change: object) -> Offer:
         names = ("pid", "token", "key", "offset", "at", "problem")
         return Offer(**(dict(zip(names, other.offer, strict=True)) | change))
