@@ -203,7 +203,7 @@ def redirected(folder: Path, rank: int):
 def run(arguments: list[str]) -> int:
     """Run what ``python ARGUMENTS`` would; return its exit status."""
     kind, *rest = arguments
-    before = sys.argv, sys.modules["__main__"]
+    before = sys.argv, sys.modules["__main__"], sys.path[:]
     main: types.ModuleType | None
     try:
         if kind == "-m":
@@ -215,6 +215,7 @@ def run(arguments: list[str]) -> int:
             exec(compile(rest[0], "<string>", "exec"), main.__dict__)
         else:
             sys.argv = arguments
+            sys.path.insert(0, str(Path(kind).parent))
             runpy.run_path(kind, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
@@ -225,7 +226,7 @@ def run(arguments: list[str]) -> int:
         traceback.print_exc()
         return FAILED
     finally:
-        sys.argv, sys.modules["__main__"] = before
+        sys.argv, sys.modules["__main__"], sys.path[:] = before
         main = None
         gc.collect()  # what the program made ends with it
     return 0

@@ -26,21 +26,6 @@ PROMISED = list(promises.promises())
 ALONE = {"import_time.py", "simulator.py", "recordings.py"}
 MESSAGES = [one.figure for one in PROMISED if one.group.name == "messages"]
 
-PROGRAM = """
-import runpy, sys
-from pathlib import Path
-
-sys.argv[:1] = []
-folder = str(Path(sys.argv[0]).parent)
-sys.path.insert(0, folder)
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    sys.path.remove(folder)
-"""
-"""Runs a program as Python runs it, where its folder comes first in the path."""
-
-
 bench = partial(python, FOLDER / "bench.py")
 
 
@@ -96,7 +81,7 @@ def test_the_others(mpiexec: Mpiexec, shared_job: Mpiexec, tmp_path: Path, comma
     program, *options = command.split()
     file = tmp_path / "figures.json"
     words = (FOLDER / program, *options, *OTHERS[command], "--json", file)
-    done = mpiexec(1, *words) if program in ALONE else shared_job(2, "-c", PROGRAM, *words)
+    done = mpiexec(1, *words) if program in ALONE else shared_job(2, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(file.read_text())
     assert set(figures) <= set(OTHERS[command])
@@ -112,7 +97,7 @@ def test_single_cases(shared_job: Mpiexec, tmp_path: Path) -> None:
     names += ["broadcast 1K chain link", "all_reduce 1K staging speed"]
     file = tmp_path / "figures.json"
     few = ["--calls", "3", "--rounds", "2", "--link", "1gbit", "--json", file]
-    done = shared_job(2, "-c", PROGRAM, FOLDER / "side_by_side.py", *few, *names)
+    done = shared_job(2, FOLDER / "side_by_side.py", *few, *names)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
     figures = json.loads(file.read_text())

@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 from alone import python
 from conftest import Mpiexec, launch_environment
+from scripts import script
 from until import until
 
 from hpccomm.results import reader
 
 CHECKOUT = Path(__file__).parents[2]
-SCRIPT = CHECKOUT / "jobs/gpu_acceptance.sh"
+SCRIPT = "jobs/gpu_acceptance.sh"
 MODULES = CHECKOUT / "jobs/gpu"
 sys.path.insert(0, str(MODULES))
 
@@ -47,11 +48,11 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def accept(
-    folder: Path, *arguments: str, script: Path = SCRIPT, **variables: str
+    folder: Path, *arguments: str, checkout: Path = CHECKOUT, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], str]:
     """Run it, and return its summary too."""
     done = subprocess.run(
-        ["bash", script, "--output", folder / "out", *arguments],
+        ["bash", checkout / SCRIPT, "--output", folder / "out", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -93,13 +94,12 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
     if not (CHECKOUT / ".git").exists():
         pytest.skip("this is no clone")
     subprocess.run(["git", "clone", "-q", "--depth=1", CHECKOUT.as_uri(), clone], check=True)
-    for path in ("setup.cfg", "jobs/gpu_acceptance.sh"):
+    # What is not committed yet is tried too.
+    for path in ("setup.cfg", SCRIPT, *(f"jobs/gpu/{each.name}" for each in MODULES.glob("*.py"))):
         (clone / path).write_bytes((CHECKOUT / path).read_bytes())
-    for path in CHECKOUT.glob("jobs/gpu/*.py"):  # what is not committed yet is tried too
-        (clone / "jobs/gpu" / path.name).write_bytes(path.read_bytes())
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     nothing = {"HPCCOMM_PYTHON": str(bare / "bin/python"), "PATH": "/usr/bin:/bin", **WITHOUT_MPI}
-    done, _ = accept(tmp_path, "--preflight", script=clone / "jobs/gpu_acceptance.sh", **nothing)
+    done, _ = accept(tmp_path, "--preflight", checkout=clone, **nothing)
     assert done.returncode == 2, done.stdout + done.stderr
     for line in (
         r"GPU \(there is no NVIDIA driver .*\)",
@@ -253,7 +253,9 @@ def test_it_installs_until_nothing_new_is_wanted(tmp_path: Path) -> None:
 
 def test_the_stages_come_in_order_and_fit_into_two_commands() -> None:
     """The order is that of the help: what tells most a minute comes first."""
-    help_ = subprocess.run(["bash", SCRIPT, "--help"], capture_output=True, text=True).stdout
+    help_ = subprocess.run(
+        ["bash", CHECKOUT / SCRIPT, "--help"], capture_output=True, text=True
+    ).stdout
     limits = {stage.name: stage.seconds for stage in STAGES}
     assert max(limits.values()) <= 540
     told, order = [], [stage.name for stage in STAGES if TWO_GPUS in stage.needs]
@@ -362,9 +364,7 @@ def test_mps_is_started_and_ended(tmp_path: Path, started: bool) -> None:
     """``-d`` and ``quit`` are of nvidia-cuda-mps-control's manual page."""
     said = tmp_path / "said"
     said.touch()
-    control = tmp_path / "nvidia-cuda-mps-control"
-    control.write_text(f"#!/bin/sh\n{{ [ $# = 1 ] && echo $1 || cat; }} >> {said}\n")
-    control.chmod(0o755)
+    script(tmp_path / "nvidia-cuda-mps-control", f"{{ [ $# = 1 ] && echo $1 || cat; }} >> {said}")
     program = "import acceptance\nwith acceptance.mps() as variables: print(len(variables))"
     site = {} if started else {"CUDA_MPS_PIPE_DIRECTORY": "/tmp"}
     done = own(program, PATH=f"{tmp_path}:/usr/bin:/bin", **site)

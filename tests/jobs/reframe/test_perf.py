@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripts import script
 
 from hpccomm.results.reader import Run, read
 from hpccomm.tools.perf.collectives import COLLECTIVES
@@ -27,23 +28,17 @@ def values(case: dict[str, Any], *which: int) -> dict[str, Any]:
     return {name: tuple(each[at] for at in which) for name, each in named.items()}
 
 
-def results(session: Session) -> Run:
-    """Read the results file that the only test of a session has kept."""
-    (case,) = session.cases
-    (run,) = read(Path(case["outputdir"]) / "results.h5")
-    return run
-
-
 def assert_passed_with_the_figures_of_its_file(session: Session) -> Run:
     assert session.status == 0, session.printed
     assert session.summary.startswith("Ran 1/1 test case(s) from 1 check(s) (0 failure(s)")
-    run = results(session)
+    (case,) = session.cases
+    (run,) = read(Path(case["outputdir"]) / "results.h5")
     assert run.status == "completed"
     assert len(run.info.ranks) == 2
     rows = [row for row in run.rows if not row.in_place]
     smallest, largest = (pick(rows, key=lambda row: row.bytes) for pick in (min, max))
     mean = np.mean([row.busbw for row in run.rows])
-    assert values(session.cases[0], 0, 4) == {
+    assert values(case, 0, 4) == {
         "latency": (pytest.approx(smallest.time, rel=1e-9), "us"),
         "bus_bandwidth": (pytest.approx(largest.busbw, rel=1e-9), "GB/s"),
         "average_bus_bandwidth": (pytest.approx(mean, rel=1e-9), "GB/s"),
@@ -166,9 +161,8 @@ def test_wrong_results_and_runs_without_an_end_fail(reframe: Reframe, tmp_path: 
     for name, (printed, wrong, _, _) in PROGRAMS.items():
         line = {"size": 8, "out_of_place": half, "in_place": half | {"nwrong": wrong}}
         table = {"results": [line], "average_bus_bandwidth": {"bandwidth": 1.0}}
-        here = f"cat > results.json <<'E'\n{json.dumps(table)}\nE\ncat <<'E'\n{printed}E\n"
-        (folder / name).write_text(f"#!/bin/sh\n{here}")
-        (folder / name).chmod(0o755)
+        here = f"cat > results.json <<'E'\n{json.dumps(table)}\nE\ncat <<'E'\n{printed}E"
+        script(folder / name, here)
         text += CHECK.format(name=name, folder=folder)
     checks = tmp_path / "checks.py"
     checks.write_text(text)

@@ -40,12 +40,9 @@ def run(programs, *words, **variables):
 
 def rows_between_two_lines(text):
     """Read the table as SuperBench does: between two lines, columns by the words of the heading, from the right."""
-    lines = text.splitlines()
-    start = next(number for number, line in enumerate(lines) if "out-of-place" in line)
-    end = next(number for number, line in enumerate(lines) if "Out of bounds values" in line)
-    heading = lines[start + 1].lstrip("#").split()
+    table = re.search(r"out-of-place.*\n((.*\n)*)# Out of bounds values", text)[1]
+    heading, _, *rows = (line.lstrip("#").split() for line in table.splitlines())
     place = len(heading) - heading.index("busbw")  # the first is out of place
-    rows = [line.split() for line in lines[start + 3 : end]]
     return {int(row[0]): float(row[-place]) for row in rows}
 
 
@@ -97,11 +94,8 @@ def test_other_programs_of_these_names_are_left_alone(tmp_path):
 
 
 def test_flags_that_do_not_fit_are_refused(capsys):
-    for words, message in (
-        ("-g 0", "give an integer from 1 up"),
-        ("-g x", "'x' is not an integer"),
-    ):
-        assert nccl_tests.main(["broadcast_perf", *words.split()]) == 2
+    for devices, message in (("0", "give an integer from 1 up"), ("x", "'x' is not an integer")):
+        assert nccl_tests.main(["broadcast_perf", "-g", devices]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from alone import python
 from damage import called
+from scripts import script
 from until import until
 
 from hpccomm.errors import LaunchError
@@ -137,33 +138,21 @@ def test_a_launcher_is_the_jobs():
     assert perf.launch_command(None, {"SLURM_JOB_ID": "7"}) == ("srun",)
 
 
-@pytest.fixture
-def ending(tmp_path):
-    """Make a launcher that is a script."""
-
-    def write(script):
-        program = tmp_path / "launcher"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        return str(program)
-
-    return write
-
-
-def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path, ending):
+def test_a_launch_that_fails_ends_the_series_and_says_which(tmp_path):
     left_nothing = " and left no completed run"  # status 1 is also that of wrong results
     for status, why in ((0, left_nothing), (1, left_nothing), (7, "; 0 before it are kept")):
-        command, said = [ending(f"exit {status}")], []
+        command, said = [str(script(tmp_path / "launcher", f"exit {status}"))], []
         with pytest.raises(LaunchError, match=f"launch 1 of 2 ended with status {status}{why}"):
             perf.run_launches(["perf"], command, 2, tmp_path / "runs.h5", said.append)
         assert said == []
 
 
 @pytest.mark.parametrize("status", [1, pytest.param(143, marks=pytest.mark.thorough)])
-def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, ending, status):
-    script = f"trap 'exit {status}' TERM\necho >> started\nwhile :; do sleep 0.1; done"
-    words = ("perf", "all_reduce", "--output", "runs.h5", "--launches", "2")
-    command = [sys.executable, "-m", "hpccomm", *words, "--launcher", ending(script)]
+def test_a_series_that_is_asked_to_end_starts_no_other_launch(tmp_path, status):
+    lines = f"trap 'exit {status}' TERM\necho >> started\nwhile :; do sleep 0.1; done"
+    launcher = script(tmp_path / "launcher", lines)
+    words = ("perf", "all_reduce", "--output", "runs.h5", "--launches", "2", "--launcher", launcher)
+    command = [sys.executable, "-m", "hpccomm", *words]
     with subprocess.Popen(command, cwd=tmp_path, env=launch_environment()) as series:
         started = tmp_path / "started"
         until(started.exists)

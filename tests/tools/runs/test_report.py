@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from damage import called
+from damage import called, output
 from recordings_made import all_reduce, stepped
 from stored_runs import SIZES, write
 from until import HANGS_AFTER
@@ -24,9 +24,7 @@ def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
         write(base, {"ring": (2.0 + launch / 1000, 1.0)}, days=launch)
         write(new, {"ring": (4.0 + launch / 1000, 0.5)}, days=9, environment=script)
     page = tmp_path / "page.html"
-    words = ("report", str(new), "--base", str(base), "--output", str(page))
-    status, _, err = called(*words)
-    assert (status, err) == (0, "")
+    output("report", new, "--base", base, "--output", page)
     text = page.read_text()
     assert len(text) < 5_000_000
     assert "Compared with the base" in text
@@ -36,24 +34,22 @@ def test_a_report_has_verdicts_and_no_text_of_a_file_becomes_html(tmp_path):
     assert f"All {6 * len(SIZES)} results that were checked are right" in text
     links = {"fabric": "mlx5_0 400 Gb/sec (4X NDR)"}
     wrong = write(tmp_path / "wrong.h5", {"ring": (2.0, 1.0)}, wrong=2, machine=links)
-    assert called("report", str(wrong), "--output", str(page))[0] == 0
+    output("report", wrong, "--output", page)
     assert f"{len(SIZES)} rows have wrong results" in page.read_text()
     assert "all_reduce 2% of 50 GB/s" in page.read_text()
-    assert called("report", str(wrong), "--host", "other")[0] == 2
+    output("report", wrong, "--host", "other", status=2)
 
 
 def test_a_page_has_a_name_of_its_own_and_never_replaces_measurements(tmp_path, monkeypatch):
     path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0)})
     before = path.read_bytes()
-    status, _, err = called("report", str(path), "--output", str(path))
-    assert status == 2
-    assert "is an HDF5 file, which is not overwritten" in err
+    status, _, err = called("report", path, "--output", path)
+    assert (status, "is an HDF5 file, which is not overwritten" in err) == (2, True)
     assert path.read_bytes() == before
     monkeypatch.chdir(tmp_path)
-    assert called("report", ".")[0] == 0
-    assert (tmp_path / "report.html").exists()
-    assert called("report", "run.h5")[0] == 0
-    assert (tmp_path / "run.html").exists()
+    for given, name in ((".", "report.html"), ("run.h5", "run.html")):
+        output("report", given)
+        assert (tmp_path / name).exists()
 
 
 def recorded(path):
@@ -65,11 +61,8 @@ def recorded(path):
 
 
 def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
-    path = recorded(tmp_path / "t.h5")
-    page = tmp_path / "page.html"
-    status, out, err = called("report", str(path), "--output", str(page))
-    assert (status, err) == (0, "")
-    assert out.startswith("1 recording, ")
+    path, page = recorded(tmp_path / "t.h5"), tmp_path / "page.html"
+    assert output("report", path, "--output", page).startswith("1 recording, ")
     text = page.read_text()
     assert "recording0001: 6.5 ms a step; what would help" in text
     assert "Balance the load of rank 2" in text
@@ -77,7 +70,7 @@ def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
     assert re.search(r"waiting for others +1\.500 ms +23\.1%", text)
     assert re.search(r"\n +2 +120\.000 ms +20 of 20 +0\.000 ms\n", text)
     write(path, {"ring": (2.0, 1.0)})
-    assert called("report", str(path), "--output", str(page))[1].startswith("1 run and 1 recording")
+    assert output("report", path, "--output", page).startswith("1 run and 1 recording")
 
 
 def test_a_chart_has_the_rows_of_one_collective_and_many_ranks_are_not_all_listed(tmp_path):
@@ -144,7 +137,7 @@ def pointed(driver, element):
 def test_a_page_loads_without_network_and_answers(tmp_path, browser):
     path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
     page = tmp_path / "page.html"
-    assert called("report", str(path), "--output", str(page))[0] == 0
+    output("report", path, "--output", page)
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*"]})
     browser.get(page.as_uri())
@@ -193,7 +186,7 @@ def test_a_page_loads_without_network_and_answers(tmp_path, browser):
 @pytest.mark.slow("starts a browser")
 def test_a_bar_of_a_timeline_says_what_the_rank_did(tmp_path, browser):
     page = tmp_path / "page.html"
-    assert called("report", str(recorded(tmp_path / "t.h5")), "--output", str(page))[0] == 0
+    output("report", recorded(tmp_path / "t.h5"), "--output", page)
     browser.get(page.as_uri())
     until(browser, "return window.charts && charts.then(all => all.length === 3)")
     assert browser.get_log("browser") == []

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from damage import output
 from proofs import SLICING, scheduled
 
 from hpccomm.contracts.collectives import BLOCKWISE
@@ -27,7 +28,6 @@ from hpccomm.schedules.schedule import (
     transfers,
 )
 from hpccomm.tools.drawing import check_place, save
-from hpccomm.tools.main import main
 from hpccomm.tools.runs.schedule import draw, lines, runs
 from hpccomm.tools.runs.trace import Subject, subject
 
@@ -169,21 +169,20 @@ def test_uneven_blocks_are_drawn_where_the_algorithm_takes_them() -> None:
     assert not shown.call.uniform
 
 
+plotted = partial(output, "plot", "--schedule")
+
+
 def test_without_the_library_svg_is_written_and_png_names_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ring = ["plot", "--schedule", "ring", "--ranks"]
     # Other tests have loaded the library: this is how an import fails all the same.
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert main([*ring, "3", "--text"]) == 0
-    assert "round 0: 0→1 [2:3]" in capsys.readouterr().out
+    assert "round 0: 0→1 [2:3]" in plotted("ring", "--ranks", 3, "--text")
     for _ in range(2):  # the same schedule gives the same bytes
-        assert main([*ring, "4"]) == 0
-        assert capsys.readouterr().out == (
-            "ring all_reduce: 4 ranks, 4 elements: 6 rounds, 24 messages, "
-            "a rank sends at most 6 elements\ndrawn in ring-all_reduce-4.svg\n"
-        )
+        told, where = plotted("ring", "--ranks", 4).splitlines()
+        assert told.startswith("ring all_reduce: 4 ranks, 4 elements: 6 rounds, 24 messages, ")
+        assert where == "drawn in ring-all_reduce-4.svg"
         picture = (tmp_path / "ring-all_reduce-4.svg").read_text("utf-8")
         assert picture == draw(subject("ring", ranks=4))
     for refused in (check_place, partial(save, picture)):
@@ -204,12 +203,11 @@ ring --ranks 2 --output c.png > c.png
 
 @pytest.mark.parametrize("line", PLACES.split("\n")[1:-1])
 def test_a_picture_goes_where_it_is_told_or_has_the_name_of_what_was_given(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, name = line.split(" > ")
     monkeypatch.chdir(tmp_path)
-    assert main(["plot", "--schedule", *given.split()]) == 0
-    assert f"drawn in {name}\n" in capsys.readouterr().out
+    assert f"drawn in {name}\n" in plotted(*given.split())
     (file,) = tmp_path.iterdir()
     start = b"\x89PNG" if name.lower().endswith("png") else b"<svg"
     assert (file.name, file.read_bytes()[:4]) == (name, start)

@@ -118,24 +118,22 @@ def test_starts_of_other_ranks_are_refused():
 
 
 def test_a_barrier_holds_all_of_each_group_for_its_last_one():
-    group = Group(
-        np.arange(4), np.array([0, 1, 0, 1]), 2, np.array([[0, 1], [2, 3]]), np.array([0, 0, 1, 1])
-    )
+    members, places = np.array([[0, 1], [2, 3]]), np.array([0, 1, 0, 1])
+    group = Group(np.arange(4), places, 2, members, np.array([0, 0, 1, 1]))
     meet = channels([Round(barrier=group)])
     assert ends(meet, nodes_of_two(), np.array([0.0, 5.0, 2.0, 0.0])) == [6.0, 6.0, 3.0, 3.0]
     assert ends(channels([Round(barrier=world(4))]), nodes_of_two()) == [20.0] * 4
 
 
 def test_peers_memory_is_read_and_written_through_the_nodes_ports():
-    one = np.array([1])
-    read = Round(local=(copies(one, Place(SEND, 0, np.array([0])), Place(RECV, 0), 6),))
-    assert ends(channels([read]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
-    write = Round(local=(copies(one, Place(SEND, 0), Place(RECV, 0, np.array([0])), 6),))
-    assert ends(channels([write]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
-    # Two that read from rank 0 share its way out: 1 s each.
-    ranks = np.array([1, 0])
-    both = Round(local=(copies(ranks, Place(SEND, 0, np.array([0, 0])), Place(RECV, 0), 6),))
-    assert ends(channels([both]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
+    own, of_0 = (SEND, 0), np.array([0])
+    for step in (
+        copies(np.array([1]), Place(*own, of_0), Place(RECV, 0), 6),
+        copies(np.array([1]), Place(*own), Place(RECV, 0, of_0), 6),
+        # Two that read from rank 0 share its way out: 1 s each.
+        copies(np.array([1, 0]), Place(*own, np.array([0, 0])), Place(RECV, 0), 6),
+    ):
+        assert ends(channels([Round(local=(step,))]), nodes_of_two()) == [0.0, 2.0, 0.0, 0.0]
 
 
 def test_what_was_busiest_is_named():

@@ -48,7 +48,7 @@ def priced(network, algorithms):
 
 
 def scaled(measured, factor):
-    return Measurement(measured.row, measured.call, measured.tuning, measured.seconds * factor)
+    return measured._replace(seconds=measured.seconds * factor)
 
 
 def timed(network, algorithms, noise=0.0, seed=1):
