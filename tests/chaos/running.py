@@ -142,9 +142,9 @@ def _command(folder: Path, case: Case, launcher: str, environment: dict[str, str
     if case.on_hosts:
         script, sizes = (
             CHECKOUT / "jobs/virtual_cluster.sh",
-            (case.faulty, case.ranks - case.faulty),
+            f"{case.faulty},{case.ranks - case.faulty}",
         )
-        words = f"bash {script} --nodes 2 --ranks-per-node {sizes[0]},{sizes[1]} -- env"
+        words = f"bash {script} --nodes 2 --ranks-per-node {sizes} -- env"
         # The launcher passes no variables on to other hosts.
         passed = ("PYTHONPATH", "PYTHONFAULTHANDLER", MARK, "NO_COLOR")
         return [*words.split(), *(f"{name}={environment[name]}" for name in passed), *program]

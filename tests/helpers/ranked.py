@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
 
 from hpccomm.testing import run_ranks
 
@@ -25,12 +25,7 @@ def each_rank(run: Callable[[Callable[..., None]], object], given=1):
         def fixed(**fixtures):
             run(partial(test, **fixtures))
 
-        fixed.__name__, fixed.__doc__, fixed.__module__ = (
-            test.__name__,
-            test.__doc__,
-            test.__module__,
-        )
-        fixed.__dict__.update(test.__dict__)  # pytest's marks
+        update_wrapper(fixed, test)  # with pytest's marks
         found = inspect.signature(test)
         fixed.__signature__ = found.replace(parameters=[*found.parameters.values()][given:])
         return fixed

@@ -77,18 +77,15 @@ def on_terminal(
     shell = f'exec "$@" <{name} >{name} 2>&1 {redirected}'
     process = subprocess.Popen(
         ["sh", "-c", f"exec <{name}; {shell}", "sh", *command],
-        stdin=subprocess.DEVNULL,
+        stdin=slave,  # open until the command has it, else reading would end at once
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         env=dict(environment),
     )
+    os.close(slave)
     try:
-        # Kept open until the command has it, else reading would end at once.
-        terminal = Terminal(process, master)
-        time.sleep(0.2)
-        os.close(slave)
-        yield terminal
+        yield Terminal(process, master)
     finally:
         process.kill()
         process.wait()

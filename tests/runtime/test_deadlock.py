@@ -63,29 +63,18 @@ def test_those_are_stuck_whom_no_rank_can_set_free(data: st.DataObject, size: in
         kind = data.draw(st.sampled_from(["", "recv", "any", "collective"]), label=f"rank {rank}")
         others = [each for each in range(size) if each != rank]
         waits[rank] = kind, data.draw(st.sampled_from(others), label="of") if kind == "recv" else 0
-    known = {
-        rank: rank_of(
-            rank,
-            size,
-            [recv(peer)] if kind == "recv" else [recv_any()] if kind == "any" else [],
-            CALLS + 1 if kind == "collective" else 0,
-        )
-        for rank, (kind, peer) in waits.items()
-    }
+    known = {}
+    for rank, (kind, peer) in waits.items():
+        labels = {"recv": [recv(peer)], "any": [recv_any()]}.get(kind, [])
+        known[rank] = rank_of(rank, size, labels, CALLS + 1 if kind == "collective" else 0)
     free = {rank for rank, (kind, _) in waits.items() if not kind}
-    while True:
-        together = all(
-            kind in ("", "collective") or rank in free for rank, (kind, _) in waits.items()
-        )
-        more = {
-            rank
-            for rank, (kind, peer) in waits.items()
-            if (kind == "recv" and peer in free)
-            or (kind == "any" and free - {rank})
-            or (kind == "collective" and together)
-        } - free
-        if not more:
-            break
+
+    def goes_on(rank: int) -> bool:
+        kind, peer = waits[rank]
+        together = all(waits[each][0] == "collective" for each in {*waits} - free)
+        return {"recv": peer in free, "any": bool(free - {rank}), "collective": together}[kind]
+
+    while more := {rank for rank in {*waits} - free if goes_on(rank)}:
         free |= more
     for rank in range(size):
         stuck = set() if rank in free else {*range(size)} - free

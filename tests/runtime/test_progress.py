@@ -90,14 +90,10 @@ def test_a_lane_keeps_its_order_and_each_task_ends_by_its_own_error(engine: Prog
 
 
 def test_lanes_go_on_together(engine: ProgressEngine) -> None:
-    log: list[str] = []
-    event, lane = threading.Event(), TaskQueue()
-    blocked, behind, free = (
-        Noted(log, name, steps)
-        for name, steps in (("blocked", until(event)), ("behind", turns(1)), ("free", turns(3)))
-    )
-    for each, where in ((blocked, lane), (behind, lane), (free, TaskQueue())):
-        engine.submit(where, each)
+    log, event, lane = list[str](), threading.Event(), TaskQueue()
+    engine.submit(lane, Noted(log, "blocked", until(event)))
+    engine.submit(lane, behind := Noted(log, "behind", turns(1)))
+    engine.submit(TaskQueue(), free := Noted(log, "free", turns(3)))
     finish(engine, free)
     assert [each for each in log if "begins" in each] == ["blocked begins", "free begins"]
     event.set()
@@ -109,10 +105,7 @@ def test_an_error_of_a_function_that_waits_stays_out_of_the_task_and_the_thread(
     engine: ProgressEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     log: list[str] = []
-    good, bad, later = (
-        Noted(log, name, steps)
-        for name, steps in (("good", turns(1)), ("bad", failing), ("c", turns(2)))
-    )
+    good, bad, later = Noted(log, "", turns(1)), Noted(log, "", failing), Noted(log, "", turns(2))
     for task in (good, bad):
         task.then = [lambda: log.append("told"), lambda: refused()]
         engine.submit(TaskQueue(), task)
@@ -127,7 +120,7 @@ def test_without_a_thread_only_turns_move_tasks_on() -> None:
     engine, log = ProgressEngine(threaded=False), list[str]()
     task = Noted(log, "patient", turns(2))
     engine.submit(TaskQueue(), task)
-    time.sleep(SHORT)
+    time.sleep(SHORT)  # that nothing comes of itself, only time can show
     assert log == []
     while not task.over:
         engine.turn()

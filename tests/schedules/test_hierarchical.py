@@ -1,5 +1,7 @@
 """What the algorithms in two levels send between nodes: all ranks take part, as often as either form needs."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from proofs import Which, topologies_of
@@ -24,10 +26,7 @@ def crossings(collective: str, form: Form, topology: Topology) -> list[object]:
     for channel in (channel for part in given.parts() for channel in part.schedule.channels):
         rows: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for each in channel():
-            for way, table in (
-                *(("send", table) for table in each.sends),
-                *(("receive", table) for table in each.receives),
-            ):
+            for way, table in (*product("s", each.sends), *product("r", each.receives)):
                 for rank, *what in np.stack([table.rank, table.peer, table.count], 1).tolist():
                     if node[rank] != node[what[0]]:
                         rows.setdefault((way, rank), []).append(tuple(what))
