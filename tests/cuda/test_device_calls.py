@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 import pytest
 from held import Held
-from nccl_ranks import ranked
+from nccl_ranks import on_devices, ranked
 from until import until
 
 import hpccomm
@@ -153,3 +153,14 @@ def test_trap_nothing_is_under_way_on_a_communicator_that_nccl_shrinks(comm, ncc
             cupy.cuda.get_current_stream().synchronize()
             assert x.get().tolist() == [6] * 4
     comm.barrier()
+
+
+@pytest.mark.standin
+@pytest.mark.parametrize("high", [False, True])
+def test_asynchronous_calls_have_the_priority_that_is_asked_for(high, seen):
+    def call(comm):
+        comm.all_reduce(cupy.ones(4), async_op=True).wait()
+
+    on_devices(2, call, options=hpccomm.CommOptions(high_priority_stream=high))
+    # CUDA: the smaller the number, the sooner the stream's work runs.
+    assert high == any(of[1] < 0 for name, *of in seen if name == "streamCreateWithPriority")

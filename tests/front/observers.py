@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm import CommOptions, Communicator
+from hpccomm import ANY, CommOptions, Communicator
 from hpccomm.errors import CommunicatorAborted, HpccommError
 from hpccomm.testing.conformance.case import Behaviours, raises
 from hpccomm.testing.conformance.collectives import another
@@ -90,11 +90,20 @@ def stats_count_calls(comm: Communicator) -> None:
     for _ in range(3):
         comm.all_reduce(np.zeros(4))
     comm.all_reduce(np.zeros(1 << 16), async_op=True).wait()
+    for count in (4, 1 << 16):
+        work = comm.send(np.zeros(count), (comm.rank + 1) % comm.size, async_op=True)
+        comm.recv(np.zeros(count), ANY)
+        work.wait()
     comm.barrier()
     counted = comm.stats()
     assert {key: (row.calls, row.nbytes) for key, row in counted.items()} == {
         ("all_reduce", "to 1 KiB"): (3, 3 * 32),
         ("all_reduce", "to 1 MiB"): (1, 8 << 16),
+        **{
+            (name, size): (1, nbytes)
+            for name in ("send", "recv")
+            for size, nbytes in (("to 1 KiB", 32), ("to 1 MiB", 8 << 16))
+        },
         ("barrier", "0 B"): (1, 0),
     }
     assert counted["all_reduce", "to 1 KiB"].seconds > 0, counted

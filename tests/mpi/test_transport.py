@@ -118,3 +118,21 @@ def test_a_forgotten_call_does_not_pass_for_a_later_one(mpi_comm: Any) -> None:
         with pytest.raises(RankMismatch, match=r"rank 0 sent 8 bytes|call different things"):
             comm.broadcast(np.zeros(2), root, algorithm="binomial")
     mpi_comm.Barrier()
+
+
+def test_the_largest_tag_is_a_tag_like_others(comm: hpccomm.Communicator) -> None:
+    right, left = neighbors(comm)
+    with pytest.raises(hpccomm.UsageError, match="from 0 to") as refused:
+        comm.send(np.ones(1), right, tag=1 << 62)
+    largest = int(str(refused.value).split()[-1])
+    assert (
+        largest >= 32767 // 16
+    )  # MPI promises 32,767 tags, and hpccomm puts the dtype into some of their bits
+    for count in (1, 1 << 20):  # the second is copied from the sender's memory within a node
+        sends = [
+            comm.send(np.full(count, comm.rank), right, tag=largest, async_op=True),
+            comm.send_object(comm.rank, right, tag=largest, async_op=True),
+        ]
+        assert (comm.recv(np.zeros(count, int), left, tag=largest) == left).all()
+        assert comm.recv_object(left, tag=largest) == left
+        hpccomm.wait_all(sends)

@@ -164,6 +164,7 @@ def memsetAsync(ptr, value, size, stream):
 
 
 def streamCreateWithPriority(flags, priority):
+    control.seen("streamCreateWithPriority", flags, priority)
     graphs.forbid_beside_others()
     return streams.create(flags, min(0, max(-5, priority))).pointer
 
