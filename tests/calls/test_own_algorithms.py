@@ -27,7 +27,7 @@ from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
 from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import price
-from hpccomm.schedules.schedule import Build, Group, Round, Schedule, Tuning, whole
+from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
 from hpccomm.testing import prove, run_ranks
 from hpccomm.tools.main import main
 from hpccomm.tools.tune.measuring import policy_of
@@ -187,13 +187,6 @@ def forgetful(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     return Schedule((lambda: iter(rounds),))
 
 
-def deaf(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-    """Nobody receives."""
-    rounds = ring.all_gather(group, call, tuning).channels[0]()
-    silent = [Round((), *each[1:]) for each in rounds]
-    return Schedule((lambda: iter(silent),))
-
-
 def endless(group: Group, call: Signature, tuning: Tuning) -> Schedule:
     first = next(ring.all_gather(group, call, tuning).channels[0]())
 
@@ -234,7 +227,6 @@ def test_a_function_makes_the_schedule_of_a_call() -> None:
     ("build", "words"),
     [
         (forgetful, "must hold element"),
-        (deaf, "receives nothing from it in this round"),
         (endless, "never end|was written"),
         (fails, "it fails: ZeroDivisionError"),
         (lambda group, call, tuning: None, "let it return a hpccomm.schedules.schedule.Schedule"),

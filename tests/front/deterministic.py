@@ -24,11 +24,9 @@ def cancelling(size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[
     arrays = []
     for rank in range(size):
         random = np.random.default_rng([size, rank])
-        if dtype in NARROW:
-            # Their range is small, and so is the number of bits that an order can change.
-            values = random.normal(size=shape) * 2.0 ** random.integers(-3, 3, shape)
-        else:
-            values = random.normal(size=shape) * 10.0 ** random.integers(-6, 7, shape)
+        # The range of narrow floats is small, and so is the number of bits that an order can change.
+        base, low, high = (2.0, -3, 3) if dtype in NARROW else (10.0, -6, 7)
+        values = random.normal(size=shape) * base ** random.integers(low, high, shape)
         if dtype.kind == "c":
             values = values + 1j * random.permuted(values)
         arrays.append(values.astype(dtype))
@@ -37,13 +35,9 @@ def cancelling(size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[
 
 def rounded(size: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Array]:
     """Return factors near one, whose product depends on the order and stays in range."""
-    wide = np.complex128 if dtype.kind == "c" else np.float64
-    return [
-        (1 + np.tanh(array.astype(wide).real) / 8 * (1 + 1j if dtype.kind == "c" else 1)).astype(
-            dtype
-        )
-        for array in cancelling(size, shape, dtype)
-    ]
+    unit = 1 + 1j if dtype.kind == "c" else 1
+    large = [np.real(each.astype(np.complex128)) for each in cancelling(size, shape, dtype)]
+    return [(1 + np.tanh(each) / 8 * unit).astype(dtype) for each in large]
 
 
 ORDERED = tuple(

@@ -5,16 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from front.device_inputs import (
-    COUNT,
-    device_of,
-    filled,
-    full,
-    gathered,
-    holds,
-    ranks_sum,
-    stream_of,
-)
+from front.device_inputs import MANY, device_of, filled, full, gathered, holds, ranks_sum, stream_of
 from front.device_streams import LATE, TURNS
 from hpccomm import Communicator, Work, wait_all, wait_any
 from hpccomm.testing.conformance.case import PATIENCE, Behaviours, equal, happens, raises
@@ -108,7 +99,7 @@ def arrays_are_kept_alive(comm: Communicator) -> None:
     """No other reference to arrays or work is needed; their memory is not reused."""
     with stream_of(comm), device_of(comm) as module:
         for turn in range(TURNS):
-            out = module.empty((comm.size, COUNT), np.float32)
+            out = module.empty((comm.size, MANY), np.float32)
             works = [comm.all_gather(filled(comm), out=out, async_op=True)]
             comm.all_reduce(filled(comm), async_op=True).done()
             gc.collect()

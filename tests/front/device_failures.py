@@ -30,9 +30,7 @@ def a_call_that_does_not_block(comm: Communicator) -> None:
                     comm.explain("all_reduce", x)
                     comm.stats()
                     comm.broadcast_object(None, timeout=0.01)
-                except CommunicatorAborted:
-                    break
-                except CollectiveTimeout:
+                except (CommunicatorAborted, CollectiveTimeout):
                     break
             has_failed(comm, filled(comm, 3))
 

@@ -10,7 +10,7 @@ from hpccomm import Communicator
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Array, equal
 
-COUNT = 5000
+MANY = 5000
 """Elements of an array that is not the shortest."""
 
 
@@ -37,19 +37,19 @@ def ranks_sum(comm: Communicator) -> int:
     return comm.size * (comm.size + 1) // 2
 
 
-def filled(comm: Communicator, count: int = COUNT, dtype: Any = np.float32) -> Any:
+def filled(comm: Communicator, count: int = MANY, dtype: Any = np.float32) -> Any:
     """Return a new device array of rank + 1, put there on the current stream."""
     x = cupy().empty(count, dtype)
     x.fill(comm.rank + 1)
     return x
 
 
-def full(value: object, count: int = COUNT, dtype: Any = np.float32) -> Array:
+def full(value: object, count: int = MANY, dtype: Any = np.float32) -> Array:
     """Return the host's array of one value."""
     return np.full(count, value, dtype)
 
 
-def gathered(comm: Communicator, count: int = COUNT, dtype: Any = np.float32) -> Array:
+def gathered(comm: Communicator, count: int = MANY, dtype: Any = np.float32) -> Array:
     """Return the host's array of the gathered inputs of `filled`."""
     return np.repeat(np.arange(1, comm.size + 1, dtype=dtype), count).reshape(comm.size, count)
 

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from front.device_inputs import (
-    COUNT,
-    device_of,
-    filled,
-    full,
-    gathered,
-    holds,
-    ranks_sum,
-    stream_of,
-)
+from front.device_inputs import MANY, device_of, filled, full, gathered, holds, ranks_sum, stream_of
 from hpccomm import Communicator
 from hpccomm.testing.conformance.case import Array, Behaviours
 
@@ -50,7 +41,7 @@ def plans_one_after_the_other(comm: Communicator) -> None:
     """Plans go on the stream that is current when they are called, in their order."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     with device_of(comm) as module:
-        x, out = filled(comm), module.zeros(COUNT, np.float32)
+        x, out = filled(comm), module.zeros(MANY, np.float32)
         module.cuda.Device(comm.device).synchronize()
         reduction = comm.plan("all_reduce", x)
         ring = comm.plan("send_recv", x, right, out, left)
@@ -86,7 +77,7 @@ def a_stream_that_is_named(comm: Communicator, name: str) -> None:
     """``stream=`` orders the call there, with any current stream."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     calls: tuple[tuple[int, Callable[..., object], Array], ...] = (
-        (COUNT, lambda x, out, on: comm.all_reduce(x, out=out, stream=on), full(ranks_sum(comm))),
+        (MANY, lambda x, out, on: comm.all_reduce(x, out=out, stream=on), full(ranks_sum(comm))),
         (
             comm.size * 10,
             lambda x, out, on: comm.all_to_all(x, out=out, stream=on),
@@ -133,14 +124,14 @@ def arrays_that_are_given_up(comm: Communicator) -> None:
     with stream_of(comm) as current, device_of(comm) as module:
         stream = module.cuda.Stream(non_blocking=True)
         for turn in range(TURNS):
-            x, out = filled(comm), module.empty((comm.size, COUNT), np.float32)
+            x, out = filled(comm), module.empty((comm.size, MANY), np.float32)
             stream.wait_event(current.record())
             with stream:
                 module.zeros(1 << 22)  # the stream comes late to the call
             comm.all_gather(x, out=out, stream=stream)
             del x
             # The pool reuses memory without references.
-            other = [module.empty(COUNT, np.float32) for _ in range(3)]
+            other = [module.empty(MANY, np.float32) for _ in range(3)]
             for each in other:
                 each.fill(-1)
             current.wait_event(stream.record())

@@ -20,9 +20,8 @@ RANKS = 2
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    entries = {"bare": "bare_backend:open_backend", "wrong": "bare_backend:open_wrong"}
-    entries["alone"] = "bare_backend:open_alone"
-    entries["absent"] = "bare_backend:open_nothing"
+    backends = {"bare": "backend", "wrong": "wrong", "alone": "alone", "absent": "nothing"}
+    entries = {name: f"bare_backend:open_{what}" for name, what in backends.items()}
     announce(tmp_path, "bare", "hpccomm.backends", entries)
     monkeypatch.syspath_prepend(tmp_path)
     return "bare"
