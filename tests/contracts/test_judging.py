@@ -105,9 +105,8 @@ def test_the_files_are_read_as_nccl_reads_them(tmp_path: Path):
     for name in ("NCCL_NET", "NCCL_PROTO"):  # the spaces are part of the name
         assert by_name[name, str(own)].verdict == "unknown"
     assert ("NCCL_ALGO", str(own)) not in by_name
-    own.write_bytes(
-        b"NCCL_ALGO=Ring\r\nNCCL_NET=a\x0bb\n"
-    )  # setEnvFile takes \r\n for the end of a line, and no more
+    # setEnvFile takes \r\n for the end of a line, and no more.
+    own.write_bytes(b"NCCL_ALGO=Ring\r\nNCCL_NET=a\x0bb\n")
     files = variables.settings({"NCCL_CONF_FILE": str(own)}, tmp_path / "none")
     assert [each[:2] for each in files[1:]] == [("NCCL_ALGO", "Ring"), ("NCCL_NET", "a\x0bb")]
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")

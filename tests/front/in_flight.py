@@ -215,10 +215,8 @@ def deadlines_of_several(comm: Communicator) -> None:
         for timeout in (0.05, 0):
             with raises(TimeoutError, f"{timeout:g} s", "recv", comm.name, "2 other works"):
                 wait(works, timeout=timeout)
-    for timeout in (
-        3 * ASK_SECONDS,
-        0.0,
-    ):  # ranks that ask who is stuck are not taken for stuck ones
+    # Ranks that ask who is stuck are not taken for stuck ones.
+    for timeout in (3 * ASK_SECONDS, 0.0):
         with takes(timeout + SOON), raises(TimeoutError, "recv", comm.name, "8 bytes", "going on"):
             works[0].wait(timeout=timeout)
     assert not any(work.done() for work in works), "they go on"

@@ -63,10 +63,8 @@ def calls_with(comm: Communicator, argument: str) -> Iterator[Callable[..., obje
     fits: dict[str, Any] = {"x": np.ones(comm.size), "out": np.ones(2), "value": 1, "values": ones}
     fits |= {"src": 0, "dst": 0, "root": comm.rank, "shape": 3, "dtype": "f4", "counts": ones}
     fits |= {"peers": [comm.rank], "send_counts": ones}
-    explain, of_any = (
-        partial(comm.explain, "all_reduce", x=fits["x"]),
-        partial(comm.recv, fits["out"], ANY),
-    )
+    explain = partial(comm.explain, "all_reduce", x=fits["x"])
+    of_any = partial(comm.recv, fits["out"], ANY)
     more: dict[str, tuple[Callable[..., object], ...]] = {
         "op": (explain,),
         "algorithm": (explain,),

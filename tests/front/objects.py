@@ -68,10 +68,8 @@ def each_call(comm: Communicator) -> None:
     assert comm.all_gather_object("x" * rank) == ["x" * each for each in range(size)]
     items = [("item", each) * each for each in range(size)]
     assert comm.scatter_object(items if rank == last else None, last) == items[rank]
-    for number in (
-        size + 1,
-        size - 1,
-    ):  # those that wait for what was refused hear of it, and all go on
+    # Those that wait for what was refused hear of it, and all go on.
+    for number in (size + 1, size - 1):
         words = ("values", str(number), str(size)) if rank == 0 else ("0",)
         with raises(CommunicationError if rank else UsageError, *words):
             comm.scatter_object([0] * number if rank == 0 else None)

@@ -87,17 +87,20 @@ def a_failure_of_its_own_communicator_is_raised(comm: Communicator) -> None:
 @TURNS.behaviour(min_size=3)
 def a_mutex_is_given_in_the_order_of_asking(comm: Communicator) -> None:
     """Ranks that ask while it is held get it in that order: the last one first, here."""
-    mutex, counter = comm.mutex(), comm.counter()
-    asked = comm.size - comm.rank
+    mutex, counter, nothing = comm.mutex(), comm.counter(), np.zeros(0)
     if comm.rank == 0:
         mutex.acquire()
     comm.barrier()
-    time.sleep(0.05 * asked)
+    if comm.rank + 1 < comm.size:
+        comm.recv(nothing, comm.rank + 1)
+        time.sleep(0.05)  # only time lets it ask
     if comm.rank == 0:
         mutex.release()
     else:
+        comm.send(nothing, comm.rank - 1)
         with mutex:
-            assert counter.next() == asked - 1, f"rank {comm.rank} was not number {asked}"
+            place = counter.next()
+        assert place == comm.size - comm.rank - 1, f"rank {comm.rank} was number {place}"
     mutex.close()
     counter.close()
 
@@ -109,7 +112,7 @@ def turns_are_in_the_order_of_ranks(comm: Communicator) -> None:
         for turn in range(3):
             with comm.in_turn():
                 at = counter.next()
-                time.sleep(0.002)
+                time.sleep(0.002)  # time for another rank
                 assert counter.next() == at + 1, "another rank was in it"
             assert at == 2 * (turn * comm.size + comm.rank), f"{at} on {comm.rank}"
         comm.barrier()
