@@ -17,6 +17,7 @@ import pytest
 from appending import example_info
 from installed import announce
 
+from front.forms import ALL_FORMS, made
 from hpccomm import CommOptions, ConfigurationError, RankMismatch, UsageError
 from hpccomm.calls import policy
 from hpccomm.calls.proofs import proven
@@ -24,7 +25,7 @@ from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
 from hpccomm.results.writer import Writer
-from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, registered, ring
+from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, recursive_doubling, registered, ring
 from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.schedule import Build, Group, Schedule, Tuning, whole
@@ -70,14 +71,11 @@ def installed(
 def gathered(comm, algorithm: object) -> None:
     x = np.arange(3.0) + 10 * comm.rank
     expected = np.arange(3.0) + 10 * np.arange(comm.size)[:, None]
-    assert np.array_equal(comm.all_gather(x, algorithm=algorithm), expected)
+    for form in ALL_FORMS:
+        assert np.array_equal(made(comm, form, "all_gather", x, algorithm=algorithm), expected)
     uneven = comm.all_gather_v(x[: comm.rank % 3], algorithm=algorithm)
     parts = [expected[rank, : rank % 3] for rank in range(comm.size)]
     assert np.array_equal(uneven, np.concatenate(parts))
-    planned = comm.plan("all_gather", x, algorithm=algorithm)
-    assert np.array_equal(planned(), expected)
-    waited = comm.all_gather(x, algorithm=algorithm, async_op=True).wait()
-    assert np.array_equal(waited, expected)
 
 
 def test_a_registered_algorithm_is_one_of_all(
@@ -275,12 +273,7 @@ def test_it_is_proved_once_for_calls_of_one_kind() -> None:
 
 def test_functions_that_differ_are_a_mismatch() -> None:
     def closure(first: Build) -> Build:
-        def build(group: Group, call: Signature, tuning: Tuning) -> Schedule:
-            return first(group, call, tuning)
-
-        return build
-
-    from hpccomm.schedules.algorithms import recursive_doubling
+        return lambda *its: first(*its)
 
     def on_rank(comm) -> None:
         build = closure(recursive_doubling.all_gather if comm.rank else ring.all_gather)

@@ -36,15 +36,8 @@ def ask(collective: str, count: int = 1, **given: Any) -> Signature:
 
 
 def place(ranks: int = RANKS, nodes: int = 1, **given: Any) -> Shape:
-    facts: dict[str, Any] = {
-        "ranks_per_node": ranks // nodes,
-        "backend": "mpi",
-        "library": "Open MPI 5.0.11",
-        "memory": "pages",
-        "processor": "here",
-        "cores": 4,
-        **given,
-    }
+    facts: dict[str, Any] = {"ranks_per_node": ranks // nodes, "processor": "here", "cores": 4}
+    facts |= {"backend": "mpi", "library": "Open MPI 5.0.11", "memory": "pages", **given}
     return Shape(ranks=ranks, nodes=nodes, **facts)
 
 
