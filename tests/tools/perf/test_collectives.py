@@ -29,18 +29,15 @@ def test_size_and_count_of_a_thousand_bytes_of_float(names, ranks, nbytes, count
             assert (layout.nbytes, layout.count) == (nbytes, count)
 
 
-@pytest.mark.parametrize(
-    ("names", "factor"),
-    [
-        (("all_reduce",), 2 * 7 / 8),
-        (("reduce_scatter", "all_gather", "all_to_all", "all_to_all_v"), 7 / 8),
-        (("gather", "scatter"), 7 / 8),
-        (("broadcast", "reduce", "send_recv"), 1),
-    ],
-)
-def test_bus_bandwidth_over_algorithm_bandwidth_on_eight_ranks(names, factor):
-    for name in names:
-        assert COLLECTIVES[name].what.bus_factor(8) == factor
+def test_bus_bandwidth_over_algorithm_bandwidth_on_eight_ranks():
+    parts = "reduce_scatter all_gather all_to_all all_to_all_v gather scatter"
+    for names, factor in (
+        ("all_reduce", 2 * 7 / 8),
+        (parts, 7 / 8),
+        ("broadcast reduce send_recv", 1),
+    ):
+        for name in names.split():
+            assert COLLECTIVES[name].what.bus_factor(8) == factor
 
 
 @given(
