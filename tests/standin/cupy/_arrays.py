@@ -134,9 +134,7 @@ class ndarray:  # CuPy's name
         streams.find(chosen.ptr, self.data.device_id).put(lambda: np.copyto(layout.host(), copied))
 
     def copy(self, order="C"):
-        made = ndarray(self.shape, self.dtype)
-        run(lambda x: x, made, self)
-        return made
+        return self.astype(self.dtype)
 
     def astype(self, dtype):
         wanted = np.dtype(dtype)

@@ -5,6 +5,7 @@ import numpy as np
 from cupy._arrays import ndarray
 from cupy.cuda import runtime
 from cupy.cuda.memory import MemoryPointer, UnownedMemory
+from cupy.cuda.stream import get_current_stream
 
 __all__ = [
     "arange", "array", "asarray", "asnumpy", "empty", "empty_like", "full", "ndarray", "ones", "zeros",
@@ -18,7 +19,7 @@ def empty(shape, dtype=float):
 
 def zeros(shape, dtype=float):
     made = ndarray(shape, dtype)
-    made.data.memset_async(0, made.nbytes)
+    runtime.memsetAsync(made.data.ptr, 0, made.nbytes, get_current_stream().ptr)
     return made
 
 
@@ -47,8 +48,7 @@ def array(obj, dtype=None, copy=True, order="K"):
             return obj.copy() if copy else obj
         return obj.astype(dtype)
     if hasattr(obj, "__cuda_array_interface__"):
-        found = _from_interface(obj)
-        return array(found, dtype, copy)
+        return array(_from_interface(obj), dtype, copy)
     values = np.ascontiguousarray(obj, dtype).reshape(np.shape(obj))
     made = ndarray(values.shape, values.dtype)
     made.set(values)

@@ -82,7 +82,7 @@ def order(stream: streams.Stream, pointer: int) -> None:
         event.captured.capture.join(stream, event.captured)
     elif event.marker is not None:
         if stream.capture is not None:
-            stream.capture.invalidate()
+            stream.capture.invalid = True
             raise CUDARuntimeError(905)
         stream.after(event.marker)
 
@@ -90,7 +90,7 @@ def order(stream: streams.Stream, pointer: int) -> None:
 def _forbid_captured(event: Event) -> None:
     if event.captured is not None:
         if event.captured.capture.active:
-            event.captured.capture.invalidate()
+            event.captured.capture.invalid = True
         raise CUDARuntimeError(907)
 
 

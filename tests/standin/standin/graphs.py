@@ -8,7 +8,7 @@ from typing import NamedTuple
 from standin import control, streams
 from standin.errors import CUDARuntimeError
 
-GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
+GLOBAL, RELAXED = 0, 2
 
 _numbers = itertools.count(0x7F30_0000_0000, 0x80)
 _graphs: dict[int, "Graph"] = {}
@@ -51,9 +51,7 @@ class Capture:
         self._communicators: list = []
         self._clocks: dict[streams.Stream, dict[streams.Stream, int]] = {origin: {}}
 
-    def add(
-        self, stream: streams.Stream, operation: streams.Operation, communicators: tuple
-    ) -> None:
+    def add(self, stream, operation, communicators) -> None:
         """Take an operation into the graph."""
         self._check()
         self._operations.append(operation)
@@ -76,10 +74,6 @@ class Capture:
         clock = self._clocks.setdefault(stream, {})
         for other, count in point.clock.items():
             clock[other] = max(clock.get(other, 0), count)
-
-    def invalidate(self) -> None:
-        """Spoil it."""
-        self.invalid = True
 
     def end(self, stream: streams.Stream) -> int:
         """End it, and return the number of the graph."""
@@ -115,16 +109,15 @@ def forget() -> None:
     """Give up the captures that a test has left, and the calling thread's mode."""
     exchange_mode(GLOBAL)
     while _captures:
-        _captures[-1].invalidate()
+        _captures[-1].invalid = True
         with suppress(CUDARuntimeError):
             _captures[-1].end(_captures[-1].origin)
 
 
 def capturing(stream: streams.Stream) -> bool:
     """Tell whether a stream is captured; once that was spoilt CuPy raises."""
-    if stream.legacy and any(
-        capture.origin.blocking and capture.origin.device is stream.device for capture in _captures
-    ):
+    blocking = [each.origin.device for each in _captures if each.origin.blocking]
+    if stream.legacy and stream.device in blocking:
         raise CUDARuntimeError(906)
     if stream.capture is not None and stream.capture.invalid:
         raise RuntimeError("an error has invalidated the capture sequence")
@@ -154,7 +147,7 @@ def forbid_while_capturing() -> None:
         and (capture.mode != RELAXED if capture.thread == me else capture.mode == mine == GLOBAL)
     ]
     for capture in spoilt:
-        capture.invalidate()
+        capture.invalid = True
     if spoilt:
         raise CUDARuntimeError(900)
 
@@ -171,7 +164,7 @@ def forbid_beside_others() -> None:
 
 def launch(pointer: int, stream: streams.Stream) -> None:
     """Put the operations of a graph on a stream."""
-    graph = find(pointer)
+    graph = _graphs[pointer]
 
     def replay() -> None:
         for operation in graph.operations:
@@ -182,11 +175,6 @@ def launch(pointer: int, stream: streams.Stream) -> None:
     stream.put(replay, graph.communicators)
     for communicator in graph.communicators:
         communicator.launched(stream)
-
-
-def find(pointer: int) -> Graph:
-    """Return a graph by its number."""
-    return _graphs[pointer]
 
 
 def destroy(graphExec: int) -> None:

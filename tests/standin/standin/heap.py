@@ -91,8 +91,7 @@ def unpin(block: Block) -> None:
     graphs.forbid_while_capturing()
     for stream in tuple(devices.device().streams):
         stream.mark().wait()
-    block.bytes[:] = POISON
-    _drop(block)
+    free(block)
 
 
 _LOOKED_AT = 1 << 20
@@ -112,7 +111,6 @@ class Lent:
     """
 
     def __init__(self, size: int, stream: streams.Stream) -> None:
-        self.size = size
         self.stream = stream
         rounded = -(-size // UNIT) * UNIT
         self._key = (stream.device.number, stream, rounded)

@@ -140,7 +140,7 @@ class Stream:
             others = [s for s in tuple(self.device.streams) if s.blocking and s is not self]
             for other in others:
                 if other.capture is not None:
-                    other.capture.invalidate()
+                    other.capture.invalid = True
                     raise CUDARuntimeError(906)
         else:
             others = self.device.streams[:1]
@@ -242,7 +242,7 @@ def synchronize(device: devices.Device) -> None:
     """Block until all streams of a device are through."""
     for stream in tuple(device.streams):
         if stream.capture is not None:
-            stream.capture.invalidate()
+            stream.capture.invalid = True
             raise CUDARuntimeError(900)
         stream.mark().wait()
     device.check()

@@ -78,9 +78,7 @@ class _Memory(PooledMemory):
             return
         for use in self._uses:
             if use.stream not in {self._lent.stream, *self._recorded} and not use.done():
-                control.violation(
-                    "a tensor was dropped that a stream was to read: no record_stream"
-                )
+                control.violation("a tensor was dropped while a stream was to read it")
         for stream in self._recorded:
             stream.put(partial(_keep, self._lent))
 
@@ -95,32 +93,14 @@ class Tensor:
     requires_grad = False
     layout = strided
 
+    is_sparse = is_quantized = is_cuda = False
+
     def __init__(self, array, *, conj=False, neg=False):
-        self.array = array
-        self._conj = conj
-        self._neg = neg
-
-    @property
-    def is_cuda(self):
-        return isinstance(self.array, cupy.ndarray)
-
-    @property
-    def is_cpu(self):
-        return not self.is_cuda
-
-    is_sparse = False
-
-    @property
-    def device(self):
-        return device("cuda", self.get_device()) if self.is_cuda else device("cpu")
-
-    @property
-    def dtype(self):
-        return _of(self.array.dtype)
-
-    @property
-    def shape(self):
-        return self.array.shape
+        self.array, self.shape, self.dtype = array, array.shape, _of(array.dtype)
+        self._conj, self._neg = conj, neg
+        self.is_cuda = isinstance(array, cupy.ndarray)
+        self.is_cpu = not self.is_cuda
+        self.device = device("cuda", self.get_device()) if self.is_cuda else device("cpu")
 
     def get_device(self):
         return self.array.data.device_id
@@ -136,8 +116,6 @@ class Tensor:
 
     def is_neg(self):
         return self._neg
-
-    is_quantized = False
 
     def conj(self):
         """Return a view of the same memory that only says that it is conjugated."""
@@ -176,10 +154,9 @@ class Tensor:
         self.requires_grad = requires_grad
         return self
 
-    def new_empty(self, size, *, dtype=None):
-        kind = self.array.dtype if dtype is None else dtype.numpy
+    def new_empty(self, size):
         with cuda.entered(self.get_device()):
-            return Tensor(_device_empty(size, kind))
+            return Tensor(_device_empty(size, self.array.dtype))
 
     def __getitem__(self, key):
         return Tensor(self.array[key])

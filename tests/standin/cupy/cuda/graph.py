@@ -2,7 +2,7 @@
 
 import sys
 
-from cupy.cuda import runtime
+from standin import graphs, streams
 
 
 class Graph:
@@ -12,15 +12,8 @@ class Graph:
         from cupy.cuda.stream import get_current_stream
 
         chosen = get_current_stream() if stream is None else stream
-        runtime.graphLaunch(self.graphExec, chosen.ptr)
+        graphs.launch(self.graphExec, streams.find(chosen.ptr))
 
     def __del__(self, finalizing=sys.is_finalizing):
         if hasattr(self, "graphExec") and not finalizing():
-            runtime.graphExecDestroy(self.graphExec)
-
-
-def from_stream(graph):
-    made = Graph.__new__(Graph)
-    made.graph = graph
-    made.graphExec = runtime.graphInstantiate(graph)
-    return made
+            graphs.destroy(self.graphExec)

@@ -54,10 +54,6 @@ class MemoryPointer:
     def device(self):
         return Device(self.device_id)
 
-    def memset_async(self, value, size, stream=None):
-        chosen = get_current_stream() if stream is None else stream
-        runtime.memsetAsync(self.ptr, value, size, chosen.ptr)
-
 
 class MemoryPool:
     """The pool that all allocations come from."""

@@ -3,7 +3,7 @@
 from standin import control
 from standin.nccl import calls, rendezvous
 from standin.nccl.library import TEXTS as _TEXTS
-from standin.nccl.library import library
+from standin.nccl.library import library as _library
 
 available = True
 
@@ -31,11 +31,11 @@ def get_unique_id():
 
 
 def groupStart():  # CuPy's name
-    check_status(library.ncclGroupStart())
+    check_status(_library.ncclGroupStart())
 
 
 def groupEnd():
-    check_status(library.ncclGroupEnd())
+    check_status(_library.ncclGroupEnd())
 
 
 class NcclCommunicator:
@@ -76,10 +76,10 @@ class NcclCommunicator:
 
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream):
         given = sendbuf, recvbuf, count, datatype, op, self._comm, stream
-        check_status(library.ncclAllReduce(*given))
+        check_status(_library.ncclAllReduce(*given))
 
     def send(self, sendbuf, count, datatype, peer, stream):
-        check_status(library.ncclSend(sendbuf, count, datatype, peer, self._comm, stream))
+        check_status(_library.ncclSend(sendbuf, count, datatype, peer, self._comm, stream))
 
     def recv(self, recvbuf, count, datatype, peer, stream):
-        check_status(library.ncclRecv(recvbuf, count, datatype, peer, self._comm, stream))
+        check_status(_library.ncclRecv(recvbuf, count, datatype, peer, self._comm, stream))

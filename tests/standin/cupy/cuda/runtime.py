@@ -14,10 +14,6 @@ streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed 
 memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 0, 1, 2, 3
 memcpyDefault = 4
 getDeviceCount = devices.count
-streamDestroy, graphExecDestroy = streams.destroy, graphs.destroy
-eventCreateWithFlags, eventDestroy, eventSynchronize = (
-    events.create, events.destroy, events.synchronize,
-)  # fmt: skip
 eventElapsedTime = events.elapsed
 
 
@@ -75,12 +71,8 @@ def getDeviceProperties(device):
     return {
         "name": b"Stand-in for a GPU",
         "uuid": there.uuid.partition(b"\0")[0],  # as a C string, which ends at a zero
-        "totalGlobalMem": control.MEMORY,
         "major": 9,
         "minor": 0,
-        "pciDomainID": 0,
-        "pciBusID": there.number + 16,
-        "pciDeviceID": 0,
     }
 
 
@@ -172,7 +164,7 @@ def streamCreateWithPriority(flags, priority):
 def _not_captured(stream):
     there = streams.find(stream)
     if there.capture is not None:
-        there.capture.invalidate()
+        there.capture.invalid = True
         raise CUDARuntimeError(900)
     graphs.forbid_while_capturing()
     return there
@@ -198,27 +190,9 @@ def launchHostFunc(stream, callback, arg):
     streams.find(stream).put(lambda: callback(arg))
 
 
-def streamBeginCapture(stream, mode=streamCaptureModeRelaxed):
-    graphs.begin(streams.find(stream), mode)
-
-
-def streamEndCapture(stream):
-    there = streams.find(stream)
-    return there.capture.end(there)
-
-
 def streamIsCapturing(stream):
     control.seen("streamIsCapturing", stream)
     return graphs.capturing(streams.find(stream))
-
-
-def graphInstantiate(graph):
-    graphs.find(graph)
-    return graph
-
-
-def graphLaunch(graphExec, stream):
-    graphs.launch(graphExec, streams.find(stream))
 
 
 def eventQuery(event):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from cupy.cuda import graph, runtime
+from standin import events, graphs, streams
 
 
 class _PerThread(threading.local):
@@ -35,11 +36,11 @@ class Event:
 
     def __init__(self, block=False, disable_timing=False, interprocess=False):
         self.ptr = 0
-        self.ptr = runtime.eventCreateWithFlags(disable_timing and runtime.eventDisableTiming)
+        self.ptr = events.create(disable_timing and runtime.eventDisableTiming)
 
     def __del__(self, finalizing=sys.is_finalizing):
         if self.ptr and not finalizing():
-            runtime.eventDestroy(self.ptr)
+            events.destroy(self.ptr)
 
     @property
     def done(self):
@@ -49,7 +50,7 @@ class Event:
         runtime.eventRecord(self.ptr, (get_current_stream() if stream is None else stream).ptr)
 
     def synchronize(self):
-        runtime.eventSynchronize(self.ptr)
+        events.synchronize(self.ptr)
 
 
 def get_elapsed_time(start_event, end_event):
@@ -94,12 +95,12 @@ class _BaseStream:
     def begin_capture(self, mode=None):
         if self.ptr in (0, 1):
             raise RuntimeError("cannot capture on the default (legacy) stream")
-        runtime.streamBeginCapture(
-            self.ptr, runtime.streamCaptureModeRelaxed if mode is None else mode
-        )
+        graphs.begin(streams.find(self.ptr), graphs.RELAXED if mode is None else mode)
 
     def end_capture(self):
-        return graph.from_stream(runtime.streamEndCapture(self.ptr))
+        there, made = streams.find(self.ptr), graph.Graph.__new__(graph.Graph)
+        made.graph = made.graphExec = there.capture.end(there)
+        return made
 
     def is_capturing(self):
         return runtime.streamIsCapturing(self.ptr)
@@ -127,7 +128,7 @@ class Stream(_BaseStream):
         if finalizing() or getattr(self, "foreign_owner", None) is not None:
             return
         if getattr(self, "ptr", 0) not in (0, runtime.streamLegacy, runtime.streamPerThread):
-            runtime.streamDestroy(self.ptr)
+            streams.destroy(self.ptr)
 
     @classmethod
     def from_external(cls, obj):

@@ -179,11 +179,8 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
     def made(communicator: Communicator) -> Call | int:
         if not _known(terms.datatype):
             return INVALID_ARGUMENT
-        if (
-            communicator.size > 1
-            and terms.count
-            and not communicator.algorithms.permits(terms.kind)
-        ):
+        permitted = communicator.size == 1 or communicator.algorithms.permits(terms.kind)
+        if terms.count and not permitted:
             return INVALID_USAGE  # no algorithm available: NCCL_ALGO was set to ...
         if terms.kind not in REDUCTIONS or terms.op < PREMUL:
             return Collective(terms, send, recv)
@@ -196,13 +193,10 @@ def collective(handle: int, terms: Terms, send: int, recv: int, stream: int) -> 
     return _called(handle, made, stream)
 
 
-def message(
-    handle: int, sends: bool, pointer: int, count: int, datatype: int, peer: int, stream: int
-) -> int:
+def message(handle: int, call: Message, stream: int) -> int:
     """Put a message on a stream, or into the calling thread's group."""
     control.seen("message", handle)
-    call = Message(sends, peer, pointer, count, datatype)
-    return _called(handle, lambda _: call if _known(datatype) else INVALID_ARGUMENT, stream)
+    return _called(handle, lambda _: call if _known(call.datatype) else INVALID_ARGUMENT, stream)
 
 
 def _known(datatype: int) -> bool:
@@ -247,9 +241,7 @@ def _unfit(communicator: Communicator, call: Collective) -> bool:
     """
     current = devices.current()
     if current != communicator.device.number:
-        control.violation(
-            f"NCCL copies on the current device, {current}, and not on its communicator's"
-        )
+        control.violation(f"NCCL copies on the current device, {current}, and not on its own")
     factor = call.terms.op in (PREMUL, AVG) and call.terms.kind in REDUCTIONS
     return factor and call.terms.datatype in FLOAT8
 

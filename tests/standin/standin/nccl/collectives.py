@@ -26,21 +26,15 @@ class Terms:
     op: int = 0
     root: int = 0
 
-    def bytes_in(self, rank: int, size: int) -> int:
-        """Return the bytes that a rank puts in."""
-        if self.kind in ROOTED_IN and rank != self.root:
-            return 0
-        return self.count * self._width * (size if self.kind in MANY_IN else 1)
-
-    def bytes_out(self, rank: int, size: int) -> int:
-        """Return the bytes that a rank gets."""
-        if self.kind in ROOTED_OUT and rank != self.root:
-            return 0
-        return self.count * self._width * (size if self.kind in MANY_OUT else 1)
-
-    @property
-    def _width(self) -> int:
-        return DTYPES[self.datatype].itemsize
+    def sizes(self, rank: int, size: int) -> list[int]:
+        """Return the bytes that a rank puts in, and those that it gets."""
+        nbytes = self.count * DTYPES[self.datatype].itemsize
+        return [
+            (rank == self.root or self.kind not in rooted)
+            * nbytes
+            * (size if self.kind in many else 1)
+            for rooted, many in ((ROOTED_IN, MANY_IN), (ROOTED_OUT, MANY_OUT))
+        ]
 
 
 def outcome(terms: Terms, given: list[bytes]) -> list[bytes]:

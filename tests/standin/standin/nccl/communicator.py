@@ -5,16 +5,14 @@ import pickle
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
-from standin import control, devices, heap, streams
+from standin import control, heap, streams
 from standin.nccl.collectives import ROOTED_IN, ROOTED_OUT, Terms, outcome
 from standin.nccl.post import Stopped, post
 from standin.nccl.reductions import DTYPES, scaled
-
-INVALID_USAGE = 5
-
 
 Span = tuple[int, int]
 """An address, and bytes."""
@@ -31,7 +29,7 @@ class Collective:
 
     def spans(self, rank: int, size: int) -> tuple[list[Span], list[Span]]:
         """Return what it reads and what it writes."""
-        given, got = self.terms.bytes_in(rank, size), self.terms.bytes_out(rank, size)
+        given, got = self.terms.sizes(rank, size)
         return [(self.send, given)], [(self.recv, got)]
 
 
@@ -61,7 +59,7 @@ Call = Collective | Message
 
 def overlapping(calls: tuple[Call, ...], rank: int, size: int) -> bool:
     """Tell whether calls of one group write what they also read or write, in place aside."""
-    reads, writes = [], []
+    spans = []
     for number, call in enumerate(calls):
         given, got = call.spans(rank, size)
         if isinstance(call, Collective) and _shared(*given[0], *got[0]):
@@ -70,14 +68,10 @@ def overlapping(calls: tuple[Call, ...], rank: int, size: int) -> bool:
             apart = rank * nbytes if nbytes != length else 0
             if block != whole + apart or call.terms.kind == "all_to_all":
                 return True
-        reads += [(number, *span) for span in given]
-        writes += [(number, *span) for span in got]
+        spans += [(number, span, False) for span in given] + [(number, span, True) for span in got]
     return any(
-        _shared(*span, *other_span)
-        for number, *span in writes
-        for others, apart in ((writes, 1), (reads, 0))
-        for other, *other_span in others
-        if (number < other if apart else number != other)
+        writes and one != other and _shared(*span, *other_span)
+        for (one, span, writes), (other, other_span, _) in permutations(spans, 2)
     )
 
 
@@ -117,9 +111,7 @@ class Communicator:
     _graphs = 0  # that have a call of it
     _last: streams.Marker | None = None
 
-    def __init__(
-        self, name: str, rank: int, addresses: list[str], device: devices.Device, algorithms: object
-    ) -> None:
+    def __init__(self, name, rank, addresses, device, algorithms) -> None:
         self.name = name
         self.rank = rank
         self.size = len(addresses)
@@ -241,21 +233,21 @@ class Communicator:
             pass
 
     def _collective(self, call: Collective) -> None:
-        terms = call.terms
-        given = heap.view(call.send, terms.bytes_in(self.rank, self.size))
+        (source,), (target,) = call.spans(self.rank, self.size)
+        given = heap.view(*source)
         if call.factor is not None:
             with np.errstate(all="ignore"):
                 given = scaled(given.view(call.factor.dtype), call.factor)
-        mine = terms, given.tobytes(), self.places(call)
+        mine = call.terms, given.tobytes(), self.places(call)
         self._send(0, ("in", self.rank), pickle.dumps(mine))
         if self.rank == 0:
             self._answer()
         got: str | bytes = pickle.loads(self._take("out"))
         if isinstance(got, str):
             control.violation(f"NCCL communicator {self.name}, rank {self.rank}: {got}")
-            self.notice(INVALID_USAGE)
+            self.notice(5)  # ncclInvalidUsage
             self._take("never")  # as a kernel whose peers do something else
-        out = heap.view(call.recv, terms.bytes_out(self.rank, self.size))
+        out = heap.view(*target)
         out[:] = np.frombuffer(got, np.uint8)
 
     def _answer(self) -> None:

@@ -85,7 +85,8 @@ def _taking(kind, of_it=""):
 def _message(sends):
     def call(_library, *given):
         pointer, count, datatype, peer, comm, stream = map(_number, given)
-        return calls.message(comm, sends, pointer, count, datatype, peer, stream)
+        call = calls.Message(sends, peer, pointer, count, datatype)
+        return calls.message(comm, call, stream)
 
     return call
 
@@ -179,11 +180,9 @@ class Library:
     def ncclRedOpCreatePreMulSum(self, op, scalar, datatype, residence, comm):
         kind = _number(datatype)  # and ncclScalarHostImmediate
         value = ctypes.string_at(_number(scalar), DTYPES[kind].itemsize)
-        behind(op).value = next(_own_ops)
-        calls.find(_number(comm)).factors[behind(op).value] = (
-            kind,
-            np.frombuffer(value, DTYPES[kind]),
-        )
+        factors, number = calls.find(_number(comm)).factors, next(_own_ops)
+        factors[number] = kind, np.frombuffer(value, DTYPES[kind])
+        behind(op).value = number
         return 0
 
     def ncclRedOpDestroy(self, op, comm):
