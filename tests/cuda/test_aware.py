@@ -14,8 +14,6 @@ from hpccomm.memory.cuda import memory
 
 pytestmark = pytest.mark.mpi
 
-AWARE = pytest.mark.parametrize("way", ["mpi"])
-
 
 def opened(monkeypatch, mpi_comm, first=4):
     """Return a communicator where the user says that MPI is CUDA-aware, on devices of its own."""
@@ -23,7 +21,7 @@ def opened(monkeypatch, mpi_comm, first=4):
     return hpccomm.new_comm("mpi", mpi_comm=mpi_comm, device=mpi_comm.rank + first)
 
 
-@AWARE
+@pytest.mark.parametrize("way", ["mpi"])
 @pytest.mark.mpi(min_size=2)
 def test_a_large_registered_host_array_may_be_sent_to_a_device_array(comm) -> None:
     # Its receiver copies it: the host must not do that where it is device memory.
@@ -90,9 +88,7 @@ def test_where_other_bytes_arrive_all_ranks_do_without(monkeypatch, mpi_comm) ->
 
 @pytest.mark.standin
 @pytest.mark.mpi(min_size=2)
-def test_a_collective_of_another_size_is_told_long_before_its_deadline(
-    monkeypatch, mpi_comm
-) -> None:
+def test_a_collective_of_another_size_is_told_long_before_its_deadline(monkeypatch, mpi_comm):
     """MPI's tags of such messages differ by their size: no receive is complete, and waiting ranks ask each other."""
     comm = opened(monkeypatch, mpi_comm, first=8 - mpi_comm.size)  # it fails, and keeps its device
     with cupy.cuda.Device(comm.device):

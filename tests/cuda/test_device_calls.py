@@ -51,7 +51,6 @@ def test_calls_of_a_batch_that_share_what_one_writes_are_refused(comm):
         (summed(50), summed(50, None), False),
         (summed(51), summed(50, None), True),
         (summed(None), summed(10, 20), True),
-        (summed(10, 20), summed(None), True),
         (gathered, summed(20, 30), True),
         (summed(20, 30), gathered, True),
         (read, read, False),  # to read the same is no harm

@@ -13,16 +13,7 @@ def check(comm):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("backend", "ranks"),
-    [
-        *(("nccl", 1), ("nccl", 2), ("loopback", 2)),
-        # Grids of two axes are tested on the host, messages among more ranks in test_on_device.py.
-        *(
-            pytest.param(*each, marks=pytest.mark.thorough)
-            for each in (("nccl", 4), ("loopback", 1))
-        ),
-    ],
-)
+# Grids of two axes are tested on the host, messages among more ranks in test_on_device.py.
+@pytest.mark.parametrize(("backend", "ranks"), [("nccl", 1), ("nccl", 2), ("loopback", 2)])
 def test_ghost_cells_are_those_of_the_padded_whole(backend, ranks):
     run_ranks(ranks, check, backend=backend)

@@ -40,41 +40,6 @@ def test_trap_no_destructor_destroys_a_communicator(nccl_made):
 
 
 @pytest.mark.standin
-@bare(2)
-def test_memory_is_registered_on_all_ranks_or_on_none(rank, monkeypatch, nccl_made):
-    def registered():
-        """What carries most calls knows no memory, what registered memory is for does."""
-        return [len(each.registered) for each in nccl_made() if each.rank == rank.rank]
-
-    monkeypatch.setenv("STANDIN_FAIL_REGISTER", "1")
-    backend = rank.opened()
-    memory = backend.empty(4 * COUNT)
-    pointer = memory.pointer
-    assert backend.place(pointer, 4 * COUNT) == (0, 0, 4 * COUNT)
-    assert backend.place(pointer + 400, 40) == (0, 400, 4 * COUNT)  # views count
-    assert backend.place(pointer, 4 * COUNT + 1) is None
-    assert not backend.register([pointer])
-    assert registered() == [0, 0]
-    rank.control.all_gather(b"")
-    monkeypatch.setenv("STANDIN_FAIL_REGISTER", "")
-    rank.control.all_gather(b"")
-    for _ in range(2):  # once
-        assert backend.register([pointer])
-    assert backend.place(pointer, 4) == (1, 0, 4 * COUNT)
-    assert registered() == [0, 1]
-    # Released, and freed when memory is next asked for.
-    del memory
-    gc.collect()
-    assert backend.place(pointer, 4) is None
-    another = backend.empty(16)
-    assert registered() == [0, 0]
-    monkeypatch.setenv("NCCL_LOCAL_REGISTER", "0")
-    assert not backend.register([another.pointer]), "it is switched off"
-    backend.close()
-    assert backend.place(another.pointer, 16) is None
-
-
-@pytest.mark.standin
 @bare(1)
 def test_trap_dropped_memory_is_freed_when_some_is_made_and_never_in_a_capture(rank):
     """Also what has outlived its communicator. There may be none."""

@@ -12,8 +12,7 @@ from hpccomm.errors import CollectiveTimeout, CommunicationError, CommunicatorAb
 from hpccomm.memory.cuda import memory
 from hpccomm.reductions import ReduceOp
 
-FLOAT32 = np.dtype(np.float32)
-SUM = Signature("all_reduce", FLOAT32, (1,), op=ReduceOp.SUM, in_place=True)
+SUM = Signature("all_reduce", np.dtype("f4"), (1,), op=ReduceOp.SUM, in_place=True)
 LONG = 60.0
 """A deadline that no test waits for: `on_ranks` gives up before, and a rank that reaches it fails."""
 
@@ -77,9 +76,7 @@ def not_asked():
         *(([0, 1, 2], None, rank, f"rank {rank}: NcclError") for rank in ("0", "2")),
     ],
 )
-def test_trap_what_fails_on_one_rank_is_told_on_all_at_once(
-    interrupted, monkeypatch, devices, asked, failing, words
-):
+def test_trap_a_failure_is_told_on_all(interrupted, monkeypatch, devices, asked, failing, words):
     monkeypatch.delenv("NCCL_MULTI_RANK_GPU_ENABLE", raising=False)
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
     monkeypatch.setenv("STANDIN_FAIL_INIT", failing)

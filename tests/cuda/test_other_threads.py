@@ -246,7 +246,7 @@ def test_what_was_launched_at_last_runs_before_nccl_is_freed(monkeypatch, nccl_m
 
         def let_go():
             until(lambda: made.revoked and not made.inside)
-            time.sleep(0.2)
+            time.sleep(0.2)  # it could abort meanwhile, and nothing tells that it does not
             held.let_go()
             stream.synchronize()
             ended.append(made.freed)

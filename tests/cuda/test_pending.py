@@ -114,9 +114,8 @@ def test_a_deadline_that_passes_is_found_without_anybody_asking(stream):
     noted(pending, stream, entry(label=LARGE, timeout=0.1))
     noted(pending, stream, entry(label=CallFingerprint("broadcast", MARK_BYTES)))
     other = cupy.cuda.Stream(non_blocking=True)
-    held = noted(
-        pending, other, entry(label=LARGE, timeout=0.05)
-    )  # is done, though one before is not
+    # It is done, though one before is not.
+    held = noted(pending, other, entry(label=LARGE, timeout=0.05))
     other.synchronize()
     pending.look(NOW)
     assert not told
@@ -248,6 +247,7 @@ def test_calls_on_a_threads_own_default_stream_have_their_event_there():
     pending, _ = pending_calls()
     held_up = Held(cupy.cuda.Stream.ptds)
     held = last_of_two(pending, cupy.cuda.Stream.ptds)
+    # What was recorded on another stream would have come meanwhile.
     in_thread(lambda: [pending.look(NOW + 1) or time.sleep(0.01) for _ in range(3)])
     assert not gone(held)
     held_up.let_go()

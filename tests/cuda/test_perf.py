@@ -46,18 +46,9 @@ def on_device(comm, *arguments):
     return perf([source_of(comm)], *arguments, "--arrays", "device")
 
 
-def table_lines(text):
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def stored(comm, file):
+def stored(comm, folder):
     """Return the last run of rank 0's file, on rank 0."""
-    return reader.read(file)[-1] if comm.rank == 0 else None
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "run.h5"
+    return reader.read(folder / "run.h5")[-1] if comm.rank == 0 else None
 
 
 @pytest.mark.mpi
@@ -79,8 +70,8 @@ def test_every_type_and_reduction_is_right(comm, way, collective, pytestconfig):
     assert (status, complaints) == (0, "")
     if comm.rank == 0:
         assert printed.count("Out of bounds values : 0 OK") == 1
-        verdicts = {tuple(line.split()[at] for at in (8, 12)) for line in table_lines(printed)}
-        assert verdicts == {("0", "0")}
+        lines = [line.split() for line in printed.splitlines() if line and line[0] != "#"]
+        assert {(line[8], line[12]) for line in lines} == {("0", "0")}
 
 
 @pytest.mark.mpi
@@ -101,9 +92,8 @@ def test_flags_do_not_disturb_the_results(comm, way, arguments, pytestconfig):
     assert (status, complaints) == (0, "")
     if comm.rank == 0:
         skipped = bool(re.search("# Skipped.*hypercube (on|in)", printed))
-        assert skipped == (
-            comm.size == 3 or (comm.size > 2 and bool(re.search("-m [23]", arguments)))
-        )
+        in_some = comm.size > 2 and bool(re.search("-m [23]", arguments))
+        assert skipped == (comm.size == 3 or in_some)
         assert printed.count("Out of bounds values : 0 OK") == len(MOVING) - skipped
         assert re.search("# Skipped, as they do not exist: .*barrier on device arrays", printed)
         assert ("# GPU memory usage" in printed) == ("-M 1" in arguments)
@@ -127,11 +117,11 @@ def test_a_graph_has_no_call_that_goes_through_the_host(comm, way):
 
 @pytest.mark.mpi
 @ways
-def test_the_header_and_the_file_tell_devices_and_versions(comm, way, file):
-    _, printed, _ = on_device(comm, "broadcast", *SMALL, "--output", str(file))
+def test_the_header_and_the_file_tell_devices_and_versions(comm, way, tmp_path):
+    _, printed, _ = on_device(comm, "broadcast", *SMALL, "--output", str(tmp_path / "run.h5"))
     name = cupy.cuda.runtime.getDeviceProperties(comm.device)["name"].decode()
     if comm.rank == 0:
-        run = stored(comm, file)
+        run = stored(comm, tmp_path)
         assert [rank.device_info for rank in run.info.ranks].count(name) >= 1
         assert all(re.fullmatch(r"GPU-[-0-9a-f]{36}", each.uuid) for each in run.info.devices)
         assert len(run.info.devices) == comm.size
@@ -152,12 +142,13 @@ def test_the_header_and_the_file_tell_devices_and_versions(comm, way, file):
 @pytest.mark.parametrize(
     ("arguments", "repetitions", "calls"), [((), 4, 1), (("-G", "3"), 3, 4), (("-C", "1"), 4, 1)]
 )
-def test_samples_are_cudas_times_between_repetitions_or_launches_of_the_printed_block(
-    comm, way, file, arguments, repetitions, calls
-):
-    _, printed, _ = on_device(comm, "all_reduce", *SMALL, *arguments, "--output", str(file))
+def test_samples_are_cudas_times_between(comm, way, tmp_path, arguments, repetitions, calls):
+    """Between repetitions, or launches of a graph, of the printed block."""
+    _, printed, _ = on_device(
+        comm, "all_reduce", *SMALL, *arguments, "--output", str(tmp_path / "run.h5")
+    )
     if comm.rank == 0:
-        run = stored(comm, file)
+        run = stored(comm, tmp_path)
         assert run.info.config.graph == 3 * ("-G" in arguments)
         assert ("cputime" in printed) == ("-C" in arguments)
         for index, row in enumerate(run.rows):
@@ -228,10 +219,7 @@ def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
         (on_device, comm, "barrier", "barrier moves no arrays"),
         (*on_host, "all_reduce -G 2", "-G/--cudagraph 2: CUDA graphs hold device work, and"),
         (on_device, comm, "all_reduce -G 2", "-G/--cudagraph 2: the host takes part .* 'staged'"),
-        (
-            *(on_device, comm, "all_reduce -e 900000G"),
-            r"-e/--maxbytes \d+: \d+ ranks on device .* would take",
-        ),
+        (on_device, comm, "all_reduce -e 900000G", r"--maxbytes \d+: \d+ ranks on .* would take"),
     ):
         with pytest.raises(UsageError, match=words):
             call(of, *arguments.split())
@@ -281,7 +269,5 @@ def test_a_communicator_of_host_arrays_has_no_device_memory():
     from hpccomm.tools.perf.arrays import DeviceMemory
 
     alone = SimpleNamespace(backends={"host": "another's", "cuda": None}, device=0)
-    with pytest.raises(
-        BackendUnavailable, match="over another's: it communicates only host arrays"
-    ):
+    with pytest.raises(BackendUnavailable, match="another's: it communicates only host arrays"):
         DeviceMemory(alone, options("all_reduce"))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from nccl_ranks import ranked, run_ranks
 
+import hpccomm
 from front.device_graphs import capture
 from hpccomm.errors import RankMismatch
 
@@ -107,6 +108,28 @@ def test_what_all_ranks_have_alike_is_registered_once(comm, nccl_made):
     assert (y.get() == comm.size).all()
 
 
+@ranked(2, timeout=30.0)
+def test_what_one_rank_cannot_register_is_registered_on_none(comm, monkeypatch, nccl_made):
+    cases = (
+        ("STANDIN_FAIL_REGISTER", "1"),
+        ("STANDIN_FAIL_REGISTER", ""),
+        ("NCCL_LOCAL_REGISTER", "0"),
+    )
+    for name, value in cases:
+        comm.barrier()
+        monkeypatch.setenv(name, value)
+        comm.barrier()
+        x = registered(
+            comm
+        )  # before it, that of the turn before is freed, which is registered no more
+        for _ in range(2):
+            assert comm.plan("all_reduce", x).choice.registered == (not value)
+        # What carries most calls knows no memory, what registered memory is for does.
+        mine = [len(each.registered) for each in nccl_made() if each.rank == comm.rank]
+        assert mine == [0, int(not value)]
+        del x
+
+
 # Calls that are captured.
 
 
@@ -116,14 +139,11 @@ def batch(comm, x):
         comm.broadcast(cupy.ones(10))
 
 
-CALLS = {
-    "call": lambda comm, x: comm.all_reduce(x),
-    "batch": batch,
-    "apart": lambda comm, x: comm.all_reduce(x, async_op=True).wait(),
-}
+def apart(comm, x):
+    comm.all_reduce(x, async_op=True).wait()
 
 
-@pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("calls", [hpccomm.Communicator.all_reduce, batch, apart])
 @ranked(2, timeout=30.0)
 def test_a_call_is_captured_on_all_ranks_or_on_none(comm, calls):
     x = cupy.ones(COUNT, np.float32)
