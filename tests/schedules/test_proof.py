@@ -105,6 +105,27 @@ def write(group: Group) -> Round:
     return copied(GIVEN, Place(RECV, 0, 1 - group.at))(group)
 
 
+def read_beyond(group: Group) -> Round:
+    return copied(Place(SEND, 0, group.at + 1), HELD)(group)
+
+
+def of_nobody(group: Group) -> Round:
+    return Round(local=(copies(group.rank + 1, GIVEN, HELD, 1),))
+
+
+def met_by_a_stranger(group: Group) -> Round:
+    """Each of two ranks comes to the barrier of the other alone."""
+    return Round(barrier=Group(group.rank, group.at * 0, 1, np.array([[0], [1]]), 1 - group.at))
+
+
+def met_twice(group: Group) -> Round:
+    """Two ranks meet in two barriers, of which each names them in another order."""
+    both = np.array([[0, 1], [1, 0]])
+    return Round(
+        barrier=Group(np.tile(group.rank, 2), np.tile(group.at, 2), 2, both, np.repeat([0, 1], 2))
+    )
+
+
 SENT, AWAITED = sends(0, 1), receives(0, 1)
 SUMMED = [swapped(GIVEN, HELD), folded(HELD, GIVEN)]
 """An all-reduce of two ranks."""
@@ -148,6 +169,8 @@ FAULTY = [
         count=2,
     ),
     wrong(r"what was given: send\[1\] of", "scan", 2, [copied(GIVEN, Place(SEND, 1))], count=2),
+    wrong("what was given: send.* rank 1", "reduce", 2, [message(0, 1, GIVEN, GIVEN)]),
+    wrong("the schedule names rank 2", "scan", 2, [of_nobody]),
     wrong(
         "rank 1 with element 0 of rank 0 with element 0 of rank 0: a contribution twice",
         *("all_reduce", 2, [SUMMED[0], folded(HELD, GIVEN, GIVEN)]),
@@ -178,6 +201,9 @@ FAULTY = [
 SHARED = [
     wrong("rank 1 may not have come to the call", "scan", 2, [read]),
     wrong("rank 1 may have left the call", "scan", 2, [meet, read]),
+    wrong("into the memory of rank 2 of 2", "scan", 2, [read_beyond]),
+    wrong("in two barriers at once", "scan", 2, [met_twice]),
+    wrong("in a barrier that is not its group's", "scan", 2, [met_by_a_stranger]),
     wrong("memory of rank 1, on another node", "scan", 2, [read], topology=arrange([0, 1])),
     wrong(
         r"touches recv\[0\] of rank \d with no barrier between: rank \d touches it in round",
