@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from appending import example_info
+from appending import add_tables
 from installed import announce
 
 from front.forms import ALL_FORMS, made
@@ -24,7 +24,6 @@ from hpccomm.calls.proofs import proven
 from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.contracts.signature import Signature
 from hpccomm.contracts.transport import Reach
-from hpccomm.results.writer import Writer
 from hpccomm.schedules.algorithms import ALGORITHMS, Algorithm, recursive_doubling, registered, ring
 from hpccomm.schedules.cost.network import load
 from hpccomm.schedules.cost.rounds import price
@@ -106,9 +105,7 @@ def test_a_registered_algorithm_is_one_of_all(
     assert price(network, call, name, Tuning(whole)) > 0
     shape, file = run_ranks(2, lambda comm: policy_of(comm).shape)[0], tmp_path / "t.h5"
     table = Table(shape, "2026-11-21", {("all_gather", "own"): (TableRow(0, Pick(name)),)})
-    with Writer(file, example_info()) as writer:
-        writer.add_entry(policy.ENTRY, table.document())
-    assert policy.read(str(file)) == (table,)
+    assert policy.read(add_tables(file, table)) == (table,)
     options = CommOptions(tuning_file=str(file))
     tuned = run_ranks(2, lambda comm: comm.explain("all_gather", np.ones(4)), options=options)
     assert [choice.algorithm for choice in tuned] == [name] * 2

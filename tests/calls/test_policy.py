@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from appending import example_info
+from appending import add_tables, example_info
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -344,9 +344,8 @@ def test_a_file_with_no_table_that_can_be_used_is_refused(
     tmp_path: Path, spoil: dict[str, Any] | None, said: str
 ) -> None:
     file, entry = tmp_path / "t.h5", tuned(place(2)).document()
-    for number in (1, 2) if spoil else ():
-        with Writer(file, example_info()) as writer:
-            writer.add_entry(policy.ENTRY, tuned(place(number)).document())
+    if spoil:
+        add_tables(file, tuned(place(1)), tuned(place(2)))
     with Writer(file, example_info()) as writer:
         if spoil:
             assert [table.shape.ranks for table in policy.read(str(file))] == [1, 2]

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from appending import example_info
+from appending import add_tables
 
 import hpccomm
 from hpccomm import CommOptions
-from hpccomm.calls import policy
 from hpccomm.calls.tuning_table import Pick, Shape, Table, TableRow
 from hpccomm.communicator import creation
-from hpccomm.results.writer import Writer
 from hpccomm.testing import run_ranks
 from hpccomm.tools.tune.measuring import policy_of
 
@@ -27,10 +25,7 @@ def shape(ranks: int = RANKS) -> Shape:
 
 
 def write(file: Path, *shapes: Shape) -> str:
-    for each in shapes:
-        with Writer(file, example_info()) as writer:
-            writer.add_entry(policy.ENTRY, Table(each, "2026-11-21", ROWS).document())
-    return str(file)
+    return add_tables(file, *(Table(each, "2026-11-21", ROWS) for each in shapes))
 
 
 def chosen(comm: hpccomm.Communicator) -> list[tuple[str, int | None]]:

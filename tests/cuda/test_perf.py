@@ -1,6 +1,5 @@
 """perf on device arrays: every result is verified, the work is timed, and the backend is named."""
 
-import argparse
 import io
 import re
 import threading
@@ -10,12 +9,12 @@ import cupy
 import pytest
 from alone import alone
 from nccl_ranks import run_ranks
+from perf_options import options
 
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout, CommunicationError, UsageError
 from hpccomm.results import reader, table
 from hpccomm.runtime.service import Status
-from hpccomm.tools.flags import add_flags
-from hpccomm.tools.perf import flags, sweep
+from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
 from hpccomm.tools.perf.sweep import kind_of_arrays, source_of
@@ -27,12 +26,6 @@ TWO_SIZES = ("-b", "64", "-e", "4K", "-f", "64", "-n", "4")
 
 nccl = pytest.mark.parametrize("way", ["nccl"])
 ways = pytest.mark.parametrize("way", ["nccl", "mpi", "staged"])
-
-
-def options(*arguments):
-    parser = argparse.ArgumentParser()
-    add_flags(parser, flags.ARGUMENTS)
-    return flags.options(parser.parse_args([*arguments]))
 
 
 def perf(sources, *arguments):

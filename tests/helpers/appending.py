@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpccomm.calls import policy
+from hpccomm.calls.tuning_table import Table
 from hpccomm.results.reader import Run
 from hpccomm.results.schema import Config, RankInfo, Row, RunInfo
 from hpccomm.results.writer import Writer
@@ -95,6 +97,14 @@ def check_run(run: Run, lengths: Sequence[int]) -> None:
     for index, length in enumerate(lengths):
         expected = example_samples(index, length, len(run.info.ranks))
         np.testing.assert_array_equal(run.samples(index), expected)
+
+
+def add_tables(path: Path, *tables: Table) -> str:
+    """Add a run with each table of tune; return the path as a setting takes it."""
+    for each in tables:
+        with Writer(path, example_info()) as writer:
+            writer.add_entry(policy.ENTRY, each.document())
+    return str(path)
 
 
 @contextmanager

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from appending import example_info
+from appending import add_tables
 from mpi4py import MPI
 
 import hpccomm
 from hpccomm import Communicator
-from hpccomm.calls import policy
 from hpccomm.calls.tuning_table import Pick, Table, TableRow
 from hpccomm.errors import RankMismatch
 from hpccomm.results.recording import BLOCKING
-from hpccomm.results.writer import Writer
 from hpccomm.tools.tune.measuring import policy_of
 
 COUNT = 30_000
@@ -38,8 +36,7 @@ def comm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Communicator]:
         large = TableRow(LARGE, Pick("pairwise"))
         rows["all_to_all", "native"] = (TableRow(0, Pick("native")), large)
         if usual.rank == 0:
-            with Writer(Path(file), example_info()) as writer:
-                writer.add_entry(policy.ENTRY, Table(shape, "2026-11-21", rows).document())
+            add_tables(Path(file), Table(shape, "2026-11-21", rows))
         usual.barrier()
     options = hpccomm.CommOptions(tuning_file=file)
     with hpccomm.new_comm(mpi_comm=MPI.COMM_WORLD.Dup(), options=options) as made:

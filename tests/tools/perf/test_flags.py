@@ -1,15 +1,14 @@
 """The flags: nccl-tests' names, defaults and meanings; what does not fit is refused by name."""
 
-import argparse
 from pathlib import Path
 
 import planted_sysfs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from perf_options import options
 
 from hpccomm.errors import UsageError
-from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf import arrays, flags
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.options import Sizes
@@ -18,10 +17,8 @@ LINES = Path(__file__).with_name("nccl_tests_flags.tsv").read_text().splitlines(
 NCCL_TESTS = {name: (short, default) for name, short, default in map(str.split, LINES)}
 
 
-def read(*arguments):
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_flags(parser, flags.ARGUMENTS)
-    return flags.options(parser.parse_args(["all_reduce", *arguments]))
+def read(*words):
+    return options("all_reduce", *words)
 
 
 def test_every_flag_of_nccl_tests_is_there_with_its_default():

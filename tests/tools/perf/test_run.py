@@ -1,6 +1,5 @@
 """Whole runs over ranks that are threads: output, files and found errors."""
 
-import argparse
 import csv
 import io
 import itertools
@@ -9,30 +8,23 @@ import re
 
 import numpy as np
 import pytest
+from perf_options import options
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.runtime.service import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.testing import run_ranks
-from hpccomm.tools.flags import add_flags
 from hpccomm.tools.main import main
-from hpccomm.tools.perf import flags as perf_flags
 from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.perf.sweep import source_of
 
 
-def options(arguments):
-    parser = argparse.ArgumentParser()
-    add_flags(parser, perf_flags.ARGUMENTS)
-    return perf_flags.options(parser.parse_args(arguments))
-
-
 def perf(ranks, *arguments, disturb=None):
     """Run perf; returns what rank 0 printed, what it complained of, and the status."""
     out, err = io.StringIO(), io.StringIO()
-    asked = options([str(argument) for argument in arguments])
+    asked = options(*arguments)
 
     def on_rank(comm):
         if disturb is not None:
@@ -176,7 +168,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
 
 def fails(ranks, said, *arguments, out=None):
     """Run perf, which raises on every rank; return what rank 0 printed."""
-    asked, out = options(["all_reduce", *map(str, arguments)]), out or io.StringIO()
+    asked, out = options("all_reduce", *arguments), out or io.StringIO()
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match=re.escape(str(said))):
@@ -255,7 +247,7 @@ class Watched(io.StringIO):
 def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
     file = tmp_path / "run.h5"
     words = ("-b", "8", "-e", "32", "-f", "2", "--output", str(file))
-    asked, out = options(["all_reduce", *words]), Watched(file)
+    asked, out = options("all_reduce", *words), Watched(file)
     run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, io.StringIO()))
     assert out.stored == [2, 4, 6]
     full = Watched(file, full="16 ")
@@ -272,7 +264,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_measured():
 
 def test_progress_is_for_terminals():
     terminal, out = io.StringIO(), io.StringIO()
-    asked = options(["all_reduce", "-b", "8", "-e", "8", "-n", "2"])
+    asked = options("all_reduce", "-b", 8, "-e", 8, "-n", 2)
     run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal))
     shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"
     assert re.search(shown, terminal.getvalue())
