@@ -237,14 +237,41 @@ def test_a_float_of_32_bits_may_be_rounded_twice() -> None:
     prove("reduce", built(FOLDED_IN_TWO), 3, root=2, count=1, deterministic=True)
 
 
-def test_a_program_that_depends_on_who_else_is_asked_for() -> None:
-    def first_of(group: Group) -> Round:
-        # The first row is rank 0 only where all are asked for.
-        first = np.arange(len(group.rank)) == 0
-        return Round(local=(copies(group.rank, GIVEN, RESULT, 1, first),))
+def lone(group: Group) -> int:
+    return int(len(group.rank) == 1)
 
-    with pytest.raises(Unproven, match=r"rank 1, asked for alone, does .*copy.* in round 0"):
-        check_same_program(case("scan", built([first_of]), 2, count=1))
+
+OTHERWISE_ALONE: dict[str, Step] = {
+    # The first row is rank 0 only where all are asked for.
+    "whether": lambda g: Round(
+        local=(copies(g.rank, GIVEN, RESULT, 1, np.arange(len(g.at)) == 0),)
+    ),
+    "how much it copies": lambda g: copied(GIVEN, RESULT, 1 + lone(g))(g),
+    "what it copies": lambda g: copied(Place(SEND, lone(g)), RESULT)(g),
+    "whom it reads": lambda g: copied(Place(SEND, 0, g.at * lone(g)), RESULT)(g),
+    "how it folds": lambda g: folded(GIVEN, HELD, final=lone(g) > 0)(g),
+    "what it sends": lambda g: Round(sends=(transfers(g.rank, 0, SEND, lone(g), 1),)),
+    "to whom": lambda g: Round(sends=(transfers(g.rank, g.at * lone(g), SEND, 0, 1),)),
+    "from whom": lambda g: Round((transfers(g.rank, g.at * lone(g), RECV, 0, 1),)),
+    "whom it meets": lambda g: Round(
+        barrier=Group(g.rank, g.at, 2, np.array([[0, 1], [1, 0]]), np.full_like(g.at, lone(g)))
+    ),
+}
+"""Programs that depend on who else is asked for, by what differs."""
+
+
+@pytest.mark.parametrize("what", OTHERWISE_ALONE)
+def test_a_program_that_depends_on_who_else_is_asked_for(what: str) -> None:
+    with pytest.raises(Unproven, match=r"rank 1, asked for alone, does .* in round 0"):
+        check_same_program(case("scan", built([OTHERWISE_ALONE[what]]), 2, count=1), [1])
+
+
+def test_channels_that_depend_on_who_else_is_asked_for() -> None:
+    def build(group: Group, *_: object) -> Schedule:
+        return Schedule((lambda: iter(()),) * (1 + lone(group)))
+
+    with pytest.raises(Unproven, match="has 2 channels, not 1 as among all"):
+        check_same_program(case("scan", build, 2, count=1))
 
 
 @pytest.mark.parametrize("collective", [each for each in COLLECTIVES if each != "barrier"])
