@@ -75,6 +75,7 @@ def misused_atomics(comm: Communicator) -> None:
             (UsageError, words, comm.all_reduce, x, WindowOp.REPLACE),
             (BufferMismatch, ("out has 3",), partial(fetch, x, last, out=both)),
             (UsageError, ("overlap",), partial(fetch, both[:2], last, out=both[1:])),
+            (UsageError, ("read-only",), partial(fetch, x, last, out=np.broadcast_to(x[:1], 2))),
         ]
         for number in (1.5, 1 << 15, -(1 << 15) - 1, 1j, np.float64(1.0)):
             rows.append((UsageError, ("x is", "int16"), fetch, number, last))
