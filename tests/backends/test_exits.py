@@ -322,33 +322,3 @@ def test_the_documentation_lists_the_statuses() -> None:
     assert listed == sorted(Status)
     told = {each.name for each in TABLE}
     assert {f"status {int(each)}" for each in Status if each != Status.DONE} <= told
-
-
-HANDLER = """
-with hpccomm.new_comm(timeout=40) as comm:
-    other = comm.dup()
-    x, peer = np.zeros(10), 1 - comm.rank
-    comm.all_reduce(x, algorithm="ring")
-    ways = (
-        lambda: comm.all_reduce(x, async_op=True).wait(),
-        lambda: comm.all_reduce(x, algorithm="ring"),
-        lambda: comm.recv(x, 1) if comm.rank == 0 else comm.send(x, 0),
-        lambda: comm.all_gather_object(comm.rank),
-    )
-    for number, way in enumerate(ways):
-        if comm.rank == 0:
-            # The other rank comes only when the handler has run.
-            before = signal.signal(signal.SIGUSR2, lambda *_: other.send(np.array([number]), 1))
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR2)).start()
-            way()
-            signal.signal(signal.SIGUSR2, before)
-        else:
-            assert other.recv(np.array([-1]), 0)[0] == number
-            way()
-    other.finalize()
-"""
-
-
-def test_a_handler_of_the_program_runs_while_a_call_polls(shared_job: Mpiexec) -> None:
-    job = shared_job(2, "-c", HEAD + HANDLER)
-    assert job.returncode == 0, job.stderr

@@ -177,68 +177,6 @@ works.append(comm.recv(np.zeros(3), 1 - comm.rank, async_op=True))  # never come
     passes(mpiexec(2, "-c", HEAD + program))
 
 
-# Agreement, progress, and what communicators are made from.
-
-
-SHARED = {
-    "settings that differ, and shrink() without ULFM, are refused on every rank": """
-import pytest
-from mpi4py import MPI
-rank = MPI.COMM_WORLD.rank
-
-def refused(says, **keywords):
-    with pytest.raises(hpccomm.ConfigurationError, match=says):
-        hpccomm.new_comm(**keywords)
-
-os.environ["HPCCOMM_TIMEOUT"] = str(10 + (rank == 2))
-refused("timeout is 10.0 on rank 0 and 11.0 on rank 2")
-del os.environ["HPCCOMM_TIMEOUT"]
-refused("backend is 'auto' on rank 0 and 'mpi' on rank 1", backend="mpi" if rank else "auto")
-version = hpccomm.__version__
-hpccomm.__version__ += "" if rank else "a1"
-refused(f"hpccomm is '{version}a1' on rank 0 and '{version}' on rank 1")
-hpccomm.__version__ = version
-with hpccomm.new_comm(options=hpccomm.CommOptions(slow_call=rank + 1)) as comm:
-    assert comm.size == 3
-    with pytest.raises(hpccomm.UsageError, match="start the job with mpiexec --with-ft ulfm"):
-        comm.shrink()  # no rank can be lost in a job that ends then
-""",
-    "communicators over MPI's": """
-import pytest
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-part = world.Split(world.rank % 2, -world.rank)
-for given in (part, MPI.COMM_SELF, world):
-    with hpccomm.new_comm(mpi_comm=given) as comm:
-        assert (comm.rank, comm.size) == (given.rank, given.size)
-        assert comm.mpi_comm is given
-        assert (comm.all_reduce(np.ones(2)) == given.size).all()
-
-leaders = (2, 1)  # of the parts, whose order is the reverse of the world's
-between = part.Create_intercomm(0, world, leaders[1 - world.rank % 2])
-for wrong in (between, MPI.COMM_NULL, 3, "world"):
-    fits = "mpi_comm.Merge" if wrong is between else "MPI.COMM_WORLD"
-    with pytest.raises(hpccomm.UsageError, match=f"give an mpi4py intracommunicator, such as {fits}"):
-        hpccomm.new_comm(mpi_comm=wrong)
-""",
-    "asynchronous work is done by itself": """
-import queue
-comm, ended = hpccomm.new_comm(), queue.SimpleQueue()
-x = np.full(1 << 20, 1.0, np.float32)
-comm.register_post_hook(ended.put)
-work = comm.all_reduce(x, async_op=True)
-assert ended.get(timeout=60).operation == "all_reduce"  # the program is outside of the library
-assert work.done() and (x == comm.size).all()
-comm.finalize()
-""",
-}
-
-
-@pytest.mark.parametrize("what", SHARED)
-def test_on_three_ranks(shared_job: Mpiexec, what: str) -> None:
-    passes(shared_job(3, "-c", HEAD + SHARED[what]))
-
-
 # Threads.
 
 

@@ -33,6 +33,12 @@ MEMBERS = {
 }  # fmt: skip
 
 
+NUMBERED = """
+INT8 UINT8 INT32 UINT32 INT64 UINT64 FLOAT16 FLOAT32 FLOAT64 BFLOAT16 FLOAT8_E4M3 FLOAT8_E5M2 SUM PROD MAX MIN AVG
+"""
+"""The numbers of dtypes and reductions, by hpccomm's names: nccl.h has ncclFloat8e4m3."""
+
+
 def declared(header: str) -> dict[str, str]:
     """Return what a header declares: arguments of functions, values of enums, members of ncclConfig_t."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.DOTALL)
@@ -93,17 +99,11 @@ def agree(found: dict[str, str]) -> None:
             result = "i" if function.result is ctypes.c_int else "t"
             assert found[name] == result + "".join(map(KINDS.__getitem__, function.arguments)), name
     numbers = {
-        "ncclInt8": collectives.INT8, "ncclUint8": collectives.UINT8,
-        "ncclInt32": collectives.INT32, "ncclUint32": collectives.UINT32,
-        "ncclInt64": collectives.INT64, "ncclUint64": collectives.UINT64,
-        "ncclFloat16": collectives.FLOAT16, "ncclFloat32": collectives.FLOAT32,
-        "ncclFloat64": collectives.FLOAT64, "ncclBfloat16": collectives.BFLOAT16,
-        "ncclFloat8e4m3": collectives.FLOAT8_E4M3, "ncclFloat8e5m2": collectives.FLOAT8_E5M2,
-        "ncclSum": collectives.SUM, "ncclProd": collectives.PROD, "ncclMax": collectives.MAX,
-        "ncclMin": collectives.MIN, "ncclAvg": collectives.AVG,
-        "ncclScalarHostImmediate": libnccl.HOST_IMMEDIATE,
-        "ncclRemoteError": libnccl.REMOTE, "ncclInProgress": 7,
-    }  # fmt: skip
+        f"nccl{name.replace('_', '').capitalize()}": getattr(collectives, name)
+        for name in NUMBERED.split()
+    }
+    numbers |= {"ncclRemoteError": libnccl.REMOTE, "ncclInProgress": 7}
+    numbers["ncclScalarHostImmediate"] = libnccl.HOST_IMMEDIATE
     assert {name: int(found[f"={name}"]) for name in numbers} == numbers
     for kind, name, since in (
         (comm_config(), "ncclConfig_t", libnccl.ORDER_SINCE),

@@ -79,30 +79,20 @@ def test_asynchronous_calls_go_on_beside_a_window(comm: Communicator) -> None:
         assert (x == 2).all()
 
 
-REPLACED = (WindowOp.REPLACE, lambda old, given: given)
-FOLDS = [
-    (ReduceOp.SUM, np.add),
-    (ReduceOp.MAX, np.maximum),
-    (ReduceOp.MIN, np.minimum),
-    REPLACED,
-    (WindowOp.NO_OP, lambda old, given: old),
-]
 NUMBERS = [2**63 - 1, 5, -7, -(2**63), 0]
-TURNS = [
-    turn
-    for start, fold, number in product(NUMBERS, FOLDS, NUMBERS)
-    for turn in ((REPLACED, start), (fold, number))
-]
+FOLDS = {ReduceOp.SUM: np.add, ReduceOp.MAX: np.maximum, ReduceOp.MIN: np.minimum}
 
 
 @on_threads(2)
 def test_a_counter_wraps_and_folds_as_numpy_does(comm: Communicator) -> None:
-    truth = np.zeros(1, np.int64)
+    peer = 1 - comm.rank
     with comm.window(np.zeros(1, np.int64)) as window:
-        for (op, fold), number in TURNS:
-            fetched = window.fetch_and_op(number, 1 - comm.rank, op=op)
-            assert (type(fetched), fetched) == (np.int64, truth[0]), f"{op} before {number}"
-            truth = fold(truth, np.array([number]))
+        for start, (op, fold), number in product(NUMBERS, FOLDS.items(), NUMBERS):
+            window.fetch_and_op(start, peer, op=WindowOp.REPLACE)
+            assert window.fetch_and_op(number, peer, op=op) == start
+            came = window.fetch_and_op(0, peer, op=WindowOp.NO_OP)
+            truth = fold(np.array([start]), np.array([number]))
+            assert (type(came), came) == (np.int64, truth[0]), (start, op, number)
 
 
 def test_a_backend_without_one_sided_communication(monkeypatch: pytest.MonkeyPatch) -> None:
