@@ -3,12 +3,10 @@
 MPI 4.1, section 11.2.3: after MPI_FINALIZE nearly no call of MPI is allowed.
 """
 
-from conftest import Mpiexec
+from conftest import HEAD, Mpiexec
 
 PROGRAM = """
-import numpy as np
 import pytest
-import hpccomm
 from mpi4py import MPI
 
 comm = hpccomm.new_comm(timeout=20)
@@ -51,6 +49,6 @@ print("all is said")
 
 
 def test_a_call_after_mpi_s_end_is_refused_by_hpccomm(mpiexec: Mpiexec) -> None:
-    job = mpiexec(2, "-c", PROGRAM)
+    job = mpiexec(2, "-c", HEAD + PROGRAM)
     assert job.returncode == 0, job.stderr
     assert job.stdout.count("all is said") == 2

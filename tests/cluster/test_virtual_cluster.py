@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from conftest import HEAD
 from until import until
 
 CHECKOUT = Path(__file__).parents[2]
@@ -139,7 +140,6 @@ def test_nothing_is_left_of_a_run_that_is_ended(start, number: signal.Signals, s
 
 
 STOPS = """
-import os, signal, numpy as np, hpccomm
 comm = hpccomm.new_comm(timeout=3)
 comm.barrier()
 if comm.rank == 3:
@@ -153,7 +153,7 @@ except hpccomm.CollectiveTimeout as error:
 
 @pytest.mark.thorough
 def test_a_rank_that_is_stopped_on_another_host_is_named_on_all(start: Start) -> None:
-    _, output, errors = ended(start(2, 2, sys.executable, "-c", STOPS))
+    _, output, errors = ended(start(2, 2, sys.executable, "-c", HEAD + STOPS))
     told = re.findall(r"^\(3,\) .*rank 3 on node host1 .* is stopped", output, re.MULTILINE)
     assert len(told) == 3, output + errors
 

@@ -137,13 +137,9 @@ class Restored:
         self.size = self.missing
 
 
-def imported() -> object:
-    raise ImportError("no module of that name")  # as where a rank lacks a package
-
-
 class Lacking:
     def __reduce__(self):
-        return (imported, ())
+        return (__import__, ("of_another_rank",))  # as where a rank lacks a package
 
 
 def absent() -> object:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Mpiexec
+from conftest import HEAD, Mpiexec
 
 import hpccomm
 from hpccomm import BufferMismatch
@@ -85,8 +85,6 @@ def test_what_has_an_end_is_not() -> None:
 
 PROGRAM = """
 import gc
-import numpy as np
-import hpccomm
 from hpccomm.backends.mpi.backend import MpiBackend
 
 def held():  # communicators that hold some of the library's
@@ -142,7 +140,7 @@ with hpccomm.new_comm(timeout=20) as comm:
 
 
 def test_the_place_of_dropped_ones_is_used_again(shared_job: Mpiexec) -> None:
-    job = shared_job(2, "-c", PROGRAM)
+    job = shared_job(2, "-c", HEAD + PROGRAM)
     assert job.returncode == 0, job.stderr
 
 
@@ -150,7 +148,6 @@ def test_the_error_of_a_library_without_place_counts_them(shared_job: Mpiexec) -
     """Those wait for the ranks to meet: where the library has no place, its error comes here."""
     program = """
 import pytest
-import hpccomm
 from hpccomm.calls.core import counting
 
 def told(error, words):
@@ -165,7 +162,7 @@ with hpccomm.new_comm() as comm:
     comm.dup().finalize()
     told(hpccomm.CommunicationError("full"), "dropped 0 of them")
 """
-    job = shared_job(2, "-c", program)
+    job = shared_job(2, "-c", HEAD + program)
     assert job.returncode == 0, job.stderr
 
 

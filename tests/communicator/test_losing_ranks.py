@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import launch_environment
+from conftest import HEAD, launch_environment
 from ranked import on_threads
 
 import hpccomm
@@ -105,7 +105,7 @@ LATE = """
 comm.all_reduce(np.ones(8), algorithm="native")
 comm.barrier()
 if comm.rank == 1:
-    time.sleep(4)
+    time.sleep(4)  # past the deadline of the other rank, which nothing tells this one
 try:
     for _ in range(2):  # the first may find what the other rank had sent
         comm.all_reduce(np.ones(8), algorithm="native", timeout=1)
@@ -148,8 +148,7 @@ LOSSES = {
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_is_raised_and_what_is_left_goes_on(surviving, loss: str) -> None:
     ranks, program, told = LOSSES[loss]
-    start = "import os, signal, threading, time, numpy as np, hpccomm\n"
-    done = surviving(ranks, "-c", f"{start}comm = hpccomm.new_comm('mpi', timeout=20){program}")
+    done = surviving(ranks, "-c", f"{HEAD}comm = hpccomm.new_comm('mpi', timeout=20){program}")
     if all(each in done.stdout + done.stderr for each in CRASHED):
         pytest.skip("Open MPI crashed, since a rank was lost while it made a communicator")
     assert done.returncode == 0, done.stdout + done.stderr

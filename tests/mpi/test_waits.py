@@ -32,7 +32,7 @@ QUICK = {
 """A fifth of the seconds: there are many pairs."""
 
 LONG = 0.3
-"""Seconds in which ranks ask more than once."""
+"""Seconds in which ranks ask more than once. Nothing but time shows that they wait on all the same."""
 
 SOON = 10.0
 """Seconds for what takes a tenth of one, on any machine. The deadlines are a minute."""
@@ -214,7 +214,7 @@ def test_three_ranks_that_wait(base, calls, named) -> None:
     three.abort()
 
 
-def a_rank_that_computes(comm: Communicator) -> None:
+def a_rank_computes(comm: Communicator) -> None:
     if comm.rank == 0:
         comm.recv(None, ANY)
     else:
@@ -223,7 +223,7 @@ def a_rank_that_computes(comm: Communicator) -> None:
     barrier(comm)
 
 
-def another_thread_sends(comm: Communicator) -> None:
+def a_thread_sends(comm: Communicator) -> None:
     work, sent = comm.recv(np.ones(3), 1 - comm.rank, async_op=True), comm.rank == 0
     if comm.rank == 1:
         thread = threading.Timer(LONG, lambda: comm.send(np.ones(3), 0))
@@ -244,7 +244,7 @@ def what_has_begun_goes_on(comm: Communicator) -> None:
     wait_all(works)
 
 
-def a_mutex_that_is_held_long(comm: Communicator) -> None:
+def a_mutex_is_held_long(comm: Communicator) -> None:
     mutex = comm.mutex()
     with mutex:
         time.sleep(LONG)
@@ -255,12 +255,7 @@ def a_mutex_that_is_held_long(comm: Communicator) -> None:
 @pytest.mark.mpi(min_size=2)
 def test_what_only_takes_long_goes_on(base: Communicator) -> None:
     two = base.split_ranks([0, 1])
-    for calls in (
-        a_rank_that_computes,
-        another_thread_sends,
-        what_has_begun_goes_on,
-        a_mutex_that_is_held_long,
-    ):
+    for calls in a_rank_computes, a_thread_sends, what_has_begun_goes_on, a_mutex_is_held_long:
         if two is not None:
             with two.dup() as comm:
                 calls(comm)
