@@ -307,8 +307,8 @@ def _groups(wait: Wait, known: Known, sure: bool = True) -> list[Group]:
         for each in (range(len(members)) if ends[0]["peer"] is None else [ends[0]["peer"]])
         if not _over(known.get(members[each]), does.get(each))
     }
-    # If only the rank itself could send to it, it waits for its deadline.
-    if could != {rank} and all(lacks(end, each) for end in ends for each in could):
+    # If only the rank itself could send to it, it waits for its deadline; if nobody could, they are lost.
+    if could - {rank} and all(lacks(end, each) for end in ends for each in could):
         groups.append(Group(members[each] for each in could))
     return groups
 

@@ -109,6 +109,14 @@ def test_a_rank_that_may_go_on_breaks_a_round(kind: str, why: str) -> None:
     assert stuck_with(0, UID, known).keys() == (stuck if stays else set())
 
 
+def test_a_rank_that_gave_up_is_no_part_of_a_round() -> None:
+    """Who waits for any message of it has lost it, and waits for nobody else."""
+    label = with_peers("recv", 8, (), (("src", 1, ANY_TAG[0]),), ahead=1)
+    known = {0: rank_of(0, 2, [label]), 1: rank_of(1, 2, [])}
+    known[1].facts["across"][0]["closed"] = "was aborted"
+    assert stuck_with(0, UID, known) == {}
+
+
 def test_the_end_of_a_chain_of_messages_is_found() -> None:
     known = {0: rank_of(0, 4, [recv(1)]), 1: rank_of(1, 4, [recv(2)]), 2: rank_of(2, 4, [recv(3)])}
     known[3] = rank_of(3, 4, [])
