@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import hpccomm
 from hpccomm.contracts.backend import ANSWERED, GONE, SILENT, STOPPED, Answer
+from hpccomm.runtime.raised import beside
 from hpccomm.runtime.verdict import judge, side_by_side
 
 NUMBER = 7
@@ -264,3 +265,13 @@ def test_many_ranks_are_shortened() -> None:
     text = judge(MINE, answered(kinds)).text
     assert len(text) < 500
     assert "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 1992 more" in text
+
+
+def test_errors_of_other_ranks_are_told_beside_the_own_one() -> None:
+    own, alike, other = (
+        {"error": f"{what}\nmore", "site": "a.py line 7"} for what in ("no 3", "no 4", "not")
+    )
+    told = beside(own, {1: alike, 2: alike, 5: other, 7: other | {"error": "none", "site": ""}})
+    assert told == (
+        "; ranks 1 and 2 raised the same; rank 5 raised at a.py line 7: not; rank 7 raised: none"
+    )

@@ -233,8 +233,9 @@ def test_a_fault_in_shared_memory_is_told(match, collective, ranks, channels, as
         prove(collective, built(*channels, shared=True), ranks, **asked)
 
 
-def test_a_float_of_32_bits_may_be_rounded_twice() -> None:
+def test_a_float_of_32_bits_may_be_rounded_twice_and_a_narrow_one_in_any_order() -> None:
     prove("reduce", built(FOLDED_IN_TWO), 3, root=2, count=1, deterministic=True)
+    prove("reduce", built(FOLDED_IN_TWO), 3, root=2, count=1, dtype=BFLOAT16)
 
 
 def lone(group: Group) -> int:
