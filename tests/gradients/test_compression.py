@@ -164,6 +164,16 @@ def test_any_model_gets_the_same_bits_on_all_ranks(
 # In `GradientSync`.
 
 
+def test_on_two_levels_the_sum_of_each_node_is_compressed() -> None:
+    def body(comm: Communicator) -> list[float]:
+        model, most = {"a": np.zeros(16, "f")}, TopK(1 / 16)
+        sync = GradientSync(comm, model, op="sum", compressor=most, hierarchical=True)
+        sync.sync({"a": np.eye(16, dtype="f")[comm.rank] * (comm.rank + 1)})
+        return sync.gradients["a"][:4].tolist()
+
+    assert run_ranks(4, body, ranks_per_node=2) == [[0, 2, 0, 4]] * 4
+
+
 class Halves:
     """A user's own: sends every second element, and twice its value."""
 
