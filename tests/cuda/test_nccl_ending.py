@@ -21,8 +21,10 @@ COUNT = 1000
 def test_an_error_that_nccl_notices_by_itself_is_told_from_any_thread(rank, nccl_made):
     backend = rank.opened()
     backend.check()
-    (made,) = nccl_made()
-    made.notice(6)
+    memory = backend.empty(16)
+    assert backend.register([memory.pointer])
+    (made, of_memory) = nccl_made()
+    of_memory.notice(6)
     with ThreadPoolExecutor(1) as threads:
         assert isinstance(threads.submit(backend.check).exception(), PeerLost)
     backend.abort()

@@ -99,6 +99,7 @@ def test_a_missing_library_is_told_with_what_to_install(monkeypatch):
         patch.setattr(libnccl, "functions", lambda: None)  # found once a process
         assert "pip install nvidia-nccl-cu12" in mine(0, 0).why_not
     assert mine(0, 0).why_not == ""
+    assert "device 99 or NCCL does not answer" in mine(0, 99).why_not  # cudaErrorInvalidDevice
 
 
 def test_threads_that_pin_alike_do_so_at_once_and_others_wait(monkeypatch):

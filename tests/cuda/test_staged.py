@@ -116,7 +116,8 @@ def test_what_calls_pin_together_stays_pinned(seen) -> None:
     assert [name for name, *_ in seen].count("hostAlloc") == 2
     assert pool.take(2 << 20, 0) in blocks  # a little smaller
     del blocks, block
-    lost = pool.take(40 << 20, 0)
+    lost = pool.take((40 << 20) + 1, 0)
+    assert lost.bytes.size > 40 << 20
     del lost  # a call that failed
     for _ in range(1500):
         pool.give_back(pool.take(1000, 0))

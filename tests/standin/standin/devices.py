@@ -80,7 +80,8 @@ def device(number: int | None = None) -> Device:
     """Return a device by its number, by default the calling thread's current one."""
     if number is None:
         number = touch()
-    count()
+    if not 0 <= number < count():
+        raise CUDARuntimeError(101)
     return _all()[number]
 
 
