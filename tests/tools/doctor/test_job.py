@@ -130,6 +130,16 @@ def test_mpi_that_fails_is_a_finding(child, monkeypatch, program, failure):
     assert found["mpi.threads"].reason == "MPI did not start"
 
 
+def test_processes_that_do_not_see_each_other_are_said_not_to(child, monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    child(f"{ALONE}; say(phase='')")
+    (tree,) = job.gather([]).values()
+    assert tree["unread"] == {"ranks": "the 2 processes of the job do not see each other"}
+    assert "ranks" not in tree
+    assert tree["nccl"]["unread"][""] == "NCCL's own diagnostics run with --nccl only"
+
+
 def test_a_missing_library_is_a_finding(monkeypatch):
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
     status, printed, _ = called("doctor", "--only", "mpi")

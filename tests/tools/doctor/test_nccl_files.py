@@ -39,8 +39,18 @@ def test_the_letters_between_components(name, expected):
         nic = parts["mlx5_5"]
         assert (nic.rate, nic.lanes, nic.domain) == (100.0, "PCIe 4 x16", 0)
         assert "bandwidth = 240000000000.0" in topo.described(node, 2, 2)
+    if name in ("dgx1.xml", "mi100.xml"):  # 2 NVLinks of 25 GB/s, 1 link of 50 GB/s
+        assert topo.inside(node) == pytest.approx(0.8 * 50e9)
     if name == "t4.xml":
         assert {each.lanes for each in node.components} == {""}
+
+
+def test_two_ports_of_one_name_are_told_apart(tmp_path):
+    lines = (FILES / "t4.xml").read_text().splitlines()
+    lines = [line for each in lines for line in [each] * (1 + ("<net " in each))]
+    (tmp_path / "t.xml").write_text("\n".join(lines))
+    names = [each.name for each in read_topology(tmp_path / "t.xml").components]
+    assert sorted(names) == ["GPU0", "GPU4", "mlx5_0", "mlx5_0.2"]
 
 
 def test_rings_and_trees_are_told_by_what_enters_and_leaves_them():

@@ -152,7 +152,11 @@ def played() -> dict[int, dict[str, Any]]:
         (raised("RuntimeError: sense"), "raised", ""),
         (raised("KeyboardInterrupt"), "missing", ""),
         (raised("hpccomm's RankMismatch: plan"), "raised", ""),
-        (raised("CollectiveTimeout: all_reduce #5"), "missing", ""),
+        (
+            raised("CollectiveTimeout: all_reduce #5"),
+            "missing",
+            "raised CollectiveTimeout (step(), a.py line 7)",
+        ),
         (raised("PeerLost: rank 1"), "missing", ""),
         # What a rank said last is told of it; one that was ended with the job is where it was.
         ({"ended": "rank 2 leaves by os._exit(4)"}, "missing", f"{RANK_2} has given up: leaves by"),

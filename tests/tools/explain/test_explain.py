@@ -24,13 +24,17 @@ def steps(size: int, count: int = 5) -> PlayedJob:
     return PlayedJob({"world": range(size)}, [loop("world", count)] * size)
 
 
-def rank_2_is_gone(played: PlayedJob) -> tuple[Fault, str]:
-    """The fault where the others know that the process of rank 2 ended in a call, and it left no dump."""
+def without_rank_2(played: PlayedJob, **answer: Any) -> tuple[Fault, str]:
+    """The fault where rank 2 left no dump, and the others have an answer of it, or about it."""
     documents = played.documents()
     del documents[2]
     for document in documents.values():
-        document["answers"]["world"]["2"] = {"state": "gone", "facts": {"collective": 5}}
+        document["answers"]["world"]["2"] = answer
     return only_fault(documents)
+
+
+GONE = {"state": "gone", "facts": {"collective": 5}}
+"""The process ended in a call."""
 
 
 class Drawn:
@@ -184,14 +188,17 @@ def test_a_rank_whose_process_has_ended_within_the_call_is_named() -> None:
     """All have called it, so that no rank is missing."""
     played = steps(3)
     del played.programs[2][4:]
-    fault, said = rank_2_is_gone(played)
+    fault, said = without_rank_2(played, **GONE)
     assert (fault.sort, fault.ranks, fault.waiting) == ("missing", (2,), (0, 1))
     assert said.startswith("The process of rank 2, which has called it, has ended")
+    message = {"operation": "recv", "site": "step(), train.py line 7"}
+    _, said = without_rank_2(played, facts={"collective": 4, "now": message})
+    assert said.startswith("Rank 2 is in recv at step(), train.py line 7, and has not called")
 
 
 def test_what_is_known_of_one_communicator_is_not_taken_for_another() -> None:
     programs = [[*loop("world", 5), Made("pair")], loop("world", 5), loop("world", 5)]
-    fault, said = rank_2_is_gone(PlayedJob({"world": range(3), "pair": [0, 2]}, programs))
+    fault, said = without_rank_2(PlayedJob({"world": range(3), "pair": [0, 2]}, programs), **GONE)
     assert (fault.sort, fault.uid, fault.number, fault.ranks) == ("missing", "pair", 1, (2,))
     assert said.startswith("The process of rank 2 has ended. Rank 0 has")
 
@@ -202,6 +209,7 @@ def test_a_cause_comes_before_what_follows_from_it() -> None:
     played = PlayedJob({"left": [0, 1], "right": [1, 2]}, [[left], [right, left], []])
     job, (cause, effect) = explained(played.documents())
     assert (cause.uid, cause.ranks, effect.uid, effect.ranks) == ("right", (2,), "left", (1,))
+    assert explain.short(job, 1, "left") == "in all_reduce #1 of communicator 'right'"
     assert explain.sentence(job, effect).startswith(
         "Rank 1 on node n0 is in all_reduce #1 of communicator 'right' at step(), train.py line 1 "
         "(waiting for rank 2 for 5.0 s), and has not called all_reduce #1 of communicator 'left'."
@@ -215,7 +223,8 @@ VERDICT = "Rank 3 on node n2 is in step(), train.py line 41, and has not called"
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> Path:
-    job = PlayedJob({"world": range(4)}, [loop("world", 30)] * 4, ["n0", "n0", "n1", "n2"])
+    hosts, clocks = ["n0", "n0", "n1", "n2"], {"n1": 100.0}
+    job = PlayedJob({"world": range(4)}, [loop("world", 30)] * 4, hosts, clocks)
     job.programs[3] = job.programs[3][:20]
     return job.write(tmp_path / "dumps")
 
@@ -228,6 +237,7 @@ def test_verdict_and_timeline(stuck: Path) -> None:
     timeline = [(rank, "=======-" if rank == "3" else "=======W") for rank in "0123"]
     assert re.findall(r"  rank (\d) n\d  (\S+)", told) == timeline
     assert max(map(len, told.splitlines())) <= 100
+    assert "since 22:13:20 UTC" in " ".join(told.split())  # by the clock of n0
     document = json.loads(called("explain", stuck, "--json")[1])
     (fault,) = document["faults"]
     assert (document["status"], fault["sort"], fault["ranks"]) == (1, "missing", [3])
@@ -316,6 +326,12 @@ def test_every_error_is_explained() -> None:
 )
 def test_a_text_that_contains_an_error_is_explained(text: str, name: str) -> None:
     assert output("explain", text).startswith(f"{name}\n  ")
+
+
+def test_each_line_of_a_text_is_explained_in_its_order() -> None:
+    lines = "all well", "OSError: [Errno 28] No space left on device", "NVRM: Xid (PCI:1): 79"
+    said = re.findall(r"^\S+$", output("explain", "\n".join(lines)), re.M)
+    assert said == ["sys-no-space", "xid-79"]
 
 
 NO_LOGS = sorted((Path(__file__).parent / "no_logs").iterdir())

@@ -68,12 +68,17 @@ def test_asynchronous_calls_of_a_recording_take_turns():
 def test_messages_of_a_pipeline(nbytes):
     """Each rank receives from the one before, computes and sends to the next."""
     first = [(message("dst", 1, nbytes), 10, 11)]
-    middle = [(message("src", 0, nbytes), 0, 14), (message("dst", 2, nbytes), 24, 25)]
-    late = [(message("src", 1, nbytes), 40, 41)]  # the message is there before
+    sent, received = message("dst", 2, nbytes), message("src", 1, nbytes)
+    middle = [(message("src", 0, nbytes), 0, 14), (sent, 24, 25), (sent, 50, 51)]
+    late = [(received, 40, 41), (received, 41, 54)]  # the first message is there before
     found = of(repeated(first, middle, late, mark=60))
     assert error(found) < 1e-9
     # What the middle one waits for, the sender itself a part of it where the message is large.
     assert found.events["seconds"][0] + found.acts["tail"].max() == pytest.approx(4e-6)
+    # A sender that once did not wait waits for none, and the late receiver shows its own time.
+    assert found.events["seconds"][1:3] == pytest.approx(4e-6)
+    assert found.acts["kind"][found.rank() == 1][:3].tolist() == [BLOCK, START, START]
+    assert found.acts["own"][found.rank() == 2][:2] == pytest.approx(1e-6)
 
 
 def test_what_another_thread_calls_does_not_block_the_program():

@@ -38,6 +38,12 @@ def test_gaps_are_what_no_call_blocks_and_threads_go_beside() -> None:
     assert events == [*begun, (35, "later", WAIT)]
 
 
+def test_fewer_ranks_have_their_own_acts_alone() -> None:
+    recording = program()
+    parts = steps(recording, collectives(recording))
+    assert not score(recording, parts, 0, len(parts), 1)[0].acts["rank"].any()
+
+
 def test_a_collective_that_a_rank_lacks_is_left_out() -> None:
     recording = program()
     recording.calls["failed"][6] = 1  # the second step's other one, of rank 0

@@ -207,8 +207,13 @@ def test_measurements_are_not_replaced_by_a_script(tmp_path: Path) -> None:
     assert file.read_bytes() == b"\x89HDF\r\n\x1a\n"
 
 
-def test_pairs_and_own_output() -> None:
-    words = ("--ntasks=8", "perf", "pairs", "--budget", "10s", "--output", "a b.h5")
+def test_pairs_with_own_output_and_environment(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the job may run in another folder
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.touch()
+    words = ("--ntasks=8", "--venv=venv", "perf", "pairs", "--budget", "10s", "--output", "a b.h5")
     _, script, _ = called("slurm", *words)
+    assert f"\npython={python}\n" in script
     assert script.endswith(" -m hpccomm perf pairs --budget 10s --output 'a b.h5'\n")
     assert "mkdir" not in script
