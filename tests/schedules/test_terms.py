@@ -73,6 +73,15 @@ def test_bytes_of_shared_memory_move_once():
     assert shared == pytest.approx(ring / 2, rel=0.02)
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_gather", "reduce_scatter"])
+def test_ranks_of_a_node_share_its_port_in_two_levels(collective):
+    net, nbytes = load("lab1g"), SIZES[-1]
+    held = call_of(collective, net.ranks, nbytes).nbytes
+    estimated = estimate(net, collective, held, "hierarchical", SEGMENT)
+    exactly = exact(net, collective, "hierarchical", nbytes, SEGMENT)
+    assert estimated == pytest.approx(exactly, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "more", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["few", "more"]
 )
