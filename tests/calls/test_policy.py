@@ -277,6 +277,12 @@ def test_a_tuned_table_is_taken_for_its_shape_alone() -> None:
     assert tables.policy(less).table is tables.tuned[2]
 
 
+def test_measurements_apply_to_half_to_twice_as_many_nodes_and_ranks_on_each() -> None:
+    table, shapes = tuned(place(8, 2)), product(range(1, 9), range(1, 13))
+    near = [(nodes, each) for nodes, each in shapes if table.near(place(nodes * each, nodes))]
+    assert near == list(product((2, 3, 4), range(2, 9)))  # one node is another network
+
+
 OTHERS = {
     "backend": "loopback",
     "library": "MPICH 5.0.2",

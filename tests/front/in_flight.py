@@ -283,7 +283,7 @@ def objects_between_arrays(comm: Communicator) -> None:
     for value in seen:
         if value[0] != "first":
             equal(value[1], big, "in an object")
-    assert comm.probe(block=False) is None, "nothing is left"
+    assert comm.probe(ANY, 4, block=False) is None, "nothing is left"
     comm.barrier()
 
 

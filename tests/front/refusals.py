@@ -31,6 +31,7 @@ def misused_windows(comm: Communicator) -> None:
 
         rows: list[tuple[Any, ...]] = [
             (BufferMismatch, ("float32", "float64"), window.put, two.astype(np.float32), last),
+            (BufferMismatch, ("int64", "float64"), window.put, two.astype(np.int64), last),
             (UsageError, ("contiguous",), window.put, np.zeros((2, 2))[:, 0], last),
             (UsageError, ("read-only",), window.get, frozen, last),
             (UnsupportedDtype, ("AVG", "SUM"), partial(fold, op=ReduceOp.AVG)),
