@@ -125,7 +125,10 @@ def test_empty_arrays_are_reachable_and_those_of_a_process_that_ended_are_not() 
         assert caught.value.ranks == (1,)
 
 
-def test_room_is_that_of_the_process_whatever_the_calls(ranks: Ranks) -> None:
+def test_room_is_that_of_the_process_whatever_the_calls(
+    ranks: Ranks, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "hpccomm")
     own = arrays_of(ranks[0], (False, False))
 
     for asked, granted in (
@@ -138,6 +141,7 @@ def test_room_is_that_of_the_process_whatever_the_calls(ranks: Ranks) -> None:
         assert [each.scratch is not None for each in made] == granted
         for each in made:
             each.release()
+    assert caplog.text.count("bytes for staging") == 1  # once, not at every call
 
 
 def test_plain_memory_whose_place_a_segment_takes_is_noticed() -> None:

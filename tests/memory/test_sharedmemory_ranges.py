@@ -65,7 +65,7 @@ def test_idle_parts_are_those_that_became_free_and_were_not_used_since(data: st.
             idle.add(start, end, now)
             since[start:end] = now
         assert idle.oldest() == since.min()
-    before = data.draw(st.integers(0, 20))
+    before = data.draw(st.integers(0, now + 1))
     found = np.zeros(SIZE, bool)
     for start, end in idle.expired(before):
         assert not found[start:end].any()
