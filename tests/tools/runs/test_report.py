@@ -12,7 +12,7 @@ from recordings_made import all_reduce, stepped
 from stored_runs import SIZES, write
 from until import HANGS_AFTER
 
-from hpccomm.results import reader, recording_file
+from hpccomm.results import pairs, reader, recording_file
 from hpccomm.tools.runs import report
 
 
@@ -81,6 +81,13 @@ def test_a_chart_has_the_rows_of_one_collective_and_many_ranks_are_not_all_liste
     assert list(mixed)[:2] == ["all_reduce", "broadcast"]
     assert mixed["all_reduce"] == alone["all_reduce"]
     assert mixed["broadcast"] != alone["all_reduce"]
+    # The only pair is slow, and nobody knows why while others keep a node busy.
+    link = pairs.PairLink(0, 1, 1e-6, 1e9, 1e9)
+    measured = pairs.MeasuredPairs((0, 1), ("node0", "node1"), (link,), 1, 8, 1 << 20, 1.0)
+    stored = {pairs.ENTRY: pairs.entry(measured, pairs.Thresholds(expected_bandwidth=1e10))}
+    others = {"hosts": ["node0", "node1"], "before": [0.0, 0.0], "during": [0.9, 0.9]}
+    for entries, said in ((stored, "something"), (stored | {"others": others}, "were busy)")):
+        assert f"{said} is slow" in report.build([replace(one, entries=entries)])
     many = replace(one, info=replace(one.info, ranks=one.info.ranks * 132))
     assert "264 ranks, the first 256 of them" in report.build([many])
 

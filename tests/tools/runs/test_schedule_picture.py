@@ -125,6 +125,10 @@ def test_text_has_a_line_a_round() -> None:
     two_channels = list(lines(subject("ring", ranks=2, count=8, segment=2, channels=2)))
     assert two_channels[2] == "channel 0 round 0: 0→1 [2:4], 1→0 [0:2]; completes: 0-1"
     assert two_channels[4].startswith("channel 1 round 0: 0→1 [6:8]")
+    # The root sends to two, and another rank to one.
+    assert (
+        "at most 12 elements" in list(lines(subject("binomial", "broadcast", ranks=4, count=6)))[1]
+    )
     blocks = "\n".join(lines(subject("pairwise", "all_to_all", ranks=3)))
     assert "0→1 [0→1]" in blocks
     assert "2→0 [2→0]" in blocks

@@ -214,6 +214,9 @@ def test_rows_that_say_nothing_are_counted(stored):
     used, others, damage = measurements(known, load("ib400x32").resized(16))
     assert [each.row for each in used] == list(rows[3:])
     assert {each.tuning.channels for each in used} == {1}  # the run's own
+    by_variable = replace(run.info, simulation={}, environment={"HPCCOMM_SEGMENT": "4096"})
+    other, _, _ = measurements(replace(known, info=by_variable), load("ib400x32").resized(16))
+    assert {each.tuning.segment for each in other} == {1024}  # elements
     assert sorted(others) == [
         "all_reduce by native: what it does is not known",
         "its result was wrong",

@@ -58,7 +58,9 @@ def test_what_is_slow_on_a_busy_node_is_undecided_and_quiet_nodes_are_judged():
     assert text(busy, verdict).endswith("# UNDECIDED host1: busy\n# DRAIN host3\n")
     assert "80% of the cores of host1, 1% before; busy, above 10%" in text(busy, verdict)
     # As a file of an older version has it, nothing is known of others.
-    assert locate_slow(found, Thresholds()).drain == ("host3", "host1")
+    alone = locate_slow(found, Thresholds())
+    assert alone.drain == ("host3", "host1")
+    assert text(found, alone).endswith("# DRAIN host3\n# DRAIN host1\n")
 
 
 @given(st.integers(3, 12), st.integers(1, 4), st.integers(0, 99), st.floats(1.6, 10))
@@ -94,6 +96,11 @@ def test_a_single_slow_pair_is_named_as_a_pair(nodes, seed):
     found = measured(placed(nodes, 1), seed, lambda *pair: 3.0 if set(pair) == {a, b} else 1.0)
     low, high = sorted((a, b))
     assert named(found) == [("pair", f"{low} and {high} (host{low}, host{high})")]
+
+
+def test_two_slow_pairs_of_a_rank_are_named_as_pairs():
+    found = measured([0] * 4, 0, lambda *pair: 3.0 if set(pair) in ({0, 1}, {0, 2}) else 1.0)
+    assert [kind for kind, _ in named(found)] == ["pair", "pair"]
 
 
 def test_of_two_nodes_nobody_can_tell_which():
