@@ -134,6 +134,7 @@ run_ranks(1, main)
 run_ranks(1, main)
 if tempfile.tempdir != "/proc/none":
     assert str(dump.dump().parent) == f"{dump.process.directory}/job"  # as later ones
+    assert dump.meaning() == ""  # it is said where they are
 """
 
 
