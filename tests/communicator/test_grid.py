@@ -56,6 +56,7 @@ def test_ranks_that_ask_for_different_grids_say_so(comm: Communicator) -> None:
 def test_arguments_of_local_calls(comm: Communicator) -> None:
     grid = comm.grid((0, 1), periodic=True)
     assert repr(grid).endswith(f"2 periodic x 1 periodic; this rank is at ({comm.rank}, 0)>")
+    assert repr(comm).endswith(f"rank {comm.rank} of 2, host over loopback>")
     for name, arguments, text in [
         ("coords_of", (2,), "give a rank from 0 to 1"),
         ("rank_of", ((1,),), "give one for each axis"),
