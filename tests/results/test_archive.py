@@ -112,6 +112,8 @@ def test_a_damaged_file_is_named_and_does_not_hide_the_others(folder):
     status, out, err = called("show", folder, "--list")
     assert (status, "broken.h5" in err) == (2, True)
     assert out.count("run000") == 4  # what is whole of it too
+    document = json.loads(output("show", folder, "--list", "--json", status=2))
+    assert "broken.h5" in document["damage"][0]
 
 
 def test_flags_that_do_not_fit_are_refused(folder):

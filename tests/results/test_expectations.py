@@ -87,7 +87,8 @@ def test_the_table_says_how_much_of_the_fabric_there_is():
     device = tuple(DeviceInfo(f"GPU-{n}", "NVLink, 18 of 25 GB/s", 450.0) for n in range(2))
     inside = replace(on_nodes(1, 2), devices=device)
     assert expectations.bound(inside, "all_gather") == 450
-    assert {each.busbw for each in expectations.published(inside, "all_gather")} == {350.0}
+    found = {each.busbw for each in expectations.published(inside, "all_reduce")}
+    assert found == {478.87, 370.0}  # of the link of this rate alone
 
 
 def test_every_link_has_a_source_for_each_figure():

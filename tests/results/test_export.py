@@ -99,7 +99,16 @@ def test_csv(file):
     assert [rows[1][name] for name in ("run", "nodes", "in_place")] == ["run0001", "2", "1"]
     for index, row in enumerate(rows):  # a repetition takes its slowest rank's time
         times = example_samples(index, 3).max(axis=1) * 1e6
-        names = ("time_us", "busbw_GBps", "min_us", "median_us", "max_us", "cv_pct", "repetitions")
+        names = (
+            "time_us",
+            "busbw_GBps",
+            "min_us",
+            "median_us",
+            "max_us",
+            "cv_pct",
+            "repetitions",
+            "wrong",
+        )
         expected = [example_row(index).time, example_row(index).busbw]
         expected += [
             times.min(),
@@ -107,6 +116,7 @@ def test_csv(file):
             times.max(),
             100 * times.std() / times.mean(),
             3,
+            0,
         ]
         np.testing.assert_allclose([float(row[name]) for name in names], expected)
     (unchecked,) = csv.DictReader(output("export", file, "--format", "csv").splitlines())

@@ -119,19 +119,21 @@ def test_runs_end_as_their_block_does_and_are_chosen_by_number_or_name(tmp_path)
 def test_the_next_version_of_a_secret_file_is_secret_and_keeps_its_group(tmp_path):
     path, partial = add_run(tmp_path / "run.h5"), tmp_path / "run.h5.partial"
     path.chmod(0o600)
-    modes, groups = set(), set()
+    modes, given = set(), []
 
     def giving(_descriptor, owner, group):
+        given.append((owner, group))
         if owner != -1:
             raise PermissionError(errno.EPERM, "Operation not permitted")
-        groups.add(group)
 
     with (
         at_call(os, "posix_fallocate", lambda *_: modes.add(partial.stat().st_mode & 0o777)),
         at_call(os, "fchown", giving),
     ):
         add_run(path)
-    assert (modes, groups) == ({0o600}, {path.stat().st_gid})
+    assert modes == {0o600}
+    owner, group = path.stat().st_uid, path.stat().st_gid
+    assert set(given) == {(-1, group), (owner, group)}
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -76,7 +76,10 @@ def test_late_senders_and_late_receivers():
         ((100, 120), (600, 700), [0, 0], [0, 0]),  # buffered
     ):
         recording = of_each([(send, 0, *sent), (receive, 0, *received)])
-        assert waits(recording).wait.tolist() == waiting
+        found = waits(recording)
+        assert found.wait.tolist() == waiting
+        # A call that waits for none is awaited by itself.
+        assert found.awaited.tolist() == [1 if waiting[0] else 0, 0 if waiting[1] else 1]
         assert lateness(recording).kept_waiting.tolist() == kept_waiting
 
 

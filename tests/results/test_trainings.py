@@ -97,6 +97,7 @@ def test_everything_comes_back_beside_runs_and_others(tmp_path):
     for training, steps in zip(trainings, (3000, 5, 20), strict=True):
         check(training, steps)
     check_run(*reader.read(path), [3])
+    assert "recording0002: failed, 5 steps: all as it was" in output("show", path, "--verify")
     with h5py.File(path) as file:  # and by HDF5 alone
         assert file["recordings/recording0001/steps"]["wire_nbytes"][2999] == 64 + 2999
 
