@@ -12,7 +12,7 @@ from numpy.random import default_rng
 from random_trainings import DTYPES, shapes
 
 from hpccomm import Communicator
-from hpccomm.gradients import ShardedOptimizer, adam, sgd
+from hpccomm.gradients import GradientSync, ShardedOptimizer, adam, sgd
 from hpccomm.testing import run_ranks
 
 SHAPES = {"a": (7, 3), "b": (), "none": (0, 4), "c": (13,), "d": (2, 3, 5)}
@@ -213,3 +213,17 @@ def test_narrow_parameters_are_rounded_once(dtype: Any) -> None:
         np.testing.assert_array_equal(model["w"], exact.astype(np.float32).astype(dtype))
 
     run_ranks(2, run)
+
+
+def test_a_deterministic_step_takes_the_sums_that_gradients_have_elsewhere():
+    def body(comm: Communicator) -> bool:
+        shape = 200_000  # so large that `auto` takes another algorithm for it, which folds in another order
+        grads = {"a": default_rng(comm.rank).normal(size=shape).astype("f")}
+        model, given = {"a": np.zeros(shape, "f")}, {"a": grads["a"].copy()}
+        sync = GradientSync(comm, model, deterministic=True)
+        sync.sync(given)
+        optimizer = ShardedOptimizer(comm, model, sgd(1.0), deterministic=True)
+        optimizer.step(grads)
+        return bool((optimizer.parameters["a"] == -given["a"]).all())
+
+    assert all(run_ranks(3, body))

@@ -103,6 +103,9 @@ def signals_are_counted(comm: Communicator) -> None:
         equal(memory, np.array([1, 2, 3, 4]))
         for _ in range(3):
             window.wait_signal(left, index=7)
+        for call in (window.signal, window.wait_signal):  # a rank's own are counted as well
+            call(comm.rank, index=7)
+            call(comm.rank, index=7)
         # Signals are not confused with messages or with the signals of another window.
         with comm.window(memory) as other:
             other.signal(right)
