@@ -28,13 +28,22 @@ CLOSED = 64
 """Number of closed communicators about which questions are still answered."""
 
 _Key = tuple[str, int]  # uid and rank: ranks may be threads of one process
-_answering: dict[_Key, "weakref.WeakMethod[Answerer]"] = {}
+_answering: dict[_Key, Callable[[], Answerer | None]] = {}
 _closed: MutableMapping[_Key, str] = {}  # as JSON, which takes a fifth of the memory
-_services: dict[str, "weakref.WeakMethod[Answerer]"] = {}
+_services: dict[str, Callable[[], Answerer | None]] = {}
 _lock = threading.Lock()
 _about: dict[str, object] = {}
 _said: dict[str, tuple[float, int]] = {}
 _ended = ""
+
+
+def _weak(method: Any, ended: Callable[[Any], object]) -> Callable[[], Answerer | None]:
+    """Return a function that gives a bound method, or None once `ended` has been called at the end of its object.
+
+    `weakref.WeakMethod` raises AttributeError if a class ends with its last object and `ended` drops the weak method.
+    """
+    owner, function = weakref.ref(method.__self__, ended), method.__func__
+    return lambda: None if (its := owner()) is None else function.__get__(its)
 
 
 def register(uid: str, rank: int, answerer: Answerer) -> None:
@@ -46,7 +55,7 @@ def register(uid: str, rank: int, answerer: Answerer) -> None:
     note(raised=None)
     with _lock:
         _closed.pop(key, None)
-        _answering[key] = weakref.WeakMethod(answerer, lambda _: _answering.pop(key, None))
+        _answering[key] = _weak(answerer, lambda _: _answering.pop(key, None))
 
 
 def withdraw(uid: str, rank: int, last: Facts) -> None:
@@ -60,7 +69,7 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
 
 def serve(service: str, answerer: Answerer) -> None:
     """Answer questions to the named service of this process by `answerer`, a bound method that is held weakly."""
-    _services[service] = weakref.WeakMethod(answerer, lambda _: _services.pop(service, None))
+    _services[service] = _weak(answerer, lambda _: _services.pop(service, None))
 
 
 def note(**facts: object) -> None:

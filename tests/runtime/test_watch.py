@@ -10,6 +10,7 @@ import pytest
 from conftest import Mpiexec
 from until import until
 
+from hpccomm.runtime import answering
 from hpccomm.runtime.service import Service, service
 
 
@@ -139,3 +140,17 @@ with hpccomm.new_comm() as comm:
 def test_a_process_has_one_thread_and_a_second_with_asynchronous_calls(mpiexec: Mpiexec) -> None:
     job = mpiexec(2, "-c", THREADS)
     assert job.returncode == 0, job.stderr
+
+
+def test_what_answers_may_end_together_with_its_class():
+    def begin():
+        class Answering:
+            """Is taken by one garbage collection with its instance, and before its method."""
+
+        Answering.last = Answering()
+        Answering.answer = lambda its, question: {"itself": its}
+        answering.serve("of a test", Answering.last.answer)
+
+    begin()
+    gc.collect()  # pytest fails a test during which an error in a callback is ignored
+    assert answering.answer({"service": "of a test"}) == {"unknown": True}
