@@ -126,7 +126,7 @@ def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     go_on = threading.Event()
     recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
     kept = taken(recording, 20 * trace.BLOCK)
-    assert kept() <= 5 * trace.BLOCK  # with what is being written
+    assert kept() <= 2 * trace.MOST  # with what is being written
     go_on.set()
     until(lambda: kept() <= trace.BLOCK)
     assert "faster" in recording.failure
@@ -151,7 +151,8 @@ def test_hooks_and_dumps_of_the_program_have_what_they_have_without_a_recording(
     (seen, recording), *others = run_ranks(3, program)
     assert seen == [("all_reduce", 16)] * 4
     assert all(each == seen for each, _ in others)
-    assert recording.calls.count == 3 * (2 + 1)  # with the refused one's agreement
+    # With the refused one's agreement, and without waits for what is under way, which have no number.
+    assert np.count_nonzero(recording.calls.columns["number"]) == 3 * (2 + 1)
     (file,) = tmp_path.rglob("rank_0.json")
     entries = json.loads(file.read_text())["entries"]
     assert sum(each["profiling_name"] == "mpi:all_reduce" for each in entries) >= 3 * 3

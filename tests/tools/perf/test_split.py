@@ -143,4 +143,4 @@ def test_a_device_is_that_of_each_process_or_of_the_first_that_it_starts():
     assert nccl_tests.flags_for(started, 3) == ["--min-bw=1", "--device=5"]
     assert nccl_tests.flags_for({"NCCL_TESTS_DEVICE": "2"}, 3) == ["--device=2"]
     assert nccl_tests.flags_for({"NCCL_TESTS_DEVICE": "-1"}, 3) == []
-    assert options(["all_reduce", "--device", "2"]).device == 2
+    assert options("all_reduce", "--device", 2).device == 2
