@@ -150,3 +150,13 @@ def test_a_handler_of_the_program_runs_while_a_call_polls(
         else:
             assert other.recv(np.zeros(1), 0)[0] == 1
             way(comm, x)
+
+
+def test_an_error_of_mpi_while_one_is_made_names_the_rank(mpi_comm: MPI.Intracomm) -> None:
+    def fail(_: Any) -> None:
+        raise MPI.Exception(MPI.ERR_NO_MEM)
+
+    failing = type("Failing", (MPI.Intracomm,), {"Dup": fail})(mpi_comm)
+    told = rf"failed in rank {mpi_comm.rank} while it made a communicator: MPI_ERR_NO_MEM"
+    with pytest.raises(hpccomm.CommunicationError, match=told):
+        hpccomm.new_comm("mpi", mpi_comm=failing)

@@ -143,6 +143,11 @@ def test_the_results_file_holds_what_was_printed_and_what_was_simulated(tmp_path
     shown = output("show", file)
     assert "\n".join(tables) in shown
     assert "time of the last rank" not in shown
+    simulated(
+        "all_reduce", "--cluster", "lab1g", "-b", "1M", "-e", "2M", "-i", "1M", "--output", file
+    )
+    config = reader.read(file)[-1].info.config
+    assert (config.step_factor, config.step_bytes) == (0, 1 << 20)
 
 
 def test_a_stored_run_is_drawn_unless_there_is_nothing(tmp_path):
