@@ -239,17 +239,26 @@ class CallEngine(CallState):
             self.current, entry[MODE] = current, before
 
     def run_part(self, entry: CallRecord, steps: Steps) -> None:
-        """Wait, under the call's deadline, for steps that are part of a call which otherwise blocks in a library."""
-        if spun(steps):
-            return
-        with self.seen_as(entry, POLLED):
-            before = waited(entry)
-            drive(
-                self.together(steps),
-                timeout=max(0.0, entry[TIMEOUT] - before),
-                gate=self.gate,
-                expired=lambda elapsed: self.at_deadline(entry, before + elapsed),
-            )
+        """Wait, under the call's deadline, for steps that are part of a call which otherwise blocks in a library.
+
+        If this raises, the call ends without the library, and its record says so.
+        """
+        current, mode = self.current, entry[MODE]
+        # Before the first poll, since few polls take long on busy cores: the watchdog ends the job of a call that
+        # blocks in a library at its deadline.
+        self.current, entry[MODE] = entry, POLLED
+        try:
+            if not spun(steps):
+                before = waited(entry)
+                drive(
+                    self.together(steps),
+                    timeout=max(0.0, entry[TIMEOUT] - before),
+                    gate=self.gate,
+                    expired=lambda elapsed: self.at_deadline(entry, before + elapsed),
+                )
+            entry[MODE] = mode
+        finally:
+            self.current = current
 
     def beside_watchdog(self, name: str, *, ordered: bool = False) -> AbstractContextManager[None]:
         """Have the watchdog check the block, in which the backend blocks in a call that is not on arrays.

@@ -261,3 +261,17 @@ def test_what_only_takes_long_goes_on(base: Communicator) -> None:
                 calls(comm)
     if two is not None:
         two.abort()
+
+
+def test_a_deadline_that_passes_in_the_first_polls_ends_no_job(
+    comm: Communicator, monkeypatch
+) -> None:
+    # Few polls take so long where many ranks share a core.
+    monkeypatch.setattr("hpccomm.runtime.waiting.SPINS", 1 << 20)
+    with comm.dup() as own:
+        if comm.rank == 0 and comm.size > 1:
+            with pytest.raises(CommunicationError, match="all_reduce"):
+                own.all_reduce(
+                    np.ones(4, np.float16), timeout=0.05
+                )  # no rank has agreed on it before
+        comm.barrier()
