@@ -103,9 +103,9 @@ stage() {
 python=$venv/bin/python
 workers=$(nproc)
 ((workers <= 16)) || workers=16
-((workers += 1)) # many tests wait: for a job, or for a deadline
+((workers += 2)) # many tests wait: for a job, or for a deadline
 
-# tests SECONDS NAME ARGUMENT...   a stage of tests in one process more than there are cores
+# tests SECONDS NAME ARGUMENT...   a stage of tests in two processes more than there are cores
 tests() {
     local seconds=$1 name=$2
     shift 2
