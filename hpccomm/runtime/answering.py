@@ -11,14 +11,13 @@ import os
 import platform
 import threading
 import time
-import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from hpccomm.contracts.backend import Facts
 from hpccomm.runtime import dump
 from hpccomm.runtime.recorder import doing, frames, lingering
-from hpccomm.runtime.service import ServiceThread, after_fork
+from hpccomm.runtime.service import ServiceThread, after_fork, weak_method
 
 logger = logging.getLogger("hpccomm")
 
@@ -37,15 +36,6 @@ _said: dict[str, tuple[float, int]] = {}
 _ended = ""
 
 
-def _weak(method: Any, ended: Callable[[Any], object]) -> Callable[[], Answerer | None]:
-    """Return a function that gives a bound method, or None once `ended` has been called at the end of its object.
-
-    `weakref.WeakMethod` raises AttributeError if a class ends with its last object and `ended` drops the weak method.
-    """
-    owner, function = weakref.ref(method.__self__, ended), method.__func__
-    return lambda: None if (its := owner()) is None else function.__get__(its)
-
-
 def register(uid: str, rank: int, answerer: Answerer) -> None:
     """Answer questions to a rank of a communicator by `answerer`, a bound method that is held weakly.
 
@@ -55,7 +45,7 @@ def register(uid: str, rank: int, answerer: Answerer) -> None:
     note(raised=None)
     with _lock:
         _closed.pop(key, None)
-        _answering[key] = _weak(answerer, lambda _: _answering.pop(key, None))
+        _answering[key] = weak_method(answerer, lambda _: _answering.pop(key, None))
 
 
 def withdraw(uid: str, rank: int, last: Facts) -> None:
@@ -69,7 +59,7 @@ def withdraw(uid: str, rank: int, last: Facts) -> None:
 
 def serve(service: str, answerer: Answerer) -> None:
     """Answer questions to the named service of this process by `answerer`, a bound method that is held weakly."""
-    _services[service] = _weak(answerer, lambda _: _services.pop(service, None))
+    _services[service] = weak_method(answerer, lambda _: _services.pop(service, None))
 
 
 def note(**facts: object) -> None:

@@ -355,6 +355,17 @@ class Descriptors:
                     self.forget(key.fileobj)
 
 
+def weak_method(
+    method: Any, ended: Callable[[Any], object] | None = None
+) -> Callable[[], Callable[..., Any] | None]:
+    """Return a function that gives a bound method, or None once its object has ended; `ended` is called then.
+
+    `weakref.WeakMethod` raises AttributeError if a class ends with its last object and the weak method ends in between.
+    """
+    owner, function = weakref.ref(method.__self__, ended), method.__func__
+    return lambda: None if (its := owner()) is None else function.__get__(its)
+
+
 class Service(Descriptors):
     """A thread that serves its descriptors, and calls the watchers' checks ten times a second.
 
@@ -371,7 +382,7 @@ class Service(Descriptors):
     def reset(self) -> None:
         """Start over without descriptors and watchers, as a forked child must: it has no such thread."""
         super().__init__()
-        self._looks: dict[weakref.WeakMethod[Look], None] = {}
+        self._looks: dict[Callable[[], Look | None], None] = {}
         self._lock = threading.Lock()
         self._running = False
         self._thread = 0
@@ -384,7 +395,7 @@ class Service(Descriptors):
 
     def watch(self, look: Look) -> None:
         """Call ``look(now)`` ten times a second from now on, as long as its object lives."""
-        self._looks[weakref.WeakMethod(look)] = None
+        self._looks[weak_method(look)] = None
         self.start()
 
     def _run(self) -> None:
