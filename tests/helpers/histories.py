@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpccomm.tools.explain import explain, faults
 from hpccomm.tools.explain.dumps import read_folder
+from hpccomm.tools.explain.faults import Fault, find
+from hpccomm.tools.explain.job import Job, join
 
 BEGAN = 1.7e9
 DEADLINE = 5.0
@@ -50,17 +51,17 @@ MESSAGE = {**_NO_COLLECTIVE, "profiling_name": "mpi:recv", "terms": {"src": 1}}
 """What is different in the entry of a message."""
 
 
-def explained(documents: Mapping[int, Mapping[str, Any]]) -> tuple[faults.Job, list[faults.Fault]]:
+def explained(documents: Mapping[int, Mapping[str, Any]]) -> tuple[Job, list[Fault]]:
     """Write the dump of each rank; return what is read of them, and the faults that are found."""
     with tempfile.TemporaryDirectory() as folder:
-        job = faults.join(read_folder(write(documents, Path(folder))).dumps)
-    return job, faults.find(job)
+        job = join(read_folder(write(documents, Path(folder))).dumps)
+    return job, find(job)
 
 
-def only_fault(documents: Mapping[int, Mapping[str, Any]]) -> tuple[faults.Fault, str]:
+def only_fault(documents: Mapping[int, Mapping[str, Any]]) -> tuple[Fault, str]:
     """Return the fault that is found in the dumps, which is but one, and what is said of it."""
-    job, (fault,) = explained(documents)
-    return fault, explain.sentence(job, fault)
+    _, (fault,) = explained(documents)
+    return fault, fault.sentence
 
 
 class PlayedJob:

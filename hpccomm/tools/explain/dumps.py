@@ -1,7 +1,7 @@
 """Flight dumps as objects. `hpccomm.runtime.dump` writes one, a JSON file, for each rank.
 
 The files come from broken jobs: an unreadable file becomes one line of text, and the others are read.
-`hpccomm.tools.explain.faults` joins them; `explain` reads a folder.
+`explain` reads a folder, and `hpccomm.tools.explain.job` joins its dumps.
 """
 
 import json
@@ -25,10 +25,6 @@ FOLLOWING = frozenset(
 _REFUSED = (errors.UsageError, errors.BufferMismatch, errors.UnsupportedDtype, errors.RankMismatch)
 REFUSING = frozenset(each.__name__ for each in _REFUSED)
 """Classes of errors after which the communicator usually can still be used."""
-
-_TEXTS = ("doing", "failed", "closed", "host")
-_NUMBERS = ("collective", "done", "pid")
-"""Facts of an answer that diagnosis uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +153,9 @@ class Dump:
         The rank's communicators, by uid.
     calls : tuple of RecordedCall
         The rank's recorded calls, the oldest first.
-    now : mapping of str to Answer
-        The rank's answer for each communicator, by uid.
     answers : mapping of str to mapping of int to Answer
-        Answers of other ranks for which it waited, by uid and rank of the job.
+        The rank's own answer for each communicator, and those of other ranks for which it waited; by uid and rank of
+        the job.
     raised : DumpedError or None
         The uncaught exception that ended the rank, if there was one.
     refused : DumpedError or None
@@ -180,7 +175,6 @@ class Dump:
     time: float
     groups: Mapping[str, Membership]
     calls: tuple[RecordedCall, ...]
-    now: Mapping[str, Answer]
     answers: Mapping[str, Mapping[int, Answer]]
     raised: DumpedError | None
     refused: DumpedError | None
@@ -204,63 +198,64 @@ def parse(content: str, path: Path) -> Dump:
         raise DamagedDump("it is empty")
     try:
         return _dump(json.loads(content), path)
-    except RecursionError:
-        raise DamagedDump("it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        cut = error.pos >= len(error.doc.rstrip()) - 1 or "Unterminated" in error.msg
-        what = "it is cut off" if cut else "it is damaged"
-        raise DamagedDump(f"{what} (line {error.lineno}: {error.msg})") from None
-    except ValueError as error:  # such as an integer of 5,000 digits
-        raise DamagedDump(f"it is damaged ({error})") from None
+    except (ValueError, RecursionError) as error:
+        at = error.pos if isinstance(error, json.JSONDecodeError) else -1
+        cut = at >= len(content.rstrip()) - 1 or "Unterminated" in str(error)
+        raise DamagedDump(f"it is {'cut off' if cut else 'damaged'} ({error})") from None
 
 
 def _dump(document: object, path: Path) -> Dump:
     whole = _mapping(document, "the document")
-    entries = _value(whole, "entries", list, None)
-    rank = _value(whole, "rank", int, -1)
-    if entries is None:
-        raise DamagedDump("it has no list of entries")
-    if rank < 0:
-        raise DamagedDump("it does not say whose it is")
+    rank = _value(whole, "rank", -1)
+    if rank < 0 or "entries" not in whole:
+        raise DamagedDump("it lacks its rank or its entries")
     groups = {
-        uid: Membership(uid, _text(each, "desc") or uid, _ranks(each.get("ranks"), uid))
+        uid: Membership(uid, _value(each, "desc", "") or uid, tuple(_value(each, "ranks", [])))
         for uid, each in _mappings(whole, "pg_config")
     }
     for group in groups.values():
+        if not all(type(each) is int and each >= 0 for each in group.members):
+            raise DamagedDump(f"communicator {group.name[:40]!r} has members that are not ranks")
         if rank not in group.members:
             raise DamagedDump(f"rank {rank} is not a rank of its communicator {group.name[:40]!r}")
+    now, told = dict(_mappings(whole, "now")), dict(_mappings(whole, "answers"))
+    answers = {}
+    for uid, group in groups.items():
+        by_rank = {
+            member: told.get(uid, {}).get(str(at)) for at, member in enumerate(group.members)
+        } | {rank: now.get(uid)}
+        answers[uid] = {
+            member: _answer(_mapping(each, "an answer"))
+            for member, each in by_rank.items()
+            if each is not None
+        }
     return Dump(
         file=path,
         rank=rank,
-        world_size=max(_value(whole, "world_size", int, 0), rank + 1),
-        host=_text(whole, "host"),
-        pid=_value(whole, "pid", int, 0),
-        reason=_text(whole, "reason"),
-        time=_value(whole, "time", float, 0.0),
+        world_size=max(_value(whole, "world_size", 0), rank + 1),
+        host=_value(whole, "host", ""),
+        pid=_value(whole, "pid", 0),
+        reason=_value(whole, "reason", ""),
+        time=_value(whole, "time", 0.0),
         groups=groups,
-        calls=tuple(_call(each, number) for number, each in enumerate(entries)),
-        now={uid: Answer(ANSWERED, _facts(each)) for uid, each in _mappings(whole, "now")},
-        answers={
-            uid: {
-                rank: _answer(_mapping(answered[str(at)], "an answer"))
-                for at, rank in enumerate(groups[uid].members)
-                if answered.get(str(at)) is not None
-            }
-            for uid, answered in _mappings(whole, "answers")
-            if uid in groups
-        },
+        calls=tuple(
+            _call(each, f"entry {at}") for at, each in enumerate(_value(whole, "entries", []))
+        ),
+        answers=answers,
         raised=_error(whole, "raised"),
         refused=_error(whole, "refused"),
-        ended=_text(whole, "ended"),
-        job=_text(whole, "job"),
+        ended=_value(whole, "ended", ""),
+        job=_value(whole, "job", ""),
     )
 
 
 def _error(document: Facts, key: str) -> DumpedError | None:
-    each = _value(document, key, dict, None)
-    if each is None:
+    each = _value(document, key, {})
+    if not each:
         return None
-    return DumpedError(_text(each, "error"), _text(each, "site"), _value(each, "ago", float, 0.0))
+    return DumpedError(
+        _value(each, "error", ""), _value(each, "site", ""), _value(each, "ago", 0.0)
+    )
 
 
 def _class(text: str) -> str:
@@ -268,54 +263,51 @@ def _class(text: str) -> str:
     return text.partition(":")[0].strip()
 
 
-def _call(entry: object, number: int) -> RecordedCall:
-    each = _mapping(entry, f"entry {number}")
+def _call(entry: object, what: str) -> RecordedCall:
+    each = _mapping(entry, what)
     group = each.get("process_group")
     if not (isinstance(group, list) and group and isinstance(group[0], str)):
-        raise DamagedDump(f"entry {number} names no communicator")
-    frames = [each for each in _value(each, "frames", list, []) if isinstance(each, dict)]
-    duration = _value(each, "duration_ms", float, None)
+        raise DamagedDump(f"{what} names no communicator")
     # Ranks may differ in how they wait.
-    terms = {**_value(each, "terms", dict, {})}
+    terms = {**_value(each, "terms", {})}
     if terms.pop("mode", "") == "asynchronous":
         terms["async_op"] = True
+    milliseconds = _value(each, "duration_ms", -1.0)
     return RecordedCall(
         uid=group[0],
-        number=0 if each.get("is_p2p") else _value(each, "collective_seq_id", int, 0),
-        operation=_text(each, "profiling_name").rpartition(":")[2] or "a call",
+        number=0 if each.get("is_p2p") else _value(each, "collective_seq_id", 0),
+        operation=_value(each, "profiling_name", "").rpartition(":")[2] or "a call",
         terms=terms,
-        began=_value(each, "time_created_ns", float, 0.0) / 1e9,
-        seconds=None if duration is None else duration / 1e3,
-        state=_text(each, "state") or "started",
-        error=_text(each, "error"),
-        site=site(frames[0]) if frames else "",
+        began=_value(each, "time_created_ns", 0.0) / 1e9,
+        seconds=None if milliseconds < 0 else milliseconds / 1e3,
+        state=_value(each, "state", "") or "started",
+        error=_value(each, "error", ""),
+        site=_site(*_value(each, "frames", [])[:1]),
     )
 
 
-def site(frame: Mapping[str, Any]) -> str:
-    """Return a frame in words: ``step(), train.py line 41``."""
+def _site(frame: object = None) -> str:
+    """Return a frame in words: ``step(), train.py line 41``; empty without one."""
+    if not isinstance(frame, dict):
+        return ""
     name, file, line = (frame.get(key, "") for key in ("name", "filename", "line"))
     where = f"{PurePath(str(file)).name} line {line}"
     return where if name in ("", "<module>") else f"{name}(), {where}"
 
 
 def _answer(answer: Facts) -> Answer:
-    facts = _value(answer, "facts", dict, answer)
-    return Answer(_text(answer, "state") or ANSWERED, _facts(facts))
-
-
-def _facts(answer: Facts) -> Facts:
-    """Return the facts of an answer that diagnosis uses."""
-    facts: dict[str, Any] = {name: _text(answer, name) for name in _TEXTS}
-    closed = facts.pop("closed")
+    """Return an answer with the facts that diagnosis uses. A rank's answer about itself has no state."""
+    facts: dict[str, Any] = {name: _value(answer, name, "") for name in ("doing", "host")}
+    closed = _value(answer, "closed", "")
     facts["leaving"] = answer.get("leaving") is True or closed.startswith("was left")
-    facts["failed"] = facts["failed"] or closed
-    numbers = {name: _value(answer, name, int, None) for name in _NUMBERS}
-    facts |= {name: number for name, number in numbers.items() if number is not None}
-    now = _value(answer, "now", dict, {})
-    if operation := _text(now, "operation"):
-        facts["now"] = {"operation": operation, "collective": 0, "site": _text(now, "site")}
-    return facts
+    facts["failed"] = _value(answer, "failed", "") or closed
+    for name in ("collective", "done", "pid"):
+        if answer.get(name) is not None:
+            facts[name] = _value(answer, name, 0)
+    now = _value(answer, "now", {})
+    if operation := _value(now, "operation", ""):
+        facts["now"] = {"operation": operation, "collective": 0, "site": _value(now, "site", "")}
+    return Answer(_value(answer, "state", "") or ANSWERED, facts)
 
 
 # Checked values of a document. In Python, True and NaN are numbers too.
@@ -329,35 +321,24 @@ def _mapping(value: object, what: str) -> Facts:
 
 def _mappings(document: Facts, key: str) -> list[tuple[str, Facts]]:
     """Return the items of a mapping of mappings without the null ones."""
-    parts = _value(document, key, dict, {})
+    parts = _value(document, key, {})
     return [
         (name, _mapping(each, f"{key}: {name}")) for name, each in parts.items() if each is not None
     ]
 
 
-def _value(document: Facts, key: str, kind: type, default: Any) -> Any:
-    """Return a value of the given kind, or the default if it is null or missing."""
+def _value(document: Facts, key: str, default: Any) -> Any:
+    """Return a value of the default's type; the default if it is null or missing."""
     value: Any = document.get(key)
-    if kind is float and type(value) is int and abs(value) < 1 << 62:
-        value = float(value)
     if value is None:
         return default
-    fits = type(value) is kind
-    if not fits or (kind in (int, float) and not abs(value) < 1 << 62):
+    if type(default) is float and type(value) is int and abs(value) < 1 << 62:
+        value = float(value)
+    if type(value) is not type(default) or (
+        isinstance(value, int | float) and not abs(value) < 1 << 62
+    ):
         raise DamagedDump(f"{key} is {value!r:.40}, which does not fit")
     return value
-
-
-def _text(document: Facts, key: str) -> str:
-    text: str = _value(document, key, str, "")
-    return text
-
-
-def _ranks(value: object, uid: str) -> tuple[int, ...]:
-    """Return the members of a communicator."""
-    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        raise DamagedDump(f"the ranks of communicator {uid[:40]} are not a list of ranks")
-    return tuple(value)
 
 
 NAME = re.compile(r"rank_(\d+)\.json")
@@ -407,15 +388,12 @@ def read_folder(folder: Path) -> DumpFolder:
             passed_over += [f"{each} is of another job" for each in jobs if each != folder]
     dumps: list[Dump] = []
     for name in names:
-        match = NAME.fullmatch(name)
+        match, part = NAME.fullmatch(name), re.match(r"\.(rank_\d+)\.", name)
         if match is None:
-            whole = re.match(r"\.rank_\d+", name)
-            if whole and f"{whole[0][1:]}.json" in names:
-                continue  # an earlier dump of the rank is whole
-            if name.startswith((".rank_", "rank_")):
-                passed_over.append(f"{name} is half-written: its process ended before it was whole")
-            else:
+            if part is None:
                 passed_over.append(f"{name} is not a dump (those are named rank_0.json, ...)")
+            elif f"{part[1]}.json" not in names:  # else an earlier dump of the rank is whole
+                passed_over.append(f"{name} is half-written: its process ended before it was whole")
             continue
         try:
             dump = parse(read_text(folder / name, 1 << 28), folder / name)  # a long record

@@ -1,8 +1,7 @@
-"""The faults of a job: ranks that are missing, differ, wait for each other, or were late. `explain` calls it.
+"""The faults of a job: ranks that are missing, differ, wait for each other, or were late; each with its sentence.
 
-`join` makes a `Job` from the dumps: each rank's call in each collective of each communicator. `find` looks for causes
-in it. In each communicator, the first collective that failed matters: some ranks did not complete it, or the ranks
-disagreed about it. Later failures follow from it.
+`find` looks for causes. In each communicator, the first collective that failed matters: some ranks did not complete it,
+or the ranks disagreed about it. Later failures follow from it.
 
 `hpccomm.runtime.verdict.judge` draws the conclusions, as it does while a job runs, from the answers of ranks about a
 call. Here a rank's answer comes from its own dump, or from the answers that other ranks recorded.
@@ -10,349 +9,18 @@ call. Here a rank's answer comes from its own dump, or from the answers that oth
 
 import re
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
-from hpccomm.contracts.backend import ANSWERED, Answer
+from hpccomm.contracts.backend import STOPPED, Answer
 from hpccomm.errors import RankMismatch
-from hpccomm.runtime.verdict import Verdict, judge, numbered, unlike
-from hpccomm.tools.explain.dumps import Dump, DumpedError, Membership, RecordedCall
+from hpccomm.runtime.verdict import Verdict, judge, refusals, unlike, whereabouts
+from hpccomm.tools.explain.dumps import RecordedCall
+from hpccomm.tools.explain.job import PATIENCE, SIGNALS, History, Job, Waiting, at_place
 from hpccomm.units import grouped, ranks_named
-
-PATIENCE = 0.3
-"""Seconds by which a rank must wait, or come late, to count as a fault."""
-
-MEETINGS = frozenset(
-    f"{name}{uneven}"
-    for name in ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-    for uneven in ("", "_v")
-)
-"""Collectives that no rank can leave before all have come."""
-
-_LAST = 200
-"""Number of collectives, the last ones, by which clocks are compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The collectives of one communicator on all its ranks.
-
-    Attributes
-    ----------
-    group : Membership
-        The communicator.
-    calls : mapping of int to mapping of int to RecordedCall
-        The calls by rank of the job and number of the collective, as far back as the records go.
-    begun : mapping of int to int
-        Number of the last collective that each rank began. Ranks that left no trace are not in it.
-    """
-
-    group: Membership
-    calls: Mapping[int, Mapping[int, RecordedCall]]
-    begun: Mapping[int, int]
-
-    def at(self, number: int) -> dict[int, RecordedCall]:
-        """Return the recorded calls of the collective of that number, by rank."""
-        return {rank: calls[number] for rank, calls in self.calls.items() if number in calls}
-
-    def absent(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that are not known to have begun the collective of that number."""
-        return tuple(
-            rank for rank in sorted(self.group.members) if self.begun.get(rank, -1) < number
-        )
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Numbers of the collectives that any rank has recorded, in order."""
-        return sorted({number for calls in self.calls.values() for number in calls})
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A rank's wait of some seconds in a call for the `awaited` ranks, which have not come to the call."""
-
-    rank: int
-    call: RecordedCall
-    seconds: float
-    awaited: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The known facts of a job.
-
-    Attributes
-    ----------
-    dumps : mapping of int to Dump
-        The dumps by rank.
-    histories : mapping of str to History
-        The histories by uid of the communicator, in the order in which they first appear.
-    clocks : mapping of str to float
-        Seconds by which each host's clock is ahead of the first host's. Hosts that could not be
-        compared are not in it.
-    """
-
-    dumps: Mapping[int, Dump]
-    histories: Mapping[str, History]
-    clocks: Mapping[str, float]
-
-    @property
-    def hosts(self) -> int:
-        """Number of hosts that are known."""
-        return len({dump.host for dump in self.dumps.values()})
-
-    @property
-    def broken(self) -> bool:
-        """Whether a dump was written because something failed, not on request."""
-        asked = ("on demand", "SIGUSR1")
-        return not all(any(word in dump.reason for word in asked) for dump in self.dumps.values())
-
-    @property
-    def raised(self) -> dict[int, DumpedError]:
-        """The uncaught exceptions, by rank."""
-        return {rank: dump.raised for rank, dump in self.dumps.items() if dump.raised is not None}
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return max(dump.world_size for dump in self.dumps.values())
-
-    @property
-    def end(self) -> float:
-        """Unix time of the last dump, by the first host's clock."""
-        return max(self.moment(rank, dump.time) for rank, dump in self.dumps.items())
-
-    def moment(self, rank: int, time: float) -> float:
-        """Return a time of a rank's host, by the clock of the first host."""
-        return time - self.clocks.get(self.dumps[rank].host, 0.0)
-
-    def seen(self, rank: int, uid: str) -> Answer | None:
-        """Return a rank's answer at the time of its dump; without a dump, the last that another rank has recorded."""
-        dump = self.dumps.get(rank)
-        if dump is not None:
-            return dump.now.get(uid) or next(iter(dump.now.values()), None)
-        asked = [
-            (uid == where, other.time, answers[rank])
-            for other in self.dumps.values()
-            for where, answers in other.answers.items()
-            if rank in answers
-        ]
-        return max(asked, key=lambda each: each[:2])[2] if asked else None
-
-    def gone_on(self, rank: int, call: RecordedCall) -> bool:
-        """Whether a call of a rank was refused, and the rank went on to other calls.
-
-        After a mismatch, some communicators cannot be used: then only a later call shows that the rank went on.
-        """
-        if not call.refused:
-            return False
-        later = [each.began for each in self.dumps[rank].calls if each.uid == call.uid]
-        return not call.error.startswith("RankMismatch") or max(later) > call.began
-
-    def waiting(self, rank: int) -> Iterator[Waiting]:
-        """Yield the calls in which a rank has waited for others for longer than `PATIENCE`."""
-        dump = self.dumps[rank]
-        first: set[str] = set()
-        for call in dump.calls:
-            seconds = call.waited(dump.time)
-            if not call.open or (seconds < PATIENCE and call.state != "failed"):
-                continue
-            history = self.histories.get(call.uid)
-            if history is None or (call.number and call.uid in first) or self.gone_on(rank, call):
-                continue
-            if call.number:
-                first.add(call.uid)
-                awaited = history.absent(call.number)
-            else:
-                awaited = tuple(peer for peer in peers(call, history.group) if peer != rank)
-            if awaited:
-                yield Waiting(rank, call, seconds, awaited)
-
-
-def peers(call: RecordedCall, group: Membership) -> Iterator[int]:
-    """Yield the ranks of the job to which a message goes or from which it comes."""
-    for name in ("src", "dst"):
-        rank = call.terms.get(name)
-        if type(rank) is int and 0 <= rank < len(group.members):
-            yield group.members[rank]
-
-
-def join(dumps: Sequence[Dump]) -> Job:
-    """Join the dumps of one job."""
-    by_rank = {dump.rank: dump for dump in dumps}
-    groups: dict[str, Membership] = {}
-    for dump in dumps:
-        for uid, group in dump.groups.items():
-            # Dumps of one job agree, unless one is damaged: take the longest list of ranks.
-            if uid not in groups or len(group.members) > len(groups[uid].members):
-                groups[uid] = group
-    calls: dict[str, dict[int, dict[int, RecordedCall]]] = {uid: {} for uid in groups}
-    for dump in dumps:
-        for call in dump.calls:
-            if call.uid in calls and call.number and dump.rank in groups[call.uid].members:
-                calls[call.uid].setdefault(dump.rank, {})[call.number] = call
-    histories = {}
-    for uid, group in groups.items():
-        begun = {}
-        for rank in group.members:
-            known = list(calls[uid].get(rank, ()))
-            if rank in by_rank:
-                known.append(0)
-                seen = [by_rank[rank].now.get(uid)]
-            else:
-                seen = [dump.answers.get(uid, {}).get(rank) for dump in dumps]
-            facts = [each.facts for each in seen if each]
-            known += [each["collective"] for each in facts if "collective" in each]
-            if known:
-                begun[rank] = max(known)
-        histories[uid] = History(group, calls[uid], begun)
-    return Job(by_rank, histories, clocks(by_rank, histories))
-
-
-def clocks(dumps: Mapping[int, Dump], histories: Mapping[str, History]) -> dict[str, float]:
-    """Return the seconds by which each host's clock is ahead of the first host's.
-
-    All ranks leave a barrier, an all-reduce and the like at about the same moment. The difference of
-    clocks is the median difference of these moments.
-    """
-    first = dumps[min(dumps)].host
-    ahead = {first: 0.0}
-    for history in sorted(histories.values(), key=lambda each: -len(each.group.members)):
-        differences: dict[str, list[float]] = {}
-        for number in history.numbers[-_LAST:]:
-            ends: dict[str, float] = {}
-            for rank, call in history.at(number).items():
-                if call.operation in MEETINGS and call.seconds is not None and not call.open:
-                    ends.setdefault(dumps[rank].host, call.began + call.seconds)
-            known = next((host for host in ends if host in ahead), None)
-            if known is not None:
-                for host, end in ends.items():
-                    differences.setdefault(host, []).append(end - ends[known] + ahead[known])
-        for host, seconds in differences.items():
-            ahead.setdefault(host, statistics.median(seconds))
-    return ahead
-
-
-SIGNALS = ("was sent SIGTERM", "was interrupted")
-"""Parts of `Dump.ended` of ranks that were ended from outside, or because of another rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedCall:
-    """The verdict on why a call waits, the answers by rank on which it rests, and the ranks that left no trace."""
-
-    verdict: Verdict
-    answers: Mapping[int, Answer]
-    unheard: tuple[int, ...]
-
-    @property
-    def absent(self) -> tuple[int, ...]:
-        """The ranks that are known to be absent or held up elsewhere."""
-        return tuple(sorted({*self.verdict.absent, *self.verdict.held_up}))
-
-
-def judged(job: Job, call: RecordedCall, rank: int, others: Iterable[int]) -> JudgedCall:
-    """Return why a rank's call waits.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    call : RecordedCall
-        The call that waits.
-    rank : int
-        The rank that waits.
-    others : iterable of int
-        The ranks for which it may wait.
-    """
-    number = call.number
-    answers = {each: heard(job, each, call.uid, number) for each in others if each != rank}
-    since = call.waited(job.dumps[rank].time)
-    now = {"operation": call.operation, "collective": number, "since": since}
-    own = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
-    known = {each: answer for each, answer in answers.items() if answer is not None}
-    unheard = tuple(each for each in answers if each not in known)
-    return JudgedCall(judge(own, known), known, unheard)
-
-
-def heard(job: Job, rank: int, uid: str, number: int = 0) -> Answer | None:
-    """Return a rank's answer about the collective of that number, or about a message (0).
-
-    None if the rank left no dump and gave no answer.
-    """
-    seen, history, dump = job.seen(rank, uid), job.histories[uid], job.dumps.get(rank)
-    if dump is None and seen is None:
-        return None
-    state = ANSWERED if dump or seen is None else seen.state
-    known = {} if seen is None else seen.facts
-    begun = history.begun.get(rank, 0)
-    facts: dict[str, object] = {"host": host_of(job, rank)}
-    if 0 < number <= begun:
-        call = history.calls.get(rank, {}).get(number)
-        facts |= {"collective": begun, "done": known.get("done", 0)}
-        facts["leaving"] = known.get("leaving", False)
-        if call is not None:
-            facts |= {"record": call.record, "site": call.site}
-            facts["done"] = facts["done"] if call.open else number
-        return Answer(state, facts)
-    if dump is None:
-        return Answer(state, {**known, **facts, "collective": begun})
-    waits = list(job.waiting(rank))
-    under_way = [call for call in dump.calls if call.state == "started"]
-    if waits or under_way:
-        call = waits[-1].call if waits else under_way[-1]
-        name, site = call_name(job, call.uid, call.number, call.operation), call.site
-        if waits:
-            site += f" (waiting for {ranks_named(waits[-1].awaited)} for {waits[-1].seconds:.1f} s)"
-        facts["now"] = {"operation": name, "collective": 0, "site": site}
-    elif known.get("leaving"):
-        facts["leaving"] = True
-    elif rank in job.raised:
-        raised = job.raised[rank]
-        facts["failed"] = f"raised {raised.error.partition(':')[0]}{at_place(raised.site)}"
-    else:
-        doing = facts["doing"] = known.get("doing")
-        facts["failed"] = (
-            _answered_end(dump, doing) or _failed(job, dump, uid) or known.get("failed")
-        )
-    return Answer(ANSWERED, facts)
-
-
-def _answered_end(dump: Dump, doing: object) -> str:
-    """Return why a rank ended, in its own words. Empty if it did not end, or if `doing`, its place, says more."""
-    ended = dump.ended.removeprefix(f"rank {dump.rank} ")
-    if doing and any(each in ended for each in SIGNALS):
-        ended = ""
-    wrote = any(word in dump.reason.lower() for word in ("exception", "exit", "sigterm"))
-    return ended or (dump.reason.strip().split("\n", maxsplit=1)[0].rstrip(".") if wrote else "")
-
-
-def _failed(job: Job, dump: Dump, uid: str) -> str:
-    """Return the error of the last failed call on a communicator, leaving out calls after which the rank went on."""
-    failed = [call for call in dump.calls if call.state == "failed" and call.uid == uid]
-    errors = [call.error for call in failed if not job.gone_on(dump.rank, call)]
-    return errors[-1] if errors else ""
-
-
-def call_name(job: Job, uid: str, number: int, operation: str) -> str:
-    """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
-    return f"{numbered(operation, number)} of communicator {job.histories[uid].group.name!r}"
-
-
-def host_of(job: Job, rank: int) -> str:
-    """Return the host of a rank; empty if it is not known."""
-    if rank in job.dumps:
-        return job.dumps[rank].host
-    answers = (job.seen(rank, uid) for uid in job.histories)
-    return next((each.facts["host"] for each in answers if each is not None), "")
-
-
-def at_place(site: str) -> str:
-    """Return a place of the program in brackets; empty if it is not known."""
-    return f" ({site})" if site else ""
-
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """Sort of a fault. ``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks made different calls.
@@ -369,49 +37,67 @@ class Fault:
     ----------
     sort : str
         The sort of the fault; see `Sort`.
+    sentence : str
+        The fault in a sentence, with the ranks to look at.
+    ranks : tuple of int
+        The ranks to look at, as ranks of the job.
+    waiting : tuple of int
+        The ranks that wait for these.
     uid : str
         Uid of the communicator; empty for an exception.
     number : int
         Number of the collective; 0 for a message and for an exception.
     operation : str
         Name of the call that most ranks made; for an exception, its class.
-    ranks : tuple of int
-        The ranks to look at, as ranks of the job.
-    waiting : tuple of int
-        The ranks that wait for these.
     seconds : float
         Seconds that `waiting` has waited; for a late rank, the seconds by which it was late.
     differences : mapping of str to mapping of int to str
         For the fields that differ, the values by field and rank.
     waits : tuple of Waiting
         For a cycle: each rank waits for the next one, the last for the first.
-    times : tuple of int
-        For a late rank: the number of collectives in which it was late, and the number of all collectives.
-    unknown : tuple of int
-        Ranks that left no trace, and so may be missing too.
-    shift : int
-        For ranks that differ: the number of calls by which they are ahead of the others. 1 means that they
-        left out a call, -1 that they made one more, and 0 that neither explains the difference.
-    answers : mapping of int to Answer
-        For missing ranks: the answers of all ranks that are known.
-    text : str
-        For calls that differ: the words of the verdict.
     """
 
     sort: Sort
-    uid: str
-    number: int
-    operation: str
+    sentence: str
     ranks: tuple[int, ...]
     waiting: tuple[int, ...] = ()
+    uid: str = ""
+    number: int = 0
+    operation: str = ""
     seconds: float = 0.0
     differences: Mapping[str, Mapping[int, str]] = field(default_factory=dict, hash=False)
     waits: tuple[Waiting, ...] = ()
-    times: tuple[int, int] = (0, 0)
-    unknown: tuple[int, ...] = ()
-    shift: int = 0
-    answers: Mapping[int, Answer] = field(default_factory=dict, hash=False)
-    text: str = ""
+
+
+def _fault(
+    job: Job,
+    sort: Sort,
+    text: str,
+    ranks: Iterable[int],
+    waiting: Iterable[int],
+    call: RecordedCall,
+    seconds: float,
+    **more: Any,
+) -> Fault:
+    """Return a fault in a call. Its sentence is followed by one on earlier refused calls of the ranks.
+
+    A program may catch the error of such a call and go on without it.
+    """
+    named = tuple(sorted(ranks))
+    facts = {
+        rank: {"refused": {"error": each.line, "site": each.site, "ago": each.ago}}
+        for rank in named
+        if rank in job.dumps and (each := job.dumps[rank].refused)
+    }
+    said = _sentence(text)
+    if facts:
+        said += f" {_sentence(refusals(facts).removeprefix('; ').rstrip('.'))}"
+    where = call.uid, call.number, call.operation
+    return Fault(sort, said, named, tuple(sorted(waiting)), *where, seconds, **more)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def find(job: Job) -> list[Fault]:
@@ -419,24 +105,32 @@ def find(job: Job) -> list[Fault]:
     waiting = {rank: list(job.waiting(rank)) for rank in job.dumps}
     faults = [each for known in job.histories.values() for each in _of_collectives(job, known)]
     faults += _of_messages(job, waiting, faults)
-    ring, held = _cycle(waiting), {rank for rank, waits in waiting.items() if waits}
-    if ring:
-        first = ring[0].call
-        ranks = tuple(sorted(each.rank for each in ring))
-        seconds = max(each.seconds for each in ring)
-        fault = Fault("cycle", first.uid, first.number, first.operation, ranks, ranks, seconds)
-        faults.append(replace(fault, waits=tuple(ring)))
+    held = {rank for rank, waits in waiting.items() if waits}
+    if ring := _cycle(waiting):
+        fault = _waiting_for_each_other(job, ring)
         # Ranks that wait in the same calls for ranks of the cycle follow from it: leave them out.
-        inside = set(ranks)
-        round_uids = {each.call.uid for each in ring}
+        uids = {each.call.uid for each in ring}
         faults = [
             each
             for each in faults
             if each.sort != "missing"
-            or not (held if each.uid in round_uids else inside).issuperset(each.ranks)
+            or not (held if each.uid in uids else {*fault.ranks}).issuperset(each.ranks)
         ]
+        faults.append(fault)
     faults.sort(key=lambda fault: _importance(fault, held))
     return list(_with_raised(job, faults))
+
+
+def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
+    """Return the key that sorts faults. Missing ranks that are themselves held up are not the cause, and come last."""
+    order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
+    follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
+    if follows == len(fault.ranks):
+        order = 5
+    return order, follows, -fault.seconds
+
+
+# Ranks that ended.
 
 
 def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
@@ -453,11 +147,7 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
         if not error.follows and not (shown and error.error.startswith(RankMismatch.__name__))
     ]
     if not causes:
-        yield from inferred
-        if not inferred:
-            yield from _raised(job, list(job.raised))
-        if not inferred and not job.raised:
-            yield from _ended(job)
+        yield from inferred or _raised(job, list(job.raised)) or _ended(job)
         return
     yield from _raised(job, causes)
     for fault in inferred:
@@ -468,36 +158,70 @@ def _with_raised(job: Job, inferred: Sequence[Fault]) -> Iterator[Fault]:
             yield fault
 
 
-def _ended(job: Job) -> Iterator[Fault]:
-    """Yield the ranks that have ended by themselves, as one fault. Being ended by a signal is not a fault."""
+def _ended(job: Job) -> list[Fault]:
+    """Return the ranks that have ended by themselves, as one fault. Being ended by a signal is not a fault."""
     words = {rank: dump.ended for rank, dump in sorted(job.dumps.items()) if dump.ended}
     ended = [rank for rank, said in words.items() if not any(each in said for each in SIGNALS)]
-    if ended:
-        yield Fault("ended", "", 0, "", tuple(ended))
+    if not ended:
+        return []
+    others = f"; {len(ended) - 1} more ended by themselves" if len(ended) > 1 else ""
+    return [Fault("ended", _sentence(f"{words[ended[0]].rstrip('.')}{others}"), tuple(ended))]
 
 
-def _raised(job: Job, ranks: Sequence[int]) -> Iterator[Fault]:
-    """Yield the errors of ranks, the earliest first; ranks with equal errors share a fault."""
+def _raised(job: Job, ranks: Sequence[int]) -> list[Fault]:
+    """Return the errors of ranks, the earliest first; ranks with equal errors share a fault."""
     in_order = sorted(ranks, key=lambda each: -job.raised[each].ago)
     alike = grouped((re.sub(r"\d+", "#", job.raised[rank].error), rank) for rank in in_order)
-    for same in alike.values():
-        others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
-        name = job.raised[same[0]].error.partition(":")[0]
-        yield Fault("raised", "", 0, name, tuple(sorted(same)), others)
+    others = tuple(rank for rank in sorted(job.dumps) if rank not in job.raised)
+    after = f" {ranks_named(others).capitalize()} ended with it." if others else ""
+    faults = []
+    for first, *more in alike.values():
+        error = job.raised[first]
+        who = ranks_named([first, *more]) if more else _on_node(job, first)
+        said = f"{who} raised an uncaught error{at_place(error.site)}: {error.line.rstrip('.')}"
+        name = error.error.partition(":")[0]
+        same = tuple(sorted([first, *more]))
+        faults.append(Fault("raised", _sentence(said) + after, same, others, operation=name))
+    return faults
 
 
-def _importance(fault: Fault, held: set[int]) -> tuple[int, int, float]:
-    """Return the key that sorts faults. Missing ranks that are themselves held up are not the cause, and come last."""
-    order = ["differing", "cycle", "missing", "late", "stuck"].index(fault.sort)
-    follows = len(held.intersection(fault.ranks)) if fault.sort == "missing" else 0
-    if follows == len(fault.ranks):
-        order = 5
-    return order, follows, -fault.seconds
+def _on_node(job: Job, rank: int) -> str:
+    """Return a rank and its node: ``rank 3 on node n2``."""
+    host = job.host(rank)
+    return f"rank {rank} on node {host}" if host else f"rank {rank}"
+
+
+# Calls that wait.
+
+
+def _judged(
+    job: Job, call: RecordedCall, rank: int, others: Iterable[int]
+) -> tuple[Verdict, dict[int, Answer]]:
+    """Return why a rank's call waits, and the answers on which the verdict rests.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    call : RecordedCall
+        The call that waits.
+    rank : int
+        The rank that waits.
+    others : iterable of int
+        The ranks for which it may wait.
+    """
+    number = call.number
+    heard = {each: job.heard(each, call.uid, number) for each in others if each != rank}
+    answers = {each: answer for each, answer in heard.items() if answer is not None}
+    since = call.waited(job.dumps[rank].time)
+    now = {"operation": call.operation, "collective": number, "since": since}
+    own = {"rank": rank, "now": now, "record": call.record if number else None, "site": call.site}
+    return judge(own, answers), answers
 
 
 def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
     """Yield the first fault of one communicator."""
-    uid, members = history.group.uid, sorted(history.group.members)
+    members = sorted(history.group.members)
     halted = _halted(job, history)
     number = min(halted.values(), default=None)
     for each in history.numbers:
@@ -505,87 +229,184 @@ def _of_collectives(job: Job, history: History) -> Iterator[Fault]:
             break
         calls = history.at(each)
         first, call = next(iter(calls.items()))
-        asked = call.operation, call.terms
-        if any((other.operation, other.terms) != asked for other in calls.values()):
-            judged_call = judged(job, call, first, members)
-            if judged_call.verdict.differing:
-                yield _differing(job, history, each, judged_call.verdict)
+        if any(other.record != call.record for other in calls.values()):
+            verdict, _ = _judged(job, call, first, members)
+            if verdict.differing:
+                yield _differing(job, history, each, verdict)
                 return
     if number is None:
         yield from _late(job, history)
         return
-    calls = history.at(number)
-    waiting = tuple(rank for rank, at in sorted(halted.items()) if at == number)
-    call = calls[waiting[0]]
-    seconds = max(calls[rank].waited(job.dumps[rank].time) for rank in waiting)
-    judged_call = judged(job, call, waiting[0], members)
-    if judged_call.absent or judged_call.unheard:
-        yield _missing(call, judged_call, waiting, seconds)
-        return
-    late = list(_late(job, history, number))
-    yield from late
-    if not late:
-        yield Fault("stuck", uid, number, call.operation, tuple(members), waiting, seconds)
-
-
-def _missing(call: RecordedCall, judged_call: JudgedCall, *waited: Any) -> Fault:
-    """Return the fault that ranks have not come to a call. `waited` holds the ranks that wait, and the seconds."""
-    absent = judged_call.absent or judged_call.unheard
-    unknown = judged_call.unheard if judged_call.absent else ()
-    fault = Fault("missing", call.uid, call.number, call.operation, absent, *waited)
-    return replace(fault, unknown=unknown, answers=judged_call.answers)
+    calls = {rank: history.calls[rank][number] for rank, at in halted.items() if at == number}
+    yield from (
+        _missing(job, calls, members)
+        or _late(job, history, number)
+        or [_stuck(job, calls, members)]
+    )
 
 
 def _halted(job: Job, history: History) -> dict[int, int]:
     """Return the first collective in which each rank has waited for at least `PATIENCE`, or has failed.
 
-    If ranks have died without a dump, any wait counts, since the other ranks were ended soon after.
+    If ranks have died without a dump, any wait counts, since the other ranks were ended soon after. Dumps on request
+    may be those of a few ranks.
     """
+    asked = ("on demand", "SIGUSR1")
+    broken = not all(any(word in dump.reason for word in asked) for dump in job.dumps.values())
+    died = broken and any(rank not in job.dumps for rank in history.group.members)
     halted = {}
-    died = job.broken and any(rank not in job.dumps for rank in history.group.members)
-    patience = 0.0 if died else PATIENCE
     for rank, calls in history.calls.items():
         until = job.dumps[rank].time
         for number in sorted(calls):
             call = calls[number]
-            if job.gone_on(rank, call):
+            if job.gone_on(rank, call) or not call.open:
                 continue
-            if call.open and (call.state == "failed" or call.waited(until) >= patience):
+            if died or call.state == "failed" or call.waited(until) >= PATIENCE:
                 halted[rank] = number
                 break
     return halted
 
 
-def sides(values: Mapping[str, Mapping[int, str]]) -> list[tuple[int, ...]]:
-    """Return the groups of ranks that made the same call, the largest group first."""
-    ranks = next(iter(values.values()))
-    alike = grouped((tuple(each[rank] for each in values.values()), rank) for rank in sorted(ranks))
-    return [tuple(each) for each in sorted(alike.values(), key=lambda each: (-len(each), each))]
+def _of_messages(
+    job: Job, waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
+) -> Iterator[Fault]:
+    """Yield the messages for which ranks wait, unless another fault names these ranks or their peers."""
+    named = {rank for fault in faults for rank in fault.ranks}
+    for rank, waits in waiting.items():
+        for each in waits:
+            if not each.call.number and not named.intersection((rank, *each.awaited)):
+                yield from _missing(job, {rank: each.call}, each.awaited)
+
+
+def _waited(job: Job, calls: Mapping[int, RecordedCall]) -> float:
+    """Return the longest time in seconds that ranks have waited in their calls."""
+    return max(call.waited(job.dumps[rank].time) for rank, call in calls.items())
+
+
+def _missing(job: Job, calls: Mapping[int, RecordedCall], others: Sequence[int]) -> list[Fault]:
+    """Return the fault that some of the `others` have not come to a call; none if all have.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    calls : mapping of int to RecordedCall
+        The call of each rank that waits.
+    others : sequence of int
+        The ranks for which they may wait.
+    """
+    (rank, call), *_ = calls.items()
+    verdict, answers = _judged(job, call, rank, others)
+    absent = {*verdict.absent, *verdict.held_up}
+    unheard = {each for each in others if each != rank and each not in answers}
+    if not absent and not unheard:
+        return []
+    what, seconds = job.name(call), _waited(job, calls)
+    done = f"called {what}" if call.number else f"taken part in {what}"
+    text = "; ".join(
+        whereabouts({each: answers[each] for each in sorted(absent)}, call.number, done)
+    )
+    if not absent:
+        they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
+        text = f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}"
+    have = "has" if len(calls) == 1 else "have"
+    began = min(job.moment(each, made.began) for each, made in calls.items())
+    text += (
+        f". {ranks_named(calls).capitalize()} {have} waited in {'it' if what in text else what}"
+        f"{at_place(call.site)} for {seconds:.1f} s, since {time.strftime('%H:%M:%S', time.gmtime(began))} UTC"
+    )
+    if absent and unheard:
+        text += f". Of {ranks_named(unheard)} nothing is known"
+    return [_fault(job, "missing", text, absent or unheard, calls, call, seconds)]
+
+
+def _stuck(job: Job, calls: Mapping[int, RecordedCall], members: Iterable[int]) -> Fault:
+    call, seconds = next(iter(calls.values())), _waited(job, calls)
+    text = (
+        f"all ranks have called {job.name(call)}, and alike as far as is recorded, but {ranks_named(calls)} "
+        f"did not complete it within {seconds:.1f} s: no rank is missing. Look at the network "
+        "and at the stacks of the threads in the dumps"
+    )
+    return _fault(job, "stuck", text, members, calls, call, seconds)
+
+
+def _late(job: Job, history: History, number: int | None = None) -> list[Fault]:
+    """Return the rank that came latest, if it kept others waiting.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    history : History
+        The communicator.
+    number : int, optional
+        The collective to look at; by default the one in which a rank was latest.
+    """
+    latest: dict[int, tuple[float, int]] = {}
+    for each in history.numbers if number is None else [number]:
+        came = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
+        if len(came) < max(2, len(history.group.members)):
+            continue
+        last = max(came, key=lambda rank: came[rank])
+        others = statistics.median_low(time for rank, time in came.items() if rank != last)
+        if came[last] - others > PATIENCE:
+            latest[each] = came[last] - others, last
+    if not latest:
+        return []
+    worst = max(latest, key=lambda each: latest[each][0])
+    seconds, rank = latest[worst]
+    often, call = sum(last == rank for _, last in latest.values()), history.at(worst)[rank]
+    text = (
+        f"{_on_node(job, rank)} came {seconds:.2f} s after the others to {job.name(call)}{at_place(call.site)}; "
+        f"it was the last by so much in {often} of {len(history.numbers)} collectives"
+    )
+    answers = (dump.answers.get(call.uid, {}).get(rank) for dump in job.dumps.values())
+    if any(each is not None and each.state == STOPPED for each in answers):
+        text += f". Rank {rank} was stopped, by SIGSTOP or a debugger"
+    if len(job.hosts) > 1:
+        text += f". {job.clock_caveat()}"
+    waiting = {*history.group.members} - {rank}
+    return [_fault(job, "late", text, [rank], waiting, call, seconds)]
+
+
+# Calls that differ.
 
 
 def _differing(job: Job, history: History, number: int, verdict: Verdict) -> Fault:
     calls = history.at(number)
-    differing = unlike({rank: call.record for rank, call in calls.items()})
-    usual, *others = sides(differing)
-    return Fault(
-        "differing",
-        history.group.uid,
-        number,
-        calls[usual[0]].operation,
-        verdict.differing,
-        waiting=tuple(sorted(calls.keys() - verdict.differing)),
-        seconds=max(call.waited(job.dumps[rank].time) for rank, call in calls.items()),
-        differences=differing,
-        shift=_shift(history, number, others[0][0], usual[0]) if len(others) == 1 else 0,
-        text=verdict.text,
-    )
+    differences = unlike({rank: call.record for rank, call in calls.items()})
+    usual, *others = _sides(differences)
+    text = f"in communicator {history.group.name!r} {verdict.text}"
+    if len(verdict.differing) == 1:
+        text += f". Look at {_on_node(job, verdict.differing[0])}"
+    shift = _shift(history, number, others[0][0], usual[0]) if len(others) == 1 else 0
+    if shift:
+        odd, most = ranks_named(others[0]), ranks_named(usual)
+        change = calls[(usual if shift == 1 else others[0])[0]]
+        what = f"{change.operation} #{number}{at_place(change.site)}"
+        cause = f"{odd} made {what} once too often, or {most} left it out"
+        if shift == 1:
+            cause = f"{odd} left out {what}, or {most} made it once too often"
+        text += f". The calls before or after it fit if {cause}"
+    waiting, call = calls.keys() - verdict.differing, calls[usual[0]]
+    seconds = _waited(job, calls)
+    ranks = verdict.differing
+    return _fault(job, "differing", text, ranks, waiting, call, seconds, differences=differences)
+
+
+def _sides(values: Mapping[str, Mapping[int, str]]) -> list[list[int]]:
+    """Return the groups of ranks that made the same call, the largest group first."""
+    ranks = sorted(next(iter(values.values())))
+    alike = grouped((tuple(each[rank] for each in values.values()), rank) for rank in ranks)
+    return sorted(alike.values(), key=lambda each: (-len(each), each))
 
 
 def _shift(history: History, number: int, odd: int, usual: int) -> int:
     """Return by how many calls rank `odd` is ahead of rank `usual` from a collective on: 1, -1, or 0.
 
-    The calls after it show that. If both ranks wait in this collective, an earlier iteration of the program
-    may: there the call of `odd` followed the call of `usual`.
+    1 means that it left out a call, -1 that it made one more, and 0 that neither explains the difference. The calls
+    after it show that. If both ranks wait in this collective, an earlier iteration of the program may: there the call
+    of `odd` followed the call of `usual`.
     """
     calls = history.calls[usual]
     here, other = history.calls[odd][number], calls[number]
@@ -609,49 +430,24 @@ def _shift(history: History, number: int, odd: int, usual: int) -> int:
 
 
 def _alike(one: RecordedCall, other: RecordedCall) -> bool:
-    return (one.operation, one.terms, one.site) == (other.operation, other.terms, other.site)
+    return (one.record, one.site) == (other.record, other.site)
 
 
-def _late(job: Job, history: History, number: int | None = None) -> Iterator[Fault]:
-    """Yield the rank that came latest, if it kept others waiting.
-
-    Parameters
-    ----------
-    number : int, optional
-        The collective to look at; by default the one in which a rank was latest.
-    """
-    latest: dict[int, tuple[int, float]] = {}
-    for each in history.numbers:
-        came = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
-        if len(came) < max(2, len(history.group.members)):
-            continue
-        last = max(came, key=lambda rank: came[rank])
-        others = statistics.median_low(time for rank, time in came.items() if rank != last)
-        if came[last] - others > PATIENCE:
-            latest[each] = last, came[last] - others
-    if number is not None:
-        latest = {each: late for each, late in latest.items() if each == number}
-    if not latest:
-        return
-    worst = number or max(latest, key=lambda each: latest[each][1])
-    rank, seconds = latest[worst]
-    often = sum(1 for who, _ in latest.values() if who == rank)
-    waiting = tuple(other for other in sorted(history.group.members) if other != rank)
-    call = history.at(worst)[rank]
-    fault = Fault("late", call.uid, worst, call.operation, (rank,), waiting, seconds)
-    yield replace(fault, times=(often, len(history.numbers)))
+# Ranks that wait for each other.
 
 
-def _of_messages(
-    job: Job, waiting: Mapping[int, Sequence[Waiting]], faults: Sequence[Fault]
-) -> Iterator[Fault]:
-    """Yield the messages for which ranks wait, unless another fault names these ranks or their peers."""
-    named = {rank for fault in faults for rank in fault.ranks}
-    for rank, waits in waiting.items():
-        for each in waits:
-            if not each.call.number and not named.intersection((rank, *each.awaited)):
-                judged_call = judged(job, each.call, rank, each.awaited)
-                yield _missing(each.call, judged_call, (rank,), each.seconds)
+def _waiting_for_each_other(job: Job, ring: Sequence[Waiting]) -> Fault:
+    waits = [
+        f"{_on_node(job, wait.rank)} has waited for {wait.seconds:.1f} s in {job.name(wait.call)}"
+        f"{at_place(wait.call.site)} for {ranks_named(wait.awaited)}"
+        for wait in ring
+    ]
+    remedy = "Let one side send while the other receives, or use send_recv"
+    if any(wait.call.number for wait in ring):
+        remedy = "Let all ranks make the calls of several communicators in one order"
+    ranks, seconds = [wait.rank for wait in ring], max(wait.seconds for wait in ring)
+    text = f"{ranks_named(ranks)} wait for each other: {'; '.join(waits)}. {remedy}"
+    return _fault(job, "cycle", text, ranks, ranks, ring[0].call, seconds, waits=tuple(ring))
 
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:

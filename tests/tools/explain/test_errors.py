@@ -192,7 +192,7 @@ def test_a_rank_that_ended_by_itself_is_no_sign_that_nothing_is_wrong(said: str,
     documents[1]["ended"] = f"rank 1 {said}"
     joined, found = explained(documents)
     assert [each.sort for each in found] == sorts
-    assert f"Rank 1 {said}" in "\n".join(explain.verdict_sentences(joined, found))
+    assert f"Rank 1 {said}" in "\n".join(explain.verdict(joined, found))
 
 
 def test_a_mismatch_that_the_calls_show_is_told_once() -> None:

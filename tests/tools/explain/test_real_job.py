@@ -25,7 +25,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert group.members == (0,)
     reduced, met = [call for call in dump.calls if call.uid == group.uid][-2:]
     assert (reduced.operation, met.operation) == ("all_reduce", "barrier")
-    assert met.number == reduced.number + 1 == dump.now[group.uid].facts["collective"]
+    assert met.number == reduced.number + 1 == dump.answers[group.uid][0].facts["collective"]
     assert reduced.state == met.state == "completed"
     assert reduced.site.startswith("test_what_is_written_is_what_is_read(), test_real_job.py line ")
     assert 0 <= dump.time - reduced.began < 600
