@@ -1,4 +1,4 @@
-"""What errors advise: names as hpccomm spells them, and packages to install.
+"""What errors advise: names as hpccomm spells them, and packages to install; and the reader of tables.
 
 ``mpi4py.tsv`` is the table of mpi4py's names, and what hpccomm has for each; the documentation reads it too.
 """
@@ -16,15 +16,20 @@ from hpccomm.errors import nearest
 
 
 @cache
-def table() -> Sequence[dict[str, str]]:
-    """Return the rows: section, mpi4py's names, hpccomm's code, and what differs, as reStructuredText."""
+def rows(package: str, file: str) -> Sequence[dict[str, str]]:
+    """Return the rows of a table in a package: tab-separated cells, by the names in its first line."""
     import csv  # these take longer to load than all that is here, and only errors need them
     from importlib import resources
 
-    text = resources.files("hpccomm").joinpath("mpi4py.tsv").read_text("utf-8")
+    text = resources.files(package).joinpath(file).read_text("utf-8")
     return tuple(
         csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE, restval="")
     )
+
+
+def table() -> Sequence[dict[str, str]]:
+    """Return the rows: section, mpi4py's names, hpccomm's code, and what differs, as reStructuredText."""
+    return rows("hpccomm", "mpi4py.tsv")
 
 
 def ours(name: str) -> str:

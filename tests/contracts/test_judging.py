@@ -177,6 +177,7 @@ def test_open_mpi_has_the_parameters_of_the_table():
         ("OMPI_MCA_rmaps_default_mapping_policy", None),
         ("UCX_DC_RETRY_COUNT", None),  # nearly UCX_RC_RETRY_COUNT
         ("MPICH_GPU_SUPPORT_ENABLED", None),  # HPE's
+        ("MPICH_ALLREDUCE_INTRA_ALGORITHM", None),  # the other name of one that is known
     ):
         found = judge(variables.VariableSetting(name, "1"), Surroundings(names=variables.installed))
         assert (found and found.verdict) == (right and "unknown"), name

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpccomm.errors import UsageError, did_you_mean, nearest
+from hpccomm.spelling import rows
 from hpccomm.units import grouped, ranges
 
 LIBRARIES = ("NCCL", "Open MPI", "MPICH", "Intel MPI", "UCX", "libfabric", "CUDA")
@@ -96,9 +97,7 @@ class KnownVariable:
 
 
 def _table(file: str, library: str) -> dict[str, KnownVariable]:
-    text = Path(__file__).with_name(f"{file}.tsv").read_text(encoding="utf-8")
-    head, *rows = (line.split("\t") for line in text.splitlines())
-    return {row[0]: KnownVariable(library, **dict(zip(head, row, strict=True))) for row in rows}
+    return {row["name"]: KnownVariable(library, **row) for row in rows(__name__, f"{file}.tsv")}
 
 
 @cache
@@ -162,13 +161,14 @@ def checked(name: str, value: object) -> Mapping[str, int | str]:
         if each == "commName":
             raise UsageError(f"{name} has 'commName'; give new_comm(name=), which NCCL gets too")
         line = known[each]
-        text = line.kind == "text" and isinstance(given, str) and given
-        if not text and not (
-            isinstance(given, int) and line.kind != "text" and fitting(line.fits, given)
-        ):
+        if isinstance(given, str):
+            fits = line.kind == "text" and given != ""
+        else:
+            fits = line.kind != "text" and isinstance(given, int) and fitting(line.fits, given)
+        if not fits:
             raise UsageError(f"{name}[{each!r}] is {given!r}; give {line.fits}")
     fields = {
-        field: given if isinstance(given, str) else int(given) for field, given in value.items()
+        each: given if isinstance(given, str) else int(given) for each, given in value.items()
     }
     fewest, most = (int(fields.get(each, 0)) for each in ("minCTAs", "maxCTAs"))
     # NCCL refuses a minCTAs above maxCTAs, also if maxCTAs is not set (2.30 init.cc, parseCommConfig).
@@ -206,7 +206,7 @@ def preset(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
     Parameters
     ----------
     name : str
-        One of `PRESETS`, or ``model``.
+        A heading of ``presets.toml``, such as ``roce``.
     facts : mapping
         The machine's facts, by the names in ``presets.toml``.
     """
@@ -424,12 +424,9 @@ def _misspelt(setting: VariableSetting, machine: Surroundings) -> VariableVerdic
         return None
     there = machine.names(prefix)
     # Open MPI passes variables on that begin with the name of a part of PRRTE.
-    if name.split("_")[:3] in [each.split("_")[:3] for each in there]:
-        return None if name in there else unknown(setting, PREFIXES[prefix][0], there)
-    for each in known():
-        if each.startswith(prefix) and _slip(name, each):
-            return unknown(setting, PREFIXES[prefix][0], [each])
-    return None
+    if name.split("_")[:3] not in [each.split("_")[:3] for each in there]:
+        there = [each for each in known() if each.startswith(prefix) and _slip(name, each)]
+    return unknown(setting, PREFIXES[prefix][0], there) if there and name not in there else None
 
 
 def _slip(given: str, name: str) -> bool:
@@ -571,16 +568,15 @@ _WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
 def settings(
-    environ: Mapping[str, str] | None = None, site: Path = SITE_FILE
+    environ: Mapping[str, str] = os.environ, site: Path = SITE_FILE
 ) -> list[VariableSetting]:
     """Return all settings in the order of their effect: the environment first, then NCCL's files in their order.
 
     As in NCCL 2.30 (misc/param.cc: initEnvFunc, setEnvFile), white space in a file belongs to names and values, and
     lines without ``=`` are ignored.
     """
-    present = os.environ if environ is None else environ
-    set_here = [VariableSetting(name, value) for name, value in sorted(present.items())]
-    own = present.get("NCCL_CONF_FILE") or f"{present.get('HOME', '')}/.nccl.conf"
+    set_here = [VariableSetting(name, value) for name, value in sorted(environ.items())]
+    own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
     for file in (Path(own), site):
         with suppress(OSError):
             for line in os.fsdecode(file.read_bytes()).split("\n"):

@@ -18,14 +18,13 @@ look.
 """
 
 import argparse
-import json
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hpccomm
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.tools import flags, output
+from hpccomm.tools.doctor.reading import saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
             lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
             output.write("\n".join(lines) + "\n")
         return 0
-    golden = None if args.against is None else _golden(args.against)
+    golden = None
+    if args.against is not None:
+        golden = saved(args.against, "doctor", lambda given: next(iter(given["nodes"].values())))
     sources = {source for rule in rules for source in rule.sources}
     with output.watched("looking"):
         trees = job.gather(sources, nccl=args.nccl)
@@ -84,30 +85,17 @@ def chosen(only: str) -> "Sequence[Rule]":
     return [rule for rule in RULES if not judge or rule.area in judge or rule.id in judge]
 
 
-def _golden(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        tree: dict[str, Any] = next(iter(document["nodes"].values()))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-        raise UsageError(
-            f"--against {file} has no facts of a node ({type(error).__name__}: {error}); give a file that "
-            "hpccomm doctor --json has written"
-        ) from error
-    return tree
-
-
 def _document(trees: dict[str, Any], results: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
-    diagnoses = [
-        {name: getattr(each.rule, name) for name in ("id", "question", "remedy", "page")}
-        | {name: getattr(each, name) for name in ("status", "nodes", "evidence", "reason")}
-        for each in results
-    ]
-    time = datetime.now().astimezone().isoformat(timespec="seconds")
+    words, found = ("id", "question", "remedy", "page"), ("status", "nodes", "evidence", "reason")
     return {
         "schema": 1,
         "hpccomm": hpccomm.__version__,
-        "made": time,
+        "made": datetime.now().astimezone().isoformat(timespec="seconds"),
         "status": status,
-        "diagnoses": diagnoses,
+        "diagnoses": [
+            {name: getattr(each.rule, name) for name in words}
+            | {name: getattr(each, name) for name in found}
+            for each in results
+        ],
         "nodes": trees,
     }

@@ -3,15 +3,19 @@
 All sources use it, and `job`; `rule` uses `rows`. Patterns of single facts are in ``files.tsv``.
 """
 
-import csv
+import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from hpccomm import spelling
+from hpccomm.errors import UsageError
+
+T = TypeVar("T")
 
 ALL_USERS = ["0", "0", "4294967295"]
 """Contents of /proc/PID/uid_map outside of user namespaces."""
@@ -29,11 +33,9 @@ KINDS: dict[str, Callable[[str], Any]] = {
 pattern is in the file."""
 
 
-@cache
-def rows(name: str) -> tuple[Mapping[str, str], ...]:
+def rows(file: str) -> Sequence[Mapping[str, Any]]:
     """Return the rows of a table of this package, each a mapping from the columns of its header."""
-    text = (resources.files("hpccomm.tools.doctor") / name).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+    return spelling.rows("hpccomm.tools.doctor", file)
 
 
 def _parsed(row: Mapping[str, str], text: str) -> Any:
@@ -158,6 +160,22 @@ def read(source: Callable[..., None], root: Path = Path("/"), **options: Any) ->
     return reading.facts()
 
 
+def saved(file: Path, verb: str, pick: Callable[[Any], T]) -> T:
+    """Return what `pick` takes out of a report that a verb has written as JSON.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, or is another one.
+    """
+    try:
+        return pick(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise UsageError(
+            f"--against {file}: {why(error)}; give a file that hpccomm {verb} --json has written"
+        ) from error
+
+
 def why(error: Exception) -> str:
     """Return in a few words why a fact could not be read."""
     if isinstance(error, OSError) and error.strerror:
@@ -177,8 +195,3 @@ def fields(text: str) -> dict[str, str]:
     """Return the values by name of a file with lines ``name: value`` or ``name value``, such as /proc/meminfo."""
     matches = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
     return {line[1]: line[2] for line in matches}
-
-
-def whole(text: str | None) -> int | None:
-    """Return the number in a file; None if it is missing or holds other text."""
-    return int(text) if text and re.fullmatch(r"-?\d+", text) else None

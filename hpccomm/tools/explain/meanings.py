@@ -3,12 +3,12 @@
 `explain` looks messages up in it, and `log` and `log_report` look for its messages in logs.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from importlib import resources
+from functools import cached_property, partial
+
+from hpccomm import spelling
 
 KINDS = ("cause", "error", "consequence", "warning", "harmless")
 """Kinds of messages: a cause; an error that may have another cause; a consequence; maybe slow; harmless."""
@@ -72,11 +72,8 @@ class Explanation:
         return None if match is None else match.start()
 
 
-def rows(file: str) -> list[dict[str, str]]:
-    """Return the rows of a table of this package."""
-    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
-
+rows = partial(spelling.rows, "hpccomm.tools.explain")
+"""Returns the rows of a table of this package."""
 
 XIDS = {int(row["xid"]): row for row in rows("xids.tsv")}
 """Faults that NVIDIA's driver logs, by number. The column ``whose`` tells their origin: ``gpu``, ``program``, ``note``
@@ -112,7 +109,7 @@ def _table() -> Iterator[Explanation]:
             check="gpus.xid_program" if row["whose"] == "program" else "gpus.xid",
             source="NVIDIA's catalogue of Xids",
         )
-    for row in rows("messages.tsv"):
+    for row in map(dict, rows("messages.tsv")):
         words, causes = _items(row.pop("words"), "|"), _items(row.pop("causes"))
         remedies = _items(row.pop("remedies"))
         yield Explanation(words=words, causes=causes, remedies=remedies, **row)
