@@ -10,7 +10,7 @@ import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hpccomm.tools.doctor.reading import rows
 from hpccomm.units import counted, few, grouped, wrapped
@@ -25,14 +25,23 @@ Faults = Iterator[str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One check, as data: the facts that it reads, a function from them to evidence of faults, and its words.
+    """One check, as data: its words, a line of ``rules.tsv``; the facts that it reads; a function that finds faults.
 
     Attributes
     ----------
     id : str
         ``AREA.NAME``.
+    severity : {"note", "warn", "fail"}
+        The severity of a fault. A note is about something that stock systems have, and that matters to some programs.
+    over : {"node", "nodes"}
+        What it judges: each node, or the job's nodes together. Then each fact is a dict from the nodes' names, and
+        the rule is skipped if the job has one node.
     question : str
         The question it answers, such as ``May enough memory be locked?``.
+    remedy : str
+        The remedy of a fault.
+    page : str
+        The page of the documentation that says more.
     reads : tuple of str
         Paths of facts in a node's tree, such as ``limits.memlock.soft``. A star stands for each
         item of a list or dict (``gpus.devices.*.ecc``); its fact is the list of those that exist. The
@@ -40,30 +49,26 @@ class Rule:
         fact is missing.
     fails : callable
         Takes the facts in that order; returns a sentence of evidence for each fault, none if all is well. Pure.
-    severity : {"note", "warn", "fail"}
-        The severity of a fault. A note is about something that stock systems have, and that matters to some programs.
-    remedy : str
-        The remedy of a fault.
-    page : str
-        The page of the documentation that says more.
-    over_nodes : bool
-        Whether it compares nodes: each fact is then a dict from the nodes' names, and the rule is skipped if the
-        job has one node.
     """
 
     id: str
+    severity: Severity
+    over: Literal["node", "nodes"]
     question: str
+    remedy: str
+    page: str
     reads: tuple[str, ...]
     fails: Callable[..., Iterable[str]]
-    severity: Severity
-    remedy: str
-    page: str = "docs/how_to/doctor.rst"
-    over_nodes: bool = False
 
     @property
     def area(self) -> str:
         """The rule's area: the first part of its id."""
         return self.id.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The rest of its id."""
+        return self.id.partition(".")[2]
 
     @property
     def sources(self) -> set[str]:
@@ -75,23 +80,9 @@ def rules(checks: Mapping[str, tuple[Any, ...]]) -> tuple[Rule, ...]:
     """Return rules from a mapping of each id to its function and its paths. Their words are in ``rules.tsv``."""
     words = {row["id"]: row for row in rows("rules.tsv")}
     return tuple(
-        Rule(
-            name,
-            words[name]["question"],
-            tuple(reads),
-            fails,
-            cast("Severity", words[name]["severity"]),
-            words[name]["remedy"],
-            words[name]["page"] or "docs/how_to/doctor.rst",
-            words[name]["over"] == "nodes",
-        )
+        Rule(**words[name], reads=tuple(reads), fails=fails)
         for name, (fails, *reads) in checks.items()
     )
-
-
-def many(number: int, what: str) -> str:
-    """Return a number with its noun, such as ``1 rank`` or ``2 ranks``."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 Tree = Mapping[str, Any]
@@ -125,12 +116,14 @@ class Diagnosis:
     nodes: tuple[str, ...] = ()
 
 
-def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
+def judge(trees: Mapping[str, Tree], rules: Iterable[Rule]) -> list[Diagnosis]:
     """Apply rules to the trees of nodes, by name. Nodes with the same result share a diagnosis."""
     diagnoses = []
     for rule in rules:
-        if rule.over_nodes:
-            diagnoses.append(_over_nodes(rule, trees))
+        if rule.over == "nodes":
+            found = Diagnosis(rule, "skipped", reason="the job has one node")
+            found = _applied(rule, trees) if len(trees) > 1 else found
+            diagnoses.append(replace(found, nodes=tuple(trees)))
             continue
         alike = grouped((_applied(rule, {node: tree}), node) for node, tree in trees.items())
         diagnoses += [replace(result, nodes=tuple(nodes)) for result, nodes in alike.items()]
@@ -138,37 +131,30 @@ def judge(trees: Mapping[str, Tree], rules: Sequence[Rule]) -> list[Diagnosis]:
 
 
 def against(
-    trees: Mapping[str, Tree], golden: Tree, name: str, rules: Sequence[Rule]
+    trees: Mapping[str, Tree], golden: Tree, name: str, rules: Iterable[Rule]
 ) -> list[Diagnosis]:
     """Compare each node with a sound node `golden`, from the file `name`, by the rules of the area ``alike``."""
     diagnoses = []
-    for rule in rules:
-        if rule.area == "alike":
-            question = f"{rule.question[:-1]} as {name}?"
-            own = replace(rule, id=f"against.{rule.id.partition('.')[2]}", question=question)
-            for node, tree in trees.items():
-                found = _over_nodes(own, {name: golden, node: tree})
-                diagnoses.append(replace(found, nodes=(node,)))
+    for rule in (each for each in rules if each.area == "alike"):
+        question = f"{rule.question[:-1]} as {name}?"
+        own = replace(rule, id=f"against.{rule.name}", question=question)
+        for node, tree in trees.items():
+            (found,) = judge({name: golden, node: tree}, [own])
+            diagnoses.append(replace(found, nodes=(node,)))
     return diagnoses
-
-
-def _over_nodes(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
-    if len(trees) == 1:
-        return Diagnosis(rule, "skipped", reason="the job has one node", nodes=tuple(trees))
-    return replace(_applied(rule, trees), nodes=tuple(trees))
 
 
 def _applied(rule: Rule, trees: Mapping[str, Tree]) -> Diagnosis:
     """Apply a rule to a tree or, if the rule compares nodes, to several trees."""
-    values = []
+    values, several = [], rule.over == "nodes"
     for path in rule.reads:
         each = {node: at(tree, path.rstrip("?")) for node, tree in trees.items()}
         lacking = [node for node, value in each.items() if value is MISSING]
-        some = path.endswith("?") and not (rule.over_nodes and len(lacking) == len(trees))
+        some = path.endswith("?") and not (several and len(lacking) == len(trees))
         if lacking and not some:
             return Diagnosis(rule, "skipped", reason=missing(trees[lacking[0]], path))
         each |= dict.fromkeys(lacking)
-        values.append(each if rule.over_nodes else next(iter(each.values())))
+        values.append(each if several else next(iter(each.values())))
     evidence = tuple(rule.fails(*values))
     return Diagnosis(rule, rule.severity if evidence else "ok", evidence)
 
@@ -179,42 +165,35 @@ MISSING = object()
 
 def at(tree: Tree, path: str) -> Any:
     """Return the fact at a path, or `MISSING`; if the path has stars, the list of the facts that exist."""
-    if "*" not in path:
-        return next(_reached(tree, path.split(".")), MISSING)
-    return list(_reached(tree, path.split("."))) or MISSING
+    found = list(_reached(tree, path.split(".")))
+    return found if found and "*" in path else next(iter(found), MISSING)
 
 
 def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
-    if not parts:
-        yield value
-        return
-    first, *rest = parts
-    if first == "*":
-        items = value.values() if isinstance(value, dict) else value
-        for item in items if isinstance(value, dict | list) else ():
-            yield from _reached(item, rest)
-    elif isinstance(value, Mapping) and first in value:
-        yield from _reached(value[first], rest)
+    match parts, value:
+        case [], _:
+            yield value
+        case ["*", *rest], dict() | list():
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from _reached(item, rest)
+        case [first, *rest], dict() if first in value:
+            yield from _reached(value[first], rest)
 
 
 def missing(tree: Tree, path: str) -> str:
-    """Return why a tree lacks a fact: the reason that is stored for the fact, or for the part that would contain it."""
-    parts = path.rstrip("?").split(".")
-    here: Any = tree
-    if parts[0] not in tree:
-        return str(tree.get("unread", {}).get(parts[0], f"{parts[0]} was not looked at"))
-    for at_part, part in enumerate(parts):
-        unread = here.get("unread", {}) if isinstance(here, Mapping) else {}
-        for end in range(len(parts), at_part - 1, -1):
-            name = ".".join(parts[at_part:end])
-            if reasons := [unread[key] for key in unread if fnmatchcase(key, name)]:
-                return str(reasons[0])
-        if isinstance(here, list) or part == "*":
-            items = list(here.values() if isinstance(here, Mapping) else here)
-            here = items[0] if items else {}
-        else:
-            here = here.get(part, {}) if isinstance(here, Mapping) else {}
-    return f"there is no {'.'.join(part for part in parts if part != '*')} here"
+    """Return why a tree lacks a fact: the reason that its source, or its first rank, has for it or for a part around it."""
+    source, *parts = path.rstrip("?").split(".")
+    if source not in tree:
+        return str(tree.get("unread", {}).get(source, f"{source} was not looked at"))
+    found = tree[source]
+    if isinstance(found, list):  # of ranks, which a star leads into
+        found, parts = next(iter(found), {}), parts[1:]
+    unread = found.get("unread", {})
+    for end in range(len(parts), -1, -1):
+        for fact, reason in unread.items():
+            if fnmatchcase(fact, ".".join(parts[:end])):
+                return str(reason)
+    return f"there is no {'.'.join(part for part in (source, *parts) if part != '*')} here"
 
 
 _SHOWN = (
@@ -252,19 +231,17 @@ def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[
             if each.status == status:
                 yield from _fault(each, nodes)
     sizes = collections.Counter(each.rule.area for each in diagnoses)
-    skipped: dict[tuple[str, tuple[str, ...]], dict[str, list[str]]] = {}
-    for each in diagnoses:
-        if each.status == "skipped":
-            area, _, name = each.rule.id.partition(".")
-            skipped.setdefault((each.reason, each.nodes), {}).setdefault(area, []).append(name)
-    for (reason, of), areas in skipped.items():
+    skipped = grouped(
+        ((each.reason, each.nodes), each.rule) for each in diagnoses if each.status == "skipped"
+    )
+    for (reason, of), its in skipped.items():
         ids = "; ".join(
             f"{area}: {', '.join(names) if len(names) < sizes[area] else f'all {len(names)}'}"
-            for area, names in areas.items()
+            for area, names in grouped((rule.area, rule.name) for rule in its).items()
         )
         yield from wrapped(f"{'skipped':8} {reason}{_where(of, nodes)} ({ids})", 0, 9)
     well = grouped(
-        (each.rule.area, each.rule.id.partition(".")[2])
+        (each.rule.area, each.rule.name)
         for each in diagnoses
         if each.status == "ok" and len(each.nodes) == nodes
     )

@@ -38,7 +38,7 @@ def planted(tree, facts):
 
 
 def judged(rule, tree, other):
-    trees = {"n0": tree, "n1": other} if rule.over_nodes else {"n1": other}
+    trees = {"n0": tree, "n1": other} if rule.over == "nodes" else {"n1": other}
     (found,) = judge.judge(trees, [rule])
     return found
 

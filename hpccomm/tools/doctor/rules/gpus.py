@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from hpccomm.tools.doctor.hardware import hardware, is_gpu
-from hpccomm.tools.doctor.rule import Facts, Faults, List, Texts, many, rules
+from hpccomm.tools.doctor.rule import Facts, Faults, List, Texts, rules
 from hpccomm.tools.doctor.rules.mpi import one_library
 from hpccomm.tools.explain.meanings import XIDS
-from hpccomm.units import few, grouped, ranges
+from hpccomm.units import counted, few, grouped, ranges
 
 MELLANOX = "0x15b3"
 """The vendor of adapters that speak RDMA over Ethernet too."""
@@ -85,16 +85,6 @@ def _nvlink(gpus: List) -> Faults:
             yield f"{count} NVLinks of the GPU at {gpu['pci']} are down: {ranges(down)}"
 
 
-_PCIE = rules({
-    "nvlink.lanes": (_nvlink, "nvlink.gpus"),
-    "pcie.adapter": (_adapter, "infiniband.ports", "pci.devices", "host.virtual?"),
-    "pcie.lanes": (_lanes, "pci.devices", "pci.bridges", "host.virtual?"),
-    "pcie.acs": (_acs, "pci.bridges", "pci.devices", "pci.bridges.*.acs"),
-    "pcie.iommu": (_iommu, "pci.iommu.modes", "pci.devices"),
-    "pcie.near": (_near, "pci.devices", "cpu.nodes", "infiniband.ports"),
-})  # fmt: skip
-
-
 CHECKS = {
     "nccl.says_p2p": "p2p",
     "nccl.says_net_bw": "net bw",
@@ -116,14 +106,6 @@ def _stack(versions: Texts, soft: int | None) -> Faults:
     for version in sorted(set(versions)):
         if soft is None and [*map(int, re.findall(r"\d+", version))][:2] < [2, 28]:
             yield f"the stack is unlimited; NCCL {version} then gives its threads a small one"
-
-
-_NCCL = rules({
-    "nccl.one_library": (one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
-    "nccl.one_version": (_one_version, "ranks.*.nccl"),
-    "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
-    **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},
-})  # fmt: skip
 
 
 SLOWED = {
@@ -148,19 +130,19 @@ OTHERS = {"nouveau", "nova", "vfio-pci"}
 """Drivers that use a GPU for pictures, or for virtual machines."""
 
 
-def on_bus(devices: Sequence[Facts]) -> list[Facts]:
+def on_bus(devices: List) -> list[Facts]:
     """Return NVIDIA's GPUs among the devices on PCI."""
     return [each for each in devices if is_gpu(each) and each["vendor"] == "0x10de"]
 
 
-def _module(devices: Sequence[Facts], module: bool) -> Faults:
+def _module(devices: List, module: bool) -> Faults:
     count = sum(each.get("driver") not in OTHERS for each in on_bus(devices))
     if count and not module:
         yield f"{count} NVIDIA devices are on the bus, and there is no /proc/driver/nvidia"
 
 
 def _seen(
-    devices: Sequence[Facts],
+    devices: List,
     count: int,
     lost: Texts | None,
     container: Texts,
@@ -171,7 +153,7 @@ def _seen(
     gpus = len(on_bus(devices))
     if lost or (count < gpus and not some):
         why = f" ({'; '.join(lost)})" if lost else ""
-        yield f"{many(gpus, 'GPU')} on the bus, and the driver shows {count - len(lost or ())}{why}"
+        yield f"{counted(gpus, 'GPU')} on the bus, and the driver shows {count - len(lost or ())}{why}"
 
 
 def _cuda(begins: str, packages: Facts, cuda: int) -> Faults:
@@ -247,7 +229,7 @@ def _peers(peers: Facts) -> Faults:
         yield f"between GPUs {few(pairs, 4)}, {why}"
 
 
-def _visible(variables: Sequence[Facts], count: int) -> Faults:
+def _visible(variables: List, count: int) -> Faults:
     name = "CUDA_VISIBLE_DEVICES"
     for value in sorted({each[name] for each in variables if name in each}):
         words = value.split(",")
@@ -262,7 +244,7 @@ _UNKNOWN_XID = {
 }
 
 
-def _xids(whose: str, xids: Sequence[Facts]) -> Faults:
+def _xids(whose: str, xids: List) -> Faults:
     for each in xids:
         row = XIDS.get(each["xid"], _UNKNOWN_XID)
         if row["whose"] == whose:
@@ -270,7 +252,13 @@ def _xids(whose: str, xids: Sequence[Facts]) -> Faults:
             yield f"Xid {each['xid']} of {each['device']}, {each['times']} times: {row['meaning']}{what}"
 
 
-_GPUS = rules({
+RULES = rules({
+    "nvlink.lanes": (_nvlink, "nvlink.gpus"),
+    "pcie.adapter": (_adapter, "infiniband.ports", "pci.devices", "host.virtual?"),
+    "pcie.lanes": (_lanes, "pci.devices", "pci.bridges", "host.virtual?"),
+    "pcie.acs": (_acs, "pci.bridges", "pci.devices", "pci.bridges.*.acs"),
+    "pcie.iommu": (_iommu, "pci.iommu.modes", "pci.devices"),
+    "pcie.near": (_near, "pci.devices", "cpu.nodes", "infiniband.ports"),
     "gpus.module": (_module, "pci.devices", "gpus.module"),
     "gpus.seen": (_seen, "pci.devices", "gpus.count", "gpus.lost?", "host.container", "slurm.variables?"),
     "gpus.cupy": (partial(_cuda, "cupy-cuda"), "packages", "gpus.cuda"),
@@ -286,6 +274,8 @@ _GPUS = rules({
     "gpus.xid": (partial(_xids, "gpu"), "kernel_log.xids"),
     "gpus.xid_program": (partial(_xids, "program"), "kernel_log.xids"),
     "gpus.lost": (tuple, "kernel_log.lost"),
+    "nccl.one_library": (one_library, "ranks.*.nccl", "ranks.*.libraries.libnccl"),
+    "nccl.one_version": (_one_version, "ranks.*.nccl"),
+    "nccl.stack": (_stack, "ranks.*.nccl", "limits.stack.soft"),
+    **{name: (tuple, f"nccl.says.{check}") for name, check in CHECKS.items()},
 })  # fmt: skip
-
-RULES = (*_PCIE, *_GPUS, *_NCCL)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from hpccomm.backends.bootstrap.launch import SRUN
 from hpccomm.tools.doctor.reading import rows
-from hpccomm.tools.doctor.rule import Facts, Faults, Texts, many, rules
+from hpccomm.tools.doctor.rule import Facts, Faults, List, Texts, rules
 from hpccomm.tools.doctor.rules.network import serves
-from hpccomm.units import grouped, numbers, ranks_named
+from hpccomm.units import counted, grouped, numbers, ranks_named
 
 SPEAKS = {"Open MPI": ("pmix",), "MPICH": ("pmi", "pmix"), "Intel MPI": ("pmi", "pmix")}
 """The interfaces between a library and its launcher, by the names of Slurm's plug-ins."""
@@ -71,32 +71,31 @@ def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Fa
                 yield f"{ranks_named(those)} run on the hardware threads {siblings[core]} of one core"
 
 
-def _numa(ranks: Sequence[int], cores: Texts, nodes: Sequence[Facts]) -> Faults:
-    if 1 < len(nodes) <= len(ranks):
-        wide = []
-        for rank, listed in zip(ranks, cores, strict=True):
-            own = set(numbers(listed))
-            if sum(bool(own & set(numbers(node["cpus"]))) for node in nodes) > 1:
-                wide.append(rank)
-        if wide:
-            yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
+def _numa(ranks: Sequence[int], cores: Texts, nodes: List) -> Faults:
+    homes = [{*numbers(node["cpus"])} for node in nodes]
+    wide = []
+    for rank, listed in zip(ranks, cores, strict=True):
+        if sum(not home.isdisjoint(numbers(listed)) for home in homes) > 1:
+            wide.append(rank)
+    if wide and len(nodes) <= len(ranks):
+        yield f"{ranks_named(wide)} may run on several of the {len(nodes)} NUMA nodes"
 
 
 def _oversubscribed(ranks: Sequence[int], online: str) -> Faults:
     if len(ranks) > (there := len(numbers(online))):  # else the binding is the cause: `_cores`
-        yield f"{len(ranks)} ranks have {many(there, 'processor')}: waiting ranks take the time of working ones"
+        yield f"{len(ranks)} ranks have {counted(there, 'processor')}: waiting ranks take the time of working ones"
 
 
-def _openmp(cores: Texts, variables: Sequence[Facts]) -> Faults:
+def _openmp(cores: Texts, variables: List) -> Faults:
     own = {cpu for listed in cores for cpu in numbers(listed)}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         outer = (each.get(name, "").partition(",")[0] for each in variables)  # of nested levels
         threads = [int(text) if text.isdecimal() else 1 for text in outer]
         if max(threads) > 1 and sum(threads) > len(own):
-            yield f"{name}={max(threads)} on {many(len(cores), 'rank')} gives {sum(threads)} threads, and they have {many(len(own), 'processor')}"
+            yield f"{name}={max(threads)} on {counted(len(cores), 'rank')} gives {sum(threads)} threads, and they have {counted(len(own), 'processor')}"
 
 
-def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -> Faults:
+def _kept_from(variables: List, to: str, names: Sequence[str] = ()) -> Faults:
     """Yield the variables that keep MPI from shared memory or the fabric, as they are set.
 
     ``transports.tsv`` has how the names of transports begin that reach it. In a list that begins with ^, which
@@ -116,7 +115,7 @@ def _kept_from(variables: Sequence[Facts], to: str, names: Sequence[str] = ()) -
                 yield f"{name}={value}"
 
 
-def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]) -> Faults:
+def _shared_memory(vendor: str, variables: List, ranks: Sequence[int]) -> Faults:
     by_ucx = any("ucx" in each.get("OMPI_MCA_pml", "") for each in variables)
     read = {"Open MPI": "UCX_TLS" if by_ucx else "OMPI_MCA_btl", "Intel MPI": "I_MPI_FABRICS"}
     if len(ranks) > 1 and vendor in read:
@@ -124,9 +123,7 @@ def _shared_memory(vendor: str, variables: Sequence[Facts], ranks: Sequence[int]
             yield f"{setting} leaves out shared memory for the {len(ranks)} ranks of the node"
 
 
-def _fabric(
-    ports: Sequence[Facts], libraries: Sequence[Facts], variables: Sequence[Facts]
-) -> Faults:
+def _fabric(ports: List, libraries: List, variables: List) -> Faults:
     active = [port["device"] for port in ports if serves(port)]
     if not active:
         return

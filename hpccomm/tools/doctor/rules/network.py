@@ -35,14 +35,11 @@ FLOOD = 50
 def _no_link(devices: List, networks: Facts | None) -> Faults:
     for each in devices:
         # An interface without bond and address that never had a link is not used.
-        used = "bond" in each or each["name"] in (networks or ()) or _went(each) > 1
+        went = each["losses"].get("carrier_changes", 0)
+        used = "bond" in each or each["name"] in (networks or ()) or went > 1
         if used and each.get("on") and each.get("state") in ("down", "lowerlayerdown"):
             of = f", of {each['bond']}," if "bond" in each else ""
             yield f"{each['name']}{of} is switched on and has no link"
-
-
-def _went(device: Facts) -> int:
-    return int(device["losses"].get("carrier_changes", 0))
 
 
 def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Faults]:

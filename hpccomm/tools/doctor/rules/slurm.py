@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from hpccomm.tools.doctor.rule import Facts, Faults, Texts, many, rules
+from hpccomm.tools.doctor.rule import Facts, Faults, List, Texts, rules
 from hpccomm.tools.doctor.rules.gpus import on_bus
 from hpccomm.tools.doctor.rules.mpi import SPEAKS
 from hpccomm.tools.doctor.rules.network import serves
-from hpccomm.units import numbers
+from hpccomm.units import counted, numbers
 
 
 def _number(variables: Facts, name: str) -> int | None:
@@ -27,7 +27,7 @@ def _confined(config: Facts) -> Faults:
         yield f"TaskPlugin is {config.get('TaskPlugin')}: jobs may use each other's processors and devices"
 
 
-def _gres(config: Facts, node: Facts, devices: Sequence[Facts]) -> Faults:
+def _gres(config: Facts, node: Facts, devices: List) -> Faults:
     count = len(on_bus(devices))
     if count and "gpu" not in config.get("GresTypes", ""):
         yield f"the node has {count} NVIDIA devices, and GresTypes is {config.get('GresTypes') or 'empty'}"
@@ -41,7 +41,7 @@ def _node_state(node: Facts) -> Faults:
         yield f"the node is {state}" + (f": {node['Reason']}" if "Reason" in node else "")
 
 
-def _memlock(config: Facts, soft: int | None, ports: Sequence[Facts]) -> Faults:
+def _memlock(config: Facts, soft: int | None, ports: List) -> Faults:
     kept = config.get("PropagateResourceLimitsExcept", "")
     sent = config.get("PropagateResourceLimits", "ALL") == "ALL" and "MEMLOCK" not in kept
     if sent and soft is not None and any(map(serves, ports)):
@@ -56,7 +56,7 @@ def _tasks(variables: Facts, world: int, launched: int, launcher: str | None) ->
     names = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step and step > 1 else ("SLURM_NTASKS",)
     for name in names:
         if (tasks := _number(variables, name)) and tasks != world:
-            yield f"{name} is {tasks}, and MPI_COMM_WORLD has {many(world, 'rank')}"
+            yield f"{name} is {tasks}, and MPI_COMM_WORLD has {counted(world, 'rank')}"
             return
 
 
@@ -66,7 +66,7 @@ def _nodes(variables: Facts, nodes: int, launcher: str | None) -> Faults:
         yield f"the job has {number} nodes, and its ranks are on {nodes}"
 
 
-def _cpus(ranks: Sequence[int], cores: Texts, variables: Sequence[Facts], _: Facts) -> Faults:
+def _cpus(ranks: Sequence[int], cores: Texts, variables: List, _: Facts) -> Faults:
     for rank, listed, own in zip(ranks, cores, variables, strict=True):
         asked = _number(own, "SLURM_CPUS_PER_TASK")
         if asked and len(numbers(listed)) < asked:
