@@ -137,6 +137,11 @@ class NodeHardware:
         """Return the components of a NUMA node."""
         return [each for each in self.components if each.domain == number]
 
+    def link_count(self, gpu: Component) -> tuple[int, bool]:
+        """Return the number of a GPU's links, and whether they lead to switches."""
+        switched = self.switched.get(gpu.name, 0)
+        return switched or sum(self.links.get(gpu.name, {}).values()), switched > 0
+
     def between(self, one: Component, other: Component) -> str:
         """Return the letters for the connection of two components."""
         if one == other:
@@ -218,9 +223,28 @@ def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
         The host's facts, by source.
     """
     domains = tuple(_domains(tree.get("cpu", {})))
-    gpus = tuple(_gpus(tree, domains))
+    devices = tree.get("pci", {}).get("devices", ())
+    linked = {gpu["pci"]: gpu for gpu in tree.get("nvlink", {}).get("gpus", ())}
+    # The kernel says -1 for the NUMA node in virtual machines, and if there is only one.
+    only = domains[0].number if len(domains) == 1 else None
+
+    def component(name: str, kind: str, device: Any, words: str, rate: float = 0.0) -> Component:
+        at, path, node = device["address"], tuple(device["path"]), device.get("node", -1)
+        domain = int(node) if node >= 0 else only
+        return Component(name, kind, at, path, domain, words, lanes(device), rate)
+
+    gpus = []
+    for number, device in enumerate(filter(is_gpu, devices)):
+        words = linked.get(device["address"], {}).get("name") or _model(device)
+        gpus.append(component(f"GPU{number}", "gpu", device, words))
+    real = {each["address"]: each for each in devices if not each.get("virtual")}
+    nics = [
+        component(nic, "nic", real[at], " ".join(words.split()), rate)
+        for nic, at, words, rate in _adapters(tree)
+        if at in real
+    ]
     names = {gpu.address: gpu.name for gpu in gpus}
-    nvidia = [gpu for gpu in tree.get("nvlink", {}).get("gpus", ()) if gpu["pci"] in names]
+    nvidia = [gpu for at, gpu in linked.items() if at in names]
     # A link without a GPU of this node at its other end leads to a switch, which a virtual machine may hide.
     links, switched = connected(
         (names[gpu["pci"]], names.get(link.get("to")), 1)
@@ -229,10 +253,8 @@ def hardware(name: str, tree: Mapping[str, Any]) -> NodeHardware:
         if link["up"]
     )
     rate = max((gpu.get("rate", 0.0) for gpu in nvidia), default=0.0) or NVLINK
-    return NodeHardware(
-        name, domains, (*gpus, *_nics(tree, domains)), links, switched, "NV", rate,
-        tuple(_unread(tree, gpus)),
-    )  # fmt: skip
+    unread = tuple(_unread(tree, gpus))
+    return NodeHardware(name, domains, (*gpus, *nics), links, switched, "NV", rate, unread)
 
 
 def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
@@ -251,21 +273,8 @@ def _domains(cpu: Mapping[str, Any]) -> Iterator[NumaDomain]:
         yield NumaDomain(node["node"], cpus, socket, cores, memory, distances)
 
 
-def _domain(device: Mapping[str, Any], domains: Sequence[NumaDomain]) -> int | None:
-    """Return the NUMA node of a device. The kernel says -1 in virtual machines, and if there is only one NUMA node."""
-    if device.get("node", -1) >= 0:
-        return int(device["node"])
-    return domains[0].number if len(domains) == 1 else None
-
-
-def _gpus(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Component]:
-    names = {gpu["pci"]: gpu["name"] for gpu in tree.get("nvlink", {}).get("gpus", ())}
-    for number, device in enumerate(filter(is_gpu, tree.get("pci", {}).get("devices", ()))):
-        vendor, at = device["vendor"], device["address"]
-        words = names.get(at) or f"{VENDORS.get(vendor, vendor)} {device['device']}"
-        yield Component(
-            f"GPU{number}", "gpu", at, tuple(device["path"]), _domain(device, domains), words, lanes(device)
-        )  # fmt: skip
+def _model(device: Mapping[str, Any]) -> str:
+    return f"{VENDORS.get(device['vendor'], device['vendor'])} {device['device']}"
 
 
 def is_gpu(device: Mapping[str, Any]) -> bool:
@@ -281,31 +290,21 @@ def lanes(device: Mapping[str, Any]) -> str:
     return f"PCIe {generation} x{device['width']}" if generation and device.get("width") else ""
 
 
-def _nics(tree: Mapping[str, Any], domains: Sequence[NumaDomain]) -> Iterator[Component]:
-    devices = {device["address"]: device for device in tree.get("pci", {}).get("devices", ())}
+def _adapters(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str, float]]:
+    """Yield name, address, description and Gb/s of ports of RDMA, and of interfaces whose device has none."""
     ports = tree.get("infiniband", {}).get("ports", ())
-    interfaces = tree.get("network", {}).get("devices", ())
     several = Counter(port["device"] for port in ports)
-    adapters = []
     for port in ports:
         name, state = port["device"], port.get("state", "")
         name += f":{port['port']}" if several[name] > 1 else ""
-        rate = port.get("rate", 0.0) if state == "ACTIVE" else 0.0
         words = f"{port.get('link_layer', 'RDMA')} {port.get('generation', '')} {state}"
-        adapters.append((name, port.get("pci"), rate, words))
+        yield name, port.get("pci"), words, port.get("rate", 0.0) if state == "ACTIVE" else 0.0
     rdma = {port.get("pci") for port in ports}
-    for each in interfaces:
-        rate = each.get("speed", 0) / 1000 if each.get("state") == "up" else 0.0
+    for each in tree.get("network", {}).get("devices", ()):
+        state = each.get("state", "")
         if each.get("pci") not in rdma:
-            words = f"interface {each.get('state', '')}"
-            adapters.append((each["name"], each.get("pci"), rate, words))
-    for name, at, rate, words in adapters:
-        device = devices.get(at)
-        if device is not None and not device.get("virtual"):
-            yield Component(
-                name, "nic", at, tuple(device["path"]), _domain(device, domains),
-                " ".join(words.split()), lanes(device), rate,
-            )  # fmt: skip
+            rate = each.get("speed", 0) / 1000 if state == "up" else 0.0
+            yield each["name"], each.get("pci"), f"interface {state}", rate
 
 
 def _unread(tree: Mapping[str, Any], gpus: Sequence[Component]) -> Iterator[str]:

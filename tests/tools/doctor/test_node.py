@@ -14,7 +14,7 @@ from alone import python
 
 from hpccomm.schedules.cost.network import load, parse
 from hpccomm.tools.doctor import topo
-from hpccomm.tools.doctor.hardware import NodeHardware, NumaDomain, hardware
+from hpccomm.tools.doctor.hardware import Component, NodeHardware, NumaDomain, hardware
 
 PUBLISHED = {
     path.stem: json.loads(path.read_text())
@@ -56,52 +56,63 @@ def test_text_picture_and_json_name_all(dgx):
     assert "mlx5_0: 0000:0c:00.0, InfiniBand NDR ACTIVE, PCIe 4 x16, 400 Gb/s" in text
     svg = topo.draw(dgx)
     assert all(f">{each.name}<" in svg for each in dgx.components)
-    assert "NUMA 7: CPUs 112-127,240-255" in svg
+    assert "NUMA 7: socket 1, CPUs 112-127,240-255" in svg
     assert "12 NVLinks to switches" in svg
-    document = json.loads(json.dumps(topo.document({"dgx_a100": dgx}, [bound(1, range(16))])))
-    (found,), (rank,) = document["nodes"], document["ranks"]
+    ranks = bound(dgx, (0, "16-31"), (1, "0-15"))
+    document = json.loads(json.dumps(topo.document({"n0": dgx}, ranks)))
+    (found,), (_, rank) = document["nodes"], document["ranks"]
     assert found["matrix"] == [row.split()[1:] for row in PUBLISHED["dgx_a100"]["matrix"]]
     assert found["components"][0]["path"][0] == "pci0000:00"
     assert (rank["gpu"], rank["nic"], rank["domains"]) == ("GPU1", "mlx5_0", [0])
 
 
-def bound(rank, cpus, visible="", host="dgx_a100"):
-    return topo.BoundRank(rank, rank, host, tuple(cpus), visible)
+def test_links_between_gpus_of_one_column_are_drawn():
+    gpus = [Component(f"GPU{at}", "gpu", "", (f"pci{at}", "07:00.0"), at) for at in (0, 1)]
+    domains = NumaDomain(0, (0,)), NumaDomain(1, (1,))
+    links = {"GPU0": {"GPU1": 2}, "GPU1": {"GPU0": 2}}
+    assert topo.draw(NodeHardware("n1", domains, tuple(gpus), links)).count(" Q ") == 1
+
+
+def bound(node, *cores):
+    """The ranks of a node, each from its number and its cores."""
+    ranks = [{"rank": rank, "cores": listed} for rank, listed in cores]
+    return topo.bound_ranks({"n0": {"ranks": ranks}}, {"n0": node})
 
 
 def test_ranks_far_from_their_gpu_get_a_better_binding(dgx):
-    ranks = [bound(0, range(48, 64)), bound(1, range(16)), bound(2, range(128))]
-    lines = list(topo.binding_lines(ranks, {"dgx_a100": dgx}))
+    nodes = {"n0": dgx}
+    ranks = bound(dgx, (0, "48-63"), (1, "0-15"), (2, "0-127"))
+    lines = list(topo.binding_lines(ranks, nodes))
     assert lines[0].endswith("CPUs 48-63 (NUMA 3); GPU0 beside them; mlx5_0 beside them")
     assert "GPU1 far (NUMA 3, distance 32)" in lines[1]
     assert "GPU2 beside some of them (NUMA 1)" in lines[2]
-    mpiexec, srun = list(topo.better(ranks, {"dgx_a100": dgx}))[1:]
+    mpiexec, srun = list(topo.better(ranks, nodes))[1:]
     assert srun.endswith("--ntasks-per-node=3 --cpu-bind=map_ldom:3,3,1 PROGRAM")
     assert "set -- 48-63,176-191 48-63,176-191 16-31,144-159;" in mpiexec
-    well = [bound(0, range(48, 50)), bound(1, range(50, 52)), bound(2, range(16, 18))]
-    (line,) = topo.better(well, {"dgx_a100": dgx})
+    (line,) = topo.better(bound(dgx, (0, "48-49"), (1, "50-51"), (2, "16-17")), nodes)
     assert line == "Binding: each rank runs in the NUMA node nearest to its GPU."
     # What a rank sees decides its GPU.
-    assert topo.gpu_of(bound(0, [0], visible="2,0"), dgx).name == "GPU2"
-    assert topo.gpu_of(bound(4, [0]), dgx).name == "GPU1"
-    assert topo.nic_of(bound(2, [0]), dgx).name in ("mlx5_0", "mlx5_4", "mlx5_5")
+    assert topo.gpu_of(dgx, 0, "2,0").name == "GPU2"
+    assert topo.gpu_of(dgx, 4).name == "GPU1"
+    assert ranks[2].nic.name in ("mlx5_0", "mlx5_4", "mlx5_5")
     # Without GPUs, ranks are spread over the NUMA nodes.
     node = node_of("adapter")
     assert topo.wanted(4, node) == [0, 0, 1, 1]
-    told, *_ = topo.better([bound(0, [0], host="adapter")], {"adapter": node})
+    told, *_ = topo.better(bound(node, (0, "0")), {"n0": node})
     assert told == "Binding: each rank runs in the NUMA node of its turn."
 
 
-def test_ranks_are_read_from_the_facts_of_their_nodes():
+def test_ranks_are_read_from_the_facts_of_their_nodes(dgx):
     trees = {
         "n1": {"ranks": [{"rank": 2, "cores": "4-5", "variables": {"CUDA_VISIBLE_DEVICES": "1"}}]},
         "n0": {"ranks": [{"rank": 0, "cores": "0-1"}, {"rank": 1, "cores": "2-3"}]},
         "n2": {},
     }
-    assert topo.bound_ranks(trees) == [
-        (0, 0, "n0", (0, 1), ""),
-        (1, 1, "n0", (2, 3), ""),
-        (2, 0, "n1", (4, 5), "1"),
+    found = topo.bound_ranks(trees, dict.fromkeys(trees, dgx))
+    assert [(*each[:6], each.gpu.name) for each in found] == [
+        (0, 0, "n0", (0, 1), "", [0], "GPU0"),
+        (1, 1, "n0", (2, 3), "", [0], "GPU1"),
+        (2, 0, "n1", (4, 5), "1", [0], "GPU1"),
     ]
 
 
