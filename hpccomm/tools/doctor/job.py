@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -22,12 +21,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.backends.bootstrap.cuda_aware import aware
-from hpccomm.backends.bootstrap.launch import launched
-from hpccomm.backends.bootstrap.mpi import load
 from hpccomm.backends.nccl import libnccl
 from hpccomm.backends.nccl.facts import NO_NCCL, version_text
 from hpccomm.errors import HpccommError
@@ -137,6 +135,10 @@ def origin(said: str) -> tuple[str, str]:
 
 
 Tree = dict[str, Any]
+"""The facts of a node, by source."""
+
+Trees = dict[str, Tree]
+"""The trees of nodes, by the nodes' names."""
 
 SOURCES: dict[str, Callable[[Reading], None]] = {
     "host": host.gather,
@@ -194,58 +196,62 @@ def main(argv: Sequence[str]) -> None:
 
     say(phase="mpi4py loads its MPI library")
     try:
-        mpi = load()
+        library = mpi.load()
     except HpccommError as error:
         say(missing=str(error))
         return
     say(phase="MPI_Init")
-    mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    library.Init_thread(library.THREAD_MULTIPLE)
     say(phase="facts")
-    trees = gathered(mpi, sources)
-    if trees is not None:
+    if trees := gathered(library, sources):
         say(trees=trees)
     if "nccl" in argv[2:]:
         say(phase="NCCL")
         say(nccl=_communicate())
     say(phase="MPI_Finalize")
-    mpi.Finalize()
+    library.Finalize()
     say(phase="")
 
 
-def gathered(mpi: Any, sources: Sequence[str]) -> dict[str, Any] | None:
-    """Return the trees of all nodes by their names, on rank 0. Collective."""
-    world = mpi.COMM_WORLD
-    node = world.Split_type(mpi.COMM_TYPE_SHARED)
+def gathered(library: Any, sources: Sequence[str]) -> Trees:
+    """Return the trees of all nodes by their names, on rank 0; on other ranks none. Collective.
+
+    Parameters
+    ----------
+    library : module
+        ``mpi4py.MPI``.
+    sources : sequence of str
+        Names of the sources to ask.
+    """
+    world = library.COMM_WORLD
+    node = world.Split_type(library.COMM_TYPE_SHARED)
     leads = world.Split(0 if node.rank == 0 else 1)
-    about_mpi = of_mpi(mpi)
     own = {"rank": world.rank} | of_rank()
     looks = world.gather(rested(world.barrier))
     if peers := _peers(node):
         own["peers"] = peers
     else:
         own.setdefault("unread", {})["peers"] = "the node has one rank"
-    ranks = node.gather(own)
-    trees = None
+    ranks, nodes = node.gather(own), None
     if ranks is not None:
-        offset = _clock(leads)
-        tree = of_node(sources)
-        tree |= {"mpi": about_mpi | {"nodes": leads.size}, "ranks": ranks}
-        tree.setdefault("host", {})["clock"] = offset
-        trees = leads.gather((platform.node(), tree))
+        clock, about = _clock(leads), of_mpi(library) | {"nodes": leads.size}
+        tree = of_node(sources) | {"mpi": about, "ranks": ranks}
+        tree.setdefault("host", {})["clock"] = clock
+        nodes = leads.gather((os.uname().nodename, tree))
     for each in (node, leads):
         each.Free()
-    if trees is None or world.rank:
-        return None
-    taken = shares(looks)
-    for _, tree in trees:
+    if nodes is None:
+        return {}
+    trees, taken = named(nodes), shares(looks)
+    for tree in trees.values():
         for each in tree["ranks"]:
             each["others"] = taken[each["rank"]]
-    return named(trees)
+    return trees
 
 
-def named(nodes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def named(nodes: Sequence[tuple[str, Tree]]) -> Trees:
     """Return trees by the names of their nodes; nodes of one name are numbered."""
-    trees: dict[str, Any] = {}
+    trees: Trees = {}
     for name, tree in nodes:
         number = sum(each.partition("#")[0] == name for each in trees)
         trees[f"{name}#{number + 1}" if number else name] = tree
@@ -259,29 +265,26 @@ def _peers(node: Any) -> dict[str, str]:
     """
     from hpccomm.memory.shared import offer, tried
 
-    offers = dict(enumerate(node.allgather(offer())))
-    outcome = tried(offers, node.rank)
+    outcome = tried(dict(enumerate(node.allgather(offer()))), node.rank)
     node.Barrier()  # the memory must stay until all ranks have tried
-    return {} if len(offers) == 1 else outcome._asdict()
+    return {} if node.size == 1 else outcome._asdict()
 
 
 def _clock(leads: Any) -> dict[str, float]:
     """Return the seconds by which this node's clock is ahead of rank 0's, and their uncertainty. Collective."""
-    offset, uncertain = 0.0, 0.0
+    readings: list[tuple[float, float]] = []
     for other in range(1, leads.size):
-        if leads.rank == 0:
-            for _ in range(READINGS):
+        for _ in range(READINGS):
+            if leads.rank == 0:
                 leads.recv(source=other)
                 leads.send(time.time(), dest=other)
-        elif leads.rank == other:
-            readings = []
-            for _ in range(READINGS):
+            elif leads.rank == other:
                 began = time.time()
                 leads.send(None, dest=0)
                 theirs = leads.recv(source=0)
                 ended = time.time()
                 readings.append((ended - began, (began + ended) / 2 - theirs))
-            uncertain, offset = min(readings)
+    uncertain, offset = min(readings, default=(0.0, 0.0))
     return {"ahead": round(offset, 6), "uncertain": round(uncertain / 2, 6)}
 
 
@@ -342,7 +345,7 @@ _LAST = 12
 """Lines to keep of the output of a process that failed."""
 
 
-def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
+def gather(sources: Collection[str], *, nccl: bool = False) -> Trees:
     """Return trees by the names of their nodes: on rank 0 those of all nodes; elsewhere, and if MPI fails, this node's.
 
     Every process of the job calls it. Blocks, at most for `PATIENCE`.
@@ -355,21 +358,16 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> dict[str, Any]:
         Whether to let NCCL run its own diagnostics.
     """
     news, failure, printed = _heard(["nccl"] if nccl else [], sources)
-    trees: dict[str, Any] = news.get("trees") or {}
+    missing = news.get("missing", "")
+    trees: Trees = news.get("trees", {})
     if not trees:
-        tree = of_node(sources) | {"ranks": [{"rank": 0} | of_rank()], "mpi": {}}
-        trees = named([(os.uname().nodename, tree)])
-    place, missing = launched(), news.get("missing", "")
+        why = "mpi4py loads no MPI library" if missing else "MPI did not start"
+        tree = of_node(sources) | {"ranks": [{"rank": 0} | of_rank()], "mpi": {"unread": {"": why}}}
+        trees = {os.uname().nodename: tree}
+    place = launch.launched()
     for tree in trees.values():
-        mpi = tree["mpi"]
-        mpi["missing"] = missing
-        if missing:
-            mpi["unread"] = {"": "mpi4py loads no MPI library"}
-        else:
-            mpi["failure"] = failure
-            if not mpi.get("started"):
-                mpi["unread"] = {"": "MPI did not start"}
-        if place is not None and place.size > 1 and mpi.get("world", 1) == 1:
+        tree["mpi"] |= {"missing": missing} if missing else {"missing": "", "failure": failure}
+        if place is not None and place.size > 1 and tree["mpi"].get("world", 1) == 1:
             del tree["ranks"]
             why = f"the {place.size} processes of the job do not see each other"
             tree["unread"] = {"ranks": why}
@@ -388,35 +386,23 @@ def _heard(more: list[str], sources: Collection[str]) -> tuple[Mapping[str, Any]
 
     The news are the last value of each kind: ``phase``, ``missing``, ``trees``, ``nccl``.
     """
-    report, printed = os.memfd_create("report"), os.memfd_create("printed")
-    os.set_inheritable(report, True)
-    command = [*PROGRAM, str(report), ",".join(sorted(sources)), *more]
-    environment = dict(os.environ) | (_NCCL_ENVIRONMENT if more else {})
-    # Descriptors stay open: PMI's socket is one that a rank inherits from its launcher.
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=printed,
-        stderr=printed,
-        close_fds=False,
-        env=environment,
-    ) as process:
+    with TemporaryFile("w+") as report, TemporaryFile("w+", errors="replace") as printed:
+        os.set_inheritable(report.fileno(), True)
+        command = [*PROGRAM, str(report.fileno()), ",".join(sorted(sources)), *more]
+        environment = os.environ | (_NCCL_ENVIRONMENT if more else {})
+        # Descriptors stay open: PMI's socket is one that a rank inherits from its launcher.
         try:
-            status: int | None = process.wait(PATIENCE)
+            status: int | None = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, close_fds=False,
+                env=environment, timeout=PATIENCE, check=False,
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
-            process.kill()
             status = None
-    said = _text(printed)
-    news: dict[str, Any] = {}
-    for line in _text(report).splitlines():
-        news |= json.loads(line)
+        report.seek(0)
+        printed.seek(0)
+        news = {kind: each for line in report for kind, each in json.loads(line).items()}
+        said = printed.read()
     return news, _failure(status, news, said), said
-
-
-def _text(descriptor: int) -> str:
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read().decode(errors="replace")
 
 
 def _failure(status: int | None, news: Mapping[str, Any], said: str) -> str:
