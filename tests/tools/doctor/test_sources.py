@@ -183,7 +183,7 @@ def test_gpus_by_nvml(tmp_path, nvml):
 
 
 def test_nvlink_and_what_is_at_its_other_end(tmp_path, nvml):
-    nvml.gpus = [GPU]
+    nvml.gpus = [nvml.NVML_ERROR_GPU_IS_LOST, GPU]  # of which nothing is known
     (gpu,) = read(gpus.nvlink, plant(tmp_path, DRIVER))["gpus"]
     assert gpu == {
         "name": "NVIDIA H100 80GB HBM3",

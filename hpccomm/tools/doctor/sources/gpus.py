@@ -57,15 +57,8 @@ def _ask(library: Any, name: str, *arguments: Any) -> Any:
 def _devices(reading: Reading, library: Any) -> None:
     reading.take("driver", lambda: _text(_ask(library, "nvmlSystemGetDriverVersion")))
     reading.take("cuda", lambda: _ask(library, "nvmlSystemGetCudaDriverVersion_v2"))
-    count = _ask(library, "nvmlDeviceGetCount")
-    reading.put("count", count)
-    handles, lost = {}, []
-    for index in range(count):
-        try:
-            handles[index] = _ask(library, "nvmlDeviceGetHandleByIndex", index)
-        except LookupError as error:
-            if "Permission" not in why(error):  # Slurm may keep it from this job
-                lost.append(f"GPU {index}: {why(error)}")
+    reading.put("count", _ask(library, "nvmlDeviceGetCount"))
+    handles, lost = _handles(library)
     if lost:
         reading.put("lost", lost)
     for index, handle in handles.items():
@@ -78,6 +71,18 @@ def _devices(reading: Reading, library: Any) -> None:
             ends = handles[one], handles[other]
             ask = partial(_ask, library, "nvmlDeviceGetP2PStatus", *ends, number)
             reading.take(f"peers.{one}-{other}.{way}", ask)
+
+
+def _handles(library: Any) -> tuple[dict[int, Any], list[str]]:
+    """Return the handles of the GPUs by their numbers, and why there is none of a GPU that is lost."""
+    handles, lost = {}, []
+    for index in range(_ask(library, "nvmlDeviceGetCount")):
+        try:
+            handles[index] = _ask(library, "nvmlDeviceGetHandleByIndex", index)
+        except LookupError as error:
+            if "Permission" not in why(error):  # Slurm may keep it from this job
+                lost.append(f"GPU {index}: {why(error)}")
+    return handles, lost
 
 
 def _fact(library: Any, handle: Any, row: Mapping[str, str]) -> Any:
@@ -103,17 +108,15 @@ def nvlink(reading: Reading) -> None:
 
 def _linked() -> list[dict[str, Any]]:
     with nvml.opened() as library:
-        handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-        return [_linked_gpu(library, handle) for handle in handles]
-
-
-def _linked_gpu(library: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "name": library.nvmlDeviceGetName(handle),
-        "pci": address(library.nvmlDeviceGetPciInfo(handle)),
-        "rate": nvml.nvlink_rate(library, handle),
-        "links": list(_links(library, handle)),
-    }
+        return [
+            {
+                "name": _text(library.nvmlDeviceGetName(handle)),
+                "pci": address(library.nvmlDeviceGetPciInfo(handle)),
+                "rate": nvml.nvlink_rate(library, handle),
+                "links": list(_links(library, handle)),
+            }
+            for handle in _handles(library)[0].values()
+        ]
 
 
 def _links(library: Any, handle: Any) -> Iterator[dict[str, Any]]:

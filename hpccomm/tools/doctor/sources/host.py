@@ -5,17 +5,13 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hpccomm.tools.doctor.reading import ALL_USERS, Reading
 from hpccomm.units import grouped, numbers, ranges
-
-_SCALING = {"governors": "scaling_governor", "preferences": "energy_performance_preference"}
 
 _TIME_ERROR = 5
 """Of adjtimex(2): the clock is not synchronised."""
@@ -32,8 +28,8 @@ _PACKAGES = re.compile(
 def gather(reading: Reading) -> None:
     """Read the facts of the host."""
     reading.files("host")
-    for fact, name in _SCALING.items():
-        reading.take(fact, partial(_policies, reading, name))
+    reading.take("governors", lambda: _policies(reading, "scaling_governor"))
+    reading.take("preferences", lambda: _policies(reading, "energy_performance_preference"))
     reading.take("clock_synchronised", _synchronised)
     reading.put("container", _container(reading))
     reading.take("own_address", lambda: _own_address(reading))
@@ -101,7 +97,7 @@ def processors(reading: Reading) -> None:
     reading.take("number", lambda: len(numbers(reading.facts()["allowed"])))
     reading.take("cores", lambda: sorted(set(_each(reading, "thread_siblings_list")), key=numbers))
     reading.take("sockets", lambda: _sockets(reading))
-    reading.take("nodes", lambda: list(_nodes(reading)))
+    reading.take("nodes", lambda: _nodes(reading))
 
 
 def _each(reading: Reading, file: str) -> list[str]:
@@ -116,16 +112,10 @@ def _sockets(reading: Reading) -> list[dict[str, Any]]:
     return [{"socket": socket, "cpus": ranges(of[socket])} for socket in sorted(of)]
 
 
-def _nodes(reading: Reading) -> Iterable[dict[str, Any]]:
-    for node in numbers(reading.text(f"{_NODES}/online")):
-        folder = f"{_NODES}/node{node}"
-        memory = re.search(r"MemTotal:\s*(\d+) kB", reading.text(f"{folder}/meminfo"))
-        yield {
-            "node": node,
-            "cpus": reading.text(f"{folder}/cpulist"),
-            "bytes": int(memory[1]) * 1024 if memory else 0,
-            "distances": [int(word) for word in reading.text(f"{folder}/distance").split()],
-        }
+def _nodes(reading: Reading) -> list[dict[str, Any]]:
+    nodes = numbers(reading.text(f"{_NODES}/online"))
+    folders = {node: reading.path(f"{_NODES}/node{node}") for node in nodes}
+    return [{"node": node} | reading.below("cpu.node", folders[node]) for node in nodes]
 
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(.*)")
@@ -168,15 +158,11 @@ def kernel_log(reading: Reading) -> None:
 
 def _log(file: Path) -> str:
     """Return all records: one a read; an overwritten one is an error of the device."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    records = []
-    try:
-        with suppress(BlockingIOError):  # the last one was read
-            while True:
-                with suppress(BrokenPipeError):  # it was overwritten
-                    if not (record := os.read(descriptor, 1 << 16)):
-                        break
-                    records.append(record)
-    finally:
-        os.close(descriptor)
-    return b"".join(records).decode(errors="replace")
+    records: list[bytes] = []
+    with file.open("rb", buffering=0) as log:
+        os.set_blocking(log.fileno(), False)
+        while True:
+            with suppress(BrokenPipeError):  # it was overwritten
+                if not (record := log.read(1 << 16)):  # the last one was read
+                    return b"".join(records).decode(errors="replace")
+                records.append(record)

@@ -38,10 +38,8 @@ def _may_lock_all(reading: Reading) -> bool:
 
 def _room(folder: Path) -> dict[str, int]:
     system = os.statvfs(folder)
-    return {
-        "bytes": system.f_blocks * system.f_frsize,
-        "free": system.f_bavail * system.f_frsize,
-    }
+    blocks = {"bytes": system.f_blocks, "free": system.f_bavail}
+    return {name: count * system.f_frsize for name, count in blocks.items()}
 
 
 class _Group(NamedTuple):
