@@ -30,25 +30,20 @@ class GpuLink(NamedTuple):
     peak: float
 
 
-def fastest_link(uuid: str) -> GpuLink | None:
-    """Return a device's fastest link, or None if the library is missing or does not know.
+def path(one: str, other: str | None = "") -> GpuLink | None:
+    """Return the link that data of a device pass, or None if the library is missing or does not know.
 
-    NVLink if any link is up, else PCI Express at the highest speed that device and slot support
-    together (an idle device lowers its speed).
+    To all other devices that is NVLink if any link is up, else PCI Express at the highest speed that device and slot
+    support together (an idle device lowers its speed). To one device that is the NVLinks that lead to it or to a switch,
+    and without any the slower one of their slots. The peak of a memory is that of reads and writes together; that of
+    NVLink-C2C is not known.
 
     Parameters
     ----------
-    uuid : str
-        The device's, as NVIDIA's tools print it. Device numbers depend on what the process sees.
-    """
-    return path(uuid, "")
-
-
-def path(one: str, other: str | None) -> GpuLink | None:
-    """Return the link from a device to another one, to the host (None), or within its own memory.
-
-    To another device that is the NVLinks that lead to it or to a switch, and without any the slower one of their slots.
-    The peak of a memory is that of reads and writes together; that of NVLink-C2C is not known. See `fastest_link`.
+    one : str
+        The device's UUID, as NVIDIA's tools print it. Device numbers depend on what the process sees.
+    other : str or None
+        Where the data go: another device, or the same one, its own memory; the host (None); by default any device.
     """
     with suppress(LookupError), opened() as nvml:
         ends = [nvml.nvmlDeviceGetHandleByUUID(each) for each in (one, other) if each]

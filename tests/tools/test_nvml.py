@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from nvml_double import DOWN, UP
 
-from hpccomm.tools.nvml import fastest_link, path
+from hpccomm.tools.nvml import path
 
 UUID = "GPU-5f3c2b1a-0000-1111-2222-333344445555"
 SWITCH = object()
@@ -73,9 +73,9 @@ def test_the_link_to_a_device_the_host_or_the_own_memory(nvml, gpus, other, expe
     found = path(UUID, other)
     assert found == (expected and (expected[0], pytest.approx(expected[1], rel=1e-3)))
     if other == "":
-        assert fastest_link(UUID) == found
+        assert path(UUID) == found
 
 
 def test_without_the_library_nothing_is_known(nvml):
     nvml.take_away()
-    assert fastest_link(UUID) is None
+    assert path(UUID) is None

@@ -348,7 +348,7 @@ class DeviceMemory:
     def description(self) -> DeviceDescription:
         """Return the header's words about this rank's device."""
         device = identify(self._device)
-        link = nvml.fastest_link(device.uuid)
+        link = nvml.path(device.uuid)
         more = DeviceInfo(device.uuid) if link is None else DeviceInfo(device.uuid, *link)
         return DeviceDescription(device.number, device.pci, device.name, device.driver, more)
 
