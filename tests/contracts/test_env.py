@@ -90,7 +90,7 @@ def test_presets_rest_on_what_is_up(monkeypatch, capsys):
     devices = [{"name": name, "state": state, **more} for name, state, more in links]
     found = {"ports": ports, "devices": devices}
     # No machine at hand has such ports; the doctor's own tests read them from planted folders.
-    monkeypatch.setattr("hpccomm.tools.doctor.reading.read", lambda source, wait: found)
+    monkeypatch.setattr("hpccomm.tools.doctor.env.read", lambda source, wait: found)
 
     def said(*words):
         assert main(["env", *words]) == 0

@@ -189,8 +189,6 @@ def members(nccl: int) -> int:
     return sum(version_code(each.since) <= nccl for each in config_fields().values())
 
 
-PRESETS = ("infiniband", "roce", "ethernet", "nvlink", "pcie", "debug")
-
 PATIENCE = 100.0, 60.0
 """The recommended deadline as a multiple of the shortest time of a call, and the least deadline in seconds."""
 

@@ -18,8 +18,6 @@ Exit status: 0 if all is well, 1 if a variable should be changed or differs from
 """
 
 import argparse
-import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -33,8 +31,9 @@ from hpccomm.contracts import variables
 from hpccomm.contracts.variables import ENVIRONMENT, RANKS, VariableSetting, VariableVerdict
 from hpccomm.errors import ConfigurationError, HpccommError, UsageError, did_you_mean
 from hpccomm.tools import flags, output
-from hpccomm.tools.flags import JSON, Flag
-from hpccomm.units import ranges
+from hpccomm.tools.doctor.reading import read, saved
+from hpccomm.tools.flags import JSON
+from hpccomm.units import grouped, ranges, wrapped
 
 _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON")
 """Variables of hpccomm that may differ between ranks, without ``HPCCOMM_``."""
@@ -42,24 +41,12 @@ _FREE = ("SLOW_CALL", "RECORD", "DEBUG", "DUMP_DIR", "MPIEXEC", "VENV", "PYTHON"
 Verdicts = list[VariableVerdict]
 
 
-FLAGS = (
-    JSON,
-    Flag("--against FILE", flags.file, "compare with an earlier output of --json"),
-    Flag("--list NAME", str, "explain these variables, or list all", values="*"),
-    flags.choice(
-        "--preset",
-        tuple(variables.PRESETS),
-        "preset",
-        "print settings for this kind of machine, each with its reason",
-    ),
-    Flag("--for-model BYTES", flags.segment, "print settings for all-reduces"),
-    Flag("--ranks N 2", flags.integer(2), "their ranks"),
-)
+FLAGS = (JSON, *flags.table(__package__)["env"])
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge the variables, compare the ranks, and report; return the exit status. Every rank of the job runs it."""
-    status = 0
+    status, document = 0, dict[str, Any]()
     if args.list is not None:
         lines = list(_explained(args.list))
     elif args.preset:
@@ -72,22 +59,20 @@ def run(args: argparse.Namespace) -> int:
         changes = list(_changes(args.against, entries)) if args.against else []
         status = int(bool(changes) or any(entry["fault"] for entry in entries))
         lines = [line for entry in entries for line in _lines(entry, len(ranks))] + changes
-        if args.json:
-            document = {"ranks": len(ranks), "status": status, "variables": entries}
-            lines = [json.dumps(document | {"changes": changes}, indent=1)]
+        document = {"ranks": len(ranks), "status": status, "variables": entries, "changes": changes}
     if output.speaks():
-        output.write("\n".join(lines or ["no variable of the tables is set"]) + "\n")
+        lines = lines or ["no variable of the tables is set"]
+        output.write_found(document, lines, as_json=args.json and bool(document))
     return status
 
 
 def _verdicts() -> Verdicts:
     """Return the verdicts on this process's variables."""
     present = variables.settings()
-    own = [
-        each for each in present if each.name.startswith("HPCCOMM_") and each.place == ENVIRONMENT
-    ]
     surroundings = replace(variables.here(), names=cache(variables.installed))
-    return [*variables.judge_all(present, surroundings), *map(_own, own)]
+    own = (each for each in present if each.place == ENVIRONMENT)
+    verdicts = [_own(each) for each in own if each.name.startswith("HPCCOMM_")]
+    return [*variables.judge_all(present, surroundings), *verdicts]
 
 
 def _own(setting: VariableSetting) -> VariableVerdict:
@@ -133,12 +118,8 @@ def _gathered(own: Verdicts) -> list[Verdicts]:
 def _joined(ranks: Sequence[Verdicts]) -> list[dict[str, Any]]:
     """Return the verdicts of all ranks, each once with its ranks, and those on differences of ranks; faults first."""
     values = [{each.name: each.value for each in of if each.verdict != "shadowed"} for of in ranks]
-    joined: dict[VariableVerdict, list[int]] = {}
-    for entry in variables.differing(values, _table()):
-        joined[entry] = [*range(len(ranks))]
-    for rank, of in enumerate(ranks):
-        for each in of:
-            joined.setdefault(each, []).append(rank)
+    joined = {each: [*range(len(ranks))] for each in variables.differing(values, _table())}
+    joined |= grouped((each, rank) for rank, of in enumerate(ranks) for each in of)
     in_order = sorted(joined.items(), key=lambda item: (not item[0].fault, item[0].name))
     return [asdict(each) | {"fault": each.fault, "ranks": ranges(of)} for each, of in in_order]
 
@@ -150,24 +131,19 @@ def _lines(entry: Mapping[str, Any], size: int) -> Iterator[str]:
     value = f"={entry['value']}" if entry["value"] else ""
     yield f"{entry['verdict']:10} {entry['name']}{value}{where}"
     for text in filter(None, (entry["words"], entry["remedy"] and f"-> {entry['remedy']}")):
-        yield textwrap.indent(textwrap.fill(text, 99, break_on_hyphens=False), " " * 11)
+        yield from wrapped(text, 11, 11)
 
 
 def _changes(file: Path, current: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the differences between a saved report and this one, ordered by name."""
-    try:
-        saved = json.loads(file.read_text(encoding="utf-8"))["variables"]
-        reports = [
-            {(str(each["name"]), each["value"]) for each in of if each["place"] != RANKS}
-            for of in (saved, current)
-        ]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UsageError(
-            f"--against {file}: {error}; give a file that hpccomm env --json has written"
-        ) from error
+
+    def values(entries: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+        return {(each["name"], each["value"]) for each in entries if each["place"] != RANKS}
+
+    reports = saved(file, "env", lambda given: values(given["variables"])), values(current)
     for name in sorted({name for name, _ in reports[0] ^ reports[1]}):
-        values = (sorted(repr(value) for each, value in of if each == name) for of in reports)
-        before, now = (" or ".join(each) or "not set" for each in values)
+        texts = (sorted(repr(value) for each, value in of if each == name) for of in reports)
+        before, now = (" or ".join(each) or "not set" for each in texts)
         yield f"changed    {name}: {before} before, {now} now"
 
 
@@ -185,7 +161,6 @@ def _explained(names: Sequence[str]) -> Iterator[str]:
 
 def _facts() -> dict[str, Any]:
     """Return the facts that presets use: active ports, the fastest interface, GPUs, the mode of the IOMMU."""
-    from hpccomm.tools.doctor.reading import read
     from hpccomm.tools.doctor.sources import network
 
     facts: dict[str, Any] = {}
@@ -202,8 +177,8 @@ def _facts() -> dict[str, Any]:
     for link in sorted(up, key=lambda link: (link["speed"], link["name"])):
         facts |= {"ethernet": link["name"], "ethernet_rate": link["speed"] / 1000}
     kinds = [each.read_text() for each in Path("/sys/kernel/iommu_groups").glob("*/type")]
-    nccl = variables.here().nccl
     facts["gpus"] = len(list(Path("/proc/driver/nvidia").glob("gpus/*")))
     facts["translating"] = sum(each.startswith("DMA") for each in kinds)
-    facts["nccl"], facts["nccl_text"] = nccl, version_text(nccl) if nccl else 0
+    if nccl := variables.here().nccl:
+        facts |= {"nccl": nccl, "nccl_text": version_text(nccl)}
     return {name: fact for name, fact in facts.items() if fact}

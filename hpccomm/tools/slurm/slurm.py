@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,111 +37,64 @@ from hpccomm.tools.perf.pairs import FLAGS as PAIRS
 # backslashes of its own. It takes values without these characters literally.
 
 
-@dataclass(frozen=True, slots=True)
-class Syntax:
-    """Values that fit a directive.
+def _syntax(pattern: str, fits: str) -> Callable[[str], str]:
+    """Return a reader of the values that a regular expression matches; `fits` says the same in words."""
 
-    Attributes
-    ----------
-    pattern : str
-        A regular expression for the whole value.
-    fits : str
-        The same in words, for errors.
-    """
+    def read(text: str) -> str:
+        if re.fullmatch(pattern, text, re.ASCII) is None:
+            raise ValueError(f"{text!r} does not fit; give {fits}")
+        return text
 
-    pattern: str
-    fits: str
+    return read
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """A flag of `sbatch` that is passed on.
-
-    Attributes
-    ----------
-    name : str
-        Its name with `sbatch`, and with ``hpccomm slurm``.
-    metavar : str
-        Form of the value; empty without a value.
-    values : Syntax or None
-        The permitted ones; None for a flag without a value.
-    meaning : str
-        A phrase for the help.
-    default : str or None
-        The value without the flag.
-    """
-
-    name: str
-    metavar: str
-    values: Syntax | None
-    meaning: str
-    default: str | None = None
-
-    @property
-    def flag(self) -> str:
-        """The name with its dashes."""
-        return f"--{self.name}"
-
-    def line(self, value: str) -> str:
-        """Return the line of a batch script; `value` is ignored if the directive takes none.
-
-        Raises
-        ------
-        UsageError
-            If the value does not fit.
-        """
-        if self.values is None:
-            return f"#SBATCH {self.flag}"
-        if re.fullmatch(self.values.pattern, value, re.ASCII) is None:
-            raise UsageError(f"{self.flag} {value!r} does not fit; give {self.values.fits}")
-        return f"#SBATCH {self.flag}={value}"
-
-
-_COUNT = Syntax(r"[1-9][0-9]{0,8}", "a whole number of 1 or more")
-_NODES = Syntax(r"[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?", "a number of nodes, such as 4, or 2-4")
-_GPUS = Syntax(r"([A-Za-z0-9_.-]+:)?[0-9]{1,9}", "a number, or a type and a number, such as a100:4")
-_TIME = Syntax(
-    r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}",
-    "minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 30, 00:30:00 or 1-0",
-)
-_NAME = Syntax(
-    r"[A-Za-z0-9_.+@:/,-]+", "a name of letters, digits and _ . + - @ : / , without blanks"
-)
-# It becomes part of the name of a file.
-_JOB = Syntax(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a name of letters, digits and _ . + -")
-_FEATURES = Syntax(
-    r"[A-Za-z0-9_.+=:,&|*()\[\]!-]+", "features joined as sbatch does, such as intel&ib or [a|b]"
-)
-_HOSTS = Syntax(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]")
-
-DIRECTIVES: Mapping[str, Directive] = {
-    directive.name: directive
-    for directive in (
-        Directive("nodes", "N", _NODES, "number of nodes"),
-        Directive("ntasks-per-node", "N", _COUNT, "ranks on each node"),
-        Directive("ntasks", "N", _COUNT, "ranks in all"),
-        Directive("cpus-per-task", "N", _COUNT, "cores of each rank"),
-        Directive("gpus-per-node", "[TYPE:]N", _GPUS, "GPUs of each node"),
-        Directive("partition", "NAME", _NAME, "partition"),
-        Directive("account", "NAME", _NAME, "account that is charged"),
-        Directive("qos", "NAME", _NAME, "quality of service"),
-        Directive("constraint", "FEATURES", _FEATURES, "features of the nodes"),
-        Directive("reservation", "NAME", _NAME, "reservation"),
-        Directive("nodelist", "NODES", _HOSTS, "nodes that must be part of the job"),
-        Directive("exclude", "NODES", _HOSTS, "nodes that are not"),
-        Directive("time", "TIME", _TIME, "time limit", "00:30:00"),
-        Directive("exclusive", "", None, "share the nodes with no other job"),
-        Directive("job-name", "NAME", _JOB, "name of the job", "hpccomm-perf"),
-    )
+READERS = {
+    "count": _syntax(r"[1-9][0-9]{0,8}", "a whole number of 1 or more"),
+    "nodes": _syntax(r"[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?", "a number of nodes, such as 4, or 2-4"),
+    "gpus": _syntax(
+        r"([A-Za-z0-9_.-]+:)?[0-9]{1,9}", "a number, or a type and a number, such as a100:4"
+    ),
+    "time": _syntax(
+        r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}",
+        "minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 30, 00:30:00 or 1-0",
+    ),
+    "name": _syntax(
+        r"[A-Za-z0-9_.+@:/,-]+", "a name of letters, digits and _ . + - @ : / , without blanks"
+    ),
+    # It becomes part of the name of a file.
+    "job": _syntax(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a name of letters, digits and _ . + -"),
+    "features": _syntax(
+        r"[A-Za-z0-9_.+=:,&|*()\[\]!-]+",
+        "features joined as sbatch does, such as intel&ib or [a|b]",
+    ),
+    "hosts": _syntax(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]"),
 }
-"""The directives by name, in the order of their lines."""
+"""Readers of the values of `DIRECTIVES`: they refuse what `sbatch` would cut, join or unquote."""
+
+_TABLE = readers.table(__package__, READERS)
+
+DIRECTIVES = {each.names[0].removeprefix("--"): each for each in _TABLE["Slurm's flags"]}
+"""The flags of `sbatch` that are passed on, by name, in the order of their lines."""
+
+
+def directive(name: str, value: str) -> str:
+    """Return the line of a flag of `DIRECTIVES`; `value` is ignored if the flag takes none.
+
+    Raises
+    ------
+    UsageError
+        If the value does not fit.
+    """
+    if not DIRECTIVES[name].metavar:
+        return f"#SBATCH --{name}"
+    try:
+        return f"#SBATCH --{name}={DIRECTIVES[name].read(value)}"
+    except ValueError as error:
+        raise UsageError(f"--{name} {error}") from None
 
 
 SIGNAL_SECONDS = 60
 """How long before its time limit the job is asked to end. Slurm may do so up to a minute earlier."""
-
-STARTERS = ("pmix", "pmi2", "mpiexec")
-"""Ways to start the ranks: srun by one of two protocols, or the MPI library's launcher."""
 
 BINDINGS: Mapping[str, tuple[str, str]] = {
     "none": ("none", "none"),
@@ -169,7 +122,7 @@ class Request:
     modules : tuple of str
         Software modules to load, in order.
     starter : str
-        One of `STARTERS`; empty to decide in the job.
+        The protocol by which srun starts the ranks, ``pmix`` or ``pmi2``, or ``mpiexec``; empty to decide in the job.
     binding : str
         One of `BINDINGS`; empty to leave it to the launcher.
     output : str
@@ -178,11 +131,6 @@ class Request:
         Where the results file goes otherwise, seen from the folder that the job is submitted in.
     repeats : bool
         Whether the verb starts the ranks itself (``--launches``), and needs their launcher.
-
-    Raises
-    ------
-    UsageError
-        If a value does not fit.
     """
 
     verb: str
@@ -195,21 +143,6 @@ class Request:
     output: str = ""
     folder: str = "results"
     repeats: bool = False
-
-    def __post_init__(self) -> None:
-        for word in (*self.arguments, self.python, *self.modules, self.output, self.folder):
-            _check_word(word)
-        for module in self.modules:
-            if not module or module.startswith("-"):
-                raise UsageError(
-                    f"--module {module!r} does not fit; give a module's name, such as openmpi/5.0"
-                )
-        for name, value in self.directives.items():
-            DIRECTIVES[name].line(value)
-        if not self.directives.keys() & {"ntasks", "ntasks-per-node"}:
-            raise UsageError(
-                "the number of ranks is missing; give --ntasks N, or --nodes N --ntasks-per-node N"
-            )
 
 
 def text(request: Request) -> str:
@@ -224,17 +157,26 @@ def text(request: Request) -> str:
     -------
     str
         Lines for bash. The exit status of the script is that of the command.
+
+    Raises
+    ------
+    UsageError
+        If a value does not fit.
     """
+    if not request.directives.keys() & {"ntasks", "ntasks-per-node"}:
+        raise UsageError(
+            "the number of ranks is missing; give --ntasks N, or --nodes N --ntasks-per-node N"
+        )
     return "\n".join([*_head(request), "", *_environment(request), "", *_run(request), ""])
 
 
 def _head(request: Request) -> Iterator[str]:
     """Yield the lines that Slurm reads, with comments."""
     yield "#!/bin/bash"
-    for name, directive in DIRECTIVES.items():
-        value = request.directives.get(name, directive.default)
+    for name, flag in DIRECTIVES.items():
+        value = request.directives.get(name, flag.default)
         if value is not None:
-            yield directive.line(value)
+            yield directive(name, value)
     yield "#SBATCH --output=%x-%j.out"
     yield "# If the job is requeued, it adds to the same files."
     yield "#SBATCH --requeue"
@@ -249,7 +191,12 @@ def _environment(request: Request) -> Iterator[str]:
     yield "set -eo pipefail"
     if request.modules:
         yield "# Before `set -u`: scripts of modules read variables that need not be set."
-        yield from (f"module load {_quoted(module)}" for module in request.modules)
+    for module in request.modules:
+        if not module or module.startswith("-"):
+            raise UsageError(
+                f"--module {module!r} does not fit; give a module's name, such as openmpi/5.0"
+            )
+        yield f"module load {_quoted(module)}"
     yield "set -u"
     python = Path(request.python)
     yield f"export PATH={_quoted(str(python.parent))}:$PATH"
@@ -290,67 +237,28 @@ def _part(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _check_word(word: str) -> None:
-    """Raise if a script cannot contain a word."""
-    try:
-        os.fsencode(word)
-    except UnicodeEncodeError:
-        raise UsageError(f"{word!r} cannot be written in a script; give text in UTF-8") from None
+def _quoted(word: str) -> str:
+    """Quote a word for bash, in ASCII: what takes the script, a stream or an editor, may have any encoding.
+
+    Raises
+    ------
+    UsageError
+        If a script cannot contain the word.
+    """
     if "\0" in word:
         raise UsageError(f"{word!r} cannot be an argument of a program; leave out the NUL")
-
-
-def _quoted(word: str) -> str:
-    """Quote a word for bash, in ASCII: what takes the script, a stream or an editor, may have any encoding."""
     if word.isascii():
         return shlex.quote(word)
-    return "$'" + "".join(map("\\x{:02x}".format, os.fsencode(word))) + "'"
+    try:
+        return "$'" + "".join(map("\\x{:02x}".format, os.fsencode(word))) + "'"
+    except UnicodeEncodeError:
+        raise UsageError(f"{word!r} cannot be written in a script; give text in UTF-8") from None
 
 
 _VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}
 """The programs of a script, and their flags."""
 
-_SCRIPT = (
-    Flag(
-        "--module NAME", str, "software module to load; may be given several times", values="append"
-    ),
-    Flag(
-        "--venv DIR",
-        readers.file,
-        "virtual environment with hpccomm (default: that of this program)",
-    ),
-    readers.choice(
-        "--mpi",
-        STARTERS,
-        "way to start ranks",
-        "start the ranks by srun with this protocol, or by mpiexec (default: in the job, srun if Slurm speaks "
-        "the protocol of the MPI library, else mpiexec)",
-    ),
-    readers.choice(
-        "--cpu-bind",
-        tuple(BINDINGS),
-        "kind of binding",
-        "bind each rank to these (default: as srun or mpiexec does)",
-    ),
-    Flag(
-        "--folder DIR results",
-        readers.file,
-        "folder of the results file, perf-JOBID.h5, unless perf has --output",
-    ),
-    Flag("--script FILE", readers.file, "write the script to this file"),
-)
-
-
-_OWN = (
-    FlagGroup(
-        [
-            Flag(f"{each.flag} {each.metavar} {each.default or ''}", str, each.meaning)
-            for each in DIRECTIVES.values()
-        ],
-        "Slurm's flags",
-    ),
-    FlagGroup(_SCRIPT, "the script"),
-)
+_OWN = tuple(FlagGroup(rows, heading) for heading, rows in _TABLE.items())
 """The flags of Slurm, and of the script."""
 
 FLAGS = (*_OWN, Flag("perf", str, "the command line of perf or perf pairs", "command", values="*"))
@@ -375,9 +283,9 @@ def run(args: argparse.Namespace) -> int:
         arguments=tuple(words),
         python=_python(args.venv),
         directives={
-            name: value if each.values else ""
-            for name, each in DIRECTIVES.items()
-            if (value := getattr(args, name.replace("-", "_"))) not in (None, False)
+            name: value
+            for name, flag in DIRECTIVES.items()
+            if (value := getattr(args, flag.takes)) not in (None, False)
         },
         modules=tuple(args.module or ()),
         starter=args.mpi or "",

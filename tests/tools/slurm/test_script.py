@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccomm.errors import UsageError
-from hpccomm.tools.slurm.slurm import DIRECTIVES, Request, text
+from hpccomm.tools.slurm.slurm import DIRECTIVES, Request, directive, text
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
 HOSTILE = [
@@ -103,12 +103,12 @@ def test_every_word_reaches_its_program_as_it_is_and_nothing_else_runs(
     arguments, module = [word for word in arguments if not word.endswith("\n")], module.rstrip("\n")
     python = str(bash.programs / "python")
     try:
-        asked = request(*arguments, python=python, folder=folder, modules=(module,))
+        script = text(request(*arguments, python=python, folder=folder, modules=(module,)))
     except UsageError:
         assert not module or module.startswith("-")
         return
     output = f"--output={folder}/perf-7.h5"
-    assert bash.run(text(asked)) == [
+    assert bash.run(script) == [
         ["module", "load", module],
         ["mkdir", "-p", "--", folder],
         ["srun", "--mpi=pmix", python, "-m", "hpccomm", "perf", output, *arguments],
@@ -119,16 +119,15 @@ def test_every_word_reaches_its_program_as_it_is_and_nothing_else_runs(
 
 @given(name=st.sampled_from(sorted(DIRECTIVES)), value=WORDS | st.text("0123456789:-", max_size=10))
 def test_directives_are_one_word_each_or_refused(name: str, value: str) -> None:
-    directive = DIRECTIVES[name]
     try:
-        line = directive.line(value)
+        line = directive(name, value)
     except UsageError:
-        with pytest.raises(UsageError, match=f"{directive.flag} .* does not fit; give "):
-            request(directives={"ntasks": "2", name: value})
+        with pytest.raises(UsageError, match=f"--{name} .* does not fit; give "):
+            text(request(directives={"ntasks": "2", name: value}))
         return
     asked = request(directives={"ntasks": "2", name: value})
     assert text(asked).count("\n#SBATCH --ntasks=" if name == "ntasks" else f"\n{line}\n") == 1
-    if directive.values is not None:
+    if DIRECTIVES[name].metavar:
         assert line.removeprefix(f"#SBATCH --{name}=") == value
     # What sbatch itself would cut, join or unquote.
     assert re.search(r"[\s\"'\\#\0]", line.removeprefix("#SBATCH ")) is None
@@ -143,7 +142,7 @@ def test_values_that_slurm_knows_fit() -> None:
         assert f"\n#SBATCH --{line}\n" in text(request(directives={"ntasks": "2", name: value}))
     for name in ("a/b", "../up", "-n", "."):  # the results file is named after the job
         with pytest.raises(UsageError, match=r"--job-name .* does not fit; give "):
-            request(directives={"ntasks": "2", "job-name": name})
+            text(request(directives={"ntasks": "2", "job-name": name}))
 
 
 def test_slurm_reads_its_lines_before_any_command() -> None:
