@@ -178,7 +178,9 @@ class Library:
     # Reductions of a communicator
 
     def ncclRedOpCreatePreMulSum(self, op, scalar, datatype, residence, comm):
-        kind = _number(datatype)  # and ncclScalarHostImmediate
+        kind = _number(datatype)
+        if _number(residence) != 1:  # ncclScalarHostImmediate of nccl.h
+            control.violation("a factor in host memory is given as one that the device reads")
         value = ctypes.string_at(_number(scalar), DTYPES[kind].itemsize)
         factors, number = calls.find(_number(comm)).factors, next(_own_ops)
         factors[number] = kind, np.frombuffer(value, DTYPES[kind])
