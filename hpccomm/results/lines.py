@@ -83,9 +83,9 @@ def line_type(form: TableForm) -> np.dtype[Any]:
 
 
 def encode(
-    form: TableForm, section: str, number: int, added: Sequence[Line], ends: Sequence[int]
-) -> tuple[bytes, list[bytearray], list[int]]:
-    """Return the bytes of lines, and of their parts of each array, and the entries of each that are written then.
+    form: TableForm, section: str, used: Mapping[str, int], added: Sequence[Line]
+) -> tuple[dict[str, bytes | bytearray], dict[str, int]]:
+    """Return the bytes of lines and of their parts of each array, and how many entries are written then.
 
     Parameters
     ----------
@@ -93,33 +93,38 @@ def encode(
         The table.
     section : str
         Name of the run or recording.
-    number : int
-        The number of the first line, from 0.
+    used : mapping of str to int
+        Entries of the table and of each array that are written before.
     added : sequence of Line
         The lines.
-    ends : sequence of int
-        Entries of each array that are written before.
+
+    Returns
+    -------
+    tuple of dict
+        By the names of the arrays, and then of the table: bytes, and entries.
 
     Raises
     ------
     UsageError
         If a text is too long for its column.
     """
-    firsts, arrays, stored = list(ends), [bytearray() for _ in ends], []
-    for line, (values, parts) in enumerate(added, number):
+    data: dict[str, bytes | bytearray] = {array.name: bytearray() for array in form.beside}
+    ends, stored, first = {name: used[name] for name in (*data, form.name)}, [], used[form.name]
+    for line, (values, parts) in enumerate(added, first):
         located = []
-        for index, (array, part) in enumerate(zip(form.beside, parts, strict=True)):
-            data = part.reshape(-1).view("u1").data
-            located += [firsts[index], len(part), checksum(data, section, array.name, line)]
-            firsts[index] += len(part)
-            arrays[index] += data
+        for array, part in zip(form.beside, parts, strict=True):
+            bytes_ = part.reshape(-1).view("u1").data
+            located += [ends[array.name], len(part), checksum(bytes_, section, array.name, line)]
+            ends[array.name] += len(part)
+            data[array.name] += bytes_
         stored.append((*_fitted(form, values), *located, 0))
     table = np.array(stored, line_type(form))
-    bytes_ = table.view("u1").reshape(len(added), -1)[:, :-_CRC_BYTES]
+    checked = table.view("u1").reshape(len(added), -1)[:, :-_CRC_BYTES]
     table["crc"] = [
-        checksum(each.data, section, form.name, line) for line, each in enumerate(bytes_, number)
+        checksum(each.data, section, form.name, line) for line, each in enumerate(checked, first)
     ]
-    return table.tobytes(), arrays, firsts
+    ends[form.name] += len(added)
+    return {**data, form.name: table.tobytes()}, ends
 
 
 def _fitted(form: TableForm, values: Sequence[Any]) -> list[Any]:

@@ -25,12 +25,13 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import h5py
 import numpy as np
@@ -47,21 +48,18 @@ from hpccomm.results.files import (
     open_regular,
     os_errors_as,
 )
-from hpccomm.results.lines import DataPlace, Line
+from hpccomm.results.lines import Line
 from hpccomm.results.schema import STATUS, SectionKind, TableForm
-
-_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
+"""What file systems answer that lack locks, reservations or flushes of folders."""
 
 _LOOKED_AT = 1 << 16
 """Bytes of a partial file that tell whose it is: the root of a results file is written first."""
 
 _BLOCK = 1 << 20
-
-_NO_RESERVATION = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _ALIGNED = {"alignment_threshold": 1, "alignment_interval": 16}
 
@@ -70,35 +68,6 @@ _FORMAT = ("v110", "v110")  # all metadata has checksums
 _STATUS_BYTES = int(STATUS.kind[1:])
 
 _STRUCTURE = 1 << 14  # bytes of HDF5's description of a section, at most
-
-
-def claim(path: Path) -> FileIO | None:
-    """Open and lock the file to write to; return None if it does not exist yet.
-
-    Raises
-    ------
-    ResultsError
-        If the path cannot be written to, is not a regular file, or is in use.
-    """
-    if why := no_folder(path):
-        raise ResultsError(why)
-    while True:
-        try:
-            file = open_regular(path, os.O_RDWR)
-        except FileNotFoundError:
-            return None
-        if _lock_same(file, path):
-            return file
-
-
-def _lock_same(file: FileIO, path: Path) -> bool:
-    """Lock an open file; close it and return False if the path names another one by now."""
-    with ExitStack() as stack:
-        stack.enter_context(file)
-        lock(file, path, fcntl.LOCK_EX)
-        if current := same(path, file):
-            stack.pop_all()
-    return current
 
 
 def lock(file: FileIO, path: Path, kind: int) -> None:
@@ -117,113 +86,33 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
             "wait for that, or choose another path"
         ) from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _UNSUPPORTED:
             raise
         _log.warning("%s is on a file system without locks: do not write two runs to it", path)
 
 
-def replace(
-    path: Path,
-    build: Callable[[h5py.File | None, h5py.File], _Result],
-    *,
-    before: FileIO | None,
-    extra: int = 0,
-    fill: Callable[[FileIO], None] = lambda _file: None,
-) -> tuple[FileIO, _Result]:
-    """Build the next version of a results file and put it in its place, all or nothing.
-
-    Parameters
-    ----------
-    path : Path
-        The file; it may be absent or empty.
-    build : callable
-        Called with the old file (or None) and the new one, which has the root's attributes, an
-        empty group of runs, and all other members. Writes these, and returns a result.
-    before : FileIO or None
-        The file to replace, as `claim` opened it; None without one.
-    extra : int
-        Growth of the file in bytes, without the small change of its structure.
-    fill : callable
-        Called with the new file once HDF5 has closed it, before it takes its name: writes what is
-        to be in it from the start.
-
-    Returns
-    -------
-    file : FileIO
-        The new file, open for reading and writing, locked, with its space allocated where the
-        file system can do that.
-    result
-        What `build` returned.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; it is then as it was. See `os_errors_as`.
-    ResultsError
-        If the path names another file by now, or the one beside it is not hpccomm's.
-    """
-    partial = path.with_name(path.name + ".partial")
-    size = path.stat().st_size if path.exists() else 0
-    with ExitStack() as stack:
-        old = stack.enter_context(files.opened(path))[0] if size else None
-        # What others may read of it, `_adopt` says.
-        file = _claim_partial(partial, 0o666 if before is None else 0o600)
-        try:
-            # Only who holds the partial file replaces the path. Another run may have just done so.
-            if not same(path, before):
-                raise ResultsError(
-                    f"{path} is in use: another run has just made it; wait for that, or choose another path"
-                )
-            # An eighth and half a megabyte: what people have added may take more than it did.
-            file.truncate(0)
-            try:
-                result = _build(old, file, partial, build, size + size // 8 + extra + (1 << 19))
-            except files.HDF5_ERRORS as error:
-                # h5py says some refusals of the operating system in words alone.
-                if number := re.search(r"errno = (\d+)", str(error)):
-                    raise OSError(int(number[1]), str(error)) from error
-                if isinstance(error, OSError):
-                    raise
-                raise damaged(path, files.why(error)) from error
-            # HDF5 has given back what it did not write.
-            _reserve(file.fileno(), os.fstat(file.fileno()).st_size)
-            if before is not None:
-                _adopt(path.stat(), file.fileno())
-            fill(file)
-            os.fsync(file.fileno())
-            facts.hold(file.fileno())  # before another process finds the file
-            partial.replace(path)
-        except BaseException:
-            if not same(path, file):  # else a signal's handler has raised behind the renaming
-                with suppress(OSError):
-                    partial.unlink()
-            file.close()
-            raise
-    _sync_directory(path.parent)
-    return file, result
-
-
-def write(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all bytes to their place in an open file."""
-    done = os.pwrite(descriptor, data, at)
-    while done < len(data):
-        done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
+def _claimed(path: Path, opened: Callable[[], FileIO]) -> FileIO:
+    """Open and lock the file that a path names; again while it names another one by then."""
+    while True:
+        with ExitStack() as stack:
+            file = stack.enter_context(opened())
+            lock(file, path, fcntl.LOCK_EX)
+            if same(path, file):
+                stack.pop_all()
+                return file
 
 
 def _claim_partial(partial: Path, mode: int) -> FileIO:
     """Open and lock the file for the next version. A killed run may have left one."""
-    while True:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = FileIO(os.open(partial, flags, mode), "r+")
-        if not _lock_same(file, partial):
-            continue
-        if _is_ours(file):
-            return file
-        file.close()
-        raise ResultsError(
-            f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
-            "choose another path for the results"
-        )
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = _claimed(partial, lambda: FileIO(os.open(partial, flags, mode), "r+"))
+    if _is_ours(file):
+        return file
+    file.close()
+    raise ResultsError(
+        f"{partial} is not a file that hpccomm has left, and would be overwritten; move it, or "
+        "choose another path for the results"
+    )
 
 
 def _is_ours(file: FileIO) -> bool:
@@ -247,37 +136,31 @@ def same(path: Path, file: FileIO | None) -> bool:
     return file is not None and os.path.samestat(status, os.fstat(file.fileno()))
 
 
-def _build(
-    old: h5py.File | None,
-    file: FileIO,
-    partial: Path,
-    build: Callable[[h5py.File | None, h5py.File], _Result],
-    size: int,
-) -> _Result:
-    """Build the structure of the new file, in an empty one."""
+@contextmanager
+def _empty(file: FileIO, partial: Path, size: int) -> Iterator[h5py.File]:
+    """Make an empty results file of an open one, with space for a number of bytes."""
+    file.truncate(0)
     # By its path, and not as a file of Python's: an interrupt within HDF5 would leave it broken.
     # Alignment: a number of lines in `state` and its checksum must not straddle two pages.
     with h5py.File(partial, "w", libver=_FORMAT, locking=False, **_ALIGNED) as new:
         # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
         # So the file system allocates the space before HDF5 writes, and reports a full disk.
-        _reserve(file.fileno(), size)
+        with _if_supported():
+            os.posix_fallocate(file.fileno(), 0, size)
         new.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: not in the heap
         new.attrs["schema_version"] = SCHEMA_VERSION
         new.flush()  # before all else, so that a partial file is known as hpccomm's
         new.create_group(RUNS)
-        if old is not None:
-            groups = (kind.group for kind in layout.KINDS)
-            own = {name for name in groups if isinstance(old.get(name), h5py.Group)}
-            layout.copy_members(old, new, own)
-        return build(old, new)
+        yield new
 
 
-def _reserve(descriptor: int, size: int) -> None:
-    """Have the file system allocate the space of a file, where it can do that."""
+@contextmanager
+def _if_supported() -> Iterator[None]:
+    """Pass over what the file system cannot do."""
     try:
-        os.posix_fallocate(descriptor, 0, size)
+        yield
     except OSError as error:
-        if error.errno not in _NO_RESERVATION:
+        if error.errno not in _UNSUPPORTED:
             raise
 
 
@@ -295,10 +178,8 @@ def _sync_directory(directory: Path) -> None:
     """Make a rename last through a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
+        with _if_supported():
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -370,20 +251,20 @@ class Section:
             If it is another program's HDF5 file or of another schema version.
         """
         sections = (self, *others)
-
-        def lay_out(_old: h5py.File | None, new: h5py.File) -> None:
-            for each in sections:
-                each.lay_out(new)
-
         with os_errors_as(self.path, "write"), ExitStack() as stack:
-            before = claim(self._file)
-            if before is not None:
-                stack.enter_context(before)
-                if self._file.stat().st_size:
-                    reader.read(self._file)  # nothing is added to a damaged file
+            if why := no_folder(self._file):
+                raise ResultsError(why)
+            before, opened = None, partial(open_regular, self._file, os.O_RDWR)
+            with suppress(FileNotFoundError):
+                before = stack.enter_context(_claimed(self._file, opened))
+            if before is not None and self._file.stat().st_size:
+                reader.read(self._file)  # nothing is added to a damaged file
             self._made = before is None
-            with _without_interrupts():
-                self._replace(before, lay_out, sum(each.nbytes for each in sections), fill)
+            stack.enter_context(_without_interrupts())
+            extra = sum(each.nbytes for each in sections)
+            with self._next_version(before, extra, fill) as (_, new):
+                for each in sections:
+                    each.lay_out(new)
 
     def lay_out(self, new: h5py.File) -> None:
         """Lay it out in the next version of the file, under the next free name."""
@@ -427,17 +308,10 @@ class Section:
         """
         if not added:
             return
-        first, names = self.used[form.name], [array.name for array in form.beside]
-        before = [self.used[name] for name in names]
-        table, arrays, ends = lines.encode(form, self.name, first, added, before)
-        writes: list[tuple[bytes | bytearray, int]] = [
-            (data, self._places[name].entry(self.used[name]))
-            for name, data in zip(names, arrays, strict=True)
-        ]
-        writes.append((table, self._places[form.name].entry(first)))
-        count = lines.encode_count(self.name, form, first + len(added))
+        data, used = lines.encode(form, self.name, self.used, added)
+        writes = [(each, self._places[name].entry(self.used[name])) for name, each in data.items()]
+        count = lines.encode_count(self.name, form, used[form.name])
         counted = self._places[layout.STATE].at + lines.offset(self._kind, form.name)
-        used = {form.name: first + len(added), **dict(zip(names, ends, strict=True))}
         try:
             self._write([*writes, (count, counted)])
             self.used |= used
@@ -462,13 +336,13 @@ class Section:
         ResultsError
             If that cannot be written.
         """
-        text = as_utf8(status).encode()[:_STATUS_BYTES].decode(errors="ignore").rstrip("\0")
+        text = (
+            as_utf8(status).encode()[:_STATUS_BYTES].decode(errors="ignore").rstrip("\0").encode()
+        )
         seconds = time.time() if ended is None else ended.timestamp()
-        end = lines.encode_end(self.name, seconds, text.encode())
-        state = self._places[layout.STATE].at
-        where = [state + lines.offset(self._kind, field) for field in (STATUS.name, "ended")]
-        padded = text.encode().ljust(_STATUS_BYTES, b"\0")
-        self._write(zip((padded, end), where, strict=True))
+        end, state = lines.encode_end(self.name, seconds, text), self._places[layout.STATE].at
+        fields = (STATUS.name, text.ljust(_STATUS_BYTES, b"\0")), ("ended", end)
+        self._write([(data, state + lines.offset(self._kind, name)) for name, data in fields])
 
     def enlarge(self, wanted: Mapping[str, int]) -> None:
         """Replace the file by one with twice the capacity for these further entries.
@@ -486,19 +360,16 @@ class Section:
 
     def rewrite(self, capacity: Mapping[str, int] | None = None, record: Any = None) -> None:
         """Replace the file by one in which this section has another capacity, or other facts; as `enlarge`."""
-        wanted = capacity or self._capacity
-
-        def lay_out(old: h5py.File | None, new: h5py.File) -> dict[str, DataPlace]:
-            assert old is not None
-            kind = self._kind
-            source, target = old[kind.group][self.name], new[kind.group].create_group(self.name)
-            return layout.copy(source, target, kind, wanted, record)
-
+        wanted, kind = capacity or self._capacity, self._kind
         self.check_there()
-        extra = layout.nbytes(self._kind, wanted, self._ranks) + 2 * len(str(record))
+        extra = layout.nbytes(kind, wanted, self._ranks) + 2 * len(str(record))
         with self._refusals(), _without_interrupts():
-            self._places = self._replace(self._open, lay_out, extra)
-            self._capacity = {name: self._places[name].shape[0] for name in wanted}
+            with self._next_version(self._open, extra) as (old, new):
+                assert old is not None, "it has this section"
+                source, target = old[kind.group][self.name], new[kind.group].create_group(self.name)
+                places = layout.copy(source, target, kind, wanted, record)
+            self._places = places
+            self._capacity = {name: places[name].shape[0] for name in wanted}
 
     def remove(self) -> None:
         """Take the section out of the file, and remove a file that this made, if it has nothing else.
@@ -508,38 +379,97 @@ class Section:
         ResultsError
             As `enlarge` does.
         """
-
-        def is_left(_old: h5py.File | None, new: h5py.File) -> bool:
-            groups = [new[kind.group] for kind in layout.KINDS if kind.group in new]
-            # Each file has the format and the version.
-            return len(new) > len(groups) or any(map(len, groups)) or len(new.attrs) > 2
-
         self.check_there()
         with self._refusals(), _without_interrupts():
-            if not self._replace(self._open, is_left) and self._made:
+            with self._next_version(self._open) as (_, new):
+                groups = [new[kind.group] for kind in layout.KINDS if kind.group in new]
+                # Each file has the format and the version.
+                left = len(new) > len(groups) or any(map(len, groups)) or len(new.attrs) > 2
+            if self._made and not left:
                 self._file.unlink()
             self.close()
 
-    def _replace(
+    @contextmanager
+    def _next_version(
         self,
         before: FileIO | None,
-        lay_out: Callable[[h5py.File | None, h5py.File], _Result],
         extra: int = 0,
         fill: Callable[[FileIO], None] = lambda _file: None,
-    ) -> _Result:
-        """Replace the file by one with all others of its sections, and what `lay_out` adds; write to it from now on."""
+    ) -> Iterator[tuple[h5py.File | None, h5py.File]]:
+        """Build the next version of the file in a block, and put it in its place behind that, all or nothing.
 
-        def build(old: h5py.File | None, new: h5py.File) -> _Result:
-            if old is not None:
-                self._copy_others(old, new)
-            return lay_out(old, new)
+        The section then writes to the new file, which is locked, and has its space allocated where the
+        file system can do that.
 
-        file, result = replace(self._file, build, before=before, extra=extra, fill=fill)
+        Parameters
+        ----------
+        before : FileIO or None
+            The file to replace, locked; None without one. It is closed in the end.
+        extra : int
+            Growth of the file in bytes, without the small change of its structure.
+        fill : callable
+            Called with the new file once HDF5 has closed it, before it takes its name: writes what is
+            to be in it from the start.
+
+        Yields
+        ------
+        old : h5py.File or None
+            The old file; None without one, or if it is empty.
+        new : h5py.File
+            The new one, which has all of the old one but this section.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written; it is then as it was. See `os_errors_as`.
+        ResultsError
+            If the path names another file by now, or the one beside it is not hpccomm's.
+        """
+        path, partial = self._file, self._file.with_name(self._file.name + ".partial")
+        size = 0 if before is None else os.fstat(before.fileno()).st_size
+        with ExitStack() as stack:
+            old = stack.enter_context(files.opened(path))[0] if size else None
+            # What others may read of it, `_adopt` says.
+            file = _claim_partial(partial, 0o666 if before is None else 0o600)
+            try:
+                # Only who holds the partial file replaces the path. Another run may have just done so.
+                if not same(path, before):
+                    raise ResultsError(
+                        f"{path} is in use: another run has just made it; wait for that, or choose another path"
+                    )
+                try:
+                    # An eighth and half a megabyte: what people have added may take more than it did.
+                    with _empty(file, partial, size + size // 8 + extra + (1 << 19)) as new:
+                        if old is not None:
+                            self._copy_others(old, new)
+                        yield old, new
+                except files.HDF5_ERRORS as error:
+                    # h5py says some refusals of the operating system in words alone.
+                    if number := re.search(r"errno = (\d+)", str(error)):
+                        raise OSError(int(number[1]), str(error)) from error
+                    if isinstance(error, OSError):
+                        raise
+                    raise damaged(path, files.why(error)) from error
+                # HDF5 has given back what it did not write.
+                with _if_supported():
+                    os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+                if before is not None:
+                    _adopt(path.stat(), file.fileno())
+                fill(file)
+                os.fsync(file.fileno())
+                facts.hold(file.fileno())  # before another process finds the file
+                partial.replace(path)
+            except BaseException:
+                if not same(path, file):  # else a signal's handler has raised behind the renaming
+                    with suppress(OSError):
+                        partial.unlink()
+                file.close()
+                raise
+        _sync_directory(path.parent)
         lock(file, self.path, fcntl.LOCK_SH)  # others may read it
         self._open = file
         if before is not None:
             before.close()
-        return result
 
     def finish(self) -> None:
         """Have all of it on the disk, give back capacity that is left, and close."""
@@ -574,28 +504,27 @@ class Section:
                 "its lines are in the previous file"
             )
 
-    def _write(self, writes: Any) -> None:
+    def _write(self, writes: Iterable[tuple[bytes | bytearray, int]]) -> None:
         """Write bytes to their places, in this order."""
         descriptor = self.check_open().fileno()
         with self._refusals():
             for data, at in writes:
-                write(descriptor, data, at)
+                done = os.pwrite(descriptor, data, at)
+                while done < len(data):
+                    done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
 
     def _copy_others(self, old: h5py.File, new: h5py.File) -> None:
-        """Copy all other runs and recordings to the new file, with no more capacity than is written."""
-        for kind in layout.KINDS:
-            if kind.group not in old:
-                continue
-            source = old[kind.group]
-            if not isinstance(source, h5py.Group):
-                if kind is not self._kind:
-                    continue  # it has been copied
-                raise ResultsError(
-                    f"{self.path} has something else by the name {kind.group!r}; choose another path"
-                )
-            target = new.require_group(kind.group)
+        """Copy all but this section to the new file, runs and recordings with no more capacity than is written."""
+        kinds = [each for each in layout.KINDS if isinstance(old.get(each.group), h5py.Group)]
+        if self._kind.group in old and self._kind not in kinds:
+            raise ResultsError(
+                f"{self.path} has something else by the name {self._kind.group!r}; choose another path"
+            )
+        layout.copy_members(old, new, {each.group for each in kinds})
+        for kind in kinds:
+            source, target = old[kind.group], new.require_group(kind.group)
             names = files.names(source, kind.prefix)
-            layout.copy_members(source, target, set(names))
+            layout.copy_members(source, target, {*names})
             for name in names:
                 if kind is not self._kind or name != self.name:
                     layout.copy(source[name], target.create_group(name), kind)
