@@ -33,12 +33,17 @@ def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
     return parts
 
 
+def widths(kind: SectionKind, ranks: int) -> dict[str, int]:
+    """Return the bytes of an entry of each table and array."""
+    return {
+        name: form.itemsize * math.prod(ranks if each == RANKS else each for each in wide)
+        for name, (form, wide) in types(kind).items()
+    }
+
+
 def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
     """Return the bytes that tables and arrays of a capacity take."""
-    return sum(
-        capacity[name] * form.itemsize * math.prod(ranks if n == RANKS else n for n in wide)
-        for name, (form, wide) in types(kind).items()
-    )
+    return sum(capacity[name] * width for name, width in widths(kind, ranks).items())
 
 
 def lay_out(

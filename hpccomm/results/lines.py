@@ -82,6 +82,13 @@ def line_type(form: TableForm) -> np.dtype[Any]:
     return np.dtype([(name, kind) for name, kind, *_ in (*form.own, *form.location)])
 
 
+def entries(form: TableForm, added: Sequence[Line]) -> dict[str, int]:
+    """Return how many entries of a table, and of each array beside it, lines take."""
+    beside = enumerate(array.name for array in form.beside)
+    taken = {name: sum(len(parts[at]) for _, parts in added) for at, name in beside}
+    return {form.name: len(added), **taken}
+
+
 def encode(
     form: TableForm, section: str, used: Mapping[str, int], added: Sequence[Line]
 ) -> tuple[dict[str, bytes | bytearray], dict[str, int]]:
@@ -119,12 +126,17 @@ def encode(
             data[array.name] += bytes_
         stored.append((*_fitted(form, values), *located, 0))
     table = np.array(stored, line_type(form))
-    checked = table.view("u1").reshape(len(added), -1)[:, :-_CRC_BYTES]
-    table["crc"] = [
-        checksum(each.data, section, form.name, line) for line, each in enumerate(checked, first)
-    ]
+    table["crc"] = _checksums(form, section, table, first)
     ends[form.name] += len(added)
     return {**data, form.name: table.tobytes()}, ends
+
+
+def _checksums(form: TableForm, section: str, table: np.ndarray, first: int = 0) -> list[int]:
+    """Return the checksum of each line of a table: of all bytes before the stored one."""
+    checked = table.view("u1").reshape(len(table), table.itemsize)[:, :-_CRC_BYTES]
+    return [
+        checksum(each.data, section, form.name, line) for line, each in enumerate(checked, first)
+    ]
 
 
 def _fitted(form: TableForm, values: Sequence[Any]) -> list[Any]:
@@ -179,16 +191,12 @@ class StoredLines:
         self._source, self._section, self._form, self._places = source, section, form, places
         place, kind = places[form.name], line_type(form)
         (tried,) = place.shape if count is None else (count,)
-        data = memoryview(source.read(place.at, tried * kind.itemsize))
-        end = kind.itemsize - _CRC_BYTES
-        self.numbers = []
-        for number in range(len(data) // kind.itemsize):
-            line = data[number * kind.itemsize : (number + 1) * kind.itemsize]
-            crc = checksum(line[:end], section, form.name, number)
-            if line[end:] == crc.to_bytes(_CRC_BYTES, "little"):
-                self.numbers.append(number)
-        whole = len(data) // kind.itemsize * kind.itemsize
-        self.lines = np.frombuffer(data[:whole], kind)[self.numbers]
+        data = source.read(place.at, tried * kind.itemsize)
+        table = np.frombuffer(data, kind, len(data) // kind.itemsize)
+        self.numbers: list[int] = np.flatnonzero(
+            table["crc"] == np.array(_checksums(form, section, table), "<u4")
+        ).tolist()
+        self.lines = table[self.numbers]
         self.damage = []
         if count is None:
             self.damage.append(f"number of {form.name}: {DIFFERS}")

@@ -292,11 +292,8 @@ class RecordingWriter:
 
 def _wanted(added: Mapping[str, list[lines.Line]]) -> dict[str, int]:
     """Return how many entries of each table and array lines take."""
-    wanted = {}
-    for form in RECORDING.forms:
-        wanted[form.name] = len(added[form.name])
-        wanted[form.beside[0].name] = sum(len(part) for _, (part,) in added[form.name])
-    return wanted
+    of_forms = (lines.entries(form, added[form.name]) for form in RECORDING.forms)
+    return {name: count for entries in of_forms for name, count in entries.items()}
 
 
 def part_path(path: str | os.PathLike[str], rank: int) -> Path:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import files, layout, timings
+from hpccomm.results import files, layout, lines, timings
 from hpccomm.results.lines import Line
 from hpccomm.results.schema import ROWS, RUN, Row, RunInfo, Timing, columns
 from hpccomm.results.store import Section
@@ -77,11 +77,12 @@ class Writer:
         self.path = Path(path)
         self._info = info
         self._facts = _facts(info)
-        capacity = dict.fromkeys(("rows", "samples", "isolated"), 0)
         expected = expected_rows, expected_repetitions, expected_isolated
-        for name, count in zip(tuple(capacity), expected, strict=True):
-            width = layout.nbytes(RUN, {**dict.fromkeys(capacity, 0), name: 1}, len(info.ranks))
-            capacity[name] = min(count, MOST_RESERVED // width)
+        widths = layout.widths(RUN, len(info.ranks))
+        capacity = {
+            name: min(count, MOST_RESERVED // widths[name])
+            for name, count in zip(("rows", "samples", "isolated"), expected, strict=True)
+        }
         self._section = Section(path, RUN, self._facts, capacity, len(info.ranks))
         self._section.begin()
         self.name = self._section.name
@@ -128,7 +129,7 @@ class Writer:
         """
         self._section.check_open()
         timing, line = _line(self._info, row, samples, isolated, timing)
-        wanted = dict(zip(("samples", "isolated"), map(len, line[1]), strict=True)) | {"rows": 1}
+        wanted = lines.entries(ROWS, [line])
         if not self._section.fits(wanted):
             self._section.enlarge(wanted)
         self._section.append(ROWS, [line])
@@ -227,17 +228,16 @@ def add_runs(path: str | os.PathLike[str], runs: Sequence[EndedRun]) -> list[str
     UsageError
         If samples do not have one column a rank, or a name is too long.
     """
-    sections = [
-        Section(path, RUN, _facts(info), _taken(rows, samples), len(info.ranks))
-        for info, rows, samples, _, _ in runs
-    ]
+    sections, added = [], []
+    for info, rows, samples, _, _ in runs:
+        added.append([_line(info, *each)[1] for each in zip(rows, samples, strict=True)])
+        capacity = lines.entries(ROWS, added[-1])
+        sections.append(Section(path, RUN, _facts(info), capacity, len(info.ranks)))
 
     def fill(file: FileIO) -> None:
-        for section, (info, rows, samples, status, ended) in zip(sections, runs, strict=True):
+        for section, each, (*_, status, ended) in zip(sections, added, runs, strict=True):
             section.write_to(file)
-            section.append(
-                ROWS, [_line(info, *each)[1] for each in zip(rows, samples, strict=True)]
-            )
+            section.append(ROWS, each)
             section.note_end(status, ended)
 
     if sections:
@@ -248,12 +248,6 @@ def add_runs(path: str | os.PathLike[str], runs: Sequence[EndedRun]) -> list[str
 
 def _facts(info: RunInfo) -> dict[str, Any]:
     return {**files.as_json(info), "entries": {}}
-
-
-def _taken(rows: Sequence[Row], samples: Sequence[np.ndarray | None]) -> dict[str, int]:
-    """Return the entries that a run takes of its table and arrays."""
-    repeated = sum(len(times) for times in samples if times is not None)
-    return {"rows": len(rows), "samples": repeated, "isolated": 0}
 
 
 def _line(
