@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hpccomm.contracts.collectives import ALIASES, MEASURED
 from hpccomm.errors import UsageError, did_you_mean
@@ -114,7 +114,7 @@ class LinkType:
     source: str
     url: str
     payload: float = 1.0
-    published: tuple[Published, ...] = field(default=())
+    published: tuple[Published, ...] = ()
 
     @property
     def data_rate(self) -> float:
@@ -125,8 +125,7 @@ class LinkType:
 @cache
 def links() -> dict[str, LinkType]:
     """Return the links of ``links.toml``, by name."""
-    text = (Path(__file__).parent / "links.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = tomllib.loads(Path(__file__).with_name("links.toml").read_text(encoding="utf-8"))
     for facts in table.values():
         facts["published"] = tuple(Published(**each) for each in facts.get("published", ()))
     return {name: LinkType(name, **facts) for name, facts in table.items()}
@@ -236,20 +235,12 @@ def _like(info: RunInfo) -> list[LinkType]:
     device = bounding_link(info)
     if device is not None:
         kind = "nvlink" if device.link.startswith("NVLink") else "pcie"
-        return [
-            link
-            for link in links().values()
-            if link.place == DEVICE
-            and link.name.startswith(kind)
-            and abs(link.rate / device.peak - 1) < 0.02
-        ]
+        alike = (link for link in links().values() if abs(link.rate / device.peak - 1) < 0.02)
+        return [each for each in alike if each.place == DEVICE and each.name.startswith(kind)]
     if fabric_rate(info) is None:
         return []
     ports = {f"infiniband-{name.lower()}" for _, name in _PORT.findall(info.machine["fabric"])}
     return [link for link in links().values() if link.place == NODE and link.name in ports]
-
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +275,7 @@ class Target:
 
     def fits(self, row: Row, info: RunInfo) -> bool:
         """Whether the expectation applies to a row of a run."""
-        facts = {
-            "ranks": len(info.ranks),
-            "nodes": info.nodes,
-            "type": row.dtype,
-            "op": row.op,
-            "backend": row.backend,
-            "algorithm": row.algorithm,
-            "in_place": row.in_place,
-        }
+        facts = _facts(row, info)
         return (
             row.collective == self.collective
             and (self.least is None or row.bytes >= self.least)
@@ -315,27 +298,24 @@ class Target:
         return " and ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """All expectations of a run.
-
-    Attributes
-    ----------
-    name : str
-        The name of the file or link, as the user gave it.
-    entries : tuple of Target
-        The expectations. For each row, the first one that fits counts.
-    """
-
-    name: str
-    entries: tuple[Target, ...]
+def _facts(row: Row, info: RunInfo) -> dict[str, object]:
+    """Return what `Target.only` may be about."""
+    return {
+        "ranks": len(info.ranks),
+        "nodes": info.nodes,
+        "type": row.dtype,
+        "op": row.op,
+        "backend": row.backend,
+        "algorithm": row.algorithm,
+        "in_place": row.in_place,
+    }
 
 
 _LINK = re.compile(r"(?:([1-9]\d{0,3})x)?([a-z0-9-]+)", re.ASCII)
 
 
-def expectation(text: str, info: RunInfo) -> Expectation:
-    """Return the expectations of a run.
+def targets(text: str, info: RunInfo) -> tuple[Target, ...]:
+    """Return the expectations of a run. For each row, the first one that fits counts.
 
     Parameters
     ----------
@@ -351,15 +331,13 @@ def expectation(text: str, info: RunInfo) -> Expectation:
         this run.
     """
     link = _named_link(text)
-    if link is not None:
-        return Expectation(text, _of_link(text, *link, info))
-    return Expectation(text, _of_file(text))
+    return _of_file(text) if link is None else _of_link(text, *link, info)
 
 
 def check(text: str) -> None:
     """Raise unless `text` names a link, or a file with valid expectations.
 
-    `text` is the same as for `expectation`.
+    `text` is the same as for `targets`.
 
     Raises
     ------
@@ -403,34 +381,38 @@ def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Targ
             f"--expect {text}: {link.what} connects {where}, and the run has "
             f"{counted(nodes, 'node')}; name the link that its ranks communicate over"
         )
-    links_of = []
-    for collective in SHARES:
-        share = 1.0 if link.place == DEVICE else share_of_node(info.ranks, collective)
-        if share is not None:
-            links_of.append(Target(collective, busbw=link.data_rate * ports * share))
-    if not links_of:
+    shares = {name: share_of_node(info.ranks, name) for name in SHARES}
+    if link.place == DEVICE:
+        shares = dict.fromkeys(SHARES, 1.0)
+    rate = link.data_rate * ports
+    found = [Target(name, rate * share) for name, share in shares.items() if share is not None]
+    if not found:
         raise UsageError(
             f"--expect {text}: nodes have different numbers of ranks, or groups of ranks share a link, so what it "
             "carries is not known; start one group with equally many ranks on each node, or give a file"
         )
-    return tuple(links_of)
+    return tuple(found)
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "collective": (str,),
-    "busbw": (float, int),
-    "time": (float, int),
-    "from": (str, int),
-    "to": (str, int),
-    "ranks": (int,),
-    "nodes": (int,),
-    "type": (str,),
-    "op": (str,),
-    "backend": (str,),
-    "algorithm": (str,),
-    "in_place": (bool,),
+_TEXT, _TRUTH, _SIZE = ((str,), "a text"), ((bool,), "true or false"), ((str, int), "a size")
+
+_FIGURE, _COUNT = ((float, int), "a number above 0"), ((int,), "1 or more")
+
+_KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "collective": _TEXT,
+    "busbw": _FIGURE,
+    "time": _FIGURE,
+    "from": _SIZE,
+    "to": _SIZE,
+    "ranks": _COUNT,
+    "nodes": _COUNT,
+    "type": _TEXT,
+    "op": _TEXT,
+    "backend": _TEXT,
+    "algorithm": _TEXT,
+    "in_place": _TRUTH,
 }
-"""The keys of an entry, and the types of their values."""
+"""The keys of an entry, with the types of their values, and what the values are in words."""
 
 
 def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -461,41 +443,26 @@ def entries(name: str, content: Mapping[str, Any]) -> tuple[Target, ...]:
 
 def _entry(place: str, given: Mapping[str, Any]) -> Target:
     for key, value in given.items():
-        if key not in _KINDS:
-            advice = did_you_mean(key, _KINDS, f"give some of {', '.join(_KINDS)}")
+        if key not in _KEYS:
+            advice = did_you_mean(key, _KEYS, f"give some of {', '.join(_KEYS)}")
             raise UsageError(f"{place} has the unknown key {key!r}; {advice}")
-        if not isinstance(value, _KINDS[key]) or (
-            isinstance(value, bool) and bool not in _KINDS[key]
-        ):
-            kind = " or ".join(each.__name__ for each in _KINDS[key])
-            raise UsageError(f"{place}: {key} is {value!r}; give a value of type {kind}")
+        types, words = kind = _KEYS[key]
+        positive = kind in (_FIGURE, _COUNT)
+        if type(value) not in types or (positive and not 0 < value <= sys.float_info.max):
+            raise UsageError(f"{place}: {key} is {value!r}; give {words}")
     if "collective" not in given or not {"busbw", "time"} & set(given):
         raise UsageError(f"{place} needs a collective, and busbw or time; add what is missing")
-    for key in ("busbw", "time"):
-        if key in given and not 0 < given[key] <= sys.float_info.max:
-            raise UsageError(f"{place}: {key} is not a bandwidth or time; give a number above 0")
-    for key in ("ranks", "nodes"):
-        if key in given and given[key] < 1:
-            raise UsageError(f"{place}: {key} is {given[key]}; give 1 or more")
     left = dict(given)
-    collective = _read(f"{place}: collective", left.pop("collective"), _collective)
-    figures = left.pop("busbw", None), left.pop("time", None)
-    least, most = (
-        _read(f"{place}: {key}", str(left.pop(key)), size) if key in left else None
-        for key in ("from", "to")
-    )
+    try:
+        collective = _collective(left.pop("collective"))
+        least, most = (size(str(left.pop(key))) if key in left else None for key in ("from", "to"))
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from None
     if least is not None and most is not None and least > most:
         raise UsageError(
             f"{place} is for no size: from {given['from']} is above to {given['to']}; exchange them"
         )
-    return Target(collective, *figures, least, most, left)
-
-
-def _read(place: str, value: str, read: Callable[[str], _Value]) -> _Value:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from None
+    return Target(collective, left.pop("busbw", None), left.pop("time", None), least, most, left)
 
 
 def _collective(text: str) -> str:
@@ -519,26 +486,18 @@ def written(info: RunInfo, rows: Iterable[Row], remark: str = "") -> str:
     remark : str
         Lines of comment about the figures.
     """
-    ranks, nodes = len(info.ranks), info.nodes
-    place, day = f"{ranks} ranks on {counted(nodes, 'node')}", f"{info.started:%Y-%m-%d}"
-    lines = [f"# What {place} had on {day}, by medians where these are known", *remark.splitlines()]
+    place = f"{len(info.ranks)} ranks on {counted(info.nodes, 'node')}"
+    title = f"# What {place} had on {info.started:%Y-%m-%d}, by medians where these are known"
+    lines = [title, *remark.splitlines()]
     for row in rows:
-        facts: dict[str, object] = {"collective": row.collective}
-        if row.busbw > 0:
-            facts["busbw"] = row.busbw
-        elif row.time > 0:
-            facts["time"] = row.time
-        else:
+        name = next((each for each in ("busbw", "time") if getattr(row, each) > 0), None)
+        if name is None:
             continue  # the row is faster than the clock, so that nothing can be expected
-        facts |= {"from": row.bytes, "to": row.bytes, "ranks": ranks, "nodes": nodes}
-        facts |= {"type": row.dtype, "op": row.op, "backend": row.backend}
-        facts |= {"algorithm": row.algorithm, "in_place": row.in_place}
+        facts = {"collective": row.collective, name: getattr(row, name)}
+        facts |= {"from": row.bytes, "to": row.bytes, **_facts(row, info)}
         # Strings, numbers and booleans are the same in JSON and TOML.
-        lines += [
-            "",
-            "[[expect]]",
-            *(f"{key} = {json.dumps(value)}" for key, value in facts.items()),
-        ]
+        lines += ["", "[[expect]]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in facts.items()]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -551,8 +510,8 @@ class Judge:
 
     Parameters
     ----------
-    expected : Expectation
-        The expectations.
+    text : str
+        What names the expectations, as for `targets`.
     info : RunInfo
         Facts of the run.
     near : float, optional
@@ -564,12 +523,19 @@ class Judge:
         Number of rows so far that are below the required fraction.
     judged : int
         Number of rows so far that have an expectation.
+
+    Raises
+    ------
+    UsageError
+        As `targets` does.
     """
 
-    def __init__(self, expected: Expectation, info: RunInfo, near: float | None = None) -> None:
+    def __init__(self, text: str, info: RunInfo, near: float | None = None) -> None:
         self.failed = self.judged = 0
-        self._expected, self._info, self._near = expected, info, near or REQUIRED_FRACTION
-        self._rows: list[tuple[float, Target, Row]] = []  # the worst rows of the table
+        self._name, self._targets = text, targets(text, info)
+        self._info, self._near = info, near or REQUIRED_FRACTION
+        # The worst rows of the table alone: an endless run has one table.
+        self._rows: list[tuple[float, Target, Row]] = []
         self._best: dict[int, tuple[float, Target, Row]] = {}
         self._number = 0
 
@@ -582,28 +548,24 @@ class Judge:
         """Return a line of comment if no row of the run had an expectation, which is a failure; else an empty text."""
         if self.judged:
             return ""
-        return f"# Nothing of this run is expected by {self._expected.name}: FAILED, as it was not judged\n"
+        return f"# Nothing of this run is expected by {self._name}: FAILED, as it was not judged\n"
 
     def add(self, row: Row) -> None:
         """Add a row of the table, and compare it with the first expectation that applies."""
-        for index, entry in enumerate(self._expected.entries):
-            if not entry.fits(row, self._info):
-                continue
-            part = entry.part(row)
-            if entry.of_best:
-                if index not in self._best or part > self._best[index][0]:
-                    self._best[index] = (part, entry, row)
-            else:
-                self._take(part, entry, row)
-            return
+        for index, entry in enumerate(self._targets):
+            if entry.fits(row, self._info):
+                found = entry.part(row), entry, row
+                if not entry.of_best:
+                    self._take(found)
+                elif index not in self._best or found[0] > self._best[index][0]:
+                    self._best[index] = found
+                return
 
-    def _take(self, part: float, entry: Target, row: Row) -> None:
+    def _take(self, found: tuple[float, Target, Row]) -> None:
         self._number += 1
         self.judged += 1
-        self.failed += part < self._near
-        self._rows.append((part, entry, row))
-        self._rows.sort(key=lambda each: each[0])
-        del self._rows[MOST_LINES:]
+        self.failed += found[0] < self._near
+        self._rows = sorted([*self._rows, found], key=lambda each: each[0])[:MOST_LINES]
 
     def finish(self, failed: str = "FAILED") -> str:
         """Return the verdict on the table's rows, as comments, and begin the next table.
@@ -611,14 +573,14 @@ class Judge:
         `failed` is the word for a row below the required fraction.
         """
         for best in self._best.values():
-            self._take(*best)
+            self._take(best)
         title = f"# {'Expected':20s} : "
-        text = f"{title}nothing of this table, by {self._expected.name}\n"
+        text = f"{title}nothing of this table, by {self._name}\n"
         if self._number:
             worst, entry, _ = self._rows[0]
             verdict = f"{failed}, below {self._near:.0%}" if worst < self._near else "OK"
             number = f", the least of {self._number} rows" if self._number > 1 else ""
-            text = f"{title}{worst:.0%} of {entry} by {self._expected.name}{number}: {verdict}\n"
+            text = f"{title}{worst:.0%} of {entry} by {self._name}{number}: {verdict}\n"
             text += "".join(_line(*each) for each in self._rows if each[0] < self._near)
         self._rows, self._best, self._number = [], {}, 0
         return text
@@ -626,7 +588,6 @@ class Judge:
 
 def _line(part: float, entry: Target, row: Row) -> str:
     """Return a row's shortfall, as a comment."""
-    placement = "in place" if row.in_place else "out of place"
     has = [f"{figure(row.busbw, 7).strip()} GB/s"] if entry.busbw is not None else []
     has += [f"{figure(row.time, 7).strip()} us"] if entry.time is not None else []
-    return f"#   {row.bytes} B {row.dtype} {row.op} {placement}: {' and '.join(has)}, {part:.0%} of {entry}\n"
+    return f"#   {row.bytes} B {row.dtype} {row.op} {row.placement}: {' and '.join(has)}, {part:.0%} of {entry}\n"

@@ -9,10 +9,10 @@ Nothing here imports h5py: the measuring code describes a run without opening a 
 
 import fnmatch
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import nan
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from hpccomm.errors import UsageError
@@ -104,6 +104,11 @@ class Row:
         """The common part of the lines of one printed table."""
         return (self.collective, self.backend, self.algorithm)
 
+    @property
+    def placement(self) -> str:
+        """Whether input and output were one array, in words."""
+        return "in place" if self.in_place else "out of place"
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -119,19 +124,17 @@ class Timing:
     sync: Annotated[
         str, "how ranks were synchronised for isolated repetitions; empty if none", "", "S16"
     ] = ""
-    isolated: Annotated[float, "median of the isolated repetitions; NaN without any", "us"] = (
-        math.nan
-    )
-    isolated_low: Annotated[float, "their 5th percentile", "us"] = math.nan
-    isolated_high: Annotated[float, "their 95th percentile", "us"] = math.nan
+    isolated: Annotated[float, "median of the isolated repetitions; NaN without any", "us"] = nan
+    isolated_low: Annotated[float, "their 5th percentile", "us"] = nan
+    isolated_high: Annotated[float, "their 95th percentile", "us"] = nan
     certain_low: Annotated[
         float,
         "lower end of the 95 % confidence interval of isolated; NaN if there are too few",
         "us",
-    ] = math.nan
-    certain_high: Annotated[float, "its upper end", "us"] = math.nan
+    ] = nan
+    certain_high: Annotated[float, "its upper end", "us"] = nan
     late: Annotated[int, "isolated repetitions that were discarded, as a rank was late"] = 0
-    clock_error: Annotated[float, "bound of the error between the ranks' clocks", "us"] = math.nan
+    clock_error: Annotated[float, "bound of the error between the ranks' clocks", "us"] = nan
     variant: Annotated[
         str, "which of two interleaved variants was measured; empty if there was one", "", "S128"
     ] = ""
@@ -349,43 +352,22 @@ RUN = SectionKind(RUNS, "run", (ROWS,))
 STATUS = Column("status", "S1000", "completed, or failed: and why; empty while it has no end")
 
 ENVIRONMENT: tuple[str, ...] = (
-    "HPCCOMM_*",
-    "NCCL_*",
-    "UCX_*",
-    "FI_*",
-    "OMPI_MCA_*",
-    "MPICH_*",
-    "MPIR_CVAR_*",
-    "I_MPI_*",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "OMP_NUM_THREADS",
-    "OMP_PLACES",
-    "OMP_PROC_BIND",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
+    *("HPCCOMM_*", "NCCL_*", "UCX_*", "FI_*"),
+    *("OMPI_MCA_*", "MPICH_*", "MPIR_CVAR_*", "I_MPI_*"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"),
+    *("OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND"),
+    *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
     "LD_LIBRARY_PATH",
 )
 """Environment variables that a results file may hold. The whole environment is never stored: it may contain secrets."""
 
 SLURM: tuple[str, ...] = (
-    "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NAME",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-    "SLURM_DISTRIBUTION",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NUM_TASKS",
+    *("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION"),
+    *("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES"),
+    *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"),
+    *("SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_DISTRIBUTION"),
+    *("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
 )
 """Slurm variables that a results file may hold."""
 

@@ -5,6 +5,7 @@ import tomllib
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from damage import called, output, refused
 
 from hpccomm.errors import UsageError
 from hpccomm.results import expectations, table
-from hpccomm.results.expectations import Expectation, Judge, entries, expectation, links
+from hpccomm.results.expectations import Judge, entries, links, targets
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.schema import DeviceInfo, Timing
 from hpccomm.results.writer import Writer
@@ -122,15 +123,15 @@ busbw = 40
 
 
 def judged(text, rows, near=0.9):
-    judge = Judge(
-        Expectation("f.toml", entries("f.toml", tomllib.loads(text))), example_info(), near
-    )
+    Path("f.toml").write_text(text)
+    judge = Judge("f.toml", example_info(), near)
     for each in rows:
         judge.add(each)
     return judge, judge.finish()
 
 
-def test_rows_are_held_beside_their_entry():
+def test_rows_are_held_beside_their_entry(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     rows = [
         example_row(0, bytes=8, time=10.0, busbw=0.1),
         example_row(0, bytes=1024, time=40.0, busbw=0.1),  # twice as long as it may
@@ -200,11 +201,11 @@ def test_one_late_repetition_is_not_expected_of_others_and_fails_nobody(tmp_path
 
 def test_a_link_by_its_name():
     info = on_nodes(2, 4)
-    found = expectation("8xinfiniband-ndr", info)
-    by_name = {each.collective: each.busbw for each in found.entries}
+    found = targets("8xinfiniband-ndr", info)
+    by_name = {each.collective: each.busbw for each in found}
     assert by_name["all_reduce"] == pytest.approx(400 * 7 / 8 * 2)
     assert by_name["broadcast"] == 400
-    slow = expectation("ethernet-1g", info).entries[0].busbw
+    slow = targets("ethernet-1g", info)[0].busbw
     assert slow == pytest.approx(0.125 * 0.9415 * 7 / 8 * 2)
     for name, of, said in (
         ("nvlink4", info, "connects devices of one node, and the run has 2 nodes"),
@@ -213,7 +214,7 @@ def test_a_link_by_its_name():
         ("0xinfiniband-ndr", info, "no link has that name"),
     ):
         with pytest.raises(UsageError, match=said):
-            expectation(name, of)
+            targets(name, of)
 
 
 ENTRY = '[[expect]]\ncollective = "reduce"\n'
@@ -229,11 +230,12 @@ ENTRY = '[[expect]]\ncollective = "reduce"\n'
         ("[[expect]]\nbusbw = 1.0", "needs a collective"),
         (ENTRY, "needs a collective, and busbw or time"),
         (ENTRY + "busbww = 1.0", "did you mean busbw"),
-        (ENTRY + 'busbw = "370"', "give a value of type float or int"),
-        (ENTRY + "busbw = true", "give a value of type"),
+        (ENTRY + 'busbw = "370"', "busbw is '370'; give a number above 0"),
+        (ENTRY + "busbw = true", "give a number above 0"),
+        (ENTRY + "busbw = 1\nin_place = 1", "give true or false"),
         (ENTRY + "busbw = -1", "give a number above 0"),
         (ENTRY + f"busbw = 1{'0' * 400}", "give a number above 0"),
-        (ENTRY + 'busbw = 1\nfrom = "x"', "from: 'x' is not a size"),
+        (ENTRY + 'busbw = 1\nfrom = "x"', "'x' is not a size"),
         (ENTRY + "busbw = 1\nranks = 0", "give 1 or more"),
         (ENTRY + "busbw = 1\nfrom = 8\nto = 4", "is for no size"),
         (ENTRY.replace("reduce", "all_redcue") + "busbw = 1", "did you mean all_reduce"),
@@ -243,7 +245,7 @@ def test_a_file_that_is_not_as_it_should_be_is_refused(tmp_path, text, message):
     path = tmp_path / "expected.toml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        expectation(str(path), example_info())
+        targets(str(path), example_info())
 
 
 def test_variants_in_turns_are_judged_as_a_table_each(tmp_path):

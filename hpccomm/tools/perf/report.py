@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.errors import ResultsError, UsageError
-from hpccomm.results import expectations, exports, table, timings
-from hpccomm.results.expectations import bound
+from hpccomm.results import exports, table, timings
+from hpccomm.results.expectations import Judge, bound
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.files import check_output
 from hpccomm.results.schema import Row, RunInfo, Timing
@@ -91,8 +91,7 @@ class Report:
         self._tally = table.TableTally()
         self._judge = None
         if options.expected is not None:
-            expected = expectations.expectation(options.expected, info)
-            self._judge = expectations.Judge(expected, info, options.near)
+            self._judge = Judge(options.expected, info, options.near)
         self._isolated: list[tuple[Row, Timing]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
         self._json = None if options.json is None else _free_name(options.json)

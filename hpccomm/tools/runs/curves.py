@@ -120,7 +120,7 @@ def curves(runs: Sequence[Run]) -> list[Curve]:
                 run.variant(index),
                 *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
                 f"root {row.root}" if row.root >= 0 else "",
-                "in place" if row.in_place else "out of place",
+                row.placement,
             )
             by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
     if not by_key:
@@ -175,8 +175,7 @@ def first_skew(run: Run) -> tuple[str, np.ndarray] | None:
     """Return the skew of the first row with isolated repetitions, and its name; or None."""
     for number, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
         if not math.isnan(timing.isolated):
-            place = "in place" if row.in_place else "out of place"
-            what = f"{row.collective} {row.dtype} {row.bytes} B {place}, started by {timing.sync}"
+            what = f"{row.collective} {row.dtype} {row.bytes} B {row.placement}, started by {timing.sync}"
             return f"{run.title}: {what}", skew(run.isolated(number))
     return None
 

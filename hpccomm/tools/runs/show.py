@@ -24,7 +24,7 @@ from itertools import groupby
 
 from hpccomm.errors import UsageError
 from hpccomm.results import archive, pairs, recording_text, table
-from hpccomm.results.expectations import Judge, expectation, published
+from hpccomm.results.expectations import Judge, published
 from hpccomm.results.facts import in_words
 from hpccomm.results.reader import Run, WholeSamples, choose
 from hpccomm.results.recording import Recording
@@ -135,8 +135,7 @@ def _expected(args: argparse.Namespace, run: Run) -> tuple[str, int]:
     """Return a text on whether a run meets expectations, and the exit status."""
     if args.expected is None:
         return "", 0
-    expected = expectation(args.expected, run.info)
-    judge = Judge(expected, run.info, args.near)
+    judge = Judge(args.expected, run.info, args.near)
     text = ""
     for variant, part in run.by_variant().items():
         timed = zip(part.rows, part.timings, strict=True)
