@@ -16,7 +16,7 @@ from hpccomm.errors import ResultsError
 from hpccomm.results import reader
 from hpccomm.results.files import ForeignFile
 from hpccomm.results.lines import DamagedPart
-from hpccomm.results.reader import Run, Steps, WholeSamples
+from hpccomm.results.reader import Examined, Run, Steps, WholeSamples
 from hpccomm.results.recording import Recording, RecordingFacts
 from hpccomm.results.recording_text import contents
 from hpccomm.results.schema import Row, RunInfo, Timing
@@ -140,20 +140,14 @@ def search(
     recorded: list[Recording] = []
     damage: list[str] = []
     files = others = 0
-    for path, named in each_file(paths):
+    for path, _, examined in each_examined(paths, recordings=recordings):
         if progress is not None:
             progress.advance()
-        try:
-            # A program that was killed may have left only its parts.
-            read = reader.examine_all if named and recordings else reader.examine
-            examined = read(path, keep_open=False)
-        except ResultsError as error:
-            if named:
-                raise
-            if isinstance(error, ForeignFile):
-                others += 1
-            else:
-                damage.append(str(error))
+        if isinstance(examined, ForeignFile):
+            others += 1
+            continue
+        if isinstance(examined, ResultsError):
+            damage.append(str(examined))
             continue
         files += 1
         damage += [f"{path}: {what}" for what in examined.damage]
@@ -171,13 +165,24 @@ def search(
     return SearchResult(hits, recorded, damage, files, others)
 
 
-def each_file(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield each file of files and folders, and whether it was named itself."""
+def each_examined(
+    paths: Sequence[Path], *, recordings: bool = False
+) -> Iterator[tuple[Path, bool, Examined | ResultsError]]:
+    """Read each file of files and folders; yield its name, whether it was named itself, and its contents.
+
+    Of a file of a folder that cannot be read, it yields the error. `recordings` reads the parts beside a
+    named file, too: a program that was killed may have left only these.
+    """
     for path in paths:
-        if path.is_dir():
-            yield from ((file, False) for file in sorted(path.rglob("*.h5")) if file.is_file())
-        else:
-            yield path, True
+        named = not path.is_dir()
+        read = reader.examine_all if named and recordings else reader.examine
+        for file in [path] if named else filter(Path.is_file, sorted(path.rglob("*.h5"))):
+            try:
+                yield file, named, read(file, keep_open=False)
+            except ResultsError as error:
+                if named:
+                    raise
+                yield file, named, error
 
 
 def listing(searched: SearchResult, query: Query) -> str:
@@ -224,13 +229,12 @@ def _measured(run: Run) -> str:
 
 
 def _figures(row: Row, timing: Timing) -> str:
-    place = "in place" if row.in_place else "out of place"
     median, isolated = (
         "" if math.isnan(each) else f"{figure(each, 7).strip()}"
         for each in (timing.median, timing.isolated)
     )
     return (
-        f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {size_text(row.bytes)} {place}: "
+        f"{row.collective} {row.backend} {row.algorithm} {row.dtype} {row.op} {size_text(row.bytes)} {row.placement}: "
         f"{figure(row.time, 7).strip()} us"
         + (f" (median {median})" if median else "")
         + (f", isolated {isolated} us" if isolated else "")
@@ -284,37 +288,24 @@ def _common(
     }
 
 
+_FIELDS = (
+    *("collective", "backend", "algorithm", "dtype", "op", "root", "bytes", "count"),
+    *("in_place", "algbw", "busbw", "wrong"),
+)
+
+_TIMES = ("median", "low", "high", "isolated", "certain_low", "certain_high")
+
+
 def _row(row: Row, timing: Timing) -> dict[str, Any]:
-    columns = {
-        name: getattr(row, name)
-        for name in (
-            *("collective", "backend", "algorithm", "dtype", "op", "root", "bytes", "count"),
-            *("in_place", "algbw", "busbw", "wrong"),
-        )
+    times = {"time": row.time} | {name: getattr(timing, name) for name in _TIMES}
+    return {
+        **{name: getattr(row, name) for name in _FIELDS},
+        # JSON has no NaN.
+        **{f"{name}_us": None if math.isnan(each) else each for name, each in times.items()},
     }
-    columns["time_us"] = row.time
-    for name in ("median", "low", "high", "isolated", "certain_low", "certain_high"):
-        value = getattr(timing, name)
-        columns[f"{name}_us"] = None if math.isnan(value) else value  # JSON has no NaN
-    return columns
 
 
-class Verification(NamedTuple):
-    """The outcome of a check.
-
-    Attributes
-    ----------
-    lines : list of str
-        A line for each run and recording.
-    whole : bool
-        Whether all is as it was stored.
-    """
-
-    lines: list[str]
-    whole: bool
-
-
-def verify(path: Path, progress: Steps | None = None) -> Verification:
+def verify(path: Path, progress: Steps | None = None) -> tuple[list[str], bool]:
     """Check the facts, rows and samples of all runs of a file, and its recordings.
 
     Parameters
@@ -322,7 +313,12 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
     path : Path
         The file.
     progress : Steps, optional
-        Advances by one for each row.
+        Advances by two for each row.
+
+    Returns
+    -------
+    tuple of list of str and bool
+        A line for each run and recording, and whether all is as it was stored.
 
     Raises
     ------
@@ -331,14 +327,14 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
     """
     examined = reader.examine_all(path)
     if progress is not None:
-        progress.remain(sum(len(run.rows) for run in examined.runs))
+        progress.remain(2 * sum(len(run.rows) for run in examined.runs))
     damage = list(examined.damage)
     counts = {}
     for run in examined.runs:
         samples = WholeSamples(run, progress)
         for index in range(len(run.rows)):
             samples(index)
-            samples.whole("isolated", index)
+            samples(index, "isolated")
         damage += samples.damage()
         counts[run.name] = f"{run.status.partition(':')[0]}, {counted(len(run.rows), 'row')}"
     for recording in examined.recordings:
@@ -354,4 +350,4 @@ def verify(path: Path, progress: Steps | None = None) -> Verification:
         faults = "; ".join(by_name.get(name, ()))
         whole = f"DAMAGED: {faults}" if faults else "all as it was stored"
         lines.append(": ".join(filter(None, (name, counts.get(name, ""), whole))))
-    return Verification(lines, not damage)
+    return lines, not damage

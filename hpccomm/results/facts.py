@@ -151,6 +151,11 @@ class Others(NamedTuple):
         return [rank for rank, part in enumerate(self.during) if part > self.limit]
 
     @property
+    def most(self) -> float:
+        """The largest part during the run; -1 if nothing is known."""
+        return max(self.during, default=-1.0)
+
+    @property
     def failed(self) -> str:
         """The word for what takes too long."""
         return "undecided: busy" if self.busy else "FAILED"
@@ -158,10 +163,11 @@ class Others(NamedTuple):
     @property
     def line(self) -> str:
         """A line of comment about the rank that has most of them; empty if nothing is known."""
-        if (most := max(self.during, default=-1.0)) < 0:
+        if self.most < 0:
             return ""
-        rank, verdict = self.during.index(most), f"; busy, above {self.limit:.0%}" * bool(self.busy)
-        took = f"{most:.0%} of the cores of {self.hosts[rank]}, {self.before[rank]:.0%} before"
+        rank = self.during.index(self.most)
+        verdict = f"; busy, above {self.limit:.0%}" if self.busy else ""
+        took = f"{self.most:.0%} of the cores of {self.hosts[rank]}, {self.before[rank]:.0%} before"
         return f"# {'Other processes':20s} : {took}{verdict}\n"
 
     def store(self, writer: Any) -> None:
@@ -194,15 +200,13 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
         memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
     """
     sizes = Counter(Counter(rank.node for rank in info.ranks).values())
+    largest_first = sorted(sizes.items(), reverse=True)
     groups = grouped((rank.group, rank.node) for rank in info.ranks)
+    on_nodes = _counted(f"{len(on)} ranks on {len({*on})} nodes" for on in groups.values())
     facts = {
         "ranks": str(len(info.ranks)),
-        "ranks of nodes": ", ".join(
-            f"{number} x {ranks}" for ranks, number in sorted(sizes.items(), reverse=True)
-        ),
-        "groups": "1"
-        if len(groups) == 1
-        else _counted(f"{len(on)} ranks on {len({*on})} nodes" for on in groups.values()),
+        "ranks of nodes": ", ".join(f"{number} x {ranks}" for ranks, number in largest_first),
+        "groups": "1" if len(groups) == 1 else on_nodes,
         "devices": _counted(rank.device_info for rank in info.ranks),
         **{name: info.machine[name] for name in _OF_MACHINE if name in info.machine},
     }
@@ -263,11 +267,7 @@ def _different(
     one: Mapping[str, str], other: Mapping[str, str], absent: str | None = None
 ) -> list[str]:
     """Return the differences; a fact of one side counts if `absent` explains its absence."""
-    names = [
-        name for name in dict.fromkeys([*one, *other]) if absent or (name in one and name in other)
-    ]
+    both = {name: (one.get(name, absent), other.get(name, absent)) for name in [*one, *other]}
     return [
-        f"{name}: {one.get(name, absent)} and {other.get(name, absent)}"
-        for name in names
-        if one.get(name) != other.get(name)
+        f"{name}: {a} and {b}" for name, (a, b) in both.items() if a != b and None not in (a, b)
     ]

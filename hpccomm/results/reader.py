@@ -303,15 +303,15 @@ class WholeSamples:
     run : Run
         The run.
     progress : Steps, optional
-        Advances by one for each row.
+        Advances by one for each call.
     """
 
     def __init__(self, run: Run, progress: Steps | None = None) -> None:
         self._run, self._progress = run, progress
         self._lost: dict[str, set[int]] = {"samples": set(), "isolated": set()}
 
-    def __call__(self, index: int) -> np.ndarray | None:
-        """Return the samples of row `index`; None if they are damaged.
+    def __call__(self, index: int, array: str = "samples") -> np.ndarray | None:
+        """Return ``"samples"`` or ``"isolated"`` of row `index`; None if they are damaged.
 
         Raises
         ------
@@ -320,16 +320,6 @@ class WholeSamples:
         """
         if self._progress is not None:
             self._progress.advance()
-        return self.whole("samples", index)
-
-    def whole(self, array: str, index: int) -> np.ndarray | None:
-        """Return ``"samples"`` or ``"isolated"`` of row `index`; None if they are damaged.
-
-        Raises
-        ------
-        ResultsError
-            If the file cannot be read.
-        """
         try:
             return self._run.array(array, index)
         except DamagedPart:
@@ -371,13 +361,12 @@ def choose(among: Sequence[_Stored], wanted: str | None) -> _Stored:
         raise ResultsError("the file holds no run; give one that hpccomm perf --output has written")
     if wanted is None:
         return among[len(runs) - 1]
+    named = {each.name: each for each in among}
     for each in among:
-        # A run that is damaged, and left out, keeps its position.
-        positions = (
-            (each.position, each.position - runs[-1].position - 1) if isinstance(each, Run) else ()
-        )
-        if wanted == each.name or wanted in map(str, positions):
-            return each
+        if isinstance(each, Run):  # one that is damaged, and left out, keeps its position
+            named[str(each.position)] = named[str(each.position - runs[-1].position - 1)] = each
+    if wanted in named:
+        return named[wanted]
     what = "run or recording" if len(among) > len(runs) else "run"
     numbers = f", or by number 1 to {runs[-1].position}" if runs else ""
     names = ", ".join(each.name for each in among)
@@ -407,12 +396,12 @@ def _each(
         return [], [f"{kind.group}: {files.why(error)}"]
     for position, name in enumerate(names, 1):
         try:
-            section = _section(parent[name], source, kind, name, position)
-            sections.append(make(path, section))
+            section = make(path, _section(parent[name], source, kind, name, position))
         except files.HDF5_ERRORS as error:
             damage.append(f"{name}: {files.why(error)}")
         else:
-            damage += [f"{name}: {each}" for each in sections[-1].damage]
+            sections.append(section)
+            damage += [f"{name}: {each}" for each in section.damage]
     return sections, damage
 
 

@@ -3,7 +3,7 @@
 All fields of a case are equal on both sides, except the ones that differ on purpose (``--across``).
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
-from hpccomm.results.archive import each_file
+from hpccomm.results.archive import each_examined
 from hpccomm.results.facts import identity
 from hpccomm.results.reader import Run, choose
 from hpccomm.results.schema import Row, Timing
@@ -57,6 +57,17 @@ class LaunchRow(NamedTuple):
 
     row: Row
     timing: Timing
+
+    def value(self, measure: str, metric: str) -> float:
+        """Return what is compared, in microseconds: see `CaseValues`. `measure` is not ``auto``."""
+        time = float(self.row.time if measure == TIME else getattr(self.timing, measure))
+        return time / self.bus_factor if metric == BUSBW else time
+
+    @property
+    def bus_factor(self) -> float:
+        """Bus bandwidth times time over bytes; 0 without bus bandwidth, as on one rank."""
+        row = self.row
+        return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
 
 
 CaseRows = dict[CaseKey, list[list[LaunchRow]]]
@@ -130,25 +141,19 @@ def side(
     ResultsError
         If a file that was named cannot be read or is damaged, or no launch is left.
     """
-    launches: dict[tuple[Path, str], Run] = {}  # a run that is named twice is one launch
-    left_out: dict[str, None] = {}
-    measured: dict[Hashable, Run] = {}  # so is a copy
+    launches: dict[Hashable, Run] = {}  # a run that is named twice, and a copy, is one launch
+    left_out: list[str] = []
     variants: dict[str, None] = {}
-    files = list(each_file(paths))
-    for path, named in files:
-        try:
-            runs, _, damage = reader.examine(path)
-            if damage and named:
-                raise reader.in_part(path, damage)
-        except ResultsError as error:
-            if named:
-                raise
-            left_out[str(error)] = None
+    files = list(each_examined(paths))
+    for path, named, examined in files:
+        if isinstance(examined, ResultsError):
+            left_out.append(str(examined))
             continue
-        left_out |= {f"{path} {what}": None for what in damage}
-        if chosen is not None:
-            runs = [choose(runs, each) for each in chosen]
-        for run in runs:
+        runs, _, damage = examined
+        if damage and named:
+            raise reader.in_part(path, damage)
+        left_out += [f"{path} {what}" for what in damage]
+        for run in runs if chosen is None else [choose(runs, each) for each in chosen]:
             if series is not None and run.info.series.get("name") != series:
                 continue
             if run.damage or (not run.rows and run.status == "completed"):
@@ -156,16 +161,14 @@ def side(
             if variant and variant not in (its := run.by_variant()):
                 variants |= dict.fromkeys(its)
                 continue
-            if run.status == "completed":
-                one = measured.setdefault(identity(run.info, run.rows), run)
-                if one is run or (one.path.resolve(), one.name) == (path.resolve(), run.name):
-                    launches[path.resolve(), run.name] = run
-                else:
-                    left_out[
-                        f"{path} {run.name}: the same measurement as {one.name} of {one.path}"
-                    ] = None
-            else:
-                left_out[f"{path} {run.name}: {run.status}"] = None
+            if run.status != "completed":
+                left_out.append(f"{path} {run.name}: {run.status}")
+                continue
+            one = launches.setdefault(identity(run.info, run.rows), run)
+            if (one.path.resolve(), one.name) != (path.resolve(), run.name):
+                left_out.append(
+                    f"{path} {run.name}: the same measurement as {one.name} of {one.path}"
+                )
     names = ", ".join(map(str, paths))
     if not files:
         raise ResultsError(f"{names} holds no file *.h5; name a results file or a folder of them")
@@ -174,15 +177,14 @@ def side(
         if variant:
             known = ", ".join(map(repr, filter(None, variants))) or "none"
             asked += f" of variant {variant!r} (its variants: {known})"
-        ended = f" (left out: {few(left_out, 2)})" if left_out else ""
+        ended = f" (left out: {few(dict.fromkeys(left_out), 2)})" if left_out else ""
         raise ResultsError(
             f"{names} holds no completed run{asked}{ended}; name files that hpccomm perf --output has written"
         )
-    busy = {key: f"{run.title}: busy" for key, run in launches.items() if run.others.busy}
-    if len(busy) < len(launches):
-        launches = {key: run for key, run in launches.items() if key not in busy}
-        left_out |= dict.fromkeys(busy.values())
-    return Side(tuple(launches.values()), tuple(left_out), variant)
+    quiet = [run for run in launches.values() if not run.others.busy]
+    if quiet:
+        left_out += [f"{run.title}: busy" for run in launches.values() if run.others.busy]
+    return Side(tuple(quiet or launches.values()), tuple(dict.fromkeys(left_out)), variant)
 
 
 def on_both_sides(base: Side, new: Side) -> str:
@@ -241,19 +243,6 @@ class CaseValues(NamedTuple):
     new: np.ndarray
     wrong: int
     across: Across = NOTHING
-
-
-_READ: dict[str, Callable[[LaunchRow], float]] = {
-    ISOLATED: lambda launch: launch.timing.isolated,
-    MEDIAN: lambda launch: launch.timing.median,
-    TIME: lambda launch: launch.row.time,
-}
-
-
-def _bus_factor(launch: LaunchRow) -> float:
-    """Return bus bandwidth times time over bytes; 0 without bus bandwidth, as on one rank."""
-    row = launch.row
-    return 1e3 * row.busbw * row.time / row.bytes if row.bytes else 0.0
 
 
 class MatchedCases(NamedTuple):
@@ -391,14 +380,13 @@ def _values(
 ) -> CaseValues | None:
     """Return the values of a case; None if no measure gives each launch one above 0."""
     wrong = sum(max(0, each.row.wrong) for rows in sides[1] for each in rows)
-    factor = _bus_factor if metric == BUSBW else lambda _: 1.0
-    if not all(factor(each) for launches in sides for rows in launches for each in rows):
+    every = (each for side in sides for rows in side for each in rows)
+    if metric == BUSBW and not all(each.bus_factor for each in every):
         return None
     for name in MEASURES[1:] if measure == AUTO else (measure,):
-        read = _READ[name]
         one, other = (
-            np.array([np.median([read(each) / factor(each) for each in rows]) for rows in launches])
-            for launches in sides
+            np.array([np.median([each.value(name, metric) for each in rows]) for rows in side])
+            for side in sides
         )
         if np.isfinite(one).all() and np.isfinite(other).all() and min(one.min(), other.min()) > 0:
             return CaseValues(name, one, other, wrong)

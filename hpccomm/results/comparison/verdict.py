@@ -122,9 +122,7 @@ class CaseVerdict:
     def shown(self, metric: str) -> list[Launches]:
         """Return the values of both sides: microseconds, or the bus bandwidth in 1e9 B/s."""
         sides = self.values.base, self.values.new
-        return [
-            self.case.bytes / side / 1e3 if metric == matching.BUSBW else side for side in sides
-        ]
+        return [self.case.bytes / side / 1e3 if metric == BUSBW else side for side in sides]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,37 +133,40 @@ class Comparison:
     ----------
     rules : Rules
         The rules of the test.
+    matched : MatchedCases
+        The cases of both sides.
     cases : tuple of CaseVerdict
-        The worst first.
-    only_base, only_new : tuple of CaseKey
-        Cases of one side alone.
+        The verdict on each, the worst first.
     circumstances : tuple of str
         Other differences of the sides: versions, environment, hosts.
-    needed : int
-        Launches a side that this number of cases needs.
     left_out : tuple of str
         Runs that did not complete, and cases with a launch or pass without a time above 0.
     machines : tuple of str
         Permitted differences of the machines.
     names : tuple of str
         The names of the two variants; empty if the sides are not variants.
-    unit : str
-        The things with one value each: ``launches``, or ``passes`` within one launch.
     others : str
         A line of comment on the launch during which other processes took most; empty if unknown.
     """
 
     rules: Rules
+    matched: MatchedCases
     cases: tuple[CaseVerdict, ...]
-    only_base: tuple[CaseKey, ...]
-    only_new: tuple[CaseKey, ...]
     circumstances: tuple[str, ...] = ()
-    needed: int = 0
     left_out: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     names: tuple[str, str] = ("", "")
-    unit: str = "launches"
     others: str = ""
+
+    @property
+    def unit(self) -> str:
+        """The things with one value each: ``launches``, or ``passes`` within one launch."""
+        return "passes" if self.matched.passes else "launches"
+
+    @property
+    def needed(self) -> int:
+        """Launches or passes a side that this number of cases needs."""
+        return launches_needed(self.rules.level, max(1, 2 * len(self.cases)))
 
     @property
     def across(self) -> list[str]:
@@ -211,8 +212,8 @@ def compare(
     """
     first, *others = (run.info for run in (*base.runs, *new.runs))
     of_ranks = "ranks" not in rules.across
-    different = [facts.differences(first, info, ranks=of_ranks) for info in others]
-    machines = list(dict.fromkeys(each for pair in different for each in pair))
+    different = (facts.differences(first, info, ranks=of_ranks) for info in others)
+    machines = tuple(dict.fromkeys(each for pair in different for each in pair))
     if machines and not any_machine:
         number = {len(info.ranks) for info in (first, *others)}
         remedy = "--across ranks, or " if of_ranks and len(number) > 1 else ""
@@ -236,15 +237,19 @@ def compare(
             f"the two sides have no case in common: the base has {few(matched.only_base, 2)}, the new one "
             f"{few(matched.only_new, 2)}; measure both with the same flags{remedy}"
         )
-    taken = (run.others for run in (*base.runs, *new.runs))
-    busiest = max(taken, key=lambda each: max(each.during, default=-1.0))
+    busiest = max((run.others for run in (*base.runs, *new.runs)), key=lambda each: each.most)
     rules = replace(rules, busy=bool(busiest.busy))
     compared = compare_passes(matched, (base.variant, new.variant), rules)
+    circumstances = dict.fromkeys(
+        each
+        for one, other in product(base.runs, new.runs)
+        for each in facts.circumstances(one.info, other.info)
+    )
     return replace(
         compared,
-        circumstances=tuple(each for each in _circumstances(base, new) if each not in machines),
+        circumstances=tuple(each for each in circumstances if each not in machines),
         left_out=(*base.left_out, *new.left_out, *compared.left_out),
-        machines=tuple(machines),
+        machines=machines,
         others=busiest.line,
     )
 
@@ -264,23 +269,9 @@ def compare_passes(
         How verdicts are found.
     """
     lack = f"a {'pass' if matched.passes else 'launch'} has no {METRICS[rules.metric]} above 0"
-    return Comparison(
-        rules,
-        _judged(matched.values, rules),
-        matched.only_base,
-        matched.only_new,
-        needed=launches_needed(rules.level, max(1, 2 * len(matched.values))),
-        left_out=tuple(f"{case}: {lack}" for case in matched.without),
-        names=names,
-        unit="passes" if matched.passes else "launches",
-    )
-
-
-def _circumstances(base: Side, new: Side) -> tuple[str, ...]:
-    """Return the differences between any launches of the two sides."""
-    infos = ([run.info for run in side.runs] for side in (base, new))
-    different = (facts.circumstances(*both) for both in product(*infos))
-    return tuple(dict.fromkeys(each for pair in different for each in pair))
+    left_out = tuple(f"{case}: {lack}" for case in matched.without)
+    cases = _judged(matched.values, rules)
+    return Comparison(rules, matched, cases, left_out=left_out, names=names)
 
 
 def _judged(values: Mapping[CaseKey, CaseValues], rules: Rules) -> tuple[CaseVerdict, ...]:
@@ -294,20 +285,17 @@ def _judged(values: Mapping[CaseKey, CaseValues], rules: Rules) -> tuple[CaseVer
         p_slower, p_faster = adjusted[number], adjusted[number + len(values)]
         ratio = ratio_of(each.base, each.new)
         testable = least_p(len(each.base), len(each.new)) * len(p) <= rules.level
-        if each.wrong:
-            verdict = WRONG
-        elif rules.busy:
-            verdict = BUSY
-        elif not testable:
-            verdict = UNTESTED
-        elif p_slower <= rules.level:
-            verdict = SLOWER
-        elif p_faster <= rules.level:
-            verdict = FASTER
-        elif 1 / (1 + rules.minimum) < ratio.low and ratio.high < 1 + rules.minimum:
-            verdict = SAME
-        else:
-            verdict = UNDECIDED
+        most = 1 + rules.minimum
+        holds = {
+            WRONG: each.wrong > 0,
+            BUSY: rules.busy,
+            UNTESTED: not testable,
+            SLOWER: p_slower <= rules.level,
+            FASTER: p_faster <= rules.level,
+            SAME: 1 / most < ratio.low and ratio.high < most,
+            UNDECIDED: True,
+        }
+        verdict = next(name for name in holds if holds[name])
         verdicts.append(CaseVerdict(case, each, ratio, p_slower, p_faster, verdict))
     order = list(MEANINGS)
     return tuple(sorted(verdicts, key=lambda each: (order.index(each.verdict), -each.ratio.value)))
@@ -414,8 +402,8 @@ def text(comparison: Comparison) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    for side, cases in (("base", comparison.only_base), ("new", comparison.only_new)):
-        lines += [f"# Only on the {side} side: {case}" for case in cases]
+    lines += [f"# Only on the base side: {case}" for case in comparison.matched.only_base]
+    lines += [f"# Only on the new side: {case}" for case in comparison.matched.only_new]
     return "".join(f"{line}\n" for line in [*lines, *_closing(comparison)])
 
 
@@ -478,8 +466,8 @@ def as_json(comparison: Comparison) -> str:
         "variants": comparison.names,
         "launches_needed": comparison.needed,
         "cases": [_case(each, rules.metric) for each in comparison.cases],
-        "only_base": [case._asdict() for case in comparison.only_base],
-        "only_new": [case._asdict() for case in comparison.only_new],
+        "only_base": [case._asdict() for case in comparison.matched.only_base],
+        "only_new": [case._asdict() for case in comparison.matched.only_new],
     }
     return json.dumps(document, indent=1) + "\n"
 
