@@ -24,7 +24,7 @@ VERSION = 3
 def document(
     info: RunInfo,
     rows: Sequence[Row],
-    samples: Callable[[int], np.ndarray | None] | None = None,
+    samples: Callable[[int], np.ndarray | None],
     *,
     ended: datetime | None = None,
     errors: Sequence[str] = (),
@@ -38,7 +38,7 @@ def document(
         Facts of the run.
     rows : sequence of Row
         Its rows, in order.
-    samples : callable, optional
+    samples : callable
         Gives the seconds ``(repetitions, ranks)`` of the row at an index, or None. Rows that have
         some get statistics over their repetitions.
     ended : datetime, optional
@@ -104,11 +104,11 @@ def _config(config: Config) -> dict[str, Any]:
 
 
 def _results(
-    config: Config, rows: Sequence[Row], samples: Callable[[int], np.ndarray | None] | None
+    config: Config, rows: Sequence[Row], samples: Callable[[int], np.ndarray | None]
 ) -> list[dict[str, Any]]:
     results = []
-    for out, inside in table.lines(rows):
-        row = rows[inside if out is None else out]  # type: ignore[index]
+    for indices in table.lines(rows):
+        row, placed = rows[indices[0]], {rows[index].in_place: index for index in indices}
         result: dict[str, Any] = {
             "size": row.bytes,
             "count": row.count,
@@ -116,13 +116,11 @@ def _results(
             "redop": row.op,
             "root": f"{row.root:6d}",
         }
-        for place, index in (("out_of_place", out), ("in_place", inside)):
+        for place, index in (("out_of_place", placed.get(False)), ("in_place", placed.get(True))):
             result[place] = None if index is None else _half(config, rows[index])
-            if index is None or samples is None:
-                continue
-            times = samples(index)
-            if times is not None and len(times) > config.per_iter_skip:
-                result[f"{place}_per_iter"] = _per_iteration(times, config.per_iter_skip)
+            times = None if index is None else samples(index)
+            if statistics := _per_iteration(times, config.per_iter_skip):
+                result[f"{place}_per_iter"] = statistics
         result["actual_iterations"] = row.iterations
         result["experiment_name"] = " ".join(row.block)
         results.append(result)
@@ -138,13 +136,12 @@ def _half(config: Config, row: Row) -> dict[str, Any]:
     }
 
 
-def _per_iteration(samples: np.ndarray, skip: int) -> dict[str, Any]:
-    times = timings.iteration_times(samples)
-    result: dict[str, Any] = {
-        "skipped_iterations": skip,
-        **timings.iteration_statistics(times[skip:]),
-        "times_us": [time * 1e6 for time in times],
-    }
+def _per_iteration(samples: np.ndarray | None, skip: int) -> dict[str, Any]:
+    statistics = timings.iteration_statistics(samples, skip)
+    if samples is None or not statistics:
+        return {}
+    times = (timings.iteration_times(samples) * 1e6).tolist()
+    result = {"skipped_iterations": skip, **statistics, "times_us": times}
     if samples.shape[1] > 1:
         result["per_process_max_times_us"] = (samples.T * 1e6).tolist()
     return result
@@ -212,18 +209,10 @@ def line(name: str, info: RunInfo, row: Row, samples: np.ndarray | None, variant
     values = {column.name: getattr(row, column.name) for column in columns(Row)}
     values["in_place"] = int(row.in_place)
     values["wrong"] = "" if row.wrong == UNCHECKED else row.wrong
-    return _line(
-        (
-            name,
-            info.started.isoformat(),
-            len(info.ranks),
-            info.nodes,
-            info.versions.get("hpccomm", ""),
-            variant,
-            *values.values(),
-            *(summary(samples, info.config.per_iter_skip) or ("",) * len(SUMMARY)),
-        )
-    )
+    ranks, version = len(info.ranks), info.versions.get("hpccomm", "")
+    facts = name, info.started.isoformat(), ranks, info.nodes, version, variant
+    statistics = summary(samples, info.config.per_iter_skip) or ("",) * len(SUMMARY)
+    return _line((*facts, *values.values(), *statistics))
 
 
 def _line(values: tuple[object, ...]) -> str:

@@ -198,9 +198,8 @@ def locate_slow(measured: MeasuredPairs, thresholds: Thresholds) -> PairDiagnosi
                 continue  # its time says nothing
             inside, pair = measured.inside(link), (link.a, link.b)
             latency, bandwidth = levels[inside]
-            rate, level = link.bandwidth, bandwidth
-            if what == "latency":
-                rate, level = latency, link.latency
+            speeds = {"bandwidth": (link.bandwidth, bandwidth), "latency": (latency, link.latency)}
+            rate, level = speeds[what]
             parts[pair] = rate / level if level else 1.0
             if parts[pair] < getattr(thresholds, what) * (_INSIDE if inside else 1):
                 slow[pair], slow_links[pair] = parts[pair], link
@@ -219,10 +218,11 @@ def _levels(measured: MeasuredPairs, thresholds: Thresholds) -> dict[bool, tuple
         links = [link for link in measured.links if measured.inside(link) == inside]
         if not links:
             continue
-        latency = float(np.quantile([link.latency for link in links], _BEST, method="lower"))
-        bandwidth = float(
-            np.quantile([link.bandwidth for link in links], 1 - _BEST, method="higher")
+        latencies, bandwidths = zip(
+            *((link.latency, link.bandwidth) for link in links), strict=True
         )
+        latency = float(np.quantile(latencies, _BEST, method="lower"))
+        bandwidth = float(np.quantile(bandwidths, 1 - _BEST, method="higher"))
         if inside == one_node:
             latency = thresholds.expected_latency or latency
             bandwidth = thresholds.expected_bandwidth or bandwidth
@@ -275,12 +275,10 @@ def _culprits(
     pairs = dict.fromkeys(parts)
     while True:
         of_each = grouped((end, pair) for pair in pairs for end in ends(pair))
-        worst, share = None, 0.0
-        for end, its in of_each.items():
-            slow = sum(pair in left for pair in its)
-            if slow >= least and slow / len(its) > share:
-                worst, share = end, slow / len(its)
-        if worst is None or share < _MOST:
+        slow = {end: sum(pair in left for pair in its) for end, its in of_each.items()}
+        shares = {end: slow[end] / len(of_each[end]) for end in slow if slow[end] >= least}
+        worst = max(shares, key=lambda end: shares[end], default=None)
+        if worst is None or shares[worst] < _MOST:
             return culprits
         culprits.append((worst, [pair for pair in parts if worst in ends(pair)]))
         # An explained pair says nothing about its partners.
@@ -380,13 +378,11 @@ def _level_lines(measured: MeasuredPairs, verdict: PairDiagnosis) -> list[str]:
     lines = []
     for inside, (latency, bandwidth) in sorted(verdict.levels.items()):
         links = [link for link in measured.links if measured.inside(link) == inside]
-        least, most = (
-            float(pick([link.bandwidth for link in links])) / 1e9 for pick in (np.min, np.max)
-        )
+        rates = [link.bandwidth / 1e9 for link in links]
         middle = float(np.median([link.latency for link in links])) * 1e6
         lines.append(
             f"# {'inside of nodes' if inside else 'between nodes'}: {len(links)} pairs; latency {middle:.2f} us "
-            f"(median; expected {latency * 1e6:.2f}), bandwidth {least:.3g} to {most:.3g} GB/s (expected "
+            f"(median; expected {latency * 1e6:.2f}), bandwidth {min(rates):.3g} to {max(rates):.3g} GB/s (expected "
             f"{bandwidth / 1e9:.3g})"
         )
     return lines

@@ -31,7 +31,7 @@ from hpccomm.results.schema import (
     RunInfo,
     Timing,
 )
-from hpccomm.results.timings import SUMMARY, iteration_statistics, iteration_times, summary
+from hpccomm.results.timings import SUMMARY, iteration_statistics, summary
 from hpccomm.units import counted, figure
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -54,39 +54,34 @@ def run_header(
     versions = {"hpccomm": "unknown", **info.versions}
     # A results file does not keep their order.
     others = "".join(f" {name}={versions[name]}" for name in sorted(versions) if name != "hpccomm")
-    by_factor = config.step_factor > 1
+    step = f"{config.step_bytes}(bytes)"
+    if config.step_factor > 1:
+        step = f"{config.step_factor}(factor)"
     lines = [
         f"# hpccomm version {versions['hpccomm']}{others}",
         f"# Collective test starting: {collective} backend {backend} algorithm {algorithm}",
         f"# nThread {config.nthreads} nGpus {config.ngpus} minBytes {config.minimum_bytes} "
-        f"maxBytes {config.maximum_bytes} "
-        f"step: {config.step_factor if by_factor else config.step_bytes}"
-        f"({'factor' if by_factor else 'bytes'}) warmup iters: {config.warmup_iters} "
+        f"maxBytes {config.maximum_bytes} step: {step} warmup iters: {config.warmup_iters} "
         f"iters: {config.iterations} agg iters: {config.aggregated_iterations} "
         f"validation: {config.validation} graph: {config.graph} unalign: {config.unalign}",
     ]
     if config.blocking_collectives in _BLOCKING:
         lines.append(_BLOCKING[config.blocking_collectives])
     if config.local_register:
-        how = "the library knows the arrays" if info.devices else _SHARED
+        shared = "the ranks of a node reach each other's arrays directly"
+        how = "the library knows the arrays" if info.devices else shared
         lines.append(f"# Registered memory: {how}")
     if config.per_iter_timing:
-        skipped = f"; summary skips first {config.per_iter_skip} iterations"
-        lines.append(
-            "# Per-Iteration Report: i_* uses max over process rows"
-            + (skipped if config.per_iter_skip else "")
-            + " "
-        )
+        skip = config.per_iter_skip
+        rest = f"; summary skips first {skip} iterations" if skip else ""
+        lines.append(f"# Per-Iteration Report: i_* uses max over process rows{rest} ")
     if info.skipped:
         lines.append(f"# Skipped, as they do not exist: {', '.join(info.skipped)}")
     if info.simulation:
         lines += ["#", "# Simulated, not measured"]
-        lines += [
-            f"#  {name} {value}"
-            # Sorted, as a results file does not keep their order; a network's text is for programs.
-            for name, value in sorted(info.simulation.items())
-            if "\n" not in value
-        ]
+        # Sorted, as a results file does not keep their order; a network's text is for programs.
+        facts = sorted(info.simulation.items())
+        lines += [f"#  {name} {value}" for name, value in facts if "\n" not in value]
         return "".join(line + "\n" for line in lines)
     lines += ["#", "# Using devices"]
     lines += folded_ranks(info) if fold else rank_lines(info)
@@ -99,8 +94,6 @@ def run_header(
         )
     return "".join(line + "\n" for line in lines)
 
-
-_SHARED = "the ranks of a node reach each other's arrays directly"
 
 _BLOCKING = {
     1: "# Blocking Enabled: wait and barrier after each inner iteration (-m) ",
@@ -149,52 +142,45 @@ def _node(ranks: Sequence[RankInfo]) -> str:
 def heading(config: Config) -> str:
     """Return the table's heading."""
     time = "cputime" if config.report_cputime else "time"
-    half: tuple[str, ...] = (time, "algbw", "busbw", "#wrong")
-    units: tuple[str, ...] = ("(us)", "(GB/s)", "(GB/s)", "")
+    half = [(time, "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")]
     form = _HALF
     placement = "           out-of-place                       in-place          "
     if config.per_iter_timing:
-        half += ("i_min", "i_max", "i_p99", "i_cv%")
-        units += ("(us)", "(us)", "(us)", "(%)")
+        half += [("i_min", "(us)"), ("i_max", "(us)"), ("i_p99", "(us)"), ("i_cv%", "(%)")]
         form += _STATISTICS
         placement = (
             "              out-of-place (+ per-iteration)"
             "                                in-place (+ per-iteration)"
         )
-    stamp = (19, "timestamp", TIME_FORMAT) if config.report_timestamps else (0, "", "")
+    names, units = zip(*half, strict=True)
+    stamped = 19, "timestamp", TIME_FORMAT
+    width, stamp, stamp_form = stamped if config.report_timestamps else (0, "", "")
     form = _LEAD + form + form + " %*s\n"
-    return (
-        "#\n"
-        + _LEAD % ("", "", "", "", "")
-        + placement
-        + "\n"
-        + form % ("size", "count", "type", "redop", "root", *half, *half, stamp[0], stamp[1])
-        + form % ("(B)", "(elements)", "", "", "", *units, *units, stamp[0], stamp[2])
-    )
+    first = "size", "count", "type", "redop", "root", *names, *names, width, stamp
+    second = "(B)", "(elements)", "", "", "", *units, *units, width, stamp_form
+    return f"#\n{_LEAD % (('',) * 5)}{placement}\n{form % first}{form % second}"
 
 
-Half = tuple[Row | None, np.ndarray | None]
+Half = tuple[Row, np.ndarray | None]
 """Half a line: the measurement, and the seconds of its repetitions, shape ``(repetitions, ranks)``, which
-only statistics need. Without a row, this placement was not measured."""
+only statistics need."""
 
 
-def body(half: Half, config: Config) -> str:
-    """Return one half of a line; `config` says which columns the table has."""
-    row, samples = half
-    if row is None:
+def body(half: Half | None, config: Config) -> str:
+    """Return one half of a line; `config` says which columns the table has. None: it was not measured."""
+    if half is None:
         # As wide as an unchecked half, a word a column: parsers count columns from the right.
         absent = _UNCHECKED % (("N/A",) * 3)
         return absent + (_STATISTICS % (("N/A",) * 4) if config.per_iter_timing else "")
+    row, samples = half
     figures = (figure(row.time, 7), figure(row.algbw, 6), figure(row.busbw, 6))
     checked = row.wrong != UNCHECKED
     text = _HALF % (*figures, f"{row.wrong:g}") if checked else _UNCHECKED % figures
     if not config.per_iter_timing:
         return text
-    if samples is None or len(samples) <= config.per_iter_skip:
-        return text + _STATISTICS % (("N/A",) * 4)
-    times = iteration_times(samples)[config.per_iter_skip :]
-    statistics = iteration_statistics(times)
-    return text + _STATISTICS % tuple(figure(statistics[key], 7) for key in _SHOWN)
+    statistics = iteration_statistics(samples, config.per_iter_skip)
+    shown = (figure(statistics[key], 7) if statistics else "N/A" for key in _SHOWN)
+    return text + _STATISTICS % tuple(shown)
 
 
 _SHOWN = ("min_us", "max_us", "p99_us", "cv_pct")
@@ -209,22 +195,21 @@ def timestamp(row: Row, info: RunInfo) -> str:
     return f"{finished.strftime(TIME_FORMAT):>21s}"
 
 
-def line(info: RunInfo, out_of_place: Half, in_place: Half = (None, None)) -> str:
-    """Return one line of the table; one of the two placements may be absent.
+def line(info: RunInfo, *halves: Half) -> str:
+    """Return one line of the table: a row out of place, one in place, or both of one case.
 
     Raises
     ------
     UsageError
-        If both are absent, or they are not of the same case.
+        If there is no row, or they are not of the same case.
     """
-    first, last = out_of_place[0], in_place[0] or out_of_place[0]
-    if last is None:
-        raise UsageError("a line of the table needs a row, out of place or in place")
-    if first is not None and first.case != last.case:
-        raise UsageError(f"{first.case} and {last.case} do not belong on one line")
-    halves = body(out_of_place, info.config) + body(in_place, info.config)
-    start = f"{last.bytes:12d}  {last.count:12d}  {last.dtype:>8s}  {last.op:>6s}  {last.root:6d}"
-    return start + halves + timestamp(last, info) + "\n"
+    if len({row.case for row, _ in halves}) != 1:
+        raise UsageError("a line of the table needs a row, or two of one case")
+    row = halves[-1][0]
+    placed = {half[0].in_place: half for half in halves}
+    text = "".join(body(placed.get(in_place), info.config) for in_place in (False, True))
+    start = f"{row.bytes:12d}  {row.count:12d}  {row.dtype:>8s}  {row.op:>6s}  {row.root:6d}"
+    return start + text + timestamp(row, info) + "\n"
 
 
 @dataclass(slots=True)
@@ -321,23 +306,14 @@ def footer(
     )
 
 
-def lines(
-    rows: Sequence[Row], begin: int = 0, end: int | None = None
-) -> Iterator[tuple[int | None, int | None]]:
-    """Pair rows `begin` to `end` into lines: indices of the row out of place and in place."""
-    index, end = begin, len(rows) if end is None else end
-    while index < end:
-        paired = (
-            index + 1 < end
-            and not rows[index].in_place
-            and rows[index + 1].in_place
-            and rows[index].case == rows[index + 1].case
-        )
-        if paired:
-            yield index, index + 1
-        else:
-            yield (None, index) if rows[index].in_place else (index, None)
-        index += 2 if paired else 1
+def lines(rows: Sequence[Row]) -> Iterator[range]:
+    """Yield the rows of each line, by index: one out of place, one in place, or both."""
+    index = 0
+    while index < len(rows):
+        two = rows[index : index + 2]
+        paired = [row.in_place for row in two] == [False, True] and two[0].case == two[1].case
+        yield range(index, index + 1 + paired)
+        index += 1 + paired
 
 
 def run_text(
@@ -370,18 +346,14 @@ def run_text(
         How each row was timed, if that is known.
     """
     text: list[str] = []
-
-    def half(index: int | None) -> Half:
-        if index is None:
-            return None, None
-        return rows[index], samples(index) if info.config.per_iter_timing else None
-
-    begin = 0
+    begin, per_iteration = 0, info.config.per_iter_timing
     for block, members in groupby(rows, key=lambda row: row.block):
         part = list(members)
         end = begin + len(part)
         text += [run_header(info, *block, fold=True), heading(info.config)]
-        text += [line(info, half(out), half(inside)) for out, inside in lines(rows, begin, end)]
+        for indices in lines(part):
+            halves = [(part[at], samples(begin + at) if per_iteration else None) for at in indices]
+            text.append(line(info, *halves))
         if whole and (finished or end < len(rows)):
             text.append(footer(tallied(part), block[0], bound(info, block[0])))
         text.append(isolated_text(list(zip(part, timings[begin:end], strict=False))))

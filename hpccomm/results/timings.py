@@ -4,14 +4,12 @@ Samples are the seconds of each repetition on each rank; a repetition takes the 
 """
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.errors import UsageError
 from hpccomm.results.schema import Column, Row, Timing
 
 SUMMARY: tuple[Column, ...] = (
@@ -26,44 +24,14 @@ SUMMARY: tuple[Column, ...] = (
 """The statistics that `summary` returns for a row."""
 
 
-def iteration_times(samples: np.ndarray) -> list[float]:
+def iteration_times(samples: np.ndarray) -> np.ndarray:
     """Return each repetition's seconds on its slowest rank, from samples [repetition, rank]."""
-    times: list[float] = samples.max(axis=1).tolist()
+    times: np.ndarray = samples.max(axis=1)
     return times
 
 
-def iteration_statistics(times: Sequence[float]) -> dict[str, float]:
-    """Summarise the seconds of repetitions the way nccl-tests does (nearest-rank percentiles).
-
-    The keys are those of nccl-tests' JSON: ``_us`` are microseconds, ``_pct`` a percentage.
-    """
-    if not times:
-        raise UsageError("statistics over repetitions need at least one; none were recorded")
-    ordered = sorted(times)
-    count = len(ordered)
-
-    def percentile(percent: int) -> float:
-        return ordered[min(count - 1, (count * percent + 99) // 100 - 1)]
-
-    mean = sum(ordered) / count
-    deviation = math.sqrt(sum((time - mean) ** 2 for time in ordered) / count)
-    return {
-        "min_us": ordered[0] * 1e6,
-        "max_us": ordered[-1] * 1e6,
-        "avg_us": mean * 1e6,
-        "p50_us": ordered[count // 2] * 1e6,
-        "p95_us": percentile(95) * 1e6,
-        "p99_us": percentile(99) * 1e6,
-        "stdev_us": deviation * 1e6,
-        "cv_pct": deviation / mean * 100.0 if mean > 0 else 0.0,
-    }
-
-
-def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
-    """Return the values of `SUMMARY`, for rows of any number of repetitions.
-
-    The median is the usual one, the mean of the two in the middle where there are two; nccl-tests'
-    ``p50_us`` is the larger of these.
+def iteration_statistics(samples: np.ndarray | None, skip: int) -> dict[str, float]:
+    """Summarise repetitions the way nccl-tests does (nearest-rank percentiles).
 
     Parameters
     ----------
@@ -74,19 +42,40 @@ def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
 
     Returns
     -------
-    tuple
-        Empty if no repetition is left.
+    dict of str to float
+        The keys are those of nccl-tests' JSON: ``_us`` are microseconds, ``_pct`` a percentage. Empty if no
+        repetition is left.
     """
     if samples is None or len(samples) <= skip:
+        return {}
+    ordered = np.sort(iteration_times(samples[skip:])) * 1e6
+    count, mean, deviation = len(ordered), float(ordered.mean()), float(ordered.std())
+    places = 0, -1, count // 2, *((count * percent + 99) // 100 - 1 for percent in (95, 99))
+    least, most, middle, p95, p99 = ordered[list(places)].tolist()
+    return {
+        "min_us": least,
+        "max_us": most,
+        "avg_us": mean,
+        "p50_us": middle,
+        "p95_us": p95,
+        "p99_us": p99,
+        "stdev_us": deviation,
+        "cv_pct": deviation / mean * 100.0 if mean > 0 else 0.0,
+    }
+
+
+def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
+    """Return the values of `SUMMARY`, for rows of any number of repetitions; empty if none is left.
+
+    The median is the usual one, the mean of the two in the middle where there are two; nccl-tests'
+    ``p50_us`` is the larger of these. The parameters are those of `iteration_statistics`.
+    """
+    each = iteration_statistics(samples, skip)
+    if samples is None or not each:
         return ()
-    times = iteration_times(samples)[skip:]
-    each = iteration_statistics(times)
-    return (
-        len(times),
-        each["min_us"],
-        statistics.median(times) * 1e6,
-        *(each[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct")),
-    )
+    times = iteration_times(samples[skip:])
+    figures = (each[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct"))
+    return len(times), each["min_us"], float(np.median(times)) * 1e6, *figures
 
 
 def typical(row: Row, timing: Timing) -> Row:
