@@ -32,6 +32,7 @@ from hpccomm.runtime.recorder import (
     ASYNC,
     BEGIN,
     CAPACITY,
+    ENDED,
     ERROR,
     LABEL,
     MODE,
@@ -457,6 +458,20 @@ class CallState:
         lately = self.refusals and self.number <= self.refusals[-1][2] + 1
         return self.refusals[-1][1].facts() if lately else None
 
+    def _done(self) -> int:
+        """Return the number up to which all calls are done. From any thread.
+
+        A call that has just taken its number is not among those under way yet. Its thread holds the turn, and its
+        record is missing or has not ended.
+        """
+        number = self.number  # read first: a call that begins meanwhile is not done
+        begins = not (self.turn or self.current or self.closed)
+        numbers: list[int] = [each[NUMBER] for each in self.pending() if each[NUMBER]]
+        if numbers:
+            return min(numbers) - 1
+        last = find(self.kept, number) if begins else None
+        return number - (begins and (last is None or last[ENDED] is None))
+
     def facts(self, number: int, entry: CallRecord | None = None) -> Facts:
         """Return this rank's activity.
 
@@ -473,13 +488,13 @@ class CallState:
         # A rank that is only late has not failed: it is still in its program.
         failure = None if self.failure.late else self.gate.error
         error = failure and (failure.__cause__ or failure)
-        numbers = [each[NUMBER] for each in self.pending() if each[NUMBER]]
+        done = self._done()
         return {
             "rank": self.origin.rank,
             "size": self.origin.size,
             "communicator": self.origin.name,
             "collective": self.number,
-            "done": min(numbers) - 1 if numbers else self.number,
+            "done": done,
             "record": None if entry is None else _called(entry),
             "site": "" if entry is None else place(entry),
             "compared": number in self.compared,

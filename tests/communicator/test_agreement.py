@@ -4,6 +4,7 @@ import itertools
 import re
 import threading
 from collections.abc import Iterator
+from time import sleep
 
 import numpy as np
 import pytest
@@ -177,6 +178,28 @@ def test_numbers_after_a_caught_refusal_are_right_or_an_error(form: str, then: s
     assert came == steps[then]
     refused = "refused a call at .*test_agreement.py line .* root is 7.*, which rank 1 made"
     assert bool(re.search(refused, said)) is (then == "skips it"), said
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_call_that_another_rank_begins_just_now_has_not_been_made(async_op: bool) -> None:
+    """The other rank has numbered its call, and is asked before the call is among those under way."""
+    begun = threading.Event()
+
+    def on_rank(comm: Communicator) -> float:
+        x = np.ones(2)
+        comm.all_reduce(x)
+        if comm.rank == 0:
+            calls = comm._core.calls  # its thread is held between two statements of a call
+            keep = calls.record
+            calls.record = lambda entry: (begun.set(), sleep(1), keep(entry))
+        else:
+            with pytest.raises(UsageError):
+                comm.all_reduce(x, op=7)
+            begun.wait(60)
+        work = comm.all_reduce(x, async_op=async_op)
+        return (work.wait() if async_op else work)[0]
+
+    assert run_ranks(2, on_rank) == [4, 4]
 
 
 @pytest.mark.parametrize("form", ["call", "plan", "asynchronous"])
