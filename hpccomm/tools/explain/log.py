@@ -39,12 +39,19 @@ ENOUGH = 20_000
 _NCCL_RANK = " nranks "
 _RANK = re.compile(r"\brank (\d{1,9}) nranks ")
 _RAISED_BY = re.compile(r"\brank (\d{1,9}) raised:\s*$")
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\0")
-_PACKED: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
+CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
+"""Colors and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
+
+PACKED: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"BZh": ("bzip2", bz2.open),
+    b"\xfd7zXZ": ("xz", lzma.open),
 }
+"""The first bytes of a packed file, its format, and the function that opens it."""
+
+DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""Errors of reading a packed file."""
+
 Near = tuple[str, str, Iterator[str]]
 """The arguments `before`, `said` and `after` of `went_on`."""
 
@@ -72,7 +79,7 @@ def read(stream: "BufferedReader[Any]", name: str) -> LogReport:
     """
     begin = stream.peek()
     reader = _LogReader(LogReport(name))
-    unpack = next((each for magic, each in _PACKED.items() if begin.startswith(magic)), None)
+    unpack = next((each for magic, (_, each) in PACKED.items() if begin.startswith(magic)), None)
     text = "" if unpack else begin[: begin.rfind(b"\n") + 1 or None].decode("latin-1")
     what = meanings.foreign(text)
     data = b""
@@ -99,7 +106,7 @@ def _pieces(stream: BufferedIOBase, report: LogReport) -> Iterator[tuple[bytes, 
                 parts.append(stream.read1(PIECE))
                 size += len(parts[-1])
                 over = not parts[-1]
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        except DAMAGED as error:
             report.damage = str(error)
             over = True
         data = b"".join(parts)
@@ -262,7 +269,7 @@ def _line(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _text(data: bytes) -> str:
-    return _CONTROL.sub("", data.decode("utf-8", "backslashreplace")).replace("\r\n", "\n")
+    return CONTROL.sub("", data.decode("utf-8", "backslashreplace")).replace("\r\n", "\n")
 
 
 LENGTH = 6

@@ -20,15 +20,12 @@ is not added again. Exit status 2 if a table is left out that more knowledge mig
 """
 
 import argparse
-import bz2
-import gzip
+import io
 import json
-import lzma
 import re
 import sys
-import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -41,6 +38,8 @@ from hpccomm.results.facts import identity
 from hpccomm.results.files import os_errors_as
 from hpccomm.results.writer import add_runs
 from hpccomm.tools import flags, output
+from hpccomm.tools.explain.log import CONTROL, DAMAGED, PACKED
+from hpccomm.tools.explain.meanings import foreign
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import nccl_json, nccl_text, osu
 from hpccomm.tools.runs.logs.imported import (
@@ -57,7 +56,7 @@ from hpccomm.tools.runs.logs.imported import (
 # The program that wrote a log is recognised, and the runs in it are returned.
 
 _LOOKED_AT = 1 << 16
-"""First characters of a file that tell whether it is no log."""
+"""First bytes of a file that tell whether it is no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +65,14 @@ class ReadLog:
 
     Attributes
     ----------
+    name : str
+        The log, with its packing or encoding if it is not plain text.
     tables : list of ImportedRun or LeftOutTable
         What becomes of each table, in their order; at least one is a run.
-    packed : str
-        What the log was packed or encoded as; empty for plain text.
     """
 
+    name: str
     tables: list[LogTable]
-    packed: str = ""
 
     @property
     def runs(self) -> list[ImportedRun]:
@@ -86,12 +85,12 @@ class ReadLog:
         return [each for each in self.tables if isinstance(each, LeftOutTable)]
 
 
-def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
+def parse(data: bytes, defaults: LogDefaults) -> ReadLog:
     """Return the runs of a log.
 
     Parameters
     ----------
-    data : bytes or str
+    data : bytes
         What the program printed or wrote.
     defaults : LogDefaults
         What the log may not say.
@@ -101,38 +100,43 @@ def parse(data: bytes | str, defaults: LogDefaults) -> ReadLog:
     ResultsError
         If it is of no program that is known, or no table of it can be stored, with the reason of each.
     """
-    from hpccomm.tools.explain.meanings import foreign
-
-    text, packed = decoded(data, defaults.name) if isinstance(data, bytes) else (data, "")
-    plain = data.decode("latin-1") if isinstance(data, bytes) and not packed else text
-    what = foreign(plain[:_LOOKED_AT])
-    if _is_json(text) and not what:
-        tables = _of_json(text, defaults)
-    elif nccl_json.is_csv(text):
-        with _known_as(defaults.name, "rccl-tests' CSV", "its -Z csv"):
-            tables = nccl_json.parse_records(*nccl_json.of_csv(text), defaults)
-    else:
-        tables = _of_lines(text, defaults)
-    log = ReadLog(tables, packed)
-    if what and not tables:
+    text, packed = decoded(data, defaults.name)
+    what = foreign((text if packed else data.decode("latin-1"))[:_LOOKED_AT])
+    if what:
         raise ResultsError(f"{defaults.name} has no table of a benchmark; it is {what}")
+    form = writer = ""
+    try:
+        if nccl_json.is_csv(text):
+            form, writer = "rccl-tests' CSV", "its -Z csv"
+            tables = nccl_json.parse_records(*nccl_json.of_csv(text), defaults)
+        elif re.match(r"\s*(?:\{|\[\s*[{\]])", text):
+            form, writer = "nccl-tests' JSON", "-J of its programs"
+            tables = _of_json(text, defaults)
+        else:
+            tables = _of_lines(text, defaults)
+    except _OTHER_FORM as error:
+        if not form:
+            raise
+        raise ResultsError(
+            f"{defaults.name} is not {form}: {type(error).__name__}: {error}; give a file that {writer} has written"
+        ) from error
+    log = ReadLog(f"{defaults.name} ({packed})" if packed else defaults.name, tables)
+    if not tables:
+        raise ResultsError(
+            f"{log.name} has no table of nccl-tests, rccl-tests or OSU, and is not JSON of theirs; give "
+            "what such a program printed"
+        )
     if not log.runs:
-        raise ResultsError(_nothing(defaults.name, packed, log.left_out))
+        reasons = "; ".join(f"line {each.line}: {each.what}: {each.why}" for each in log.left_out)
+        raise ResultsError(f"{log.name} has no table that can be stored: {reasons}")
     return log
 
 
-@contextmanager
-def _known_as(name: str, form: str, writer: str) -> Iterator[None]:
-    """Refuse a log that does not have the form which it seemed to have."""
-    try:
-        yield
-    except (
-        *(ValueError, LookupError, TypeError, AttributeError),
-        *(OverflowError, RecursionError),
-    ) as error:
-        raise ResultsError(
-            f"{name} is not {form}: {type(error).__name__}: {error}; give a file that {writer} has written"
-        ) from error
+_OTHER_FORM = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+"""Errors of reading JSON or CSV of another form."""
 
 
 def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
@@ -154,21 +158,6 @@ def _tables(
     return [table for lines in apart for parse in programs for table in parse(lines, log, defaults)]
 
 
-def _nothing(name: str, packed: str, left_out: Sequence[LeftOutTable]) -> str:
-    shown = f"{name} ({packed})" if packed else name
-    if not left_out:
-        return (
-            f"{shown} has no table of nccl-tests, rccl-tests or OSU, and is not JSON of theirs; give "
-            "what such a program printed"
-        )
-    if len(left_out) == 1:
-        return f"{shown}, line {left_out[0].line}: {left_out[0].what}: {left_out[0].why}"
-    reasons = "; ".join(f"line {each.line}: {each.what}: {each.why}" for each in left_out)
-    return (
-        f"{shown} has no table that can be stored; give another log, or what each lacks: {reasons}"
-    )
-
-
 def known_runs(path: Path | None) -> dict[Hashable, str]:
     """Return the names of the runs of a results file, which need not be there, by their identity.
 
@@ -184,17 +173,6 @@ def known_runs(path: Path | None) -> dict[Hashable, str]:
     return known
 
 
-_PACKED: dict[bytes, tuple[str, Callable[[bytes], bytes] | None]] = {
-    b"\x1f\x8b": ("gzip", gzip.decompress),
-    b"BZh": ("bzip2", bz2.decompress),
-    b"\xfd7zXZ": ("xz", lzma.decompress),
-    b"\x28\xb5\x2f\xfd": ("Zstandard", None),
-    b"PK\x03\x04": ("zip", None),
-    b"\x89HDF": ("an HDF5 file", None),
-    b"\x7fELF": ("a program", None),
-}
-"""The first bytes of a packed file, its format, and its unpacker."""
-
 _MARKS = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe\x00\x00": "utf-32",
@@ -203,10 +181,6 @@ _MARKS = {
     b"\xfe\xff": "utf-16",
 }
 """Marks of an encoding, the longer first; Windows puts them before the first line."""
-
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|\0")
-"""Colors and other commands of a terminal, and the holes that a file system leaves in a log of a lost node."""
-
 
 _OF_A_LINE = ("log", "msg", "message", "MESSAGE")
 """Keys of the printed text in logs of one JSON object a line: Docker's, loggers', journald's."""
@@ -220,23 +194,19 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
     Raises
     ------
     ResultsError
-        If it is packed by a program that is not known here, or damaged.
+        If it is damaged.
     """
     packings = []
-    for magic, (packed, unpack) in _PACKED.items():
+    for magic, (packed, unpack) in PACKED.items():
         if data.startswith(magic):
-            if unpack is None:
-                raise ResultsError(f"{name} is not text: it is {packed}; give the log itself")
             try:
-                data = unpack(data)
-            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+                data = unpack(io.BytesIO(data)).read()
+            except DAMAGED as error:
                 raise ResultsError(
                     f"{name} is {packed}, and damaged: {error}; give the log itself"
                 ) from error
             packings.append(packed)
     encoding = next((each for mark, each in _MARKS.items() if data.startswith(mark)), "utf-8")
-    if encoding == "utf-8" and data[:64].count(0) > len(data[:64]) // 3:
-        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
     if not encoding.startswith("utf-8"):
         packings.append(encoding.upper())
     text = data.decode(encoding, "backslashreplace" if encoding.startswith("utf-8") else "replace")
@@ -244,7 +214,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
         packings.append("lines in JSON")
         lines = [line if (inner := _within(line)) is None else inner for line in text.splitlines()]
         text = "\n".join(line.removesuffix("\n") for line in lines)
-    return _CONTROL.sub("", text), ", ".join(packings)
+    return CONTROL.sub("", text), ", ".join(packings)
 
 
 def _within(line: str) -> str | None:
@@ -257,35 +227,28 @@ def _within(line: str) -> str | None:
     return next((each for each in printed if isinstance(each, str)), None)
 
 
-def _is_json(text: str) -> bool:
-    """Return whether a log is JSON."""
-    begin = text.lstrip()
-    return begin.startswith("{") or (begin.startswith("[") and begin[1:].lstrip()[:1] in ("{", "]"))
-
-
 def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
     """Return the tables in the documents of a log, as runs or with the reason why not.
 
     Raises
     ------
-    ResultsError
-        If none can be read.
+    ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
+        If one has another form.
     """
     tables: list[LogTable] = []
     notes: list[str] = []
     rows: list[tuple[int, nccl_json.Record]] = []
-    with _known_as(defaults.name, "nccl-tests' JSON", "-J of its programs"):
-        for line, value in _values(text, notes):
-            # What HDF5 cannot hold: half a surrogate pair is an error here, too.
-            if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
-                raise ValueError("text has a null character")
-            if nccl_json.is_record(value):
-                rows.append((line, value))
-            else:
-                tables += nccl_json.parse(value, defaults, line)
-        if not rows and tables and isinstance(tables[-1], ImportedRun):
-            tables[-1].notes.extend(notes)
-        return [*nccl_json.parse_records(rows, notes, defaults), *tables]
+    for line, value in _values(text, notes):
+        # What HDF5 cannot hold: half a surrogate pair is an error here, too.
+        if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
+            raise ValueError("text has a null character")
+        if nccl_json.is_record(value):
+            rows.append((line, value))
+        else:
+            tables += nccl_json.parse(value, defaults, line)
+    if not rows and tables and isinstance(tables[-1], ImportedRun):
+        tables[-1].notes.extend(notes)
+    return [*nccl_json.parse_records(rows, notes, defaults), *tables]
 
 
 _MOST_OPEN = 8
@@ -349,7 +312,7 @@ def run(args: argparse.Namespace) -> int:
     with output.watched("reading logs", len(args.logs)) as progress:
         for log in args.logs:
             try:
-                logs.append((log, parse(*_read(log, args))))
+                logs.append(parse(*_read(log, args)))
             except ResultsError as error:
                 unreadable.append(str(error))
             progress.advance()
@@ -357,42 +320,37 @@ def run(args: argparse.Namespace) -> int:
     if unreadable and not args.dry_run:
         raise refused
     known = known_runs(args.output)
-    new: dict[Any, tuple[Path, ImportedRun]] = {}
-    for log, content in logs:
-        for found in content.runs:
+    new: dict[Hashable, tuple[ReadLog, ImportedRun]] = {}
+    for log in logs:
+        for found in log.runs:
             if (key := identity(found.info, found.rows)) not in known:
                 new.setdefault(key, (log, found))
-    if not args.dry_run:
+    if args.dry_run:
+        places = [f"that of {log.name}" for log, _ in new.values()]
+    else:
         # A run is named only when it is in the file.
         ended = [
             (each.info, each.rows, each.samples, each.status, each.ended or each.info.started)
             for _, each in new.values()
         ]
-        names = add_runs(args.output, ended)
-        places = [f"{name} of {args.output}" for name in names]
-    else:
-        places = [f"that of {log}" for log, _ in new.values()]
+        places = [f"{name} of {args.output}" for name in add_runs(args.output, ended)]
     known |= dict(zip(new, places, strict=True))
-    mendable = False
-    for log, content in logs:
-        name = f"{log} ({content.packed})" if content.packed else str(log)
-        for each in content.tables:
+    for log in logs:
+        for each in log.tables:
             if isinstance(each, LeftOutTable):
-                output.write(f"{name}: line {each.line}: {each.what} left out: {each.why}\n")
-                mendable |= not each.unlike
+                output.write(f"{log.name}: line {each.line}: {each.what} left out: {each.why}\n")
                 continue
             what = f"{each.rows[0].collective}, {len(each.rows)} rows, {len(each.info.ranks)} ranks"
             key = identity(each.info, each.rows)
             if key not in new or new[key][1] is not each:
-                output.write(f"{name}: {what} left out: the same measurement as {known[key]}\n")
+                output.write(f"{log.name}: {what} left out: the same measurement as {known[key]}\n")
                 continue
             place = "would be stored" if args.dry_run else known[key]
-            output.write(f"{name}: {what}: {place}, {each.status}\n")
-            for note in each.notes:
-                output.write(f"{name}:   {note}\n")
+            output.write(f"{log.name}: {what}: {place}, {each.status}\n")
+            output.write("".join(f"{log.name}:   {note}\n" for note in each.notes))
     if unreadable:
         raise refused
-    return 2 if mendable else 0
+    return 2 * any(not each.unlike for log in logs for each in log.left_out)
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:

@@ -3,19 +3,19 @@
 - `streams` returns the lines of a log without the prefixes of launchers and loggers, a stream for each origin. A prefix is
   known by what it stands before, whatever its form is.
 - `cause` says why a program ended.
-- `ImportedRun` is a run to store, and `LeftOutTable` a table that is not stored, with the reason.
-- `measured` returns what a table has measured, and checks its rows. The log names collective and number of ranks, or
-  the caller does. A printed figure stands for all numbers that round to it: the bus bandwidth has to be one that size,
-  time and ranks can give (``GetBw`` of each of nccl-tests' programs).
+- `StatedTable` is a table as a log states it. `stored` checks it, and returns the run to store (`ImportedRun`) or the reason
+  why not (`LeftOutTable`). The log names collective and number of ranks, or the caller does. A printed figure stands
+  for all numbers that round to it: the bus bandwidth has to be one that size, time and ranks can give (``GetBw`` of
+  each of nccl-tests' programs).
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -186,6 +186,9 @@ INTERRUPTED = "failed: interrupted: "
 CUT = INTERRUPTED + "the log ends before the run does"
 """Status of a run whose log has no end, and no cause of it."""
 
+SLOW = "failed: the average bus bandwidth is below what was asked for"
+"""Status of a run that nccl-tests has found too slow."""
+
 LIMIT = 1 << 63
 """Of the integers of a results file."""
 
@@ -194,6 +197,125 @@ NAMES = {name.replace("_", ""): name for name in OF_NCCL_TESTS} | {
     "bcast": "broadcast",
 }
 """Names that programs have for a collective, without underscores."""
+
+ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
+    "char": 1,
+    "int": 4,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,  # of old versions, and of rccl-tests
+}
+"""Bytes of an element, by the name of its type."""
+
+_EXACT = 1e-6
+"""Error of figures that are printed in full: nccl-tests' JSON has six decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDefaults:
+    """The caller's facts about a log.
+
+    Attributes
+    ----------
+    name : str
+        Of the log, for messages.
+    started : datetime
+        When the run started, if the log does not say: the time of the file.
+    user : str
+        Who owns the file.
+    collective : str or None
+        What was measured, if the log does not say.
+    ranks : int or None
+        How many ranks there were, if the log does not say.
+    """
+
+    name: str
+    started: datetime
+    user: str
+    collective: str | None = None
+    ranks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRow:
+    """Half a line of a table, as it is printed.
+
+    Attributes
+    ----------
+    line : int
+        Of the log, from 1.
+    row : Row
+        What is printed: it lacks collective, backend and algorithm, perhaps the reduction, and decimals of its figures.
+    halves : tuple of float
+        Half a unit of the last digit of time, algorithm and bus bandwidth; 0 for those that are printed in full.
+    samples : ndarray or None
+        Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
+    """
+
+    line: int
+    row: Row
+    halves: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    samples: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class StatedTable:
+    """A table, as a log states it.
+
+    Attributes
+    ----------
+    line : int
+        Where it begins in the log, from 1.
+    what : str
+        The table in messages; empty for the number of its rows.
+    collective : str
+        What it measures; empty if the log does not say.
+    number : int
+        How many ranks took part in a call: those of a group; 0 if the log does not say.
+    rows : list of PrintedRow
+        The halves of its whole rows.
+    backend, algorithm : str
+        Of all rows.
+    host_time : bool
+        Whether the time is the host's, of which the bandwidth is not.
+    own : bool
+        Whether counts and roots are not those of nccl-tests, as where hpccomm has printed them.
+    program : list of str
+        The command line, or the program's name; empty if the log does not say.
+    config : Config or None
+        Its settings.
+    ranks : sequence of RankInfo
+        All ranks; empty if the log does not list all.
+    versions, environment : dict of str to str
+        Of programs and libraries; variables.
+    started, ended : datetime or None
+        When it began and ended, if the log says so.
+    wrong : int or None
+        Values out of bounds, as its end says; None without it.
+    status : str
+        How it ended, but for values out of bounds.
+    notes : list of str
+        Its incomplete rows, and what else is not stored.
+    """
+
+    line: int
+    what: str = ""
+    collective: str = ""
+    number: int = 0
+    rows: list[PrintedRow] = field(default_factory=list)
+    backend: str = "nccl"
+    algorithm: str = "auto"
+    host_time: bool = False
+    own: bool = False
+    program: list[str] = field(default_factory=list)
+    config: Config | None = None
+    ranks: Sequence[RankInfo] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    started: datetime | None = None
+    ended: datetime | None = None
+    wrong: int | None = None
+    status: str = COMPLETED
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -219,12 +341,12 @@ class ImportedRun:
     """
 
     info: RunInfo
-    rows: list[Row] = field(default_factory=list)
-    samples: list[np.ndarray | None] = field(default_factory=list)
-    status: str = COMPLETED
-    ended: datetime | None = None
-    line: int = 1
-    notes: list[str] = field(default_factory=list)
+    rows: list[Row]
+    samples: list[np.ndarray | None]
+    status: str
+    ended: datetime | None
+    line: int
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,31 +375,6 @@ LogTable = ImportedRun | LeftOutTable
 """The outcome of a table."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogDefaults:
-    """The caller's facts about a log.
-
-    Attributes
-    ----------
-    name : str
-        Of the log, for messages.
-    started : datetime
-        When the run started, if the log does not say: the time of the file.
-    user : str
-        Who owns the file.
-    collective : str or None
-        What was measured, if the log does not say.
-    ranks : int or None
-        How many ranks there were, if the log does not say.
-    """
-
-    name: str
-    started: datetime
-    user: str
-    collective: str | None = None
-    ranks: int | None = None
-
-
 def collective_of(name: str) -> str:
     """Return hpccomm's name of a collective, or of a program that measures one."""
     name = re.split(r"[/\\]", name)[-1].lower()
@@ -291,11 +388,6 @@ def nccl_version(code: int) -> str:
     from hpccomm.backends.nccl.facts import version_text  # which loads a backend
 
     return version_text(code)
-
-
-def unknown_ranks(count: int) -> tuple[RankInfo, ...]:
-    """Return a number of ranks without any other facts."""
-    return tuple(map(RankInfo, range(count)))
 
 
 def ranks_of(listed: Sequence[RankInfo], share: int = 1) -> int:
@@ -324,277 +416,137 @@ def settings_of(rows: Sequence[Row], **known: Any) -> Config:
     return Config(**{**sized, **unknown, **known})
 
 
-def status_of(rows: Sequence[Row], wrong: int = 0) -> str:
-    """Return how a run ended whose log says how many of its values are `wrong`, or each row does."""
-    wrong = wrong or sum(row.wrong for row in rows if row.wrong > 0)
-    return f"failed: {wrong} values are out of bounds" if wrong else COMPLETED
-
-
-def lacking(collective: str | None, ranks: int | None) -> str:
-    """Return why a table is left out of which neither the log nor the caller says one of these."""
-    wanted = [
-        *([] if collective else [("which collective it measured", "--collective NAME")]),
-        *([] if ranks else [("how many ranks there were", "--ranks N")]),
-    ]
-    said, flags = (" and ".join(each) for each in zip(*wanted, strict=True))
-    return f"does not say {said}; give {flags}"
-
-
-SLOW = "failed: the average bus bandwidth is below what was asked for"
-"""Status of a run that nccl-tests has found too slow."""
-
-
-def run_info(
-    defaults: LogDefaults,
-    config: Config,
-    ranks: Sequence[RankInfo],
-    versions: dict[str, str],
-    arguments: Sequence[str],
-    environment: Mapping[str, str] = MappingProxyType({}),
-) -> RunInfo:
-    """Return the facts of a run, where the log says no more."""
-    words, recorded = tuple(arguments), recorded_environment(environment)
-    of_run = defaults.started, defaults.user, UNKNOWN_LAUNCHER, words, (), config, tuple(ranks)
-    return RunInfo(*of_run, versions, recorded, recorded_slurm(environment))
-
-
-ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
-    "char": 1,
-    "int": 4,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,  # of old versions, and of rccl-tests
-}
-"""Bytes of an element, by the name of its type."""
-
-_EXACT = 1e-6
-"""Error of figures that are printed in full: nccl-tests' JSON has six decimals."""
-
-
-class Unfit(Exception):
-    """Why a table is not stored; caught where tables are read, never seen outside.
-
-    Parameters
-    ----------
-    why : str
-        The reason, and what to do.
-    unlike : bool
-        As of `LeftOutTable`.
-    """
-
-    def __init__(self, why: str, *, unlike: bool = False) -> None:
-        super().__init__(why)
-        self.unlike = unlike
-
-
-class Figure(NamedTuple):
-    """A printed number, and half a unit of its last digit; 0 for one that is printed in full."""
-
-    value: float
-    half: float = 0.0
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the largest number that may print so."""
-        slack = self.half + _EXACT * (1 + abs(self.value))
-        return self.value - slack, self.value + slack
-
-    def refined(self, exact: float) -> float:
-        """Return a number that was computed if it prints so, else the printed one."""
-        return exact if abs(exact - self.value) <= self.half else self.value
-
-
-def figure(text: str) -> Figure:
-    """Return a printed number.
+def half_unit(text: str) -> float:
+    """Return half a unit of the last digit of a printed number.
 
     Raises
     ------
     ValueError
-        If the text is not a number.
+        If the exponent is not a number.
     """
     mantissa, _, exponent = text.lower().partition("e")
-    decimals = len(mantissa.partition(".")[2])
-    return Figure(float(text), 0.5 * 10.0 ** (int(exponent or 0) - decimals))
+    return 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedRow:
-    """Half a line of a table, as it is printed.
+def stored(table: StatedTable, defaults: LogDefaults) -> LogTable:
+    """Return the run of a table, if its figures agree with its collective and ranks; else why it is left out."""
+    of = f" of {table.collective}" if table.collective else ""
+    left_out = partial(LeftOutTable, table.line, table.what or f"{len(table.rows)} rows{of}")
+    collective, ranks = table.collective or defaults.collective, table.number or defaults.ranks
+    if not collective or not ranks:
+        wanted = [
+            *([] if collective else [("which collective it measured", "--collective NAME")]),
+            *([] if ranks else [("how many ranks there were", "--ranks N")]),
+        ]
+        said, flags = (" and ".join(each) for each in zip(*wanted, strict=True))
+        return left_out("; ".join([f"does not say {said}; give {flags}", *table.notes]))
+    if collective not in COLLECTIVES:
+        return left_out(f"{collective} has no counterpart in hpccomm", unlike=True)
+    group = _Group(collective, ranks)
+    objections = filter(None, (group.objection(each, table) for each in table.rows))
+    if objection := next(objections, ""):
+        return left_out("; ".join([objection, *table.notes]))
+    rows = [group.completed(each, table) for each in table.rows]
+    info = RunInfo(
+        table.started or defaults.started,
+        defaults.user,
+        UNKNOWN_LAUNCHER,
+        tuple(table.program) or (f"{collective}_perf",),
+        (),
+        table.config or settings_of(rows),
+        tuple(table.ranks) or tuple(map(RankInfo, range(ranks))),
+        table.versions,
+        recorded_environment(table.environment),
+        recorded_slurm(table.environment),
+    )
+    wrong = table.wrong or sum(row.wrong for row in rows if row.wrong > 0)
+    status = f"failed: {wrong} values are out of bounds" if wrong else table.status
+    asked = (
+        ("--collective", defaults.collective, table.collective),
+        ("--ranks", defaults.ranks, table.number),
+    )
+    notes = table.notes + [
+        f"{flag} {value} contradicts the log, and is not used"
+        for flag, value, said in asked
+        if value and said and value != said
+    ]
+    samples = [each.samples for each in table.rows]
+    return ImportedRun(info, rows, samples, status, table.ended, table.line, notes)
 
-    Attributes
-    ----------
-    line : int
-        Of the log, from 1.
-    dtype, op : str
-        As printed; empty if not printed.
-    root : int
-        -1 without one.
-    size, count : int
-        Bytes, and elements; `count` is -1 if not printed.
-    in_place : bool
-        Whether it is the half in place.
-    time, algbw, busbw : Figure
-        Microseconds, and 1e9 B/s.
-    wrong : int
-        -1 if it is not printed.
-    finished : float
-        When it was measured, since 1970 in seconds; 0 if it is not printed.
-    iterations : int
-        Repetitions; 0 if they are not printed.
-    repetitions : dict or None
-        Times of repetitions, as nccl-tests' JSON has them.
-    """
 
-    line: int
-    dtype: str
-    op: str
-    root: int
-    size: int
-    count: int
-    in_place: bool
-    time: Figure
-    algbw: Figure
-    busbw: Figure
-    wrong: int
-    finished: float = 0.0
-    iterations: int = 0
-    repetitions: dict[str, Any] | None = None
+class _Group:
+    """The ranks of a call, and what a printed row of theirs may be."""
 
+    def __init__(self, collective: str, ranks: int) -> None:
+        self._collective, self._ranks = collective, ranks
+        self._benchmark = COLLECTIVES[collective]
+        self._bus_factor = self._benchmark.what.bus_factor(ranks)
+        self._carried = self._benchmark.carried(ranks)
+        """Algorithm bandwidth over size / time."""
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a table is of, as its log says, or else the caller.
+    def objection(self, printed: PrintedRow, table: StatedTable) -> str:
+        """Return why a row is not of this collective on so many ranks; empty if it may be."""
+        row = printed.row
+        numbers = row.root, row.bytes, row.count, row.wrong
+        if max(len(row.dtype), len(row.op)) > 32 or max(map(abs, numbers)) >= LIMIT:
+            return "has names or numbers that no program prints"
+        if self._fits(printed, host_time=table.host_time) and (table.own or self._belongs(row)):
+            return ""
+        factor = self._carried * self._bus_factor
+        due = row.bytes / row.time / 1e3 * factor if row.time else 0.0
+        return (
+            f"contradicts {'itself' if table.collective and table.number else 'the flags'}: {row.bytes} B with a "
+            f"count of {row.count} in {row.time:g} us and a bus bandwidth of {row.busbw:g} GB/s (line "
+            f"{printed.line}) are not {self._collective}'s on {self._ranks} ranks, which would be {due:.2f}"
+        )
 
-    Attributes
-    ----------
-    collective : str
-        The collective.
-    ranks : int
-        How many took part in a call: those of a group.
-    stated : bool
-        Whether the log says both.
-    notes : tuple of str
-        What the caller says and the log says otherwise.
-    """
-
-    collective: str
-    ranks: int
-    stated: bool
-    notes: tuple[str, ...]
-
-    def rows(
-        self,
-        printed: Sequence[PrintedRow],
-        backend: str,
-        algorithm: str = "auto",
-        *,
-        host_time: bool = False,
-        own: bool = False,
-    ) -> list[Row]:
-        """Return the rows of a results file: printed figures, with the decimals that follow from the time.
-
-        Parameters
-        ----------
-        printed : sequence of PrintedRow
-            The rows.
-        backend, algorithm : str
-            Of all rows.
-        host_time : bool
-            Whether the time is the host's, of which the bandwidth is not.
-        own : bool
-            Whether hpccomm has printed them, whose counts and roots are not those of nccl-tests.
-
-        Raises
-        ------
-        Unfit
-            If a row is not of this collective on so many ranks.
-        """
-        # nccl-tests' all-to-all-v counts what the busiest rank has.
-        timed = not host_time and self.collective != "all_to_all_v"
-        rows = []
-        for row in printed:
-            numbers = row.root, row.size, row.count, row.wrong
-            if max(len(row.dtype), len(row.op)) > 32 or max(map(abs, numbers)) >= LIMIT:
-                raise Unfit("has names or numbers that no program prints")
-            if not self._fits(row, timed=timed) or not (own or self._belongs(row)):
-                raise Unfit(self._contradiction(row))
-            carried, factor = self._factors
-            algbw, busbw = row.algbw.value, row.busbw.value
-            if row.time.value and not host_time:
-                base = row.size / row.time.value / 1e3
-                algbw, busbw = row.algbw.refined(base * carried), row.busbw.refined(base * factor)
-            op = row.op or ("sum" if COLLECTIVES[self.collective].what.reduces else "none")
-            case = self.collective, backend, algorithm, row.dtype, op, row.root, row.size
-            figures = row.count, row.in_place, row.time.value, algbw, busbw, row.wrong
-            rows.append(Row(*case, *figures, row.iterations, row.finished))
-        return rows
-
-    @property
-    def _factors(self) -> tuple[float, float]:
-        """Algorithm and bus bandwidth over size / time."""
-        benchmark = COLLECTIVES[self.collective]
-        carried = benchmark.carried(self.ranks)
-        return carried, carried * benchmark.what.bus_factor(self.ranks)
-
-    def _fits(self, row: PrintedRow, *, timed: bool) -> bool:
+    def _fits(self, printed: PrintedRow, *, host_time: bool) -> bool:
         """Whether the bus bandwidth may be that of size and time, or else of the algorithm bandwidth."""
-        if timed:
-            factor = row.size / 1e3 * self._factors[1]
-            least, most = row.time.bounds
-            low, high = factor / most, factor / max(least, _EXACT)
+        row, (time, algbw, busbw) = printed.row, printed.halves
+        # nccl-tests' all-to-all-v counts what the busiest rank has.
+        if host_time or self._collective == "all_to_all_v":
+            low, high = (each * self._bus_factor for each in _bounds(row.algbw, algbw))
         else:
-            factor = COLLECTIVES[self.collective].what.bus_factor(self.ranks)
-            low, high = (each * factor for each in row.algbw.bounds)
-        least, most = row.busbw.bounds
+            due = row.bytes / 1e3 * self._carried * self._bus_factor
+            least, most = _bounds(row.time, time)
+            low, high = due / most, due / max(least, _EXACT)
+        least, most = _bounds(row.busbw, busbw)
         return low <= most and least <= high
 
-    def _belongs(self, row: PrintedRow) -> bool:
+    def _belongs(self, row: Row) -> bool:
         """Whether nccl-tests prints such a reduction, root and count for such a size."""
-        benchmark = COLLECTIVES[self.collective]
+        benchmark = self._benchmark
         named = row.op not in ("", "none") and not benchmark.names_op
         if (row.op == "none" if benchmark.what.reduces else named) or (
             benchmark.what.rooted != (row.root >= 0)
         ):
             return False
         itemsize = ITEMSIZES.get(row.dtype, 0)
-        if not itemsize or row.count <= 0 or self.collective == "all_to_all_v":
+        if not itemsize or row.count <= 0 or self._collective == "all_to_all_v":
             return True
-        return row.size == row.count * itemsize * (self.ranks if benchmark.what.blockwise else 1)
+        return row.bytes == row.count * itemsize * (self._ranks if benchmark.what.blockwise else 1)
 
-    def _contradiction(self, row: PrintedRow) -> str:
-        base = row.size / row.time.value / 1e3 if row.time.value else 0.0
-        return (
-            f"contradicts {'itself' if self.stated else 'the flags'}: {row.size} B with a count of {row.count} in "
-            f"{row.time.value:g} us and a bus bandwidth of {row.busbw.value:g} GB/s (line {row.line}) are not "
-            f"{self.collective}'s on {self.ranks} ranks, which would be {base * self._factors[1]:.2f}"
+    def completed(self, printed: PrintedRow, table: StatedTable) -> Row:
+        """Return the row of a results file: with all its names, and with the decimals that follow from the time."""
+        row = printed.row
+        algbw, busbw = row.algbw, row.busbw
+        if row.time and not table.host_time:
+            due = row.bytes / row.time / 1e3 * self._carried
+            algbw = due if abs(due - algbw) <= printed.halves[1] else algbw
+            due *= self._bus_factor
+            busbw = due if abs(due - busbw) <= printed.halves[2] else busbw
+        return replace(
+            row,
+            collective=self._collective,
+            backend=table.backend,
+            algorithm=table.algorithm,
+            op=row.op or ("sum" if self._benchmark.what.reduces else "none"),
+            algbw=algbw,
+            busbw=busbw,
         )
 
 
-def measured(name: str, ranks: int, defaults: LogDefaults) -> Measured:
-    """Return what a table is of.
-
-    Parameters
-    ----------
-    name : str
-        The collective that the log names; empty if it names none.
-    ranks : int
-        How many ranks the log lists; 0 if it lists none.
-    defaults : LogDefaults
-        What the caller says.
-
-    Raises
-    ------
-    Unfit
-        If neither says it, or hpccomm has no such collective.
-    """
-    collective, number = name or defaults.collective, ranks or defaults.ranks
-    if not collective or not number:
-        raise Unfit(lacking(collective, number))
-    if collective not in COLLECTIVES:
-        raise Unfit(f"{collective} has no counterpart in hpccomm", unlike=True)
-    asked = ("--collective", defaults.collective, name), ("--ranks", defaults.ranks, ranks)
-    notes = (
-        f"{flag} {value} contradicts the log, and is not used"
-        for flag, value, said in asked
-        if value and said and value != said
-    )
-    return Measured(collective, number, bool(name and ranks), tuple(notes))
+def _bounds(value: float, half: float) -> tuple[float, float]:
+    """Return the least and the largest number that may print as a value."""
+    slack = half + _EXACT * (1 + abs(value))
+    return value - slack, value + slack

@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import datetime
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from hpccomm.errors import ResultsError
-from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row, RunInfo
+from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import imported
 from hpccomm.tools.runs.logs.imported import (
     ITEMSIZES,
-    Figure,
     ImportedRun,
     LeftOutTable,
     LogDefaults,
     LogTable,
     PrintedRow,
-    Unfit,
-    measured,
+    StatedTable,
+    stored,
 )
 
 Record = dict[str, Any]
@@ -78,19 +78,13 @@ def parse_records(
     lowered = [(line, {k.lower(): v for k, v in each.items()}) for line, each in records]
     for (name, ranks), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
-        line = part[0][0]
-        try:
-            of = measured(name, ranks, defaults)
-            blocks = ranks if COLLECTIVES[name].what.blockwise else 1
-            # It has neither root nor count.
-            rows = of.rows([_record_row(*each, blocks) for each in part], "rccl", own=True)
-        except Unfit as error:
-            tables.append(LeftOutTable(line, f"{len(part)} rows", str(error), error.unlike))
-            continue
-        config, numbers = imported.settings_of(rows), imported.unknown_ranks(ranks)
-        info = imported.run_info(defaults, config, numbers, {}, [f"{name}_perf"])
-        status, said = imported.status_of(rows), [*(notes if not tables else []), *of.notes]
-        tables.append(ImportedRun(info, rows, [None] * len(rows), status, line=line, notes=said))
+        # It has neither root nor count.
+        blockwise = name in COLLECTIVES and COLLECTIVES[name].what.blockwise
+        blocks = max(ranks, 1) if blockwise else 1
+        rows = [_record_row(*each, blocks) for each in part]
+        table = StatedTable(part[0][0], "", name, ranks, rows, "rccl", own=True)
+        table.notes = notes if not tables else []
+        tables.append(stored(table, defaults))
     return tables
 
 
@@ -105,17 +99,15 @@ def _record_row(line: int, record: Record, blocks: int) -> PrintedRow:
     dtype, op, size = str(record["type"]), str(record.get("redop") or ""), int(record["size"])
     wrong = str(record.get("wrong", record.get("#wrong", "N/A")))
     count = size // blocks // ITEMSIZES.get(dtype, 1)
-    case = line, dtype, op, -1, size, count, bool(int(record["inplace"]))
-    time, algbw, busbw = (Figure(float(record[name])) for name in ("time", "algbw", "busbw"))
-    return PrintedRow(*case, time, algbw, busbw, UNCHECKED if wrong == "N/A" else int(float(wrong)))
+    time, algbw, busbw = (float(record[name]) for name in ("time", "algbw", "busbw"))
+    case = dtype, op, -1, size, count, bool(int(record["inplace"])), time, algbw, busbw
+    checked = UNCHECKED if wrong == "N/A" else int(float(wrong)), 0
+    return PrintedRow(line, Row("", "", "", *case, *checked))
 
 
 VERSIONS = (2, 3)
 
 _SETTINGS = {each.name for each in fields(Config)}
-
-Block = tuple[str, str, str]
-"""Collective, backend and algorithm; hpccomm writes them, nccl-tests mostly nothing."""
 
 
 def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[LogTable]:
@@ -137,52 +129,58 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
     # It names the first device of each process.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
     named = [_rank(each) for each in settings.pop("devices", document.get("devices", []))]
-    ranks = _ranks(named, share) or imported.unknown_ranks(defaults.ranks or 1)
-    run = ImportedRun(_info(document, defaults, ranks), line=line)
-    left_out: list[LogTable] = []
-    results = [(_block(each, document), each) for each in document["results"]]
-    for block, members in groupby(results, key=lambda each: each[0]):
-        part = [each for _, each in members]
-        iterations = document["config"].get("iterations", 0)
-        printed = [row for k, each in enumerate(part, 1) for row in _halves(each, k, iterations)]
-        if not printed:
-            continue
-        host_time = "cpu_time" in (part[0].get("in_place") or part[0]["out_of_place"])
-        own = len(_words(part[0])) == 3
-        try:
-            of = measured(block[0], imported.ranks_of(named, share), defaults)
-            run.rows += of.rows(printed, block[1], block[2], host_time=host_time, own=own)
-        except Unfit as error:
-            left_out.append(LeftOutTable(line, f"{len(printed)} rows", str(error), error.unlike))
-            continue
-        run.notes += of.notes
-        run.samples += [_samples(row.repetitions, len(ranks)) for row in printed]
-    if not run.rows:
-        return left_out or [LeftOutTable(line, "a document", "has no rows")]
-    run.info = replace(run.info, config=_config(settings, run.rows))
-    if (ended := document.get("end_time")) is not None:
-        run.ended = datetime.strptime(ended, TIME_FORMAT).astimezone()
-    run.status = _status(document, run)
-    return [run, *left_out]
+    ranks = _ranks(named, share)
+    count, iterations = len(ranks) or defaults.ranks or 1, settings.get("iterations", 0)
+    results = document["results"]
+    printed = [
+        (_block(each, document), row)
+        for number, each in enumerate(results, 1)
+        for row in _halves(each, number, iterations, count)
+    ]
+    wrong = (document.get("out_of_bounds") or {}).get("count")
+    version, ended = document.get("nccl_version"), document.get("end_time")
+    stated = StatedTable(
+        line,
+        number=imported.ranks_of(named, share),
+        host_time=any(
+            "cpu_time" in (each.get(place) or ()) for each in results for place in _PLACES
+        ),
+        program=[str(each) for each in document.get("args", [])],
+        config=_config(settings, [row.row for _, row in printed]),
+        ranks=ranks,
+        versions={"nccl": imported.nccl_version(int(version))} if version else {},
+        environment=dict(each.split("=", 1) for each in document.get("env", []) if "=" in each),
+        started=_time(document["start_time"]),
+        ended=None if ended is None else _time(ended),
+        wrong=int(wrong or 0) or sum(row.row.wrong for _, row in printed if row.row.wrong > 0),
+        status=_status(document),
+    )
+    tables: list[LogTable] = []
+    for (collective, backend, algorithm, own), members in groupby(printed, key=itemgetter(0)):
+        rows = [row for _, row in members]
+        table = replace(stated, collective=collective, backend=backend, algorithm=algorithm)
+        tables.append(stored(replace(table, own=own, rows=rows), defaults))
+    return _as_one_run(tables) or [LeftOutTable(line, "a document", "has no rows")]
 
 
-def _info(document: dict[str, Any], defaults: LogDefaults, ranks: tuple[RankInfo, ...]) -> RunInfo:
-    environment = dict(each.split("=", 1) for each in document.get("env", []) if "=" in each)
-    version = document.get("nccl_version")
-    versions = {} if not version else {"nccl": imported.nccl_version(int(version))}
-    started = datetime.strptime(document["start_time"], TIME_FORMAT).astimezone()
-    known, words = replace(defaults, started=started), map(str, document.get("args", []))
-    unknown = imported.settings_of([])
-    return imported.run_info(known, unknown, ranks, versions, tuple(words), environment)
+def _as_one_run(tables: list[LogTable]) -> list[LogTable]:
+    """Return the runs of a document's tables as one run, and the tables that are left out."""
+    runs = [each for each in tables if isinstance(each, ImportedRun)]
+    for each in runs[1:]:
+        runs[0].rows += each.rows
+        runs[0].samples += each.samples
+        runs[0].notes += [note for note in each.notes if note not in runs[0].notes]
+    return [*runs[:1], *(each for each in tables if isinstance(each, LeftOutTable))]
 
 
-def _status(document: dict[str, Any], run: ImportedRun) -> str:
-    bad = imported.status_of(run.rows, int((document.get("out_of_bounds") or {}).get("count") or 0))
-    if bad != imported.COMPLETED:
-        return bad
+def _time(text: str) -> datetime:
+    return datetime.strptime(text, TIME_FORMAT).astimezone()
+
+
+def _status(document: dict[str, Any]) -> str:
     if errors := [each for each in document.get("errors") or [] if each]:
         return f"failed: {errors[0]}"
-    if run.ended is None:
+    if document.get("end_time") is None:
         return imported.CUT
     judged_slow = str((document.get("average_bus_bandwidth") or {}).get("okay")).lower() == "false"
     return imported.SLOW if judged_slow else imported.COMPLETED
@@ -204,9 +202,14 @@ def _ranks(named: list[RankInfo], share: int) -> tuple[RankInfo, ...]:
     )
 
 
-def _halves(result: dict[str, Any], number: int, iterations: int) -> Iterator[PrintedRow]:
+_PLACES = ("out_of_place", "in_place")
+
+
+def _halves(
+    result: dict[str, Any], number: int, iterations: int, ranks: int
+) -> Iterator[PrintedRow]:
     """Yield the rows of a result; their line is its number."""
-    for place in ("out_of_place", "in_place"):
+    for place in _PLACES:
         half = result.get(place)
         if half is None:
             continue
@@ -214,27 +217,23 @@ def _halves(result: dict[str, Any], number: int, iterations: int) -> Iterator[Pr
         case = str(result["type"]), str(result.get("redop") or ""), int(result.get("root", -1))
         size = int(result["size"]), int(result["count"]), place == "in_place"
         time, algbw, busbw = (
-            Figure(float(_either(half, *names)))
+            float(_either(half, *names))
             for names in (("time", "cpu_time"), ("alg_bw", "algbw"), ("bus_bw", "busbw"))
         )
-        yield PrintedRow(
-            *(number, *case, *size, time, algbw, busbw),
-            wrong=UNCHECKED if wrong is None else int(wrong),
-            iterations=int(result.get("actual_iterations", iterations)),
-            repetitions=result.get(f"{place}_per_iter"),
-        )
+        checked = UNCHECKED if wrong is None else int(wrong)
+        repeated = int(result.get("actual_iterations", iterations))
+        row = Row("", "", "", *case, *size, time, algbw, busbw, checked, repeated)
+        samples = _samples(result.get(f"{place}_per_iter"), ranks)
+        yield PrintedRow(number, row, samples=samples)
 
 
-def _words(result: dict[str, Any]) -> list[str]:
-    return str(result.get("experiment_name") or "").split()
-
-
-def _block(result: dict[str, Any], document: dict[str, Any]) -> Block:
-    words = _words(result)
+def _block(result: dict[str, Any], document: dict[str, Any]) -> tuple[str, str, str, bool]:
+    """Return collective, backend and algorithm, and whether hpccomm has written them; nccl-tests mostly does not."""
+    words = str(result.get("experiment_name") or "").split()
     if len(words) == 3:
-        return words[0], words[1], words[2]
+        return words[0], words[1], words[2], True
     program = str((document.get("args") or [""])[0])
-    return (imported.collective_of(program) if "_perf" in program else ""), "nccl", "auto"
+    return (imported.collective_of(program) if "_perf" in program else ""), "nccl", "auto", False
 
 
 def _rank(device: dict[str, Any]) -> RankInfo:

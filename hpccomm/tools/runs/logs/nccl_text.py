@@ -15,21 +15,20 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from hpccomm.results.schema import UNCHECKED, Config, RankInfo
+from hpccomm.results.schema import UNCHECKED, Config, RankInfo, Row
 from hpccomm.results.table import TIME_FORMAT
 from hpccomm.tools.runs.logs import imported
 from hpccomm.tools.runs.logs.imported import (
     ITEMSIZES,
-    ImportedRun,
     LeftOutTable,
     LogDefaults,
     LogLine,
     LogTable,
     PrintedRow,
-    Unfit,
+    StatedTable,
     cause,
-    figure,
-    measured,
+    half_unit,
+    stored,
 )
 
 _HEADING = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b.*")
@@ -51,31 +50,6 @@ _BLANK_HALF = r"[ ]{32}"
 """What nccl-tests prints where it has measured in place only (``writeBenchMarkLineNullBody``)."""
 
 _PLACES = re.compile(r"out-of-place|in-place")
-
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """A row, or its beginning.
-
-    Attributes
-    ----------
-    line : int
-        Of the log, where it begins.
-    texts : tuple of str or None
-        Its cells; None where one is blank, or has not come.
-    read : str
-        What of the line they are.
-    rest : str
-        What stands behind them.
-    whole : bool
-        Whether all of the row is there.
-    """
-
-    line: int
-    texts: tuple[str | None, ...]
-    read: str
-    rest: str
-    whole: bool
 
 
 @dataclass(frozen=True)
@@ -112,23 +86,16 @@ class Columns:
             further = f"(?:(?:{write}|{_BLANK_HALF}){further})?"
         return re.compile(writes[0] + further)
 
-    def read(self, line: int, text: str) -> Cells | None:
-        """Return the cells of a row, or of its beginning; None for any other line.
+    def read(self, text: str) -> re.Match[str] | None:
+        """Return the match of a row, or of its beginning; None for any other line.
 
-        Parameters
-        ----------
-        line : int
-            Of the log.
-        text : str
-            The line. Words of others may stand before the row and behind it.
+        Its groups are the cells, None for a blank one. The last group, ``end``, is None if the row is not whole. Words
+        of others may stand before the row and behind it.
         """
         row = self._row.search(text)
-        if row is None or "#" in text[: row.start()]:
-            return None
-        rest = text[row.end() :].strip()
-        return Cells(line, row.groups()[:-1], row[0], rest, row["end"] is not None)
+        return None if row is None or "#" in text[: row.start()] else row
 
-    def measured(self, cells: Cells, iterations: int) -> list[PrintedRow]:
+    def measured(self, row: re.Match[str], line: int, iterations: int) -> list[PrintedRow]:
         """Return the halves of a whole row that were measured.
 
         Raises
@@ -136,28 +103,37 @@ class Columns:
         ValueError, OverflowError
             If a number or time cannot be read, or there are more figures than columns.
         """
-        if re.match(r"[\d.+-]+(?:\s|$)", cells.rest):
+        if re.match(r"[\d.+-]+(?:\s|$)", _behind(row)):
             raise ValueError("more figures than columns")
-        named = list(zip(self.names, cells.texts, strict=True))
+        named = list(zip(self.names, row.groups()[:-1], strict=True))
         begins = [at for at, name in enumerate(self.names) if name == "time"]
         lead = dict(named[: begins[0]])
         stamp = dict(named).get("timestamp")
         finished = datetime.strptime(stamp, TIME_FORMAT).astimezone().timestamp() if stamp else 0.0
+        case = lead["type"] or "", lead.get("redop") or "", int(lead.get("root") or -1)
+        size = int(lead["size"] or 0), int(lead["count"] or 0)
         rows = []
         for begin, in_place in zip(begins, self.in_place, strict=True):
             half = {name: text or _ABSENT for name, text in named[begin : begin + 4]}
-            if _ABSENT in (half["time"], half["algbw"], half["busbw"]):
+            figures = [half[name] for name in ("time", "algbw", "busbw")]
+            if _ABSENT in figures:
                 continue
             # An error's size, as old versions print, is not a count.
             wrong = half.get("#wrong", _ABSENT)
-            case = lead["type"] or "", lead.get("redop") or "", int(lead.get("root") or -1)
-            size = int(lead["size"] or 0), int(lead["count"] or 0), in_place
-            rates = figure(half["time"]), figure(half["algbw"]), figure(half["busbw"])
             wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
-            rows.append(
-                PrintedRow(cells.line, *case, *size, *rates, wrong_values, finished, iterations)
+            time, algbw, busbw = map(float, figures)
+            halves = half_unit(figures[0]), half_unit(figures[1]), half_unit(figures[2])
+            found = Row(
+                *("", "", "", *case, *size, in_place),
+                *(time, algbw, busbw, wrong_values, iterations, finished),
             )
+            rows.append(PrintedRow(line, found, halves))
         return rows
+
+
+def _behind(row: re.Match[str]) -> str:
+    """Return the text behind the last cell."""
+    return row.string[row.end() :].strip()
 
 
 _HALF = "time", "algbw", "busbw", "#wrong"
@@ -228,35 +204,17 @@ _VERSIONS, _NAMED, _SET, _LISTED, _HEADED, _FILLED, _CLOSED = range(7)
 
 
 @dataclass(slots=True)
-class PrintedTable:
+class PrintedTable(StatedTable):
     """A table, as far as it is read.
 
     Attributes
     ----------
-    line : int
-        Where it begins, from 1.
-    versions : dict of str to str
-        Of programs and libraries.
-    program : str
-        Name of the program, from its head or a command above it; empty without one.
-    backend, algorithm : str
-        For its rows.
-    config : Config or None
-        Its settings.
-    ranks : dict of int to RankInfo
+    listed : dict of int to RankInfo
         The listed ranks.
     folded : int
         How many there were, where `hpccomm show` has folded them.
     layout : Columns or None
         Its columns; None before its heading.
-    rows : list of PrintedRow
-        The halves of its whole rows.
-    notes : list of str
-        Its incomplete rows.
-    wrong : int or None
-        Values out of bounds, of its last lines; None if it has no end.
-    slow : bool
-        Whether its average bus bandwidth is too low.
     mixed : bool
         Whether lines of several programs are in it.
     behind : list of int
@@ -267,44 +225,35 @@ class PrintedTable:
         The stage of its first line.
     stage : int
         How far it has come.
-    begun : Cells or None
-        A row that has not come to its end.
+    begun : tuple of int and Match, or None
+        A row that has not come to its end, and its line.
     cycled : bool
         Whether sizes begin again with the next row.
     """
 
-    line: int
     stage: int = -1
-    versions: dict[str, str] = field(default_factory=dict)
-    program: str = ""
-    backend: str = "nccl"
-    algorithm: str = "auto"
-    config: Config | None = None
-    ranks: dict[int, RankInfo] = field(default_factory=dict)
+    listed: dict[int, RankInfo] = field(default_factory=dict)
     folded: int = 0
     layout: Columns | None = None
-    rows: list[PrintedRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    begun: Cells | None = None
+    begun: tuple[int, re.Match[str]] | None = None
     cycled: bool = False
-    wrong: int | None = None
-    slow: bool = False
     mixed: bool = False
     behind: list[int] = field(default_factory=list)
     ends: int = 0
     began: int = 0
 
     @property
-    def ended(self) -> bool:
+    def closed(self) -> bool:
         """Whether its end has come."""
         return self.wrong is not None
 
     def cut(self) -> None:
         """Name the row that was begun, and has not come to its end."""
         if self.begun is not None:
-            texts = " ".join(filter(None, self.begun.texts))
-            behind = f", then {self.begun.rest[:60]!r}" if self.begun.rest else ""
-            self.notes.append(f"line {self.begun.line}: a row is cut: {texts!r}{behind}")
+            line, row = self.begun
+            texts, behind = " ".join(filter(None, row.groups())), _behind(row)
+            more = f", then {behind[:60]!r}" if behind else ""
+            self.notes.append(f"line {line}: a row is cut: {texts!r}{more}")
             self.begun = None
 
 
@@ -320,16 +269,10 @@ def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
         before = len(tables)
         _read(line, tables, above)
         if command and len(tables) > before:
-            tables[-1].program, command = tables[-1].program or command, ""
+            tables[-1].program, command = tables[-1].program or [command], ""
     for table in tables:
         table.cut()
     return tables
-
-
-def _modern(line: LogLine) -> Cells | None:
-    """Return a row of most versions, which is known without its heading."""
-    cells = MODERN.read(line.number, line.text)
-    return cells if cells is not None and cells.whole else None
 
 
 def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
@@ -345,7 +288,7 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
         table.backend = "rccl" if version[4] else table.backend
     elif starting := _STARTING.search(text):
         table = _reached(_NAMED, line, tables)
-        table.program = starting[1]
+        table.program = [starting[1]]
         table.backend = starting[2] or table.backend
         table.algorithm = starting[3] or table.algorithm
     elif _CONFIG.search(text):
@@ -353,9 +296,9 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
         table.config = _config(text)
     elif (rank := _RANK.search(text)) and text.lstrip()[:1] in "#R":
         table = _reached(_LISTED, line, tables, again=True)
-        info = _rank(rank, table.ranks.values())
-        table.mixed |= info.rank in table.ranks
-        table.ranks[info.rank] = info
+        info = _rank(rank, table.listed.values())
+        table.mixed |= info.rank in table.listed
+        table.listed[info.rank] = info
     elif many := _MANY.search(text):
         _reached(_LISTED, line, tables, again=True).folded = int(many[1])
     elif bounds := _OUT_OF_BOUNDS.search(text):
@@ -363,12 +306,12 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
             table = tables[-1]
             table.cut()
             table.ends += 1
-            if table.ended:
+            if table.closed:
                 table.behind.append(line.number)
             else:
                 table.stage, table.wrong = _CLOSED, int(bounds[1] or 0)
     elif tables and _BANDWIDTH.search(text):
-        tables[-1].slow = True
+        tables[-1].status = imported.SLOW
     elif tables and _CYCLE.search(text):
         tables[-1].cycled = True
     else:
@@ -391,37 +334,37 @@ def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
     """Take a line that is a row, part of one, or of no table."""
     columns = tables[-1].layout if tables else None
     if columns is None:
-        row = MODERN.read(line.number, line.text)
-        if row is None:
+        if MODERN.read(line.text) is None:
             return
         if not tables:
             tables.append(PrintedTable(line.number, began=_FILLED))
         tables[-1].notes.append(f"line {line.number}: the heading of its columns is lost")
-        tables[-1].mixed |= len(tables) > 1 and not tables[-2].ended
+        tables[-1].mixed |= len(tables) > 1 and not tables[-2].closed
         columns = tables[-1].layout = MODERN
-    table = tables[-1]
-    cells, begun = columns.read(line.number, line.text), table.begun
-    if cells is None and begun is not None and line.text[:1].isspace():
+    table, number = tables[-1], line.number
+    row = columns.read(line.text)
+    if row is None and table.begun is not None and line.text[:1].isspace():
         # Others have printed between its writes.
-        cells = columns.read(begun.line, begun.read + line.text)
-        if cells is not None and cells.read != begun.read:
-            table.begun = None
-        else:
-            cells = None
-    if cells is None:
+        number, begun = table.begun
+        row = columns.read(begun[0] + line.text)
+        if row is not None and row[0] == begun[0]:
+            row = None
+        table.begun = table.begun if row is None else None
+    not_a_row = f"line {line.number}: not a row: {line.text.strip()[:80]!r}"
+    if row is None:
         if table.stage < _CLOSED and _like_row(line.text):
-            table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}")
+            table.notes.append(not_a_row)
         return
     table.cut()
-    if not cells.whole:
-        table.begun = cells
+    if row["end"] is None:
+        table.begun = number, row
         return
     try:
-        rows = columns.measured(cells, 0 if table.config is None else table.config.iterations)
+        rows = columns.measured(row, number, table.config.iterations if table.config else 0)
     except (ValueError, OverflowError) as error:
-        table.notes.append(f"line {line.number}: not a row: {line.text.strip()[:80]!r}: {error}")
+        table.notes.append(f"{not_a_row}: {error}")
         return
-    if table.ended:
+    if table.closed:
         table.behind.append(line.number)
         return
     table.mixed |= _steps_back(table, rows)
@@ -441,14 +384,14 @@ def _steps_back(table: PrintedTable, rows: list[PrintedRow]) -> bool:
     """Whether a row cannot come after the last one if one program has printed both: sizes grow."""
     if not table.rows or not rows or "hpccomm" in table.versions:
         return False
-    one, other = table.rows[-1], rows[0]
+    one, other = table.rows[-1].row, rows[0].row
     cycled, table.cycled = table.cycled, False
     if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
         return False
     # Blocks are rounded down: sizes that grow by few bytes may be equal, and those below the first block.
-    in_full = other.size == other.count * ITEMSIZES.get(other.dtype, 0)
+    in_full = other.bytes == other.count * ITEMSIZES.get(other.dtype, 0)
     doubles = table.config is not None and table.config.step_factor > 1
-    return other.size < one.size or (0 < other.size == one.size and (in_full or doubles))
+    return other.bytes < one.bytes or (0 < other.bytes == one.bytes and (in_full or doubles))
 
 
 def _others(text: str) -> dict[str, str]:
@@ -496,7 +439,10 @@ def parse(
     defaults : LogDefaults
         Facts that the log may lack.
     """
-    if not any(heading(line.text, "") or _modern(line) for line in lines):
+    whole = (MODERN.read(line.text) for line in lines)
+    if not any(heading(line.text, "") for line in lines) and not any(
+        row and row["end"] is not None for row in whole
+    ):
         return  # a head or part of a row may be anything
     tables = read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
@@ -508,7 +454,7 @@ def parse(
             yield _interleaved(group)
             continue
         why = ""
-        if not first.ended:
+        if not first.closed:
             last = first.rows[-1].line if first.rows else None
             why = cause(log, first.line, ends.get(first.line), last, warned=True)
         yield _finished(first, why, defaults)
@@ -556,38 +502,24 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
 
 
 def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
-    """Return the run of a table, if its figures agree with its collective and ranks."""
-    name = imported.collective_of(table.program) if table.program else ""
-    what = f"{len(table.rows)} rows" + (f" of {name}" if name else "")
+    """Return the run of a table; `why` says why it has no end."""
     columns = table.layout
     if not table.rows or columns is None:
         reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
         return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
-    if not table.ended:
-        table.notes.append(f"the table is not finished: its last size is {table.rows[-1].size} B")
-    listed = tuple(table.ranks[rank] for rank in sorted(table.ranks))
-    own = "hpccomm" in table.versions
-    try:
-        of = measured(name, table.folded or imported.ranks_of(listed), defaults)
-        rows = of.rows(
-            table.rows, table.backend, table.algorithm, host_time=columns.host_time, own=own
-        )
-    except Unfit as error:
-        reason = "; ".join([str(error), *table.notes])
-        return LeftOutTable(table.line, what, reason, error.unlike)
-    config = replace(
-        table.config or imported.settings_of(rows),
+    if not table.closed:
+        last = table.rows[-1].row.bytes
+        table.notes.append(f"the table is not finished: its last size is {last} B")
+        table.status = imported.INTERRUPTED + why if why else imported.CUT
+    listed = tuple(table.listed[rank] for rank in sorted(table.listed))
+    if listed and len(listed) == listed[-1].rank + 1:
+        table.ranks = listed
+    table.number = table.folded or imported.ranks_of(listed)
+    table.collective = imported.collective_of(*table.program) if table.program else ""
+    table.own, table.host_time = "hpccomm" in table.versions, columns.host_time
+    table.config = replace(
+        table.config or imported.settings_of([each.row for each in table.rows]),
         report_cputime=columns.host_time,
         report_timestamps="timestamp" in columns.names,
     )
-    whole = listed and len(listed) == listed[-1].rank + 1
-    ranks = listed if whole else imported.unknown_ranks(of.ranks)
-    program = table.program or f"{of.collective}_perf"
-    status = imported.status_of(rows, table.wrong or 0)
-    if status == imported.COMPLETED and not table.ended:
-        status = imported.INTERRUPTED + why if why else imported.CUT
-    elif status == imported.COMPLETED and table.slow:
-        status = imported.SLOW
-    info = imported.run_info(defaults, config, ranks, table.versions, [program])
-    notes = [*table.notes, *of.notes]
-    return ImportedRun(info, rows, [None] * len(rows), status, line=table.line, notes=notes)
+    return stored(table, defaults)

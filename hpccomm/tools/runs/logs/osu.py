@@ -7,19 +7,21 @@ file: for a gather, scatter, all-gather and all-to-all, the size of all ranks' m
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 
 from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.tools.perf.collectives import COLLECTIVES
 from hpccomm.tools.runs.logs import imported
 from hpccomm.tools.runs.logs.imported import (
-    ImportedRun,
     LeftOutTable,
     LogDefaults,
     LogLine,
     LogTable,
+    PrintedRow,
+    StatedTable,
     cause,
 )
 
@@ -42,6 +44,9 @@ _TYPES = {
 OF_ALL = ("all_gather", "all_to_all", "all_to_all_v", "gather", "scatter")
 """Collectives whose size counts the messages of all ranks."""
 
+_TIMES = {"Avg Latency(us)", "Latency(us)", "Bandwidth(MB/s)"}
+"""Columns with the time of one operation: its average latency, or the bandwidth of messages."""
+
 _OTHERS = re.compile(r"nThread\W|nccl-tests version|algbw\s+busbw")
 """A line of another program, behind the last row."""
 
@@ -50,20 +55,14 @@ _VERDICTS = {"Pass": 0, "Fail": 1}
 
 
 @dataclass(slots=True)
-class _Open:
+class _OsuTable(StatedTable):
     """A table that is being read."""
 
-    line: int
-    last: int
+    last: int = 0
     """Its last row, or its first line."""
-    library: str
-    title: str
-    version: str
     dtype: str = ""
     columns: list[str] = field(default_factory=list)
-    rows: list[dict[str, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    failed: str = ""
+    cells: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
 
 def parse(
@@ -80,11 +79,13 @@ def parse(
     defaults : LogDefaults
         Facts that the log may lack.
     """
-    tables: list[_Open] = []
-    table: _Open | None = None
+    tables: list[_OsuTable] = []
+    table: _OsuTable | None = None
     for line in lines:
         if title := _TITLE.search(line.text):
-            table = _Open(line.number, line.number, title[1] or "MPI", title[2], title[3] or "")
+            table = _OsuTable(line.number, f"OSU {title[2]}", last=line.number, own=True)
+            table.backend = (title[1] or "MPI").lower()
+            table.versions = {"osu": title[3]} if title[3] else {}
             tables.append(table)
         elif table is None or _OTHERS.search(line.text):
             table = None
@@ -104,13 +105,13 @@ def parse(
     ]
 
 
-def _next(table: _Open, line: LogLine, tables: list[_Open]) -> _Open:
+def _next(table: _OsuTable, line: LogLine, tables: list[_OsuTable]) -> _OsuTable:
     """Return the table of this title that a line of its head begins: another one if it has rows."""
-    if not table.rows:
-        return table
-    begin = line.number
-    tables.append(_Open(begin, begin, table.library, table.title, table.version, table.dtype))
-    return tables[-1]
+    if table.cells:
+        number = line.number
+        table = replace(table, line=number, last=number, columns=[], cells=[], notes=[])
+        tables.append(table)
+    return table
 
 
 def _columns(line: str) -> list[str]:
@@ -119,7 +120,7 @@ def _columns(line: str) -> list[str]:
     return [re.sub(r"\s*\(", "(", each) for each in words if each]
 
 
-def _read_row(line: LogLine, table: _Open) -> None:
+def _read_row(line: LogLine, table: _OsuTable) -> None:
     words = line.text.split()
     if not words or not re.fullmatch(r"\d{1,15}(?:\.\d+)?", words[0]):
         return
@@ -135,65 +136,52 @@ def _read_row(line: LogLine, table: _Open) -> None:
         if len(words) <= len(table.columns):
             table.notes.append(f"line {line.number}: a row is cut: {line.text.strip()[:80]!r}")
         return
-    if row.get("Validation"):
-        table.failed = table.failed or f"failed: validation failed at {words[0]} B"
-    table.rows.append(row)
+    table.cells.append((line.number, row))
     table.last = line.number
 
 
-def _finished(table: _Open, why: str, defaults: LogDefaults) -> LogTable:
-    what = f"OSU {table.title}"
+def _finished(table: _OsuTable, why: str, defaults: LogDefaults) -> LogTable:
+    left_out = partial(LeftOutTable, table.line, table.what)
     # No name is left of latency and bandwidth between two ranks.
-    name = re.sub(r"(?i)\b(?:latency|bandwidth|personalized exchange)\b", "", table.title)
+    name = re.sub(r"(?i)^OSU|\b(?:latency|bandwidth|personalized exchange)\b", "", table.what)
     name = re.sub(r"[\s-]+", "_", name.strip(" _-"))
-    collective = imported.collective_of(name) if name else "send_recv"
-    if collective not in COLLECTIVES:
-        return LeftOutTable(table.line, what, "has no counterpart in hpccomm", unlike=True)
-    if not table.rows:
+    table.collective = imported.collective_of(name) if name else "send_recv"
+    if table.collective not in COLLECTIVES:
+        return left_out("has no counterpart in hpccomm", unlike=True)
+    if not table.cells:
         reason = "; ".join([*table.notes, *([why] if why else [])])
-        return LeftOutTable(table.line, what, f"has no whole row{reason and ': ' + reason}")
-    size = defaults.ranks if name else 2
-    if size is None:
-        return LeftOutTable(table.line, what, imported.lacking(collective, size))
-    if _column(table.columns) is None:
+        return left_out(f"has no whole row{reason and ': ' + reason}")
+    if not _TIMES.intersection(table.columns):
         lacking = "neither an average latency nor a bandwidth"
-        reason = f"columns {', '.join(table.columns)} have {lacking}"
-        return LeftOutTable(table.line, what, reason, unlike=True)
-    notes = list(table.notes)
-    if defaults.collective not in (None, collective):
-        notes.append(f"--collective {defaults.collective} contradicts the log, and is not used")
-    rows = [_row(each, table, collective, size) for each in table.rows]
+        return left_out(f"columns {', '.join(table.columns)} have {lacking}", unlike=True)
+    table.program, size = [table.what], defaults.ranks or 1
+    if not name:
+        table.number = size = 2
+        defaults = replace(defaults, ranks=None)
+    table.rows = [PrintedRow(line, _row(cells, table, size)) for line, cells in table.cells]
+    table.notes += [
+        f"line {line}: its validation failed"
+        for line, cells in table.cells
+        if cells.get("Validation")
+    ]
+    rows = [each.row for each in table.rows]
     most, checked = max(row.iterations for row in rows), int("Validation" in table.columns)
-    config = imported.settings_of(rows, step_factor=2, iterations=most, validation=checked)
-    versions = {"osu": table.version} if table.version else {}
-    info = imported.run_info(defaults, config, imported.unknown_ranks(size), versions, [what])
-    status = table.failed or (imported.INTERRUPTED + why if why else imported.COMPLETED)
-    return ImportedRun(info, rows, [None] * len(rows), status, line=table.line, notes=notes)
+    table.config = imported.settings_of(rows, step_factor=2, iterations=most, validation=checked)
+    table.status = imported.INTERRUPTED + why if why else imported.COMPLETED
+    return imported.stored(table, defaults)
 
 
-def _row(cells: dict[str, float], table: _Open, collective: str, size: int) -> Row:
-    what = COLLECTIVES[collective].what
+def _row(cells: dict[str, float], table: _OsuTable, size: int) -> Row:
+    what = COLLECTIVES[table.collective].what
     dtype = table.dtype or ("float" if what.reduces else "uint8")
-    op = "sum" if what.reduces else "none"
-    itemsize = {"float": 4, "int32": 4, "double": 8}.get(dtype, 1)
-    nbytes = int(cells.get("Size", 0)) * (size if collective in OF_ALL else 1)
-    root, count = 0 if what.rooted else -1, nbytes // itemsize
-    case = collective, table.library.lower(), "auto", dtype, op, root, nbytes, count, False
-    time = _time(cells, nbytes)
+    op, root = "sum" if what.reduces else "none", 0 if what.rooted else -1
+    nbytes = int(cells.get("Size", 0)) * (size if table.collective in OF_ALL else 1)
+    count = nbytes // imported.ITEMSIZES.get(dtype, 1)
+    if "Bandwidth(MB/s)" in cells:  # 1e6 bytes
+        time = nbytes / cells["Bandwidth(MB/s)"] if cells["Bandwidth(MB/s)"] else 0.0
+    else:
+        time = cells.get("Avg Latency(us)", cells.get("Latency(us)", 0.0))
     algbw = nbytes / time / 1e3 if time else 0.0
     wrong, iterations = cells.get("Validation", UNCHECKED), cells.get("Iterations", 0)
+    case = "", "", "", dtype, op, root, nbytes, count, False
     return Row(*case, time, algbw, algbw * what.bus_factor(size), int(wrong), int(iterations))
-
-
-def _column(names: Iterable[str]) -> str | None:
-    """Return the column with the time of one operation: its average latency, or the bandwidth of messages."""
-    known = ("Avg Latency(us)", "Latency(us)", "Bandwidth(MB/s)")
-    return next((name for name in names if name in known), None)
-
-
-def _time(line: dict[str, float], nbytes: int) -> float:
-    """Return the microseconds of one operation: the average latency, or what the bandwidth makes of a message."""
-    name = _column(line)
-    if name == "Bandwidth(MB/s)":  # 1e6 bytes
-        return nbytes / line[name] if line[name] else 0.0
-    return line[name or "Latency(us)"]

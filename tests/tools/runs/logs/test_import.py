@@ -34,7 +34,7 @@ HYPERCUBE, OSU = DATA / "nccl_2.19_hypercube.txt", DATA / "osu_5.3_allreduce.txt
 
 
 def runs_of(text: str) -> list[ImportedRun]:
-    return import_.parse(text, DEFAULTS).runs
+    return import_.parse(text.encode(), DEFAULTS).runs
 
 
 def test_facts_of_a_table_of_nccl_tests() -> None:
@@ -197,8 +197,8 @@ def test_the_command(tmp_path: Path) -> None:
         f"{log}: all_reduce, 4 rows, 2 ranks: run0001 of {path}, failed: 3 values are out of bounds",
         f"{log}:   --ranks 4 contradicts the log, and is not used",
         f"{OSU}: all_reduce, 3 rows, 4 ranks: run0002 of {path}, completed",
-        f"-: hypercube, 4 rows, 8 ranks: run0003 of {path}, completed",
-        "-:   --ranks 4 contradicts the log, and is not used",
+        f"standard input: hypercube, 4 rows, 8 ranks: run0003 of {path}, completed",
+        "standard input:   --ranks 4 contradicts the log, and is not used",
     ]
     runs = reader.read(path)
     assert list(runs[0].rows) == runs_of(ALL_REDUCE)[0].rows

@@ -147,7 +147,7 @@ def test_many_ranks_are_folded(tmp_path: Path) -> None:
     assert f"#  {RANKS} ranks on 33 nodes" in before
     assert "#  Ranks 0 to 7 on node-000: 8 x NVIDIA H100 80GB HBM3" in before
     # It can be imported again.
-    (again,) = import_.parse(text, KNOWN).runs
+    (again,) = import_.parse(text.encode(), KNOWN).runs
     assert (len(again.info.ranks), again.rows) == (RANKS, list(run.rows))
 
 
@@ -171,7 +171,7 @@ def test_no_run_has_rows_of_two_programs() -> None:
     """Programs that print into each other line by line, in any order; tags before the lines tell them apart."""
     names = ("one_rank", "too_slow", "cycles")
     texts = [(DATA / f"nccl_2.19_{name}.txt").read_text() for name in names]
-    alone = [figures(import_.parse(text, KNOWN).runs[0]) for text in texts]
+    alone = [figures(import_.parse(text.encode(), KNOWN).runs[0]) for text in texts]
     refused = 0
     for seed in range(200):
         chance = random.Random(seed)
@@ -185,11 +185,11 @@ def test_no_run_has_rows_of_two_programs() -> None:
             del programs[rank][:number]
         form = chance.choice(TAGS)
         marked = [tagged(form, rank, at) + line for at, (rank, line) in enumerate(mixed)]
-        runs = import_.parse("\n".join(marked), KNOWN).runs
+        runs = import_.parse("\n".join(marked).encode(), KNOWN).runs
         found = sorted(map(figures, runs), key=sorted)
         assert found == sorted((alone[each] for each in own), key=sorted), marked
         try:
-            log = import_.parse("\n".join(line for _, line in mixed), KNOWN)
+            log = import_.parse("\n".join(line for _, line in mixed).encode(), KNOWN)
         except ResultsError:
             refused += 1
             continue
