@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ from hpccomm.results.schema import UNCHECKED, Row
 from hpccomm.schedules.algorithms import ALGORITHMS, registered
 from hpccomm.schedules.cost.terms import ranked
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.tools.output import Progress
 from hpccomm.tools.perf.facts import figures
 from hpccomm.tools.perf.isolated import back_to_back
 from hpccomm.tools.perf.options import Sizes
@@ -219,34 +219,24 @@ def rows(times: Times) -> TableRows:
     If two neighboring sizes have different picks, the second row starts at the geometric mean of the sizes.
     """
     picks = sorted({pick for _, measured in times for pick in measured})
-    cost = dict.fromkeys(picks, 0.0)
-    before: list[dict[Pick, Pick]] = []
-    for position, (_, measured) in enumerate(times):
-        cheapest = min(picks, key=lambda pick: cost[pick])
-        came = {
-            pick: pick if not position or cost[pick] <= cost[cheapest] + CHANGE else cheapest
-            for pick in picks
-        }
+    preferred = np.array([0.0 if pick.algorithm == NATIVE else OWN for pick in picks])
+    cost, before = np.zeros(len(picks)), []
+    for _, measured in times:
+        cheapest = int(cost.argmin())
+        stays = cost <= cost[cheapest] + CHANGE
+        before.append(np.where(stays, np.arange(len(picks)), cheapest))
         fastest = min(measured.values())
-        cost = {
-            pick: cost[came[pick]]
-            + (CHANGE if came[pick] != pick else 0.0)
-            + loss(measured.get(pick, math.inf), fastest)
-            + (0.0 if pick.algorithm == NATIVE else OWN)
-            for pick in picks
-        }
-        before.append(came)
-    pick = min(picks, key=lambda each: cost[each])
-    chosen = []
-    for came in reversed(before):
-        chosen.append(pick)
-        pick = came[pick]
-    chosen.reverse()
+        lost = [loss(measured.get(pick, math.inf), fastest) for pick in picks]
+        cost = np.minimum(cost, cost[cheapest] + CHANGE) + lost + preferred
+    at, chosen = int(cost.argmin()), list[Pick]()
+    for previous in reversed(before):
+        chosen.insert(0, picks[at])
+        at = int(previous[at])
     result = [TableRow(0, chosen[0])]
-    for index in range(1, len(times)):
-        if chosen[index] != chosen[index - 1]:
-            start = round(math.sqrt(times[index - 1][0] * times[index][0]))
-            result.append(TableRow(start, chosen[index]))
+    sizes = [nbytes for nbytes, _ in times]
+    for (below, old), (above, new) in pairwise(zip(sizes, chosen, strict=True)):
+        if new != old:
+            result.append(TableRow(round(math.sqrt(below * above)), new))
     return tuple(result)
 
 
@@ -306,7 +296,7 @@ TURNS = 3
 """Most measurements of a size, since `auto` may be slower in a single measurement by chance."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SizeTimes:
     """The measurements at one size.
 
@@ -316,16 +306,18 @@ class SizeTimes:
         The size.
     rough : dict of Pick to float
         Approximate seconds of a call, for each candidate of the first, short measurement.
-    seconds : dict of Pick to float
-        Seconds of a call, for each candidate of the full measurement.
     samples : dict of Pick to ndarray of float64, shape (blocks, ranks)
-        The times from which `seconds` were computed.
+        Mean seconds of a call, for each candidate of the full measurement.
     """
 
     nbytes: int
     rough: dict[Pick, float]
-    seconds: dict[Pick, float]
     samples: dict[Pick, Seconds]
+
+    @property
+    def seconds(self) -> dict[Pick, float]:
+        """Seconds of a call, for each candidate of the full measurement."""
+        return {pick: typical(each) for pick, each in self.samples.items()}
 
 
 def in_turns(
@@ -382,19 +374,24 @@ class Bench:
     ----------
     comms : mapping of int to Communicator
         A communicator for each segment in bytes; 0 leaves segments and channels to the built-in table.
-    memory : tuple of two ndarray
-        The arrays of the calls.
     request : TuneRequest
-        The request. Its `blocks`, `seconds` and `every` are used.
+        The request. Its `blocks`, `seconds`, `registered` and `every` are used.
+    largest : int
+        Bytes of the largest array of a call.
     """
 
     def __init__(
-        self, comms: Mapping[int, Communicator], memory: tuple[Array, Array], request: TuneRequest
+        self, comms: Mapping[int, Communicator], request: TuneRequest, largest: int
     ) -> None:
         self._comms = comms
-        self.memory = memory
         self._request = request
         self.comm = next(iter(comms.values()))
+        self._plain = arrays(largest)
+        self._registered = arrays(largest, self.comm) if request.registered else self._plain
+
+    def memory(self, call: TunedCall) -> tuple[Array, Array]:
+        """Return the arrays of a call."""
+        return self._registered if call.form == REGISTERED_CASE else self._plain
 
     def sweep(
         self, call: TunedCall, sizes: Sequence[int], report: Callable[[SizeTimes], None]
@@ -420,22 +417,19 @@ class Bench:
         return [measured[size] for size in sorted(measured)]
 
     def _measure(self, call: TunedCall, nbytes: int, smaller: SizeTimes | None) -> SizeTimes:
-        candidates = self.candidates(call, nbytes)
+        candidates: Candidates = self.candidates(call, nbytes)
         if smaller is not None and nbytes > SETTLED:
-            near = _near(smaller.rough, FAR)
-            candidates = {pick: run for pick, run in candidates.items() if pick in near}
+            candidates = _near(candidates, smaller.rough, FAR)
         rough = roughly(self.comm, candidates)
-        near = _near(rough, HOPELESS, MOST_CANDIDATES)
-        close = {pick: run for pick, run in candidates.items() if pick in near}
-        samples = self.repeated(close, rough)
-        seconds = {pick: typical(each) for pick, each in samples.items()}
-        return SizeTimes(nbytes, rough, seconds, samples)
+        close = _near(candidates, rough, HOPELESS, MOST_CANDIDATES)
+        return SizeTimes(nbytes, rough, self.repeated(close, rough))
 
     def repeated(self, candidates: Candidates, rough: Mapping[Pick, float]) -> dict[Pick, Seconds]:
         """Time calls in turns; `rough` holds the approximate seconds of each. Collective."""
-        seconds = self._request.seconds
-        calls = {pick: math.ceil(seconds / max(rough[pick], 1e-7)) for pick in candidates}
-        calls = {pick: min(MOST_CALLS, max(1, number)) for pick, number in calls.items()}
+        calls = {
+            pick: min(MOST_CALLS, math.ceil(self._request.seconds / max(rough[pick], 1e-7)))
+            for pick in candidates
+        }
         return in_turns(self.comm, candidates, self._request.blocks, calls)
 
     def candidates(self, call: TunedCall, nbytes: int) -> dict[Pick, Call]:
@@ -443,7 +437,7 @@ class Bench:
         result: dict[Pick, Call] = {}
         for segment, comm in self._comms.items():
             for name in self._names(call.collective):
-                args, keywords = call.arguments(comm, nbytes, self.memory, name)
+                args, keywords = call.arguments(comm, nbytes, self.memory(call), name)
                 try:
                     choice = comm.explain(call.collective, *args, **keywords)
                 except UsageError:  # it does not apply
@@ -473,17 +467,19 @@ class Bench:
         return [NATIVE, *own, *registered()[collective]]
 
 
-def _near(rough: Mapping[Pick, float], factor: float, most: int | None = None) -> set[Pick]:
+def _near(
+    candidates: Candidates, rough: Mapping[Pick, float], factor: float, most: int | None = None
+) -> Candidates:
     """Return the candidates within a factor of the fastest of all, or of hpccomm's fastest; and always the native one.
 
-    With `most`, only that many of all candidates, and of hpccomm's, are returned.
+    With `most`, only that many of all candidates, and of hpccomm's, are returned. `rough` holds the seconds of each.
     """
     by_speed = sorted(rough, key=lambda pick: rough[pick])
     own = [pick for pick in by_speed if pick.algorithm != NATIVE]
-    result = {pick for pick in by_speed if pick.algorithm == NATIVE}
+    near = set(by_speed) - set(own)
     for picks in (by_speed, own):
-        result.update([pick for pick in picks if rough[pick] <= factor * rough[picks[0]]][:most])
-    return result
+        near.update([pick for pick in picks if rough[pick] <= factor * rough[picks[0]]][:most])
+    return {pick: run for pick, run in candidates.items() if pick in near}
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,14 +525,8 @@ class Confirmation:
         return self.best != self.chosen and self.ratio > SLOWER
 
 
-def verify(
-    bench: Bench,
-    tuned: Communicator,
-    call: TunedCall,
-    measured: Sequence[SizeTimes],
-    progress: Progress,
-) -> list[Confirmation]:
-    """Measure `auto` and its rivals, in turns, at the sizes that were measured. Collective; blocks.
+def confirm(bench: Bench, tuned: Communicator, call: TunedCall, times: SizeTimes) -> Confirmation:
+    """Measure `auto` and its rivals, in turns, at one size. Collective; blocks.
 
     Parameters
     ----------
@@ -546,42 +536,30 @@ def verify(
         A communicator that uses the new table.
     call : TunedCall
         The call.
-    measured : sequence of SizeTimes
-        The earlier measurements.
-    progress : Progress
-        Shows the progress.
+    times : SizeTimes
+        The earlier measurement of the size.
     """
-    confirmations = []
-    for times in measured:
-        progress.show(f"measuring {call.collective} by the table")
-        candidates = bench.candidates(call, times.nbytes)
-        rough = {pick: took for pick, took in times.seconds.items() if pick in candidates}
-        fastest = sorted(rough, key=lambda pick: rough[pick])[:RIVALS]
-        runs = {
-            pick: run
-            for pick, run in candidates.items()
-            if pick in fastest or (pick in rough and pick.algorithm == NATIVE)
-        }
-        # If the backend has no algorithm of its own, the table's case is another one.
-        native = any(pick.algorithm == NATIVE for pick in candidates)
-        row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
-        automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
-        args, keywords = call.arguments(tuned, times.nbytes, bench.memory, AUTO)
-        runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
-        rough[automatic] = rough[fastest[0]]
-        roughly(bench.comm, runs)
-        samples: dict[Pick, list[Seconds]] = {pick: [] for pick in runs}
-        for _ in range(TURNS):
-            for pick, more in bench.repeated(runs, rough).items():
-                samples[pick].append(more)
-            seconds = {pick: typical(np.concatenate(each)) for pick, each in samples.items()}
-            by_auto = seconds.pop(automatic)
-            confirmation = Confirmation(call, times.nbytes, by_auto, seconds, chosen)
-            if not confirmation.slower:
-                break
-        confirmations.append(confirmation)
-        progress.advance()
-    return confirmations
+    candidates = bench.candidates(call, times.nbytes)
+    rough = {pick: took for pick, took in times.seconds.items() if pick in candidates}
+    fastest = sorted(rough, key=lambda pick: rough[pick])[:RIVALS]
+    runs = {pick: candidates[pick] for pick in rough if pick in fastest or pick.algorithm == NATIVE}
+    # If the backend has no algorithm of its own, the table's case is another one.
+    native = any(pick.algorithm == NATIVE for pick in candidates)
+    row = policy_of(tuned).table.find(call.collective, call.case(native=native), times.nbytes)
+    automatic, chosen = Pick(AUTO), Pick(AUTO) if row is None else row.pick
+    args, keywords = call.arguments(tuned, times.nbytes, bench.memory(call), AUTO)
+    runs[automatic] = partial(getattr(tuned, call.collective), *args, **keywords)
+    rough[automatic] = rough[fastest[0]]
+    roughly(bench.comm, runs)
+    samples = {pick: np.empty((0, bench.comm.size)) for pick in runs}
+    for _ in range(TURNS):
+        more = bench.repeated(runs, rough)
+        samples = {pick: np.concatenate([each, more[pick]]) for pick, each in samples.items()}
+        seconds = {pick: typical(each) for pick, each in samples.items()}
+        confirmation = Confirmation(call, times.nbytes, seconds.pop(automatic), seconds, chosen)
+        if not confirmation.slower:
+            break
+    return confirmation
 
 
 def cases(measured: Sequence[SizeTimes], call: TunedCall) -> dict[str, TableRows]:

@@ -14,14 +14,15 @@ Examples
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TextIO
+from functools import partial
+from typing import TextIO
 
 from hpccomm.calls import policy
-from hpccomm.calls.tuning_table import CASES, REGISTERED_CASE, Table
+from hpccomm.calls.tuning_table import CASES, Table
 from hpccomm.communicator import Communicator
 from hpccomm.communicator.creation import new_comm
 from hpccomm.contracts.collectives import BLOCKWISE, DESCRIPTIONS
@@ -96,20 +97,28 @@ def tune(
                     out.write(text)
                     out.flush()
 
+        def store(call: TunedCall, times: SizeTimes) -> None:
+            if writer is not None:
+                for row, samples in measuring.stored(comm, call, times):
+                    writer.append(row, samples)
+
+        def report(call: TunedCall, times: SizeTimes) -> None:
+            on_root(comm, lambda: store(call, times))
+            progress.advance()
+            progress.show(f"measuring {call.collective}")
+
         say(f"# {shape}, {shape.cores} cores a node\n")
         fixed = {
             segment: stack.enter_context(_same_ranks(comm, f"tune-{segment}", segment=segment))
             for segment in (0, *request.segments)
         }
-        benches = {}
-        for registered in (False, True)[: 1 + request.registered]:
-            memory = measuring.arrays(largest, comm if registered else None)
-            benches[registered] = Bench(fixed, memory, request)
-        sweeps = Sweeps(request, writer, say, progress)
-        measured = {
-            call: sweeps.run(benches[call.form == REGISTERED_CASE], call)
-            for call in request.calls()
-        }
+        bench = Bench(fixed, request, largest)
+        measured: dict[TunedCall, list[SizeTimes]] = {}
+        for call in request.calls():
+            progress.show(f"measuring {call.collective}")
+            first = request.first_sizes(call)
+            measured[call] = bench.sweep(call, first, partial(report, call))
+            say(title(call) + "".join(map(line, measured[call])))
         rows = {
             (call.collective, case): each
             for call, times in measured.items()
@@ -130,9 +139,11 @@ def tune(
         if request.verify:
             with _same_ranks(comm, "tuned", tuning_file=str(request.output)) as tuned:
                 progress.remain(sum(map(len, measured.values())))
-                for call, times in measured.items():
-                    bench = benches[call.form == REGISTERED_CASE]
-                    confirmations += measuring.verify(bench, tuned, call, times, progress)
+                for call, found in measured.items():
+                    for times in found:
+                        progress.show(f"measuring {call.collective} by the table")
+                        confirmations.append(measuring.confirm(bench, tuned, call, times))
+                        progress.advance()
             say(confirmed(confirmations))
         on_root(comm, files.close)
     return confirmations
@@ -147,33 +158,6 @@ def _same_ranks(
     """
     options = CommOptions(segment=segment or None, tuning_file=tuning_file, self_check=False)
     return new_comm(comm.backends["host"] or "", mpi_comm=comm.mpi_comm, name=name, options=options)
-
-
-class Sweeps(NamedTuple):
-    """The measurement of calls. It stores the times of each size at once, and prints a call's times at its end."""
-
-    request: TuneRequest
-    writer: Writer | None
-    say: Callable[[str], None]
-    progress: output.Progress
-
-    def run(self, bench: Bench, call: TunedCall) -> list[SizeTimes]:
-        """Measure a call. Collective; blocks."""
-
-        def add(times: SizeTimes) -> None:
-            if self.writer is not None:
-                for row, samples in measuring.stored(bench.comm, call, times):
-                    self.writer.append(row, samples)
-
-        def report(times: SizeTimes) -> None:
-            on_root(bench.comm, lambda: add(times))
-            self.progress.advance()
-            self.progress.show(f"measuring {call.collective}")
-
-        self.progress.show(f"measuring {call.collective}")
-        measured = bench.sweep(call, self.request.first_sizes(call), report)
-        self.say(title(call) + "".join(map(line, measured)))
-        return measured
 
 
 OTHERS = 3
