@@ -129,7 +129,10 @@ class TunedCall:
             keywords["root"] = ROOT
         count = nbytes // DTYPE.itemsize
         if not what.blockwise:
-            return (x[:count],), keywords
+            whole = x[:count]
+            if what.in_place == "on request":
+                keywords["out"] = whole
+            return (whole,), keywords
         block = count // comm.size
         lengths = {"block": block, "blocks": block * comm.size}
         sends, receives = what.uses(comm.rank, ROOT)

@@ -9,7 +9,7 @@ from hpccomm.calls.tuning_table import Pick
 from hpccomm.testing import run_ranks
 from hpccomm.tools.perf.options import Sizes
 from hpccomm.tools.tune import tune
-from hpccomm.tools.tune.measuring import Confirmation, TunedCall, TuneRequest
+from hpccomm.tools.tune.measuring import Confirmation, TunedCall, TuneRequest, arrays
 
 CALL = TunedCall("all_reduce")
 RING, TREE = Pick("ring"), Pick("tree")
@@ -33,3 +33,9 @@ def test_noise_between_calls_that_are_the_same_is_no_slower_choice(chosen, slowe
     assert f"within 10% of the fastest fixed choice at {1 - slower} of 1 sizes" in said
     line = "slower: all_reduce, 1024 bytes: ring 1.20 us, tree 1.00 us, 1.20 times as long"
     assert (line in said) == slower
+
+
+def test_a_scan_is_measured_in_place():
+    arguments = TunedCall("scan").arguments
+    (((x,), keywords),) = run_ranks(1, lambda comm: arguments(comm, 64, arrays(64), "auto"))
+    assert keywords["out"] is x
