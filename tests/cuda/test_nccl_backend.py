@@ -12,7 +12,7 @@ from hpccomm.backends.nccl.collectives import Ability, reduction
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp, premul_sum
 from hpccomm.testing.conformance.collectives import BLOCKWISE
-from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.oracle import IN_PLACE, OUT, WITH_DATA, Spec
 from hpccomm.testing.conformance.oracle import reduction as reduction_of
 
 FLOAT32 = np.dtype(np.float32)
@@ -94,7 +94,7 @@ def test_trap_all_to_all_gather_and_scatter_of_nccls_own_from_2_28(version, monk
     monkeypatch.setenv("STANDIN_NCCL_VERSION", version)
 
     def main(comm):
-        for name in sorted(SEMANTICS.keys() - {"scan", "neighbor_all_to_all"}):
+        for name in sorted({*WITH_DATA} - {"scan", "neighbor_all_to_all"}):
             for count in (4, UNEVEN) if name in BLOCKWISE else (12,):
                 both = name in collectives.PINNABLE and count != UNEVEN
                 for algorithm in (None, "ring") if both else (None,):

@@ -7,11 +7,12 @@ import numpy as np
 from front import plans
 from front.device_inputs import filled, full, holds, ranks_sum, stream_of
 from hpccomm import Communicator, ReduceOp
+from hpccomm.contracts.collectives import REDUCTIONS
 from hpccomm.dtypes import BFLOAT16
 from hpccomm.memory.cuda.library import cupy
 from hpccomm.testing.conformance.case import Behaviours
 from hpccomm.testing.conformance.collectives import FORMS, Trial, growing, trial
-from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.oracle import IN_PLACE, NEW, OUT, WITH_DATA, Spec
 
 CALLS = Behaviours("devices.calls")
 
@@ -73,14 +74,14 @@ class DeviceTrial:
             self.host.check(result, f"{self.host.part.spec}, {form}", seed=seed)
 
 
-@CALLS.behaviour(collective=tuple(SEMANTICS), form=FORMS)
+@CALLS.behaviour(collective=WITH_DATA, form=FORMS)
 def every_collective(comm: Communicator, collective: str, form: str) -> None:
     """Into new arrays, into `out`, and in place; of blocks of one size and of any; ranks may differ in it."""
     counts: list[int | tuple[int, ...]] = [3, 5_001]
     if collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
         counts.append(growing(comm.size))
     kinds: list[tuple[Any, Any]] = [(np.float32, ReduceOp.SUM)]
-    if SEMANTICS[collective].reduces:
+    if collective in REDUCTIONS:
         kinds += [(BFLOAT16, ReduceOp.SUM), (np.int32, ReduceOp.BXOR)]
     for dtype, op in kinds:
         for count in counts if dtype is np.float32 else counts[-1:]:

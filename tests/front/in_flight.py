@@ -15,7 +15,7 @@ from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.runtime.inquiry import ASK_SECONDS
 from hpccomm.testing.conformance.case import SOON, Behaviours, equal, happens, raises, takes
 from hpccomm.testing.conformance.collectives import BLOCKWISE, trial
-from hpccomm.testing.conformance.oracle import NEW, SEMANTICS, Spec, reduced, reduction
+from hpccomm.testing.conformance.oracle import NEW, WITH_DATA, Spec, reduced, reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -289,7 +289,7 @@ def objects_between_arrays(comm: Communicator) -> None:
 
 WORKS = Behaviours("works")
 
-CALLS = (*product(SEMANTICS, (False,)), *product(BLOCKWISE, (True,)))
+CALLS = (*product(WITH_DATA, (False,)), *product(BLOCKWISE, (True,)))
 """Collectives, and whether their blocks differ in size."""
 
 

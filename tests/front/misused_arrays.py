@@ -13,11 +13,11 @@ import numpy as np
 from front.misuse import each_is_refused
 from hpccomm import Communicator
 from hpccomm.calls.core import OF_NUMBERS
+from hpccomm.contracts.collectives import DESCRIPTIONS
 from hpccomm.errors import BufferMismatch, UnsupportedDtype, UsageError
-from hpccomm.testing.conformance import oracle
 from hpccomm.testing.conformance.case import Array, Behaviours
 from hpccomm.testing.conformance.collectives import trial
-from hpccomm.testing.conformance.oracle import OUT, SEMANTICS, Spec
+from hpccomm.testing.conformance.oracle import OUT, WITH_DATA, Spec
 
 ARRAYS = Behaviours("misused_arrays")
 
@@ -27,10 +27,10 @@ ROWS = 2
 
 def forms(comm: Communicator) -> Iterator[tuple[str, Any, Array, Array]]:
     """Give the calls that read x and write out, with arrays that fit. The calling rank is the root."""
-    for name, meaning in SEMANTICS.items():
+    for name in WITH_DATA:
         if name in ("broadcast", "neighbor_all_to_all"):
             continue
-        uneven = [] if meaning.rows is oracle.one else [(ROWS,) * comm.size]
+        uneven = [] if DESCRIPTIONS[name].sends == "whole" else [(ROWS,) * comm.size]
         for count in (ROWS, *uneven):
             spec = Spec(name, count, np.dtype(np.float64), root=comm.rank, results=(OUT,))
             given = dict(trial(comm, spec).arguments)

@@ -156,16 +156,9 @@ class Behaviours:
         def register(function: Function) -> Function:
             for combination in itertools.product(*values.values()):
                 brackets = f"[{'-'.join(map(label, combination))}]" if values else ""
-                self.cases.append(
-                    Case(
-                        name=f"{self.section}.{function.__name__}{brackets}",
-                        function=function,
-                        arguments=dict(zip(values, combination, strict=True)),
-                        min_size=min_size,
-                        uses=self._uses,
-                        fails=fails,
-                    )
-                )
+                name = f"{self.section}.{function.__name__}{brackets}"
+                arguments = dict(zip(values, combination, strict=True))
+                self.cases.append(Case(name, function, arguments, min_size, self._uses, fails))
             return function
 
         return register

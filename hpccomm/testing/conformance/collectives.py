@@ -14,6 +14,7 @@ import numpy as np
 import hpccomm
 from hpccomm import ReduceOp
 from hpccomm.communicator import Communicator
+from hpccomm.contracts.collectives import DESCRIPTIONS, REDUCTIONS
 from hpccomm.dtypes import BFLOAT16, REDUCIBLE
 from hpccomm.reductions import Op, meaningful
 from hpccomm.testing.conformance.case import Array, Behaviours, equal, same_bits
@@ -24,7 +25,7 @@ from hpccomm.testing.conformance.oracle import (
     NEW,
     OPS,
     OUT,
-    SEMANTICS,
+    WITH_DATA,
     Graph,
     RankView,
     Spec,
@@ -81,10 +82,8 @@ class Trial:
         for seed, make in enumerate(calls):
             self.fill(seed)
             self.check(make(), what, exact="deterministic" in how, seed=seed)
-            for array in (
-                self.arguments["x"],
-                self.target,
-            ):  # the caller's again: nothing is sent from it
+            # The arrays are the caller's again: nothing is sent from them.
+            for array in (self.arguments["x"], self.target):
                 if array is not None:
                     array[...] = poison(array)
 
@@ -105,7 +104,7 @@ class Trial:
         if wanted is None:
             assert outcome is None, f"{what}: {outcome!r} instead of None"
         else:
-            if part.spec.collective == "neighbor_all_to_all":
+            if part.what.peers:
                 nobody, before = part.from_nobody(), given if target is x else poison(wanted)
                 assert before is not None
                 wanted = wanted.copy()
@@ -116,9 +115,7 @@ class Trial:
             if exact:
                 same_bits(outcome, wanted, what)
             else:
-                op = part.spec.op
-                size = part.size
-                rtol = tolerance(op, part.spec.dtype, size) if isinstance(op, ReduceOp) else 0.0
+                rtol = tolerance(part.spec.op, part.spec.dtype, part.size)
                 equal(outcome, wanted, what, rtol=rtol)
         if given is not None and x is not target:
             stays = given.copy()
@@ -145,29 +142,29 @@ def trial(comm: Communicator, spec: Spec, place: Place = anywhere) -> Trial:
         Allocates the arrays; ranks may give different ones.
     """
     part = RankView(spec, comm.rank, comm.size)
-    given, wanted, meaning = part.given(), part.wanted(), part.meaning
+    given, wanted, what = part.given(), part.wanted(), part.what
     result = spec.results[comm.rank % len(spec.results)]
-    arguments = part.arguments()
 
     def array(name: str, like: Array) -> Array:
         return place(name, like.size, like.dtype).reshape(like.shape)
 
+    if what.in_place == "always":
+        assert wanted is not None
+        whole = array("x", wanted)
+        return Trial(part, {"x": whole, **part.arguments()}, whole)
     x: Array | None = None
     out: Array | None = None
-    if not meaning.takes_out:
-        assert wanted is not None
-        x = array("x", wanted)
-        return Trial(part, {"x": x, **arguments}, x)
     if given is not None and wanted is not None and result == IN_PLACE:
         x, out = overlapping(part, given, wanted, array)
-        return Trial(part, {"x": x, "out": out, **arguments}, out)
-    if given is not None:
-        x = array("x", given)
-        if wanted is not None and result == NEW and not meaning.makes:
-            return Trial(part, {"x": x, **arguments}, x)
-    if wanted is not None and (given is None or result != NEW):
-        out = array("out", wanted.reshape(-1) if result == FLAT else wanted)
-    return Trial(part, {"x": x, "out": out, **arguments}, out)
+    else:
+        if given is not None:
+            x = array("x", given)
+        if wanted is not None and (given is None or result != NEW):
+            out = array("out", wanted.reshape(-1) if result == FLAT else wanted)
+    target = out
+    if wanted is not None and out is None and what.in_place == "by default":
+        target = x
+    return Trial(part, {"x": x, "out": out, **part.arguments()}, target)
 
 
 def overlapping(
@@ -197,7 +194,7 @@ def another(comm: Communicator, **keywords: Any) -> Communicator:
 
 COLLECTIVES = Behaviours("collectives")
 
-REDUCING = tuple(name for name, meaning in SEMANTICS.items() if meaning.reduces)
+REDUCING = tuple(name for name in WITH_DATA if name in REDUCTIONS)
 
 BLOCKWISE = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 
@@ -217,14 +214,14 @@ LARGE = (1 << 19) + 3
 
 def specs(comm: Communicator, collective: str, dtype: Any, op: Op = ReduceOp.SUM) -> Iterator[Spec]:
     """Yield a collective's calls of each shape, with each place of the result, for each root that is tried."""
-    dtype, meaning = np.dtype(dtype), SEMANTICS[collective]
-    roots = ranks_for(dtype, comm.size) if meaning.root_gives or meaning.root_gets else [0]
+    dtype, what = np.dtype(dtype), DESCRIPTIONS[collective]
+    roots = ranks_for(dtype, comm.size) if what.rooted else [0]
     whole = ((None, ()),) if collective not in BLOCKWISE else ()
     # Where data go does not depend on the dtype, so one dtype shows it for all.
     shapes = (*SHAPES, *whole) if dtype == np.float32 else SHAPES[:1]
     for root in roots:
         for count, rest in shapes:
-            for result in (NEW, FLAT, IN_PLACE) if meaning.takes_out else (NEW,):
+            for result in (NEW, FLAT, IN_PLACE) if what.in_place != "always" else (NEW,):
                 yield Spec(collective, count, dtype, op, root, results=(result,), rest=rest)
 
 
@@ -280,7 +277,7 @@ def nan_spreads(comm: Communicator, op: ReduceOp) -> None:
             equal(comm.all_reduce(x, op), everywhere, "all_reduce")
 
 
-@COLLECTIVES.behaviour(collective=tuple(SEMANTICS), form=FORMS)
+@COLLECTIVES.behaviour(collective=WITH_DATA, form=FORMS)
 def forms(comm: Communicator, collective: str, form: str) -> None:
     """A call may be asynchronous, or planned and made twice. Arrays may be large. Ranks may differ in their outputs."""
     for dtype, count in ((np.float32, LARGE // comm.size), (np.int64, 6), (BFLOAT16, 6)):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpccomm import ReduceOp
+from hpccomm.contracts.collectives import DESCRIPTIONS, Collective
 from hpccomm.dtypes import NARROW, REDUCIBLE
 from hpccomm.reductions import LOCATING, Op, PremulSum, meaningful
 from hpccomm.testing.conformance.case import Array
@@ -62,23 +63,18 @@ def moved(size: int, shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0
     list of ndarray
         Entry r is the array of rank r: random, writable, C-contiguous, without NaN.
     """
-    dtype = np.dtype(dtype)
-    arrays = []
-    for rank in range(size):
-        random = np.random.default_rng([seed, size, rank])
-        array = np.empty(shape, dtype)
-        _fill(array, random)
-        arrays.append(array)
-    return arrays
+    randoms = [np.random.default_rng([seed, size, rank]) for rank in range(size)]
+    return [_filled(np.empty(shape, dtype), random) for random in randoms]
 
 
-def _fill(array: Array, random: np.random.Generator) -> None:
+def _filled(array: Array, random: np.random.Generator) -> Array:
     if array.dtype.names is not None:
         for name in array.dtype.names:
-            _fill(array[name], random)
-        return
-    numbers = random.integers(1, 120, array.shape)
-    array[...] = (numbers % 2).astype(bool) if array.dtype.kind == "b" else numbers
+            _filled(array[name], random)
+    else:
+        numbers = random.integers(1, 120, array.shape)
+        array[...] = numbers % 2 == 1 if array.dtype.kind == "b" else numbers
+    return array
 
 
 def reduced(
@@ -223,12 +219,12 @@ def _divided(total: Array, size: int) -> Array:
     return np.array(quotients, dtype=total.dtype).reshape(total.shape)
 
 
-def tolerance(op: ReduceOp, dtype: npt.DTypeLike, size: int) -> float:
+def tolerance(op: Op, dtype: npt.DTypeLike, size: int) -> float:
     """Return the relative error that a reduction of `reduced` inputs may have.
 
     Parameters
     ----------
-    op : ReduceOp
+    op : ReduceOp, PremulSum or callable
         The operation.
     dtype : dtype
         The arrays' dtype.
@@ -272,6 +268,9 @@ def poison(expected: Array, shape: tuple[int, ...] | None = None) -> Array:
     return np.ascontiguousarray(inverted).reshape(expected.shape if shape is None else shape)
 
 
+WITH_DATA = tuple(name for name, what in DESCRIPTIONS.items() if what.moves)
+"""The collectives that move data."""
+
 FLOAT32 = np.dtype(np.float32)
 
 NEW, OUT, FLAT, IN_PLACE = "new", "out", "flat", "in place"
@@ -283,11 +282,6 @@ Graph = Callable[[int, int], Sequence[int | None]]
 
 Inputs = Callable[[int, int], list[Array]]
 """Returns the ranks' contributions, from the number of ranks (first argument) and the length of each (second)."""
-
-
-def everyone(_rank: int, size: int) -> list[int]:
-    """Return all ranks."""
-    return list(range(size))
 
 
 def circle(rank: int, size: int) -> list[int]:
@@ -349,35 +343,6 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Semantics:
-    """The semantics of a collective.
-
-    Attributes
-    ----------
-    rows : callable
-        ``rows(part, rank)``: rows of a rank's contribution.
-    result : callable
-        Returns the result of the rank of a `RankView`.
-    reduces : bool
-        Whether the contributions are folded.
-    root_gives, root_gets : bool
-        Whether only the root contributes, and whether only the root gets a result.
-    takes_out : bool
-        Whether the result may go to an array other than x.
-    makes : bool
-        Whether the result, without an `out`, is a new array instead of x.
-    """
-
-    rows: Callable[["RankView", int], int]
-    result: Callable[["RankView"], Array]
-    reduces: bool = False
-    root_gives: bool = False
-    root_gets: bool = False
-    takes_out: bool = True
-    makes: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class RankView:
     """One rank's part in a call; another `seed` gives other values."""
 
@@ -387,9 +352,9 @@ class RankView:
     seed: int = 0
 
     @property
-    def meaning(self) -> Semantics:
-        """The collective's semantics."""
-        return SEMANTICS[self.spec.collective]
+    def what(self) -> Collective:
+        """The description of the collective."""
+        return DESCRIPTIONS[self.spec.collective]
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -397,23 +362,41 @@ class RankView:
         count = self.spec.count
         return count if isinstance(count, tuple) else (1 if count is None else count,) * self.size
 
+    def rows(self, rank: int) -> int:
+        """Return the rows of a rank's contribution."""
+        if self.what.sends == "blocks":
+            return sum(self.sent(rank))
+        return self.counts[rank if self.what.sends == "block" else 0]
+
     def all_given(self) -> list[Array]:
         """Return every rank's contribution."""
-        spec, rows = self.spec, [self.meaning.rows(self, rank) for rank in range(self.size)]
+        spec, rows = self.spec, [self.rows(rank) for rank in range(self.size)]
         shape = () if spec.count is None else (max(rows), *spec.rest)
-        op = spec.op if self.meaning.reduces else None
+        op = spec.op if self.what.reduces else None
         arrays = _given(op, self.size, shape, spec.dtype, self.seed + spec.root, spec.inputs)
         return [a[:n] if a.ndim else a for a, n in zip(arrays, rows, strict=True)]
 
     def given(self) -> Array | None:
         """Return this rank's contribution, if any."""
-        nothing = self.meaning.root_gives and self.rank != self.spec.root
+        nothing = self.what.root_sends and self.rank != self.spec.root
         return None if nothing else self.all_given()[self.rank]
 
     def wanted(self) -> Array | None:
         """Return this rank's expected result, if any."""
-        nothing = self.meaning.root_gets and self.rank != self.spec.root
-        return None if nothing else self.meaning.result(self)
+        spec, what, arrays = self.spec, self.what, self.all_given()
+        if what.root_receives and self.rank != spec.root:
+            return None
+        if what.individual:
+            return np.concatenate([arrays[self.rank][:0], *self.arriving()])
+        if what.sends == "block":
+            return (np.concatenate if spec.uneven else np.stack)(arrays)
+        if what.prefix and spec.exclusive and self.rank == 0:
+            # There is no contribution before rank 0. The cases sum or multiply.
+            return np.full_like(arrays[0], int(spec.op is ReduceOp.PROD))
+        if what.prefix:
+            arrays = arrays[: self.rank + (not spec.exclusive)]
+        whole = folded(spec.op, arrays) if what.reduces else arrays[spec.root]
+        return cut(whole, self.counts)[self.rank] if what.receives == "block" else whole
 
     def own(self) -> slice:
         """Return the slice of this rank's block in the elements of all blocks."""
@@ -422,17 +405,14 @@ class RankView:
 
     def peers(self, rank: int) -> Sequence[int | None]:
         """Return, for each block of `rank`, the rank with which it is exchanged."""
-        graph = self.spec.graph if self.spec.collective == "neighbor_all_to_all" else everyone
-        return graph(rank, self.size)
+        return self.spec.graph(rank, self.size) if self.what.peers else range(self.size)
 
     def sent(self, rank: int) -> tuple[int, ...]:
         """Return the rows that a rank sends in each block."""
         # In place, as many rows are sent as are received, so the table is symmetric. Else it is not.
-        turn = 1 if IN_PLACE in self.spec.results else 2
-        counts = self.counts
-        return tuple(
-            counts[(turn * rank + block) % self.size] for block in range(len(self.peers(rank)))
-        )
+        turn = (1 if IN_PLACE in self.spec.results else 2) if self.what.individual else 0
+        blocks = range(len(self.peers(rank)))
+        return tuple(self.counts[(turn * rank + block) % self.size] for block in blocks)
 
     def blocks(self, rank: int) -> list[Array]:
         """Return the blocks that a rank sends."""
@@ -458,20 +438,19 @@ class RankView:
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of the call, without its arrays."""
-        spec, meaning = self.spec, self.meaning
+        spec, what = self.spec, self.what
         arguments: dict[str, Any] = {}
-        if meaning.reduces:
+        if what.reduces:
             arguments["op"] = spec.op
-        if meaning.root_gives or meaning.root_gets:
+        if what.rooted:
             arguments["root"] = spec.root
-        if spec.collective == "scan":
+        if what.prefix:
             arguments["exclusive"] = spec.exclusive
-        if spec.collective == "neighbor_all_to_all":
+        if what.peers:
             arguments["peers"] = self.peers(self.rank)
-        if meaning.result is exchanged:
-            if spec.uneven:
-                arguments["send_counts"] = self.sent(self.rank)
-                arguments["recv_counts"] = [len(block) for block in self.arriving()]
+        if spec.uneven and what.individual:
+            arguments["send_counts"] = self.sent(self.rank)
+            arguments["recv_counts"] = [len(block) for block in self.arriving()]
         elif spec.uneven:
             arguments["counts"] = spec.count
         return arguments
@@ -510,71 +489,3 @@ def folded(op: Op, arrays: Sequence[Array]) -> Array:
 def cut(array: Array, counts: Sequence[int]) -> list[Array]:
     """Return the blocks of `array`; block i has ``counts[i]`` rows."""
     return np.split(array, np.cumsum(counts)[:-1]) if counts else []
-
-
-def total(part: RankView) -> Array:
-    """Return the fold of all contributions."""
-    return folded(part.spec.op, part.all_given())
-
-
-def prefix(part: RankView) -> Array:
-    """Return the fold of the contributions up to this rank's."""
-    arrays = part.all_given()
-    before = arrays[: part.rank if part.spec.exclusive else part.rank + 1]
-    # An exclusive scan has no contribution before rank 0; its cases sum or multiply.
-    neutral = int(part.spec.op is ReduceOp.PROD)
-    return folded(part.spec.op, before) if before else np.full_like(arrays[0], neutral)
-
-
-def of_the_root(part: RankView) -> Array:
-    """Return the root's contribution."""
-    return part.all_given()[part.spec.root]
-
-
-def joined(part: RankView) -> Array:
-    """Return all contributions, stacked, or concatenated in an uneven call."""
-    return (np.concatenate if part.spec.uneven else np.stack)(part.all_given())
-
-
-def own_block(of: Callable[[RankView], Array]) -> Callable[[RankView], Array]:
-    """Return a function that returns this rank's block of the result of `of`."""
-    return lambda part: cut(of(part), part.counts)[part.rank]
-
-
-def exchanged(part: RankView) -> Array:
-    """Return the blocks that come from the peers."""
-    return np.concatenate([part.all_given()[part.rank][:0], *part.arriving()])
-
-
-def one(part: RankView, _rank: int) -> int:
-    """Return the rows of an array that is not cut."""
-    return part.counts[0]
-
-
-def block(part: RankView, rank: int) -> int:
-    """Return the rows of a rank's block."""
-    return part.counts[rank]
-
-
-def all_blocks(part: RankView, _rank: int) -> int:
-    """Return the rows of all blocks."""
-    return sum(part.counts)
-
-
-def sent(part: RankView, rank: int) -> int:
-    """Return the rows of a rank's blocks for its peers."""
-    return sum(part.sent(rank))
-
-
-SEMANTICS = {
-    "broadcast": Semantics(one, of_the_root, root_gives=True, takes_out=False, makes=False),
-    "reduce": Semantics(one, total, reduces=True, root_gets=True, makes=False),
-    "all_reduce": Semantics(one, total, reduces=True, makes=False),
-    "scan": Semantics(one, prefix, reduces=True),
-    "gather": Semantics(block, joined, root_gets=True),
-    "all_gather": Semantics(block, joined),
-    "scatter": Semantics(all_blocks, own_block(of_the_root), root_gives=True),
-    "reduce_scatter": Semantics(all_blocks, own_block(total), reduces=True),
-    "all_to_all": Semantics(sent, exchanged),
-    "neighbor_all_to_all": Semantics(sent, exchanged),
-}

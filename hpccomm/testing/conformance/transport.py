@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccomm import ANY, CommOptions
+from hpccomm import ANY, CommOptions, wait_all
 from hpccomm.communicator import Communicator
 from hpccomm.errors import BufferMismatch, UsageError
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -84,8 +84,7 @@ def messages_of_all_sizes(comm: Communicator, registered: bool) -> None:
         out = np.full(length, 255, np.uint8)
         comm.recv(out, left)
         equal(out, moved(comm.size, (length,), np.uint8, seed=i)[left], f"message {i}")
-    for work in works:
-        work.wait()
+    wait_all(works)
 
 
 @TRANSPORT.behaviour(min_size=2)
@@ -94,8 +93,7 @@ def tags_tell_messages_apart(comm: Communicator) -> None:
     tags = (0, 7, 3)
     if comm.rank == 0:
         works = [comm.send(np.array([tag]), 1, tag, async_op=True) for tag in tags]
-        for work in works:
-            work.wait()
+        wait_all(works)
     elif comm.rank == 1:
         for tag in reversed(tags):
             out = np.array([-1])
@@ -114,8 +112,7 @@ def messages_and_collectives_mix(comm: Communicator) -> None:
         works.append(comm.send(np.array([comm.rank]), right, async_op=True))
         assert comm.all_reduce(np.array([1]))[0] == comm.size, "all_reduce"
         twin.recv(other, left)
-        for work in (receiving, *works):
-            work.wait()
+        wait_all([receiving, *works])
     assert (out[0], other[0]) == (left, -left), "recv"
 
 
@@ -213,8 +210,7 @@ def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
         equal(came.view(dtype).reshape(3, 50), source[left], str(message))
         with raises(UsageError, "received before"):
             message.recv()
-    for work in works:
-        work.wait()
+    wait_all(works)
     nothing_is_left(comm)
 
 
@@ -224,8 +220,7 @@ def large_messages_between_probe_and_receive(comm: Communicator) -> None:
     arrays = [np.full(300_001, value) for value in (1.0, 2.0, 3.0)]
     if comm.rank == 1:
         works = [comm.send(x, 0, async_op=True) for x in arrays]
-        for work in works:
-            work.wait()
+        wait_all(works)
     elif comm.rank == 0:
         message = comm.probe(1, 0)
         assert message is not None, "it blocks"
@@ -252,6 +247,5 @@ def of_other_receives(comm: Communicator) -> None:
     begun.wait()
     equal(first, np.full(2, 30.0 + left), "the receive that began before")
     equal(comm.recv(None, left, 1), np.full(2, 10.0 + left), "of unknown size")
-    for work in works:
-        work.wait()
+    wait_all(works)
     nothing_is_left(comm)
