@@ -25,7 +25,7 @@ from hpccomm.tools.programs.steps import (
     ProgramSteps,
     StepShares,
 )
-from hpccomm.tools.runs.curves import BANDWIDTH, Curve, CurvePoint, Moment
+from hpccomm.tools.runs.curves import BANDWIDTH, CurvePoint, Moment
 from hpccomm.units import counted, few, ranges, rounded_size
 
 MOST_CURVES = 20
@@ -36,6 +36,8 @@ MOST_MOMENTS = 5_000
 
 WIDTH = 505
 """Pixels of one of two charts beside each other."""
+
+_WIDTH = 2 * WIDTH + 20
 
 _CROSS = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
 
@@ -141,29 +143,25 @@ def _band(y: Chart, rows: Sequence[Mapping[str, Any]], curves: int) -> list[Char
     return [band] if any(each["low"] == each["low"] for each in rows) else []
 
 
-def over_size(title: str, curves: Sequence[Curve]) -> Chart:
+def over_size(title: str, curves: Mapping[str, Sequence[CurvePoint]]) -> Chart:
     """Return time and bus bandwidth over size, with the spread of repetitions, and where curves cross.
-
-    What has no place on logarithmic axes is left out.
 
     Raises
     ------
     ResultsError
-        If nothing is left to draw.
+        If there is nothing to draw.
     """
-    drawn = [each for each in curves if each.drawable]
-    if not drawn:
+    if not curves:
         raise ResultsError("there is nothing to draw: all sizes or all times are 0")
     # Those with the most points, and of these the newest.
-    shown = sorted(drawn, key=lambda each: len(each.points))[-MOST_CURVES:]
+    shown = dict(sorted(curves.items(), key=lambda each: len(each[1]))[-MOST_CURVES:])
     rows = [
-        {"curve": curve.label, "size": point.size, **_columns(point)}
-        for curve in shown
-        for point in curve.points
-        if point.drawable
+        {"curve": name, "size": point.size, **_columns(point)}
+        for name, points in shown.items()
+        for point in points
     ]
-    names = [curve.label for curve in shown]
-    time = logarithmic("time", shown[0].points[0].statistic)
+    names = list(shown)
+    time = logarithmic("time", shown[names[0]][0].statistic)
     busbw = number("busbw", BANDWIDTH, scale={"nice": False, "padding": 8})
     tooltips = tips(curve="curve", size="size, B") + _TIPS
     left = _curves(SIZE, time, names, tooltips, "times")
@@ -174,9 +172,9 @@ def over_size(title: str, curves: Sequence[Curve]) -> Chart:
     if any(each["wrong"] > 0 for each in rows):
         left["layer"].append(wrong)
     right = _curves(SIZE, busbw, names, tooltips, "bandwidths")
-    more = len(drawn) - len(shown)
+    more = len(curves) - len(shown)
     return {
-        "title": title + (f" ({more} of {len(drawn)} curves are not drawn)" if more else ""),
+        "title": title + (f" ({more} of {len(curves)} curves are not drawn)" if more else ""),
         "data": {"values": rows},
         "transform": _CALCULATED,
         "hconcat": [{"width": WIDTH, "height": 320, **each} for each in (left, right)],
@@ -184,11 +182,12 @@ def over_size(title: str, curves: Sequence[Curve]) -> Chart:
     }
 
 
-def _crossings(shown: Sequence[Curve]) -> list[Chart]:
+def _crossings(curves: Mapping[str, Sequence[CurvePoint]]) -> list[Chart]:
     """Return where the fastest curve changes, with the size."""
+    times = {name: {each.size: each.time for each in points} for name, points in curves.items()}
     rows = [
         {"size": each.size, "time": each.time, "name": rounded_size(each.size, 3)}
-        for each in crossovers({curve.label: curve.times for curve in shown})
+        for each in crossovers(times)
     ]
     text = {"type": "text", "align": "left", "dx": 4, "dy": 12, "fontSize": 10}
     grey = {"color": {"value": "#555555"}}
@@ -227,7 +226,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     if any(len(moments) > most for moments in shown.values()):
         title += f"; the last {most} runs of each"
     params = [each | {"views": ["times"]} for each in (_SHOWN, ZOOM)]
-    return chart(title, rows, 2 * WIDTH + 20, 340, params=params, transform=_CALCULATED, **drawn)
+    return chart(title, rows, _WIDTH, 340, params=params, transform=_CALCULATED, **drawn)
 
 
 def skews(title: str, skew: np.ndarray) -> Chart:
@@ -240,7 +239,6 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     ]
     ranks = skew.shape[1]
     ticks = list(range(0, ranks, -(-ranks // 32)))
-    kinds = {"domain": ["starts", "ends"], "range": ["#1f77b4", "#d62728"]}
     late = number("late", "us after the first rank", scale={"nice": False, "padding": 8})
     tooltips = tips(rank="rank", what="what")
     tooltips += [number(name, f"{name}, us", format=",.3~f") for name in ("late", "low", "high")]
@@ -248,12 +246,12 @@ def skews(title: str, skew: np.ndarray) -> Chart:
     axis = {"values": ticks, "format": "d", "grid": False}
     axes = {
         "x": number("at", "rank", scale=across, axis=axis),
-        "color": encoding("what", "nominal", scale=kinds, legend={"orient": "bottom"}),
+        "color": _colored("what", {"starts": "#1f77b4", "ends": "#d62728"}),
     }
     rules = layer("rule", {"y": {**late, "field": "low"}, "y2": {"field": "high"}})
     point = {"type": "point", "filled": True, "size": 45, "opacity": 1}
     points = layer(point, {"y": late, "tooltip": tooltips}, params=[ZOOM])
-    return chart(title, rows, 2 * WIDTH + 20, 300, encoding=axes, layer=[rules, points])
+    return chart(title, rows, _WIDTH, 300, encoding=axes, layer=[rules, points])
 
 
 MOST_CELLS = 128
@@ -343,43 +341,47 @@ MOST_RANKS = 64
 MOST_BARS = 5_000
 """The most bars of a timeline, so that a page stays small. There are fewer ranks of a step of many calls."""
 
-COLORS = ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd")
-"""Of the parts of a step, by their places."""
-
-_WIDTH = 2 * WIDTH + 20
+COLORS = dict(zip(PARTS, ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd"), strict=True))
+"""Of the parts of a step."""
 
 
 def _ranks(number: int, most: int = MOST_RANKS) -> list[int]:
     return [*map(int, np.linspace(0, number - 1, max(1, min(number, most))))]
 
 
-def _rows(ranks: list[Any]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the axis of ranks, and the height of their rows."""
-    axis = {"axis": {"labelOverlap": "parity", "ticks": False}, "scale": {"domain": ranks}}
-    return encoding("rank", "ordinal", "rank", **axis), {"step": 22 - len(ranks) // 6}
+def _by_rank(
+    title: str, rows: Sequence[Any], ranks: Sequence[Any], mark: str, axes: Chart, **more: Any
+) -> Chart:
+    """Return a chart with a row of marks for each of `ranks`."""
+    domain = {"axis": {"labelOverlap": "parity", "ticks": False}, "scale": {"domain": ranks}}
+    axes = {**axes, "y": encoding("rank", "ordinal", "rank", **domain)}
+    return chart(title, rows, _WIDTH, {"step": 22 - len(ranks) // 6}, **layer(mark, axes, **more))
+
+
+def _colored(field: str, colors: Mapping[str, str]) -> dict[str, Any]:
+    """Return the colors of a field's values, with a legend below."""
+    scale = {"domain": list(colors), "range": list(colors.values())}
+    return encoding(field, "nominal", scale=scale, legend={"orient": "bottom"})
 
 
 def shares_chart(shares: StepShares) -> Chart:
     """Return the five numbers of a typical step, of each rank and as the mean of all."""
-    ranks: list[Any] = _ranks(len(shares.typical))
-    each = [("mean", shares.mean), *((str(rank), shares.typical[rank]) for rank in ranks)]
+    of_ranks = {str(rank): shares.typical[rank] for rank in _ranks(len(shares.typical))}
+    each = {"mean": shares.mean, **of_ranks}
     rows = [
         {"rank": rank, "part": PARTS[at], "order": at, "ms": ns / 1e6}
         | {"percent": 100 * ns / max(1, parts.sum())}
-        for rank, parts in each
+        for rank, parts in each.items()
         for at, ns in enumerate(parts.tolist())
     ]
-    axis, height = _rows([rank for rank, _ in each])
-    color = {"scale": {"domain": PARTS, "range": COLORS}, "legend": {"orient": "bottom"}}
-    encodings = {
+    axes = {
         "x": number("ms", "ms of a step", scale={}, stack="zero"),
-        "y": axis,
-        "color": encoding("part", "nominal", **color),
+        "color": _colored("part", COLORS),
         "order": {"field": "order"},
         "tooltip": [*tips(rank="rank", part="part"), number("ms", "ms"), number("percent", "%")],
     }
     title = f"Where the {shares.mean.sum() / 1e6:.4g} ms of a step go"
-    return chart(title, rows, _WIDTH, height, **layer("bar", encodings))
+    return _by_rank(title, rows, list(each), "bar", axes)
 
 
 def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Chart:
@@ -399,22 +401,18 @@ def timeline(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> Cha
             for part, begin, end, call in bars[: MOST_BARS // len(ranks)]
             if end > begin
         ]
-    parts = [PARTS[each] for each in (COMPUTE, HIDDEN, WAITING, EXPOSED)]
-    color = {"scale": {"domain": parts, "range": COLORS[:4]}, "legend": {"orient": "bottom"}}
-    axis, height = _rows(ranks)
     scale = {"zero": False, "nice": False}
     under_way = {"test": f"datum.part === '{PARTS[HIDDEN]}'", "value": 5}
-    encodings = {
+    axes = {
         "x": number("begin", "ms since the first rank began the step", scale=scale),
         "x2": {"field": "end"},
-        "y": axis,
-        "color": encoding("part", "nominal", **color),
+        "color": _colored("part", dict([*COLORS.items()][:4])),
         "size": {"condition": under_way, "value": 14},
         "tooltip": [*tips(rank="rank", part="part", call="call"), number("ns", "ns", format=",d")],
     }
     title = f"Step {step + 1} of {len(steps)}, of median duration"
     across = {**ZOOM, "select": {**ZOOM["select"], "encodings": ["x"]}}
-    return chart(title, rows, _WIDTH, height, params=[across], **layer("bar", encodings))
+    return _by_rank(title, rows, ranks, "bar", axes, params=[across])
 
 
 def _bars(
@@ -446,11 +444,9 @@ def lateness_chart(lateness: Lateness) -> Chart:
         for since, until, ns in zip(edges, edges[1:], lateness.map[rank].tolist(), strict=False)
         if ns
     ]
-    axis, height = _rows(ranks)
-    encodings = {
+    axes = {
         "x": number("since", "s since the first call", scale={"nice": False}),
         "x2": {"field": "until"},
-        "y": axis,
         "color": number("ms", "ms", scale={"scheme": "orangered", "type": "sqrt"}),
         "tooltip": [
             *tips(rank="rank"),
@@ -458,8 +454,7 @@ def lateness_chart(lateness: Lateness) -> Chart:
             number("ms", "ms that others waited"),
         ],
     }
-    title = "How long each rank kept others waiting"
-    return chart(title, rows, _WIDTH, height, **layer("rect", encodings))
+    return _by_rank("How long each rank kept others waiting", rows, ranks, "rect", axes)
 
 
 MOST_POINTS = 500

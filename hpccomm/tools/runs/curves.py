@@ -4,8 +4,10 @@
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,6 @@ import numpy as np
 from hpccomm.results.comparison.matching import case_of
 from hpccomm.results.files import as_utf8
 from hpccomm.results.reader import Run
-from hpccomm.results.schema import Row, Timing
 
 MEDIAN, MEAN = "time, us (median of repetitions)", "time, us (mean of repetitions)"
 """The axis of times: they are means where a row of the chart has no repetitions, as in an imported log."""
@@ -50,104 +51,63 @@ class CurvePoint(NamedTuple):
     wrong: int
     statistic: str = MEDIAN
 
-    @property
-    def drawable(self) -> bool:
-        """Whether size and time have logarithms."""
-        return self.size > 0 and self.time > 0
 
-
-class Curve(NamedTuple):
-    """The rows of a run that differ only in size.
-
-    Attributes
-    ----------
-    label : str
-        Its name, without the part that all curves share.
-    points : tuple of CurvePoint
-        By size.
-    """
-
-    label: str
-    points: tuple[CurvePoint, ...]
-
-    @property
-    def times(self) -> dict[int, float]:
-        """Microseconds by size."""
-        return {each.size: each.time for each in self.points}
-
-    @property
-    def drawable(self) -> bool:
-        """Whether there is anything to draw."""
-        return any(point.drawable for point in self.points)
-
-
-def _points(runs: Sequence[Run]) -> list[list[CurvePoint]]:
-    """Return the points of each run's rows, all with the same statistic of the repetitions."""
+def _measured(runs: Sequence[Run]) -> Iterator[tuple[Run, int, CurvePoint]]:
+    """Yield the rows of runs, by number, with their points, which all have the same statistic of the repetitions."""
     all_kept = all(each.median > 0 for run in runs for each in run.timings)
     statistic = MEDIAN if all_kept else MEAN
-    return [
-        [
-            _point(row, timing, statistic, cpu_time=run.info.config.report_cputime)
-            for row, timing in zip(run.rows, run.timings, strict=True)
-        ]
-        for run in runs
-    ]
+    for run in runs:
+        cpu_time = run.info.config.report_cputime
+        for index, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
+            # Beside the time of the calls (-C) stand the bandwidths of the work.
+            time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
+            busbw = row.busbw
+            if all_kept:
+                time, busbw = timing.median, busbw * time / timing.median
+            figures = time, timing.low, timing.high, busbw, timing.isolated, row.wrong
+            yield run, index, CurvePoint(row.bytes, *figures, statistic)
 
 
-def _point(row: Row, timing: Timing, statistic: str, *, cpu_time: bool) -> CurvePoint:
-    # Beside the time of the calls (-C) stand the bandwidths of the work.
-    time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
-    busbw = row.busbw
-    if statistic == MEDIAN:
-        time, busbw = timing.median, busbw * time / timing.median
-    spread = timing.low, timing.high
-    return CurvePoint(row.bytes, time, *spread, busbw, timing.isolated, row.wrong, statistic)
+def curves(runs: Sequence[Run]) -> dict[str, tuple[CurvePoint, ...]]:
+    """Return the points of each curve by size: the rows of a run that differ only in size; the launches of a series.
 
-
-def curves(runs: Sequence[Run]) -> list[Curve]:
-    """Return the curves of runs; the launches of a series are one curve.
-
-    Sizes that were measured several times have the median of their times.
+    The name of a curve has the parts that not all curves share. Sizes that were measured several times have the
+    median of their times. Rows of size or time 0 are left out, since they have no logarithm.
     """
     files = {run.path for run in runs}
     short = len({path.name for path in files}) == len(files)
     by_key: dict[tuple[str, ...], dict[int, list[CurvePoint]]] = {}
-    for run, points in zip(runs, _points(runs), strict=True):
-        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
-            key = (
-                as_utf8(run.path.name if short else str(run.path)),
-                run.info.series.get("name") or run.name,
-                run.variant(index),
-                *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
-                f"root {row.root}" if row.root >= 0 else "",
-                row.placement,
-            )
-            by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
-    if not by_key:
-        return []
-    # Labels leave out the parts that all curves share.
-    differing = [len(set(values)) > 1 for values in zip(*by_key, strict=True)]
-    return [
-        Curve(
-            ", ".join(word for word, shown in zip(key, differing, strict=True) if shown and word)
-            or " ".join(filter(None, key[2:])),
-            tuple(_together(size, points) for size, points in sorted(sizes.items())),
+    for run, index, point in _measured(runs):
+        row = run.rows[index]
+        if not (point.size > 0 and point.time > 0):
+            continue
+        key = (
+            as_utf8(run.path.name if short else str(run.path)),
+            run.info.series.get("name") or run.name,
+            run.variant(index),
+            *(row.collective, row.backend, row.algorithm, row.dtype, row.op),
+            f"root {row.root}" if row.root >= 0 else "",
+            row.placement,
         )
-        for key, sizes in by_key.items()
-    ]
+        by_key.setdefault(key, {}).setdefault(row.bytes, []).append(point)
+    differing = [len(set(values)) > 1 for values in zip(*by_key, strict=True)]
+    found = {}
+    for words, sizes in by_key.items():
+        name = ", ".join(filter(None, compress(words, differing)))
+        points = tuple(_together(size, points) for size, points in sorted(sizes.items()))
+        found[name or " ".join(filter(None, words[2:]))] = points
+    return found
 
 
 def _together(size: int, points: list[CurvePoint]) -> CurvePoint:
     if len(points) == 1:
         return points[0]
     columns = np.array([each[1:6] for each in points])
-    known = np.isfinite(columns).any(axis=0)
-    middle = np.full(5, np.nan)
-    middle[known] = np.nanmedian(columns[:, known], axis=0)
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # all may be unknown
+        time, low, high, _, isolated = np.nanmedian(columns, axis=0).tolist()
     wrong = sum(max(0, each.wrong) for each in points)
-    time, low, high, busbw, isolated = middle.tolist()
-    if time > 0:  # of an even number, the median of bandwidths is not that of the median time
-        busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
+    # Of an even number, the median of bandwidths is not that of the median time.
+    busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
     return CurvePoint(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
 
 
@@ -206,11 +166,10 @@ def history(runs: Iterable[Run]) -> dict[str, list[Moment]]:
     runs = sorted(runs, key=lambda each: each.info.started)
     numbers = {len(run.info.ranks) for run in runs}
     cases: dict[str, list[Moment]] = {}
-    for run, points in zip(runs, _points(runs), strict=True):
+    for run, index, point in _measured(runs):
         ranks = f" on {len(run.info.ranks)} ranks" if len(numbers) > 1 else ""
-        for index, (row, point) in enumerate(zip(run.rows, points, strict=True)):
-            moment = Moment(run.info.started, run.title, point)
-            cases.setdefault(f"{case_of(row, run.variant(index))}{ranks}", []).append(moment)
+        case = f"{case_of(run.rows[index], run.variant(index))}{ranks}"
+        cases.setdefault(case, []).append(Moment(run.info.started, run.title, point))
     return {
         case: moments
         for case, moments in cases.items()

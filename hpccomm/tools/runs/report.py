@@ -17,7 +17,6 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-MOST_LINES = 12
-"""Of a verdict; the table has all."""
+_Judged = tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]
+"""Pairs of ranks: the name of the run, its figures, and the slow ones."""
 
 
 class Statement(NamedTuple):
@@ -93,20 +92,20 @@ class Statement(NamedTuple):
         ``good``, ``bad`` or ``open``.
     title : str
         A sentence.
-    lines : tuple of str
+    lines : sequence of str
         Its evidence.
     """
 
     mood: str
     title: str
-    lines: tuple[str, ...] = ()
+    lines: Sequence[str] = ()
 
 
 def statements(
     runs: Sequence[Run],
     damage: Sequence[str],
     compared: Comparison | None,
-    judged: Sequence[tuple[str, pairs.MeasuredPairs, pairs.PairDiagnosis]],
+    judged: Sequence[_Judged],
     analysed: Sequence[Analysis],
 ) -> list[Statement]:
     """Return the verdicts of a report, the worst first.
@@ -120,7 +119,7 @@ def statements(
     compared : Comparison, optional
         With a base.
     judged : sequence of tuple
-        Pairs of ranks: the name of the run, its figures, and the slow ones.
+        Measured pairs of ranks.
     analysed : sequence of Analysis
         Recordings of calls.
     """
@@ -137,7 +136,7 @@ def statements(
         ("bad", "Something of the files is damaged and left out", damage),
         ("open", "Runs that did not complete", ended),
     )
-    said = [Statement(mood, title, _few(lines)) for mood, title, lines in faults if lines]
+    said = [Statement(mood, title, lines) for mood, title, lines in faults if lines]
     if compared is not None:
         said.append(_compared(compared))
     said += [_table_pairs(name, verdict) for name, _, verdict in judged]
@@ -148,11 +147,6 @@ def statements(
     return sorted(said, key=lambda each: order.index(each.mood))
 
 
-def _few(lines: Sequence[str]) -> tuple[str, ...]:
-    more = len(lines) - MOST_LINES
-    return (*lines[:MOST_LINES], *([f"and {more} more"] if more > 0 else []))
-
-
 def _compared(compared: Comparison) -> Statement:
     lines = [
         f"{each.case}: {change(each.ratio.value)}: {each.verdict}"
@@ -161,7 +155,7 @@ def _compared(compared: Comparison) -> Statement:
     ]
     said = ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items())
     mood = "bad" if compared.failed else "good" if compared.decided else "open"
-    return Statement(mood, f"Compared with the base: {said}", _few(lines))
+    return Statement(mood, f"Compared with the base: {said}", lines)
 
 
 def _table_pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
@@ -172,7 +166,7 @@ def _table_pairs(name: str, verdict: pairs.PairDiagnosis) -> Statement:
     mood, what = ("bad", "something") if lines else ("good", "nothing")
     if verdict.undecided and not lines:
         mood, what = "open", "nothing of what is decided (nodes were busy)"
-    return Statement(mood, f"Pairs of ranks of {name}: {what} is slow", _few(lines))
+    return Statement(mood, f"Pairs of ranks of {name}: {what} is slow", lines)
 
 
 def _advised(analysis: Analysis) -> Statement:
@@ -185,8 +179,8 @@ def _advised(analysis: Analysis) -> Statement:
         for each in advise(analysis)
     ]
     if lines:
-        return Statement("open", f"{title}; what would help", tuple(lines))
-    return Statement("good", f"{title}; no change is predicted to help", (bound(analysis),))
+        return Statement("open", f"{title}; what would help", lines)
+    return Statement("good", f"{title}; no change is predicted to help", [bound(analysis)])
 
 
 def _of_links(run: Run) -> str:
@@ -228,6 +222,9 @@ def facts(run: Run) -> dict[str, str]:
 
 MOST_ROWS, MOST_RUNS, MOST_RANKS, MOST_SKEWS, MOST_RECORDINGS = 5_000, 20, 256, 3, 3
 """The most rows, runs, ranks of a run, charts of skew, and recordings on a page."""
+
+MOST_LINES = 12
+"""The most lines of a verdict; the table has all."""
 
 _OF_CURVES = (
     "Bands are the 5th to 95th percentile of the repetitions. Click a name to see its curve alone, with Shift "
@@ -279,7 +276,7 @@ def build(
     judged = [(run.title, *pairs.read(run)) for run in runs if pairs.ENTRY in run.entries]
     analysed = [Analysis(each) for each in recordings[-MOST_RECORDINGS:]]
     sections = [section for each in analysed for section in _recorded(each)]
-    sections += [*_over_size(runs), *_history(runs), *_skew(runs), *starmap(_pairs, judged)]
+    sections += _measured(runs, judged)
     # Escaping is on: names of hosts and commands come from the file.
     template = Environment(autoescape=True).from_string(
         Path(__file__).with_name("report.html").read_text(encoding="utf-8")
@@ -292,6 +289,7 @@ def build(
         subtitle=f"{counted_all(run=len(runs), recording=len(recordings))}; made {now}",
         library=Markup(library.javascript_bundle()) if sections else "",
         style=Markup(drawing.as_json(drawing.STYLE)),
+        most_lines=MOST_LINES,
         verdicts=statements(runs, damage, compared, judged, analysed),
         sections=[
             (title, note, Markup(drawing.as_json({**chart, "title": None})))
@@ -336,34 +334,22 @@ def _recorded(analysis: Analysis) -> Iterator[_Section]:
         yield f"{_named(recording)}: {chart['title']}", note, chart
 
 
-def _over_size(runs: Sequence[Run]) -> Iterator[_Section]:
-    """Yield time and bandwidth of each collective."""
+def _measured(runs: Sequence[Run], judged: Sequence[_Judged]) -> Iterator[_Section]:
+    """Yield the curves of each collective, the history of cases, the skew of ranks, and pairs of ranks."""
     for collective in dict.fromkeys(row.collective for run in runs for row in run.rows):
         chosen = [
             run.part([at for at, row in enumerate(run.rows) if row.collective == collective])
             for run in runs
         ]
-        drawn = [each for each in curves.curves(chosen) if each.drawable]
-        if drawn:
+        if drawn := curves.curves(chosen):
             chart = charts.over_size(collective, drawn)
             yield chart["title"], _OF_CURVES, chart
-
-
-def _history(runs: Sequence[Run]) -> Iterator[_Section]:
-    """Yield the times of cases over runs."""
     if cases := curves.history(runs):
         chart = charts.histories(cases)
         yield chart["title"], _OF_CURVES, chart
-
-
-def _skew(runs: Sequence[Run]) -> Iterator[_Section]:
-    """Yield how late ranks start and end, in the first row of each run that was measured in isolation."""
     for title, skew in filter(None, map(curves.first_skew, runs[-MOST_SKEWS:])):
         note = "Medians, and 5th to 95th percentile of the repetitions."
         yield f"Skew of ranks: {title}", note, charts.skews(title, skew)
-
-
-def _pairs(title: str, measured: pairs.MeasuredPairs, verdict: pairs.PairDiagnosis) -> _Section:
-    """Return heat maps of pairs of ranks."""
-    chart = charts.pairs_of_ranks(measured, verdict)
-    return f"Pairs of ranks: {title}", chart["title"]["text"], chart
+    for title, measured, verdict in judged:
+        chart = charts.pairs_of_ranks(measured, verdict)
+        yield f"Pairs of ranks: {title}", chart["title"]["text"], chart

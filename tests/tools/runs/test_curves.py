@@ -23,12 +23,13 @@ def test_curves_are_named_by_what_differs_and_cross_where_times_are_equal(tmp_pa
     # 2 + s / 1000 and 10 + s / 5000 microseconds are equal at 10,000 bytes.
     path = write(tmp_path / "run.h5", {"ring": (2.0, 1.0), "tree": (10.0, 5.0)})
     drawn = curves.curves(reader.read(path))
-    assert [curve.label for curve in drawn] == ["ring", "tree"]
-    assert [point.size for point in drawn[0].points] == SIZES
-    ring = drawn[0].points[0]
+    assert list(drawn) == ["ring", "tree"]
+    assert [point.size for point in drawn["ring"]] == SIZES
+    ring = drawn["ring"][0]
     assert ring.time == pytest.approx(2.008, rel=1e-6)
     assert (ring.low, ring.high) == pytest.approx((2.008 * 0.91, 2.008 * 1.09), rel=1e-3)
-    (crossing,) = crossovers({each.label: each.times for each in drawn})
+    times = {name: {each.size: each.time for each in points} for name, points in drawn.items()}
+    (crossing,) = crossovers(times)
     assert crossing.size == pytest.approx(10_000, rel=0.2)  # straight between 8 and 32 KiB
     assert (crossing.before, crossing.after) == ("ring", "tree")
 
@@ -39,11 +40,11 @@ def test_launches_of_a_series_are_one_curve_of_medians(tmp_path):
         series = {"name": "s", "launch": str(launch + 1), "launches": "3"}
         write(path, {"ring": (latency, 1.0)}, days=launch, series=series)
     runs = reader.read(path)
-    (curve,) = curves.curves(runs)
-    assert curve.label == "all_reduce mpi ring float sum out of place"  # nothing differs
-    assert curve.points[0].time == pytest.approx(2.008, rel=1e-6)
+    ((name, points),) = curves.curves(runs).items()
+    assert name == "all_reduce mpi ring float sum out of place"  # nothing differs
+    assert points[0].time == pytest.approx(2.008, rel=1e-6)
     of_a_variant = replace(runs[0], info=replace(runs[0].info, series={"variant": "A=1"}))
-    assert curves.curves([of_a_variant])[0].label == f"A=1 {curve.label}"
+    assert list(curves.curves([of_a_variant])) == [f"A=1 {name}"]
     found = curves.history(runs)
     assert len(found) == len(SIZES)
     first = found["all_reduce mpi ring float sum 8 B out of place"]
@@ -75,8 +76,8 @@ def test_a_point_has_one_statistic_which_the_axis_names(tmp_path):
         ([calls], 1.5, "mean"),  # -C prints the time of the calls, and the bandwidth of the work
         (four, 3.0, "median"),
     ):
-        for curve in curves.curves(runs):
-            for size, point in zip(SIZES, curve.points, strict=True):
+        for points in curves.curves(runs).values():
+            for size, point in zip(SIZES, points, strict=True):
                 assert point.time == pytest.approx(factor * (2.0 + size / 1e3), rel=1e-6)
                 assert point.busbw == pytest.approx(size / point.time / 1e3, rel=1e-6)
                 assert statistic in point.statistic
