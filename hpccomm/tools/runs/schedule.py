@@ -174,7 +174,7 @@ class RoundLayout:
     step : DrawnStep
         What happens.
     labels : dict
-        For each rank that sends, its labels, and of each the moves that begin there.
+        For each rank that sends, the moves that begin at each of its labels.
     stack : float
         Inches that the labels take.
     height : float
@@ -182,7 +182,7 @@ class RoundLayout:
     """
 
     step: DrawnStep
-    labels: dict[int, list[tuple[Caption, list[Move]]]]
+    labels: dict[int, dict[Caption, list[Move]]]
     stack: float
     height: float
 
@@ -191,16 +191,15 @@ def row(step: DrawnStep, subject: Subject) -> RoundLayout:
     """Lay out a round."""
     labels = {}
     for rank, moves in grouped((move.source, move) for move in step.moves).items():
-        parts = [*grouped((label(move.data, subject), move) for move in moves).items()]
+        parts = grouped((label(move.data, subject), move) for move in moves)
         if len(parts) > MOST_LABELS:
-            parts = [(Caption(f"{len(parts)} parts", "", PARTS), moves)]
+            parts = {Caption(f"{len(parts)} parts", "", PARTS): moves}
         labels[rank] = parts
-    stacks = (sum(each.height for each, _ in parts) for parts in labels.values())
-    stack = max(stacks, default=0.0)
+    stack = max((sum(each.height for each in parts) for parts in labels.values()), default=0.0)
     height = 0.11
     if step.moves:
-        height += stack + _fall(step.moves) + 2 * MARK
-    elif step.marks:
+        height += stack + _fall(step.moves)
+    if step.moves or step.marks:
         height += 2 * MARK
     if step.meeting:
         height += MEETING
@@ -247,7 +246,7 @@ def shade(place: float) -> Color:
 
 def pitch(rows: Sequence[RoundLayout]) -> float:
     """Return the inches between ranks, which depend on the widest label."""
-    widths = [each.width for row in rows for parts in row.labels.values() for each, _ in parts]
+    widths = [each.width for row in rows for parts in row.labels.values() for each in parts]
     return min(max(max(widths, default=0.0) + 0.14, 0.42), 1.4)
 
 
@@ -281,9 +280,6 @@ MEANINGS = {
     "barrier": "barrier",
 }
 """Of the signs, left to right."""
-
-Start = tuple[Place, Color]
-"""Where an arrow begins, and its color."""
 
 
 def draw(subject: Subject) -> str:
@@ -385,46 +381,41 @@ class _Panel:
         if each.step.meeting:
             bottom -= MEETING
             for group in each.step.meeting:
-                ends = [self.at[min(group)] - 0.12, self.at[max(group)] + 0.12]
-                _bar(self.canvas, ends, bottom + MEETING / 2)
+                ends = self.at[min(group)] - 0.12, self.at[max(group)] + 0.12
+                self.canvas.line([(x, bottom + MEETING / 2) for x in ends], INK, 3)
         marks = bottom - 0.03 - MARK
-        marked = self._marks(each.step, marks)
-        starts = self._labels(each, y + 0.06)
+        marked = grouped((mark.rank, mark.what) for mark in each.step.marks)
+        for rank, signs in marked.items():
+            for place, what in enumerate(signs):
+                _sign(self.canvas, what, self.at[rank] + 2.4 * MARK * place, marks)
         arriving = grouped((move.target, move) for move in each.step.moves)
-        same: Counter[tuple[str, int, int]] = Counter()
-        for move in each.step.moves:
+        same: Counter[str] = Counter()
+        for move, start in self._labels(each, y + 0.06):
             crowd = arriving[move.target]
             spread = min(0.09, 0.3 / max(len(crowd) - 1, 1))
             aside = (crowd.index(move) - (len(crowd) - 1) / 2) * spread
             end = marks - (MARK if move.target in marked else -MARK)
-            which = (move.how, move.source, move.target)
-            name = (
-                f"{move.how}-{self.channel}-{each.step.number}-{move.source}-{move.target}"
-                f"-{same[which]}"
+            which = f"{move.how}-{self.channel}-{each.step.number}-{move.source}-{move.target}"
+            name, dashes = (
+                f"{which}-{same[which]}",
+                "none" if move.how == "message" else PEER_MEMORY,
             )
             same[which] += 1
-            start, color = starts[id(move)]
-            dashes = "none" if move.how == "message" else PEER_MEMORY
             places = [start, (self.at[move.target] + aside, end)]
+            color = label(move.data, self.subject).color
             self.canvas.line(places, color, 1.3, dashes=dashes, arrow=True, name=name)
 
-    def _labels(self, each: RoundLayout, top: float) -> dict[int, Start]:
-        """Write the labels; return where each move begins, by its identity."""
-        starts: dict[int, Start] = {}
+    def _labels(self, each: RoundLayout, top: float) -> Iterator[tuple[Move, Place]]:
+        """Write the labels; yield each move, and where its arrow begins."""
         for rank, parts in each.labels.items():
-            x = self.at[rank]
-            y = top + each.stack - sum(shown.height for shown, _ in parts)
-            for place, (shown, moves) in enumerate(parts):
-                middle, foot = y + shown.height / 2, y + shown.height
+            x, foot = self.at[rank], top + each.stack - sum(shown.height for shown in parts)
+            lowest = [*parts][-1]
+            for shown, moves in parts.items():
+                middle, foot = foot + shown.height / 2, foot + shown.height
                 self._label(shown, x, middle)
                 for move in moves:
-                    color = label(move.data, self.subject).color
                     side = shown.width / 2 if move.target > rank else -shown.width / 2
-                    lowest = place == len(parts) - 1
-                    begin = (x, foot - 0.02) if lowest else (x + side, middle)
-                    starts[id(move)] = begin, color
-                y = foot
-        return starts
+                    yield move, (x, foot - 0.02) if shown is lowest else (x + side, middle)
 
     def _label(self, shown: Caption, x: float, y: float) -> None:
         if not shown.text:
@@ -439,36 +430,25 @@ class _Panel:
         if shown.whose:
             self.canvas.text((x, y + below), shown.whose, TYPE - 1, color, centred=True)
 
-    def _marks(self, step: DrawnStep, y: float) -> set[int]:
-        """Draw the signs of local steps; return the ranks that have one."""
-        kinds = grouped((mark.rank, mark.what) for mark in step.marks)
-        for rank, signs in kinds.items():
-            for place, what in enumerate(signs):
-                _mark(self.canvas, what, self.at[rank] + 2.4 * MARK * place, y)
-        return set(kinds)
-
     def _rule(self, y: float) -> None:
         self.canvas.line([(self.left, y), (self.at[-1] + 0.2, y)], FAINT, 0.6, level=1)
 
 
-def _mark(canvas: Canvas, what: str, x: float, y: float) -> None:
-    """Draw the sign of a local step."""
-    if what == "copy":
+def _sign(canvas: Canvas, what: str, x: float, y: float) -> None:
+    """Draw a sign: its middle is at x if it belongs to a rank, else it begins there."""
+    if what == "peer":
+        canvas.line([(x, y), (x + 0.3, y)], INK, 1.3, dashes=PEER_MEMORY)
+    elif what == "barrier":
+        canvas.line([(x, y), (x + 0.3, y)], INK, 3)
+    elif what == "copy":
         side = 1.5 * MARK
-        corner = (x - side / 2, y - side / 2)
-        canvas.box(corner, (side, side), "white", INK, level=6)
-        return
-    full = what == "final"
-    canvas.circle((x, y), MARK, INK if full else "white", INK)
-    arm = 0.62 * MARK
-    color = "white" if full else INK
-    canvas.line([(x - arm, y), (x + arm, y)], color, 1.1, level=7)
-    canvas.line([(x, y - arm), (x, y + arm)], color, 1.1, level=7)
-
-
-def _bar(canvas: Canvas, ends: Sequence[float], y: float) -> None:
-    """Draw the sign of a barrier."""
-    canvas.line([(x, y) for x in ends], INK, 3)
+        canvas.box((x - side / 2, y - side / 2), (side, side), "white", INK, level=6)
+    else:
+        fill, cross = (INK, "white") if what == "final" else ("white", INK)
+        canvas.circle((x, y), MARK, fill, INK)
+        arm = 0.62 * MARK
+        canvas.line([(x - arm, y), (x + arm, y)], cross, 1.1, level=7)
+        canvas.line([(x, y - arm), (x, y + arm)], cross, 1.1, level=7)
 
 
 def _legend(canvas: Canvas, subject: Subject, y: float) -> None:
@@ -479,14 +459,8 @@ def _legend(canvas: Canvas, subject: Subject, y: float) -> None:
     kinds |= {"barrier" for step in steps if step.meeting}
     x = MARGIN + 0.1
     for what, meaning in MEANINGS.items():
-        if what not in kinds:
-            continue
-        room = 0.14 if what in ("fold", "final", "copy") else 0.4
-        if what == "peer":
-            canvas.line([(x, y), (x + 0.3, y)], INK, 1.3, dashes=PEER_MEMORY)
-        elif what == "barrier":
-            _bar(canvas, [x, x + 0.3], y)
-        else:
-            _mark(canvas, what, x, y)
-        canvas.text((x + room, y), meaning, 8, INK)
-        x += room + 0.062 * len(meaning) + 0.25
+        if what in kinds:
+            room = 0.4 if what in ("peer", "barrier") else 0.14
+            _sign(canvas, what, x, y)
+            canvas.text((x + room, y), meaning, 8, INK)
+            x += room + 0.062 * len(meaning) + 0.25
