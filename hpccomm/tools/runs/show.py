@@ -19,7 +19,6 @@ Examples
 import argparse
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import groupby
 
 from hpccomm.errors import UsageError
@@ -87,35 +86,38 @@ def run(args: argparse.Namespace) -> int:
     if pairs.ENTRY in chosen.entries:
         output.write(listing + _run_facts(chosen) + pairs.text(*pairs.read(chosen)))
         return status
-    damage = []
     with output.watched(f"showing {chosen.name}", len(chosen.rows)) as progress:
-        text = ""
-        # A run of two variants has measured them in turns; each has a table to itself.
-        for variant, part in chosen.by_variant().items():
-            samples = WholeSamples(part, progress)
-            text += f"# Variant: {variant}\n" if variant else ""
-            if table.are_rates(part.rows):
-                text += table.rates_text(part.info, part.rows, samples)
-            else:
-                text += table.run_text(
-                    part.info,
-                    part.rows,
-                    samples,
-                    finished=part.status == "completed",
-                    whole=not part.damage,
-                    statistics=args.statistics,
-                    timings=part.timings,
-                )
-            damage += samples.damage()
+        text, damage = _tables(chosen, progress, statistics=args.statistics)
         text += chosen.others.line + _how_to_compare(chosen)
-        text += "".join(
-            f"# Published : {collective} {each}\n"
-            for collective in dict.fromkeys(row.collective for row in chosen.rows)
-            for each in published(chosen.info, collective)
-        )
+        for collective in dict.fromkeys(row.collective for row in chosen.rows):
+            for each in published(chosen.info, collective):
+                text += f"# Published : {collective} {each}\n"
         expected, failed = _expected(args, chosen)
     output.write(listing + _run_facts(chosen) + text + expected)
     return output.damaged(damage, file) or status or failed
+
+
+def _tables(run: Run, progress: output.Progress, *, statistics: bool) -> tuple[str, list[str]]:
+    """Return the tables of a run, and its damaged samples, a line each."""
+    text, damage = "", []
+    # A run of two variants has measured them in turns; each has a table to itself.
+    for variant, part in run.by_variant().items():
+        samples = WholeSamples(part, progress)
+        text += f"# Variant: {variant}\n" if variant else ""
+        if table.are_rates(part.rows):
+            text += table.rates_text(part.info, part.rows, samples)
+        else:
+            text += table.run_text(
+                part.info,
+                part.rows,
+                samples,
+                finished=part.status == "completed",
+                whole=not part.damage,
+                statistics=statistics,
+                timings=part.timings,
+            )
+        damage += samples.damage()
+    return text, damage
 
 
 def _how_to_compare(run: Run) -> str:
@@ -167,28 +169,21 @@ def _file_listing(
     """Return a line for each run and recording of a file with several, with a mark at the chosen one."""
     if len(runs) + len(recordings) < 2:
         return ""
-    numbers = counted_all(run=len(runs), recording=len(recordings))
-    lines = [f"# {chosen.path} holds {numbers}:"]
-    for run in runs:
-        what = ", ".join(dict.fromkeys(row.collective for row in run.rows)) or (
-            "no whole row" if run.damage else "no rows"
+    text = f"# {chosen.path} holds {counted_all(run=len(runs), recording=len(recordings))}:\n"
+    entries: list[Run | Recording] = [*runs, *recordings]
+    for each in entries:
+        if isinstance(each, Run):
+            started, ranks = each.info.started, len(each.info.ranks)
+            what = ", ".join(dict.fromkeys(row.collective for row in each.rows))
+            what = what or ("no whole row" if each.damage else "no rows")
+        else:
+            started, ranks = each.facts.started, each.ranks
+            what = recording_text.contents(each)
+        text += (
+            f"# {'*' if each.name == chosen.name else ' '} {each.name}  {started.strftime(TIME_FORMAT)}  "
+            f"{counted(ranks, 'rank')}  {what}  {each.status}\n"
         )
-        lines.append(_entry(run, chosen, run.info.started, len(run.info.ranks), what))
-    lines += [
-        _entry(each, chosen, each.facts.started, each.ranks, recording_text.contents(each))
-        for each in recordings
-    ]
-    return "".join(line + "\n" for line in [*lines, "#"])
-
-
-def _entry(
-    each: Run | Recording, chosen: Run | Recording, started: datetime, ranks: int, what: str
-) -> str:
-    mark = "*" if each.name == chosen.name else " "
-    return (
-        f"# {mark} {each.name}  {started.strftime(TIME_FORMAT)}  {counted(ranks, 'rank')}  {what}  "
-        f"{each.status}"
-    )
+    return f"{text}#\n"
 
 
 def _run_facts(run: Run) -> str:
@@ -203,9 +198,8 @@ def _run_facts(run: Run) -> str:
         f"{counted(info.nodes, 'node')}, launcher {info.launcher}",
         f"# Command: {shlex.join(info.arguments)}",
     ]
-    if info.slurm:
-        lines.append("# " + " ".join(f"{name}={value}" for name, value in info.slurm.items()))
-    if info.environment:
-        variables = " ".join(f"{name}={value}" for name, value in info.environment.items())
-        lines.append(f"# Environment: {variables}")
+    for name, variables in (("", info.slurm), ("Environment: ", info.environment)):
+        if variables:
+            told = " ".join(f"{variable}={value}" for variable, value in variables.items())
+            lines.append(f"# {name}{told}")
     return "".join(line + "\n" for line in [*lines, "#"])
