@@ -242,25 +242,17 @@ def _check_size(table: PerfTable, request: SimulationRequest) -> None:
 
 def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
     """Return the algorithms to simulate; some may not apply to the collective."""
-    name = collective.what.name
-    named = request.options.algorithms
-    if named is None:
-        return _estimated(collective, request)
-    if ALL in named:
-        return tuple(KNOWN[name])
-    return named
-
-
-def _estimated(collective: Benchmark, request: SimulationRequest) -> tuple[str, ...]:
-    """Return the algorithms with the least estimated times for the smallest and for the largest arrays."""
     name, sizes = collective.what.name, request.options.sizes
-    fits = [each for each in ALGORITHMS[name] if not _refusal(collective, each, request)]
-    own = fits or list(ALGORITHMS[name])
+    named = request.options.algorithms
+    if named is not None:
+        return tuple(KNOWN[name]) if ALL in named else named
+    # Those with the least estimated times for the smallest and for the largest arrays.
+    own = [each for each in ALGORITHMS[name] if not _refusal(collective, each, request)]
     small, large = (
-        ranked(request.network, name, nbytes, own, request.segment)[0].algorithm
+        ranked(request.network, name, nbytes, own or [*ALGORITHMS[name]], request.segment)
         for nbytes in (sizes.smallest, sizes.largest)
     )
-    return tuple(dict.fromkeys((small, large)))
+    return tuple(dict.fromkeys((small[0].algorithm, large[0].algorithm)))
 
 
 def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
@@ -524,7 +516,10 @@ def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]
     if args.run is not None and args.like is None:
         raise UsageError("--run chooses among the runs of --like RUNS.h5; give both, or neither")
     described, status = None if args.cluster is None else load(args.cluster), 0
-    if args.like is not None:
+    if args.like is None:
+        assert described is not None
+        network = described if ranks is None else described.resized(ranks)
+    else:
         from hpccomm.results.reader import choose
         from hpccomm.tools.simulate.like import like
 
@@ -534,9 +529,6 @@ def _network(args: argparse.Namespace, ranks: int | None) -> tuple[Network, int]
             network, report, damage = like(choose(examined.runs, args.run), described, ranks)
         output.write(report)
         status = max(status, output.damaged(damage, args.like))
-    else:
-        assert described is not None
-        network = described if ranks is None else described.resized(ranks)
     if network.ranks > MOST_RANKS:
         raise UsageError(
             f"{network.name} has {network.ranks} ranks, and at most {MOST_RANKS} are simulated; give "
