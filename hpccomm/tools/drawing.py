@@ -93,7 +93,7 @@ class Canvas:
         Parameters
         ----------
         places : sequence of (float, float)
-            Its points.
+            The points of the line.
         width : float
             Points.
         level : int
@@ -103,22 +103,22 @@ class Canvas:
         arrow : bool
             Whether its end has a head.
         bow : float
-            How far it bends to the right of its way, as a part of the length; of two points.
+            How far a line of two points bends to the right, as a part of its length.
         name : str
             The id of the element.
         """
-        (x0, y0), way, (x1, y1) = places[0], places[-2], places[-1]
+        (x0, y0), bend, (x1, y1) = places[0], places[-2], places[-1]
         if bow:
-            way = (x0 + x1) / 2 - bow * (y1 - y0), (y0 + y1) / 2 + bow * (x1 - x0)
+            bend = (x0 + x1) / 2 - bow * (y1 - y0), (y0 + y1) / 2 + bow * (x1 - x0)
         shaft, head = [*places], ""
         if arrow:
-            (long, half), angle = _HEAD, math.atan2(y1 - way[1], x1 - way[0])
+            (long, half), angle = _HEAD, math.atan2(y1 - bend[1], x1 - bend[0])
             back = x1 - long * math.cos(angle), y1 - long * math.sin(angle)
             aside = half * math.sin(angle), -half * math.cos(angle)
             sides = [(back[0] + sign * aside[0], back[1] + sign * aside[1]) for sign in (1, -1)]
             head = f'<path d="{_path([(x1, y1), *sides])} Z" fill="{_hex(color)}"/>'
             shaft[-1] = back
-        path = f"M {_at(shaft[0])} Q {_at(way)} {_at(shaft[-1])}" if bow else _path(shaft)
+        path = f"M {_at(shaft[0])} Q {_at(bend)} {_at(shaft[-1])}" if bow else _path(shaft)
         style = f'fill="none" stroke="{_hex(color)}" stroke-width="{width:g}"'
         style += f' stroke-dasharray="{dashes}"' if dashes != "none" else ""
         named = f' id="{escape(name)}"' if name else ""
@@ -179,7 +179,7 @@ STYLE = {
     "legend": {"labelLimit": 0, "symbolLimit": 0, "symbolOpacity": 1},
     "title": {"anchor": "start", "fontWeight": "normal", "fontSize": 14},
 }
-"""Of all charts."""
+"""The style of all charts."""
 
 Chart = Mapping[str, Any]
 """A specification of Vega-Lite, with its data."""
@@ -254,7 +254,7 @@ def svg(chart: Chart) -> str:
 FORMATS = ("svg", "png")
 
 PIXELS = 2
-"""Of a PNG, for each one of the SVG."""
+"""Pixels of a PNG for each pixel of the SVG."""
 
 
 def file_format(path: Path) -> str:

@@ -46,7 +46,7 @@ class Flag:
     meaning : str
         A phrase for the help.
     field : str
-        What takes the value; by default it has the flag's name.
+        Name of the argument that holds the value; by default the flag's name.
     required : bool
         Whether the flag is mandatory.
     values : int or str
@@ -68,7 +68,7 @@ class Flag:
 
     @property
     def takes(self) -> str:
-        """What takes the value: `field`, or the name of the flag."""
+        """Name of the argument that holds the value: `field`, or the name of the flag."""
         return self.field or self.names[-1].removeprefix("--").replace("-", "_")
 
     @property
@@ -173,7 +173,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def form(self) -> str:
-        """What a command looks like, in one line: its words and what must be given with a flag."""
+        """The form of a command, in one line: its words, and the flags that must be given."""
         words = [self.prog]
         for action in self._actions:
             what = action.metavar or action.dest.upper()
@@ -508,7 +508,7 @@ def table(
     words : mapping of str to str, optional
         Texts for the names in braces of the meanings.
     file : str, optional
-        Its name.
+        The name of the file.
     """
 
     def reader(row: Mapping[str, Any]) -> Callable[[str], Any]:
@@ -562,7 +562,7 @@ def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
     Raises
     ------
     UsageError
-        Its text is that flag, and then `why`.
+        The text is the flag, and then `why`.
     """
     for name in names:
         if (value := getattr(args, name)) is not None and value is not False:  # 0 is given, too

@@ -44,14 +44,14 @@ class Verb(NamedTuple):
     Attributes
     ----------
     group : str
-        What people want who use it.
+        The purpose for which people use it.
     name : str
     module : str
         Where it is, within `hpccomm.tools`.
     ranks : str
         ``"all"`` if all ranks of a job run it, and rank 0 speaks for all, else ``"one"``.
     summary : str
-        What it does.
+        What the verb does, in a line of the help.
     """
 
     group: str

@@ -123,7 +123,7 @@ TICK = 0.25
 _COUNTED = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 _UNCOUNTED = "{desc} [{elapsed}]"
 _COLUMNS = 80
-"""Where a terminal does not say."""
+"""The width of a terminal that does not tell it."""
 
 
 class Progress:

@@ -304,8 +304,8 @@ def _map(
     pixels = max(1, _PIXELS // cells)
     axis = {"labelAngle": 0, "labelOverlap": "parity", "ticks": False}
     axes = {
-        way: encoding(field, "ordinal", f"{field} rank", scale={"domain": names}, axis=axis)
-        for way, field in (("x", "to"), ("y", "from"))
+        axis_name: encoding(field, "ordinal", f"{field} rank", scale={"domain": names}, axis=axis)
+        for axis_name, field in (("x", "to"), ("y", "from"))
     }
     tooltips = tips(**{"from": "from rank", "to": "to rank", "of": "from host", "at": "to host"})
     tooltips += [number("value", name), number("part", "% of the expected level", format=".0f")]
@@ -328,8 +328,8 @@ def _map(
     if len(borders) <= 32:
         rule = {"type": "rule", "color": "black", "opacity": 0.6}
         layers += [
-            layer(rule, {way: {**each, "bandPosition": 0}}, data={"values": borders})
-            for way, each in axes.items()
+            layer(rule, {axis_name: {**each, "bandPosition": 0}}, data={"values": borders})
+            for axis_name, each in axes.items()
         ]
     size = pixels * cells
     return chart(name, [record], size, size, view={"fill": "#dddddd"}, layer=layers)
@@ -342,7 +342,7 @@ MOST_BARS = 5_000
 """The most bars of a timeline, so that a page stays small. There are fewer ranks of a step of many calls."""
 
 COLORS = dict(zip(PARTS, ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd"), strict=True))
-"""Of the parts of a step."""
+"""The colors of the parts of a step."""
 
 
 def _ranks(number: int, most: int = MOST_RANKS) -> list[int]:

@@ -39,7 +39,7 @@ class CurvePoint(NamedTuple):
     wrong : int
         Wrong elements; negative if unchecked.
     statistic : str
-        What the time is: `MEDIAN` or `MEAN`, the same in a chart.
+        The statistic of the time: `MEDIAN` or `MEAN`, the same in a chart.
     """
 
     size: int
@@ -150,7 +150,7 @@ class Moment(NamedTuple):
     run : str
         File and name.
     point : CurvePoint
-        Its time and bandwidth.
+        The time and the bandwidth of the case.
     """
 
     started: datetime

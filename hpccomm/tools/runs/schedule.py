@@ -143,7 +143,7 @@ class Caption:
     Attributes
     ----------
     text : str
-        What moves; empty for a message without data.
+        The elements or blocks that move; empty for a message without data.
     whose : str
         The ranks whose contributions were folded in it; for several blocks, the ranks that sent them.
     color : tuple of float
@@ -172,13 +172,13 @@ class RoundLayout:
     Attributes
     ----------
     step : DrawnStep
-        What happens.
+        The moves and local steps.
     labels : dict
         For each rank that sends, the moves that begin at each of its labels.
     stack : float
-        Inches that the labels take.
+        Height of the highest stack of labels, in inches.
     height : float
-        Inches, of all.
+        Height of the round, in inches.
     """
 
     step: DrawnStep
@@ -279,7 +279,7 @@ MEANINGS = {
     "peer": "a peer's memory",
     "barrier": "barrier",
 }
-"""Of the signs, left to right."""
+"""The meanings of the signs, from left to right."""
 
 
 def draw(subject: Subject) -> str:
@@ -323,9 +323,9 @@ class _Panel:
     left, top : float
         Its upper left corner, in inches.
     at : sequence of float
-        Where each rank is.
+        Inches from the left to each rank.
     tall : float
-        Inches of all rounds.
+        Height of all rounds, in inches.
     """
 
     canvas: Canvas
