@@ -241,36 +241,29 @@ def _expect(run: Run, _samples: WholeSamples) -> str:
     return written(run.info, map(typical, run.rows, run.timings), run.others.line)
 
 
-def _refuse_without_place(run: Run, name: str) -> None:
-    """Raise if a format has no place for what a run measured."""
-    if pairs.ENTRY in run.entries:
-        raise ResultsError(
-            f"{run.name} is of pairs of ranks, which no format has a place for; hpccomm show prints it, and "
-            "hpccomm perf pairs --json writes its figures"
+def _refusal(chosen: Run | Recording, name: str) -> str:
+    """Return why a format has no place for a run or a recording, and what to do; empty if it has a place for it."""
+    place = f"which --format {name} has no place for; take --format csv"
+    if isinstance(chosen, Recording):
+        if name not in ("csv", "perfetto"):
+            return f"is a recording, {place} or perfetto"
+        empty = name == "perfetto" and not chosen.calls.count
+        return "has no calls; take --format csv, or name another one" if empty else ""
+    if name == "perfetto":
+        return "is not a recording, and --format perfetto writes calls; take another format"
+    if pairs.ENTRY in chosen.entries:
+        return (
+            "is of pairs of ranks, which no format has a place for; hpccomm show prints it, and hpccomm perf pairs "
+            "--json writes its figures"
         )
-    if name == "csv":
-        return
-    what = ""
-    if len(run.by_variant()) > 1:
-        what = "has two variants"
-    elif name == "expect" and not run.rows:
-        what = "has no rows"
-    if what:
-        raise ResultsError(
-            f"{run.name} {what}, which --format {name} has no place for; take --format csv, or name another run"
-        )
+    if name != "csv" and len(chosen.by_variant()) > 1:
+        return f"has two variants, {place}, or name another run"
+    if name == "expect" and not chosen.rows:
+        return f"has no rows, {place}, or name another run"
+    return ""
 
 
 _FORMATS = {"csv": _csv, "expect": _expect, "json": _json}
-
-
-def _write_timeline(recording: Recording, path: Path | None) -> None:
-    if not recording.calls.count:
-        raise ResultsError(f"{recording.name} has no calls; take --format csv, or name another one")
-    if path is None:
-        raise UsageError("--format perfetto writes a file; give --output PATH")
-    with output.watched(f"exporting {recording.name}"):
-        write(recording, path)
 
 
 _OWN = flags.table(__package__, file="export.toml")
@@ -282,22 +275,17 @@ def run(args: argparse.Namespace) -> int:
     """Write the run; return the exit status."""
     examined, status = output.read_file(args.file)
     chosen = choose(examined.stored, args.run)
+    if refusal := _refusal(chosen, args.format):
+        raise ResultsError(f"{chosen.name} {refusal}")
     if isinstance(chosen, Recording):
         if args.format == "perfetto":
-            _write_timeline(chosen, args.output)
+            if args.output is None:
+                raise UsageError("--format perfetto writes a file; give --output PATH")
+            with output.watched(f"exporting {chosen.name}"):
+                write(chosen, args.output)
             return status
-        if args.format != "csv":
-            raise ResultsError(
-                f"{chosen.name} is a recording, which --format {args.format} has no place for; take --format csv "
-                "or perfetto"
-            )
         text = recording_text.csv_text(chosen)
-    elif args.format == "perfetto":
-        raise ResultsError(
-            f"{chosen.name} is not a recording, and --format perfetto writes calls; take another format"
-        )
     else:
-        _refuse_without_place(chosen, args.format)
         with output.watched(f"exporting {chosen.name}", len(chosen.rows)) as progress:
             samples = WholeSamples(chosen, progress)
             text = _FORMATS[args.format](chosen, samples)
