@@ -78,6 +78,8 @@ def test_what_was_not_looked_at_is_skipped_with_its_reason():
         "mpi.cores": "MPI did not start",
     }
     assert reasons.items() >= expected.items()
+    alone = {"ranks": [{"unread": {"peers": "the node has one rank"}}]}
+    assert judge.missing(alone, "ranks.*.peers") == "the node has one rank"
 
 
 def test_nodes_of_one_name_are_kept_apart():

@@ -58,12 +58,21 @@ def test_text_picture_and_json_name_all(dgx):
     assert all(f">{each.name}<" in svg for each in dgx.components)
     assert "NUMA 7: socket 1, CPUs 112-127,240-255" in svg
     assert "12 NVLinks to switches" in svg
+    svg = topo.draw(node_of("dgx2"))  # a bridge that leads to one component is not drawn
+    assert all(f"{each}<" in svg for each in (">host bridge pci0000:b2", ">bridge 0000:32:00.0"))
+    assert svg.count(">bridge ") == 4
     ranks = bound(dgx, (0, "16-31"), (1, "0-15"))
     document = json.loads(json.dumps(topo.document({"n0": dgx}, ranks)))
     (found,), (_, rank) = document["nodes"], document["ranks"]
     assert found["matrix"] == [row.split()[1:] for row in PUBLISHED["dgx_a100"]["matrix"]]
     assert found["components"][0]["path"][0] == "pci0000:00"
     assert (rank["gpu"], rank["nic"], rank["domains"]) == ("GPU1", "mlx5_0", [0])
+
+
+def test_functions_of_virtual_adapters_are_left_out():
+    facts = json.loads(json.dumps(PUBLISHED["dgx_a100"]["facts"]))
+    facts["pci"]["devices"] = [each | {"virtual": True} for each in facts["pci"]["devices"]]
+    assert not hardware("n0", facts).of_kind("nic")
 
 
 def test_links_between_gpus_of_one_column_are_drawn():
