@@ -320,11 +320,6 @@ _recorders: set[ProgramRecorder] = set()
 """The recorders whose recordings have not ended."""
 
 
-@before_end
-def _end_all() -> None:
-    _leave_all("failed: the process was ended")
-
-
 def _leave_all(status: str = "") -> None:
     error = getattr(sys, "last_value", None)
     status = status or (COMPLETED if error is None else f"failed: {in_words(error)}")
@@ -332,6 +327,7 @@ def _leave_all(status: str = "") -> None:
         each.leave(status)
 
 
+before_end(partial(_leave_all, "failed: the process was ended"))
 after_fork(_recorders.clear)
 
 

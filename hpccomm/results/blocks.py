@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.results.lines import StoredLines
-from hpccomm.results.recording import BLOCKS, CALL_COLUMNS
+from hpccomm.results.recording import BLOCKS, CALL_COLUMNS, Calls
 
 CALLS = 1 << 14
 """Calls of a block. A damaged one loses all of them."""
@@ -62,12 +62,12 @@ def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
     return np.frombuffer(head.tobytes() + b"".join(streams), "u1")
 
 
-class StoredColumns(Mapping[str, NDArray[Any]]):
-    """The columns of stored calls, each unpacked when it is first asked for.
+class PackedCalls:
+    """The blocks of one file, of all ranks whose calls it has.
 
     Parameters
     ----------
-    blocks : StoredLines
+    table : StoredLines
         The table of blocks. Damaged ones are added to its damage.
     ranks : int
         Number of ranks.
@@ -75,70 +75,49 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
     Attributes
     ----------
     starts : ndarray of int64
-        As `hpccomm.results.recording.Calls.starts`.
+        The first call of each rank, and behind the last one.
     """
 
-    def __init__(self, blocks: StoredLines, ranks: int) -> None:
-        self._blocks = blocks
-        self._columns: dict[str, NDArray[Any]] = {}
-        heads = {index: packed[:_HEAD].view("<i8") for index, packed in blocks.parts(PACKED.name)}
-        lines = blocks.lines[list(heads)]
+    def __init__(self, table: StoredLines, ranks: int) -> None:
+        self._table = table
+        self._columns: dict[str, NDArray[np.int64]] = {}
+        heads = {index: packed[:_HEAD].view("<i8") for index, packed in table.parts(PACKED.name)}
+        lines = table.lines[list(heads)]
         by_rank = np.argsort(lines["rank"], kind="stable")
-        table = np.array([*heads.values()], np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
-        self._firsts, self._widths, self._sizes = table.T
+        numbers = np.array([*heads.values()], np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
+        self._firsts, self._widths, self._sizes = numbers.T
         self._at = lines[PACKED.first][by_rank] + _HEAD + np.cumsum(self._sizes, 0) - self._sizes
         self._ends = np.cumsum(lines["calls"][by_rank])
         calls = np.bincount(lines["rank"], lines["calls"], ranks).astype(np.int64)
         self.starts = np.concatenate(([0], np.cumsum(calls)))
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column.
+    def packed(self, rank: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yield the whole blocks of a rank, each with the number of its calls."""
+        for index, packed in self._table.parts(PACKED.name):
+            line = self._table.lines[index]
+            if line["rank"] == rank:
+                yield int(line["calls"]), packed
+
+    def read(self) -> None:
+        """Unpack all now, and close the file: its program may go on, and a process may open some thousand files."""
+        for name in _KINDS:
+            self.numbers(name)
+        self._table.close()
+
+    def forget(self) -> None:
+        """Keep nothing unpacked any more."""
+        self._columns.clear()
+
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """Return what is stored of a column; of differences to the call before, their sums.
 
         Raises
         ------
         ResultsError
             If the file cannot be read any more.
         """
-        if name not in self._columns:
-            numbers = self._numbers(name)
-            match name:
-                case "end":
-                    numbers += self["begin"]
-                case "asked":
-                    np.add(numbers, self["begin"] - 1, out=numbers, where=numbers != 0)
-                case "waited":
-                    numbers -= 1
-                    np.subtract(self["end"], self["begin"], out=numbers, where=numbers < 0)
-            self._columns[name] = numbers.astype(_KINDS[name], copy=False)
-        return self._columns[name]
-
-    def packed(self, rank: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yield the whole blocks of a rank, each with the number of its calls."""
-        for index, packed in self._blocks.parts(PACKED.name):
-            line = self._blocks.lines[index]
-            if line["rank"] == rank:
-                yield int(line["calls"]), packed
-
-    def read(self) -> None:
-        """Read all columns now, and close the file: its program may go on, and a process may open some thousand files."""
-        for name in self:
-            _ = self[name]
-        self._blocks.close()
-
-    def forget(self) -> None:
-        """Keep no column any more."""
-        self._columns.clear()
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(_KINDS)
-
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(_KINDS)
-
-    def _numbers(self, name: str) -> NDArray[np.int64]:
-        """Return what is stored of a column; of differences to the call before, their sums."""
+        if name in self._columns:
+            return self._columns[name]
         place, out = [*_KINDS].index(name), np.empty(int(self.starts[-1]), np.int64)
 
         def unpack(blocks: NDArray[np.intp]) -> None:
@@ -146,7 +125,7 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
                 end, width = int(self._ends[block]), int(self._widths[place, block])
                 begin = int(self._ends[block - 1]) if block else 0
                 at, size = int(self._at[place, block]), int(self._sizes[place, block])
-                data = zlib.decompress(self._blocks.read(PACKED.name, at, size))
+                data = zlib.decompress(self._table.read(PACKED.name, at, size))
                 planes = np.frombuffer(data, "u1").reshape(width, end - begin)
                 numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
                 if name in _APART:
@@ -158,61 +137,63 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         workers = min(8, os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
             list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
+        self._columns[name] = out
         return out
 
 
 @dataclass(frozen=True)
-class OwnCalls:
-    """The calls of a rank as it has written them.
+class RankCalls:
+    """The calls of a rank as they are stored, and what takes them to the common clock and to common numbers.
 
     Attributes
     ----------
-    stored : StoredColumns
-        Has them: by its own clock, with its own numbers of signatures, in no certain order.
+    blocks : PackedCalls
+        Has them, in no certain order.
     where : slice
-        Where in the columns they are.
+        Where among the calls of the blocks they are, with start and stop.
     clock : sequence of (int, int, int)
-        Readings: what the clock showed, how much that was ahead of the common clock, and a bound of the error, in ns.
-    numbers : sequence of int
-        The common number of each of its signatures.
+        Readings: what its clock showed, how much that was ahead of the common clock, and a bound of the error, in ns.
+        Without readings, it is the common clock.
+    numbers : sequence of int or None
+        The common number of each of its signatures. None: its numbers are the common ones.
     """
 
-    stored: StoredColumns
+    blocks: PackedCalls
     where: slice
-    clock: Sequence[Sequence[int]]
-    numbers: Sequence[int]
-
-    @property
-    def size(self) -> int:
-        """How many they are."""
-        return len(range(*self.where.indices(int(self.stored.starts[-1]))))
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column as the rank has written it."""
-        return self.stored[name][self.where]
+    clock: Sequence[Sequence[int]] = ()
+    numbers: Sequence[int] | None = None
 
     @cached_property
     def _order(self) -> NDArray[np.intp] | slice:
         """Their places in the order of their begins."""
-        begin = self["begin"]
+        begin = self._stored("begin")
         ordered = np.all(begin[1:] >= begin[:-1])
         return slice(None) if ordered else np.argsort(begin, kind="stable")
 
-    def common(self, name: str) -> NDArray[Any]:
-        """Return a column by the common clock and by common numbers, in the order of their begins."""
-        column = self[name]
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column, in the order of their begins."""
+        return self._common(name).astype(_KINDS[name], copy=False)[self._order]
+
+    def _stored(self, name: str) -> NDArray[np.int64]:
+        return self.blocks.numbers(name)[self.where]
+
+    def _common(self, name: str) -> NDArray[Any]:
+        """Return a column in the order in which it is stored."""
+        stored = self._stored(name)
         match name:
-            case "signature":
-                column = np.array(self.numbers, _KINDS[name])[column]
-            case "begin" | "end":
-                column = self._shown(column)
+            case "signature" if self.numbers is not None:
+                return np.array(self.numbers, np.int64)[stored]
+            case "begin":
+                return self._shown(stored)
+            case "end":
+                return self._shown(self._stored("begin") + stored)
             case "asked":
-                column = np.where(column == 0, 0, self._shown(column))
+                return np.where(stored == 0, 0, self._shown(self._stored("begin") + stored - 1))
             case "waited":
-                throughout = column == self["end"] - self["begin"]
-                whole = self._shown(self["end"]) - self._shown(self["begin"])
-                column = np.where(throughout, whole, column)
-        return column[self._order]
+                return np.where(
+                    stored == 0, self._common("end") - self._common("begin"), stored - 1
+                )
+        return stored
 
     def _shown(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return times by the common clock: between its readings, clocks run evenly."""
@@ -225,33 +206,23 @@ class OwnCalls:
         return shown
 
 
-class JoinedColumns(Mapping[str, NDArray[Any]]):
+class StoredColumns(Mapping[str, NDArray[Any]]):
     """The columns of the calls of all ranks, each made when it is first asked for.
-
-    Parameters
-    ----------
-    ranks : int
-        Number of ranks.
-    own : mapping of int to OwnCalls
-        The calls of the ranks that have some.
 
     Attributes
     ----------
-    own : dict of int to OwnCalls
-        The parameter.
-    starts : ndarray of int64
-        As `hpccomm.results.recording.Calls.starts`.
+    own : dict of int to RankCalls
+        The calls of each rank that has some.
     """
 
-    def __init__(self, ranks: int, own: Mapping[int, OwnCalls]) -> None:
+    def __init__(self, own: Mapping[int, RankCalls]) -> None:
         self.own = dict(sorted(own.items()))
-        self.starts = np.cumsum([0, *(own[n].size if n in own else 0 for n in range(ranks))])
         self._columns: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column; raise as `StoredColumns` does."""
+        """Return a column; raise as `PackedCalls.numbers` does."""
         if name not in self._columns:
-            each = [np.empty(0, _KINDS[name]), *(own.common(name) for own in self.own.values())]
+            each = [np.empty(0, _KINDS[name]), *(own.column(name) for own in self.own.values())]
             self._columns[name] = np.concatenate(each)
         return self._columns[name]
 
@@ -268,4 +239,11 @@ class JoinedColumns(Mapping[str, NDArray[Any]]):
         for name in self:
             _ = self[name]
         for own in self.own.values():
-            own.stored.forget()
+            own.blocks.forget()
+
+
+def of_ranks(ranks: int, own: Mapping[int, RankCalls]) -> Calls:
+    """Return the calls of all ranks, from those of each rank that has some."""
+    wheres = [own[rank].where if rank in own else slice(0, 0) for rank in range(ranks)]
+    starts = np.cumsum([0, *(where.stop - where.start for where in wheres)])
+    return Calls(starts, StoredColumns(own))

@@ -20,7 +20,7 @@ from numpy.lib.recfunctions import repack_fields
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import facts, files, layout, lines
-from hpccomm.results.blocks import JoinedColumns, OwnCalls, StoredColumns
+from hpccomm.results.blocks import PackedCalls, RankCalls, StoredColumns, of_ranks
 from hpccomm.results.facts import ENTRY, INTERRUPTED, Others
 from hpccomm.results.files import DIFFERS, DamagedFile, as_utf8, damaged, os_errors_as
 from hpccomm.results.lines import UNKNOWN_END, DamagedPart, Source, StoredLines, spans
@@ -31,7 +31,6 @@ from hpccomm.results.recording import (
     POLLED,
     RECORDING,
     STEPS,
-    Calls,
     CallSignature,
     RecordedGroup,
     Recording,
@@ -466,7 +465,7 @@ def _recording(path: Path, section: _Section) -> Recording:
     layouts: dict[int, list[TrainingBucket]] = {}
     groups: dict[int, RecordedGroup] = {}
     signatures: dict[int, CallSignature] = {}
-    own: dict[int, tuple[Any, Any]] = {}
+    joined: dict[int, tuple[Any, ...]] = {}
     notes, clock = [], []
     for _, text in events.parts("texts"):
         match event := json.loads(text.tobytes()):
@@ -477,21 +476,23 @@ def _recording(path: Path, section: _Section) -> Recording:
             case {"signature": value}:
                 signatures[event["number"]] = CallSignature(**value)
             case {"rank": rank, "clock": readings, "numbers": numbers}:
-                own[rank] = readings, numbers
+                joined[rank] = readings, numbers
             case {"clock": reading}:
                 clock.append(tuple(reading))
             case {"buckets": [_, *_] as values}:
                 buckets = [TrainingBucket(**each) for each in values]
                 layouts[buckets[0].since] = buckets
     about = files.of_json(RecordingFacts, section.record)
-    stored = StoredColumns(blocks, len(about.hosts))
-    calls = Calls(stored.starts, stored)
-    if own:  # of joined parts
-        own_calls = {n: OwnCalls(stored, calls.of_rank(n), *each) for n, each in own.items()}
-        joined = JoinedColumns(len(about.hosts), own_calls)
-        calls = Calls(joined.starts, joined)
+    ranks = len(about.hosts)
+    stored = PackedCalls(blocks, ranks)
+    ends = stored.starts.tolist()
+    each_rank = joined or dict.fromkeys(range(ranks), ())
+    calls = of_ranks(
+        ranks,
+        {n: RankCalls(stored, slice(*ends[n : n + 2]), *each) for n, each in each_rank.items()},
+    )
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
-    lost = RecordedGroup("", "unknown", (-1,) * len(about.hosts))
+    lost = RecordedGroup("", "unknown", (-1,) * ranks)
     if events.damage:
         used.append(int(calls["signature"].max(initial=-1)))
     return Recording(
@@ -540,12 +541,17 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
             damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
-                cast("StoredColumns", part.calls.columns).read()
+                _blocks(part).read()
                 parts[rank] = replace(part, _lines=None)
             damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)
     parts = {rank: part for rank, part in parts.items() if part.facts.started == newest}
     return [joined(file, "", parts)] if parts else [], damage
+
+
+def _blocks(part: Recording) -> PackedCalls:
+    """Return the blocks of a rank's part."""
+    return next(iter(cast("StoredColumns", part.calls.columns).own.values())).blocks
 
 
 def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
@@ -563,7 +569,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     errors = list(first.facts.clock_error_ns) or [0] * ranks
     groups: dict[str, RecordedGroup] = {}
     signatures: dict[str, tuple[int, CallSignature]] = {}
-    own: dict[int, OwnCalls] = {}
+    own: dict[int, RankCalls] = {}
     for rank, part in sorted(parts.items()):
         for group in part.groups:
             known = groups.get(group.uid, group)
@@ -573,12 +579,13 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         for one in part.signatures:
             common = replace(one, group=numbers[one.group] if one.group >= 0 else one.group)
             placed.append(signatures.setdefault(repr(common), (len(signatures), common))[0])
-        stored = cast("StoredColumns", part.calls.columns)
-        own[rank] = OwnCalls(stored, slice(None), part.clock, placed)
+        blocks = _blocks(part)
+        everything = slice(0, int(blocks.starts[-1]))
+        own[rank] = RankCalls(blocks, everything, part.clock, placed)
         if part.clock:
             errors[rank] = max(error for _, _, error in part.clock)
-    calls = JoinedColumns(ranks, own)
-    calls.read()
+    calls = of_ranks(ranks, own)
+    cast("StoredColumns", calls.columns).read()
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
     statuses = [part.status for part in parts.values()]
     if missing := sorted({*range(ranks)} - {*parts}):
@@ -591,7 +598,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         facts=replace(first.facts, clock_error_ns=tuple(errors)),
         groups=tuple(groups.values()),
         signatures=tuple(one for _, one in signatures.values()),
-        calls=Calls(calls.starts, calls),
+        calls=calls,
         status=min(statuses, key=lambda each: (not each.startswith("failed"), each == COMPLETED)),
         damage=tuple(f"rank {rank}: {each}" for rank in parts for each in parts[rank].damage),
         notes=tuple(notes),

@@ -121,8 +121,8 @@ class RecordingWriter:
             part = {name: each[first : first + blocks.CALLS] for name, each in calls.items()}
             self._add_block(rank, len(part["begin"]), blocks.pack(part))
 
-    def add_own(self, own: blocks.OwnCalls, rank: int) -> None:
-        """Add the calls of a rank as it has packed them, and what they are by the common clock and common numbers.
+    def add_own(self, own: blocks.RankCalls, rank: int) -> None:
+        """Add the calls of a rank as it has packed them, and what takes them to the common clock and to common numbers.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class RecordingWriter:
             As in `add_step`, or if they cannot be read any more.
         """
         self._add_event({"rank": rank, "clock": own.clock, "numbers": own.numbers})
-        for calls, packed in own.stored.packed(rank):
+        for calls, packed in own.blocks.packed(rank):
             self._add_block(rank, calls, packed)
 
     def add_clock(self, local_ns: int, ahead_ns: int, error_ns: int) -> None:
@@ -332,12 +332,13 @@ def write(path: str | os.PathLike[str], recording: Recording) -> str:
         for note in recording.notes:
             writer.add_note(note)
         columns = recording.calls.columns
+        own = columns.own if isinstance(columns, blocks.StoredColumns) else {}
         for rank in range(recording.ranks):
-            if not isinstance(columns, blocks.JoinedColumns):
+            if rank in own and own[rank].numbers is not None:
+                writer.add_own(own[rank], rank)
+            else:
                 where = recording.calls.of_rank(rank)
                 writer.add_calls({name: each[where] for name, each in columns.items()}, rank)
-            elif rank in columns.own:
-                writer.add_own(columns.own[rank], rank)
         ended = recording.status == COMPLETED or recording.status.startswith("failed")
         writer.end(recording.status if ended else "")
     except BaseException:
