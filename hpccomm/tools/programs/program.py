@@ -15,7 +15,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
@@ -27,12 +27,15 @@ from hpccomm.results.recording import (
     Calls,
     CallSignature,
     CallWaits,
+    Indices,
     Recording,
     messages,
     roots,
     waits,
 )
-from hpccomm.tools.programs.steps import ProgramSteps
+from hpccomm.tools.programs.steps import Bools, Floats, ProgramSteps, step_parts
+
+Table = NDArray[np.void]
 
 END, START, BESIDE, BLOCK, WAIT = range(5)
 """Kinds of acts: the end of a step; a call from which the program goes on; one that another thread makes while the program is
@@ -102,10 +105,10 @@ class ProgramModel:
         How long a step took, as the mean over the steps and ranks.
     """
 
-    starts: NDArray[np.int64]
-    acts: NDArray[np.void]
-    events: NDArray[np.void]
-    begins: NDArray[np.float64]
+    starts: Indices
+    acts: Table
+    events: Table
+    begins: Floats
     signatures: tuple[CallSignature, ...]
     steps: float
     seconds: float
@@ -115,15 +118,15 @@ class ProgramModel:
         """Number of ranks."""
         return len(self.begins)
 
-    def rank(self) -> NDArray[np.int64]:
+    def rank(self) -> Indices:
         """Return the rank of each act."""
         return np.repeat(np.arange(self.ranks), np.diff(self.starts))
 
-    def calls(self) -> NDArray[np.bool_]:
+    def calls(self) -> Bools:
         """Return whether each act is a call."""
         return np.isin(self.acts["kind"], [START, BESIDE, BLOCK])
 
-    def members(self) -> NDArray[np.int64]:
+    def members(self) -> Indices:
         """Return how many calls each event has: one of each of its ranks."""
         return np.bincount(self.acts["event"][self.calls()], minlength=len(self.events))
 
@@ -155,7 +158,7 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     return joined([modelled(recording, each) for each in _pieces(bounds, part)], part)
 
 
-def modelled(recording: Recording, bounds: NDArray[np.int64]) -> ProgramModel:
+def modelled(recording: Recording, bounds: Indices) -> ProgramModel:
     """Return the model of the steps between bounds, shape ``(steps + 1, ranks)``."""
     acts, events = _tables(recording, bounds)
     number = len(bounds) - 1
@@ -170,7 +173,7 @@ def modelled(recording: Recording, bounds: NDArray[np.int64]) -> ProgramModel:
     )
 
 
-def _pieces(bounds: NDArray[np.int64], part: float) -> Iterator[NDArray[np.int64]]:
+def _pieces(bounds: Indices, part: float) -> Iterator[Indices]:
     """Yield the bounds of pieces of a step that are together a part of it, and as far from each other as can be.
 
     Each is of equal times on all ranks. What they have of its phases is what these take of its time.
@@ -200,7 +203,7 @@ def joined(pieces: Sequence[ProgramModel], part: float) -> ProgramModel:
     )
 
 
-def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, NDArray[np.int64]]:
+def _part(recording: Recording, bounds: Indices) -> tuple[Recording, Indices]:
     """Return a recording of the calls that begin within the bounds, and their numbers in the whole one."""
     calls, numbers = recording.calls, []
     for rank in range(recording.ranks):
@@ -213,7 +216,7 @@ def _part(recording: Recording, bounds: NDArray[np.int64]) -> tuple[Recording, N
     return replace(recording, calls=Calls(starts, columns)), chosen
 
 
-def _ends(part: Recording, waiting: CallWaits) -> tuple[NDArray[np.int64], ...]:
+def _ends(part: Recording, waiting: CallWaits) -> tuple[Indices, ...]:
     """Return what takes part in events: calls, or ends of calls that have several messages.
 
     Returns
@@ -247,9 +250,7 @@ _ROW = np.dtype([*ACT.descr, ("rank", "<i8"), ("at", "<i8"), ("until", "<i8"), (
 """An act with its rank, when it began and the rank went on, and when the result was there; in ns."""
 
 
-def _tables(
-    recording: Recording, bounds: NDArray[np.int64]
-) -> tuple[NDArray[np.void], NDArray[np.void]]:
+def _tables(recording: Recording, bounds: Indices) -> tuple[Table, Table]:
     """Return the acts, as `_ROW`, and the events of a part of a recording."""
     part, numbers = _part(recording, bounds)
     waiting, calls = waits(part), part.calls
@@ -308,12 +309,7 @@ def _tables(
     return _in_order(rows, bounds[0]), events
 
 
-def _price(
-    rows: NDArray[np.void],
-    events: NDArray[np.void],
-    gives: NDArray[np.bool_],
-    last: NDArray[np.int64],
-) -> None:
+def _price(rows: Table, events: Table, gives: Bools, last: Indices) -> None:
     """Set the seconds of events, and how long the calls take on each rank."""
     event, result = rows["event"], rows["result"] >= 0
     first = np.full(len(events), np.iinfo(np.int64).max)
@@ -345,12 +341,7 @@ def _price(
     rows["tail"] = np.where(result, taken - least[event], 0) * 1e-9
 
 
-def _alone(
-    rows: NDArray[np.void],
-    events: NDArray[np.void],
-    start: NDArray[np.int64],
-    taken: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def _alone(rows: Table, events: Table, start: Indices, taken: Floats) -> Floats:
     """Return what the events of queues would have taken without others on their ranks at the same time."""
     queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0))
     queued = queued[np.argsort(start[queued], kind="stable")]
@@ -372,7 +363,7 @@ def _alone(
     return alone
 
 
-def members_of(count: int, event: NDArray[np.int32], rank: NDArray[np.int64]) -> list[list[int]]:
+def members_of(count: int, event: NDArray[np.int32], rank: Indices) -> list[list[int]]:
     """Return the ranks of each of `count` events, from the event and the rank of each act."""
     members: list[list[int]] = [[] for _ in range(count)]
     for each, one in zip(event.tolist(), rank.tolist(), strict=True):
@@ -386,7 +377,7 @@ def speeds(members: list[list[int]], under_way: Collection[int]) -> dict[int, fl
     return {each: 1 / max(load[rank] for rank in members[each]) for each in under_way}
 
 
-def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.void]:
+def _in_order(rows: Table, begins: Indices) -> Table:
     """Return acts by rank and time, with the computation between them."""
     begins = begins - begins.min()
     away = int(max(rows["at"].max(), rows["until"].max())) + 1
@@ -412,9 +403,6 @@ def _in_order(rows: NDArray[np.void], begins: NDArray[np.int64]) -> NDArray[np.v
     return rows
 
 
-Seconds = NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """When each act and each event takes place, in seconds from the begin of the first rank.
@@ -430,11 +418,11 @@ class Prediction:
     """
 
     program: ProgramModel
-    begin: Seconds
-    end: Seconds
-    arrival: Seconds
-    start: Seconds
-    done: Seconds
+    begin: Floats
+    end: Floats
+    arrival: Floats
+    start: Floats
+    done: Floats
 
     @property
     def seconds(self) -> float:
@@ -461,7 +449,7 @@ def error(seconds: float, steps: ProgramSteps) -> float:
     )
 
 
-def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
+def five_numbers(prediction: Prediction, fixed: Floats) -> Floats:
     """Return the five numbers of a step of each rank in seconds, shape (ranks, 5), as `hpccomm.tools.programs.steps` has them.
 
     Parameters
@@ -472,24 +460,19 @@ def five_numbers(prediction: Prediction, fixed: Seconds) -> Seconds:
         Seconds of each event that do not depend on its bytes. It is small if they are half of its seconds.
     """
     program, acts, events = prediction.program, prediction.program.acts, prediction.program.events
-    event, kind, rank = acts["event"], acts["kind"], program.rank()
-    begin, blocked = prediction.begin, prediction.end - prediction.begin
-    came = np.where(events["source"] < 0, prediction.arrival, prediction.start)[event]
-    waiting = np.where(kind >= BLOCK, np.clip(came - begin, 0, blocked), 0)
+    begin, end, kind, event = prediction.begin, prediction.end, acts["kind"], acts["event"]
+    arrived = np.where(events["source"] < 0, prediction.arrival, prediction.start)[event]
+    arrived = np.where(kind >= BLOCK, arrived, begin)
     small = np.where(2 * fixed >= events["seconds"], fixed, 0)[event]
-    least = np.where(kind != END, np.minimum(small, blocked - waiting), 0)
-    # The ranks' times lie one behind the other on one axis, so that one table says how long each was blocked until then.
-    shift = rank * (prediction.end.max() + 1)
-    times = np.stack([begin, prediction.end], axis=1) + shift[:, None]
-    until = np.cumsum(blocked)[:, None] - np.stack([blocked, 0 * blocked], axis=1)
+    flying = kind == WAIT
     start, stop = prediction.start[event], np.minimum(begin, prediction.done[event])
-    passed = [np.interp(each + shift, times.ravel(), until.ravel()) for each in (start, stop)]
-    flight = stop - start - (passed[1] - passed[0])
-    parts = (np.where(kind == WAIT, flight, 0), waiting, blocked - waiting - least, least)
-    hidden, *others = (np.bincount(rank, each.clip(0), program.ranks) for each in parts)
-    compute = prediction.end[program.starts[1:] - 1] - program.begins - sum(others)
-    hidden = np.minimum(hidden, compute)
-    return np.stack([compute - hidden, hidden, *others], axis=1) / program.steps
+    numbers = []
+    for rank, (first, last) in enumerate(pairwise(program.starts.tolist())):
+        bounds = np.array([program.begins[rank], end[last - 1]])
+        blocked = tuple(each[first:last] for each in (begin, end, arrived, small))
+        flights = tuple(each[first:last][flying[first:last]] for each in (start, stop))
+        numbers.append(step_parts(bounds, blocked, flights))
+    return np.concatenate(numbers) / program.steps
 
 
 class _Replay:

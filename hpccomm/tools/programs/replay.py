@@ -461,12 +461,7 @@ class Player:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        score: Score,
-        algorithms: Sequence[str],
-        *,
-        gaps: bool,
+        self, comm: Communicator, score: Score, algorithms: Sequence[str], *, gaps: bool
     ) -> None:
         self._comm, self._score = comm, score
         self.takers = [set[str]() for _ in algorithms]

@@ -10,6 +10,7 @@ size ``alpha / beta`` it is the greater part, and such calls are small.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,10 @@ from hpccomm.results.recording import (
     span,
 )
 from hpccomm.units import counted
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Sequence = NDArray[np.integer]
 
 ALIKE = 0.95
 """The least part of the calls that are as those a period before."""
@@ -52,16 +57,16 @@ class ProgramSteps:
     """
 
     how: str
-    bounds: NDArray[np.int64]
+    bounds: Indices
 
     def __len__(self) -> int:
         """Return the number of steps."""
         return len(self.bounds) - 1
 
     @property
-    def durations(self) -> NDArray[np.float64]:
+    def durations(self) -> Floats:
         """How long each step took, as the mean over the ranks, in ns."""
-        taken: NDArray[np.float64] = np.diff(self.bounds, axis=0).mean(axis=1)
+        taken: Floats = np.diff(self.bounds, axis=0).mean(axis=1)
         return taken
 
     @property
@@ -82,6 +87,14 @@ class ProgramSteps:
         begin = recording.calls["begin"][whole]
         first, stop = np.searchsorted(begin, self.bounds[step : step + 2, rank]).tolist()
         return slice(whole.start + first, whole.start + stop)
+
+
+class Period(NamedTuple):
+    """The period of a sequence, and where the part of it begins and ends that has it."""
+
+    length: int
+    first: int
+    stop: int
 
 
 def steps(recording: Recording, collectives: MatchedCollectives) -> ProgramSteps:
@@ -109,7 +122,7 @@ def steps(recording: Recording, collectives: MatchedCollectives) -> ProgramSteps
     return ProgramSteps("the whole recording, in which no period was found", bounds)
 
 
-def _at_marks(recording: Recording) -> NDArray[np.int64] | None:
+def _at_marks(recording: Recording) -> Indices | None:
     calls = recording.calls
     marked = recording.of_signature("marks")
     ends = [calls["end"][each][marked[each]] for each in map(calls.of_rank, range(recording.ranks))]
@@ -120,9 +133,7 @@ def _at_marks(recording: Recording) -> NDArray[np.int64] | None:
     return np.stack([each[:number] for each in ends], axis=1) if number else None
 
 
-def _periodic(
-    recording: Recording, matched: MatchedCollectives
-) -> tuple[int, NDArray[np.int64]] | None:
+def _periodic(recording: Recording, matched: MatchedCollectives) -> tuple[int, Indices] | None:
     """Return the period in calls of the rank with most calls, and the bounds of steps; None without."""
     calls, signature = recording.calls, recording.calls["signature"]
     rank = int(np.argmax(np.diff(calls.starts)))
@@ -154,14 +165,14 @@ def _periodic(
     return part[0], _returned(recording, np.stack(cuts, axis=1))
 
 
-def _returned(recording: Recording, call: Indices) -> NDArray[np.int64]:
+def _returned(recording: Recording, call: Indices) -> Indices:
     """Return when the program went on after calls."""
     calls = recording.calls
     blocks = recording.of_signature("blocks")[call]
     return np.where(blocks, calls["end"][call], calls["begin"][call])
 
 
-def _computed(recording: Recording) -> NDArray[np.int64]:
+def _computed(recording: Recording) -> Indices:
     """Return how long each rank computed in front of each call, in ns: since it went on after what came before."""
     calls, gaps = recording.calls, np.zeros(recording.calls.count, np.int64)
     back = _returned(recording, np.arange(calls.count))
@@ -174,10 +185,7 @@ def _computed(recording: Recording) -> NDArray[np.int64]:
 
 
 def _longest(
-    sequence: NDArray[np.int32],
-    computed: NDArray[np.int64],
-    allowed: NDArray[np.bool_],
-    part: tuple[int, int, int],
+    sequence: Sequence, computed: Indices, allowed: Bools, part: Period
 ) -> tuple[int, Indices] | None:
     """Return the longer of two periods with its cuts: that of the signatures, as `period` has it, and that of long computations.
 
@@ -203,9 +211,7 @@ def _longest(
     return (length, ends) if longer else (part[0], cuts)
 
 
-def _cuts(
-    sequence: NDArray[np.integer], allowed: NDArray[np.bool_], part: tuple[int, int, int]
-) -> Indices | None:
+def _cuts(sequence: Sequence, allowed: Bools, part: Period) -> Indices | None:
     """Return the calls between the steps of a sequence of signatures with a period; None without.
 
     They are of the rarest signature of a period, of the `allowed` calls. Calls of other signatures may come in
@@ -223,8 +229,8 @@ def _cuts(
     return positions if len(positions) > 2 else None
 
 
-def period(sequence: NDArray[np.integer]) -> tuple[int, int, int] | None:
-    """Return the period of a sequence, and where the part of it begins and ends that has it; None without.
+def period(sequence: Sequence) -> Period | None:
+    """Return the period of a sequence; None without.
 
     `ALIKE` of the items of the part are as those a period before. The part is at least half the sequence.
     """
@@ -236,10 +242,10 @@ def period(sequence: NDArray[np.integer]) -> tuple[int, int, int] | None:
         return None
     length = min(length for length, score in scores.items() if score >= ALIKE * best)
     score, first, stop = _part(sequence, length)
-    return (length, first, stop) if score >= 0 and stop - first >= number / 2 else None
+    return Period(length, first, stop) if score >= 0 and stop - first >= number / 2 else None
 
 
-def _part(sequence: NDArray[np.integer], length: int) -> tuple[float, int, int]:
+def _part(sequence: Sequence, length: int) -> tuple[float, int, int]:
     """Return the part of a sequence that has a period, and a score: below 0 if it is too short, or too few are alike."""
     alike = sequence[:-length] == sequence[length:]
     # The part of the greatest sum, in which an item that differs undoes the gain of four alike ones.
@@ -251,7 +257,7 @@ def _part(sequence: NDArray[np.integer], length: int) -> tuple[float, int, int]:
     return float(score), first, stop + length
 
 
-def _distances(sequence: NDArray[np.integer]) -> set[int]:
+def _distances(sequence: Sequence) -> set[int]:
     """Return distances between the calls of a signature, of rare and of frequent ones."""
     kinds, counts = np.unique(sequence, return_counts=True)
     kinds = kinds[np.argsort(counts, kind="stable")][np.sort(counts) > 2]
@@ -280,10 +286,6 @@ SMALL = 4096
 
 _SAMPLES = 4096
 """Calls of one signature that a line is fitted to."""
-
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +323,14 @@ class StepShares:
         By operation and number of the communicator.
     """
 
-    parts: NDArray[np.int64]
-    typical: NDArray[np.float64]
+    parts: Indices
+    typical: Floats
     costs: Mapping[tuple[str, int], FixedCost]
 
     @property
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Floats:
         """The five numbers of a typical step, as the mean over the ranks, in ns."""
-        mean: NDArray[np.float64] = self.typical.mean(axis=0)
+        mean: Floats = self.typical.mean(axis=0)
         return mean
 
     def __str__(self) -> str:
@@ -371,22 +373,42 @@ def _of_rank(
     """Return the five numbers of each step of a rank, shape ``(steps, 5)``."""
     where = calls.of_rank(rank)
     signature, taken, since = calls["signature"][where], calls["waited"][where], waits.since[where]
-    chosen = np.flatnonzero(taken)
-    since, until, order = _apart(since[chosen], (since + taken)[chosen])
-    chosen = chosen[order]
-    arrived = np.clip((waits.since[where] + waits.blocked[where])[chosen], since, until)
-    small = np.minimum(arrived + alphas[signature[chosen]], until)
+    chosen, flying = np.flatnonzero(taken), np.flatnonzero(~blocks[signature])
+    blocked = since, since + taken, since + waits.blocked[where], alphas[signature]
+    flights = calls["begin"][where][flying], calls["end"][where][flying]
+    return step_parts(bounds, tuple(each[chosen] for each in blocked), flights)
+
+
+def step_parts(
+    bounds: NDArray[Any], blocked: tuple[NDArray[Any], ...], flights: tuple[NDArray[Any], ...]
+) -> NDArray[Any]:
+    """Return the five numbers of each step of a rank, shape ``(steps, 5)``, in the unit of all arguments.
+
+    Parameters
+    ----------
+    bounds : ndarray, shape (steps + 1,)
+        When each step began, and the last one ended.
+    blocked : tuple of four ndarray, shape (times,)
+        When the program began to be blocked and when it went on, when the awaited rank arrived, and the fixed cost of
+        what blocked it; 0 unless that is small.
+    flights : tuple of two ndarray
+        When each asynchronous transfer began and ended.
+    """
+    since, until, order = _apart(*blocked[:2])
+    arrived, fixed_cost = (each[order] for each in blocked[2:])
+    arrived = np.clip(arrived, since, until)
+    small = np.minimum(arrived + fixed_cost, until)
     waiting, fixed = _within(since, arrived, bounds), _within(arrived, small, bounds)
     exposed = _within(small, until, bounds)
-    flying = np.flatnonzero(~blocks[signature])
-    begin = np.concatenate([since, calls["begin"][where][flying]])
-    end = np.concatenate([until, calls["end"][where][flying]])
-    busy = _within(*_apart(begin, end)[:2], bounds)
+    both = [np.concatenate(each) for each in zip((since, until), flights, strict=True)]
+    busy = _within(*_apart(*both)[:2], bounds)
     hidden = busy - waiting - fixed - exposed
     return np.stack([np.diff(bounds) - busy, hidden, waiting, exposed, fixed], axis=1)
 
 
-def _apart(begin: Indices, end: Indices) -> tuple[Indices, Indices, Indices]:
+def _apart(
+    begin: NDArray[Any], end: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
     """Return intervals by their begin, each without what lies in an earlier one, and their former places."""
     order = np.arange(len(begin))
     if np.any(begin[1:] < begin[:-1]):
@@ -397,12 +419,13 @@ def _apart(begin: Indices, end: Indices) -> tuple[Indices, Indices, Indices]:
     return begin, np.maximum(begin, end), order
 
 
-def _within(begin: Indices, end: Indices, bounds: Indices) -> Indices:
+def _within(begin: NDArray[Any], end: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
     """Return how much of disjoint ordered intervals lies between each bound and the next."""
     before = np.concatenate([[0], np.cumsum(end - begin)])
     place = np.searchsorted(begin, bounds, "right")
     cut = np.concatenate([[0], end])[place] - bounds
-    return np.diff(before[place] - np.maximum(cut, 0))
+    within: NDArray[Any] = np.diff(before[place] - np.maximum(cut, 0))
+    return within
 
 
 def fixed_costs(recording: Recording, waits: CallWaits) -> dict[tuple[str, int], FixedCost]:
@@ -433,10 +456,7 @@ def _line(nbytes: Floats, seconds: Floats, number: Floats) -> FixedCost:
     if len(set(nbytes.tolist())) < 2:
         cost = np.average(seconds, weights=number) / (SMALL + nbytes[0])
         return FixedCost(float(SMALL * cost), float(cost))
-    weight = np.sqrt(number) / seconds
-    matrix = np.stack([weight, nbytes * weight], axis=1)
-    scale = matrix.max(axis=0)
-    alpha, beta = np.linalg.lstsq(matrix / scale, np.sqrt(number), rcond=None)[0] / scale
+    beta, alpha = np.polyfit(nbytes, seconds, 1, w=np.sqrt(number) / seconds)
     if beta <= 0:
         return FixedCost(float(np.average(seconds, weights=number)), 0.0)
     return FixedCost(float(max(alpha, 0.0)), float(beta))
