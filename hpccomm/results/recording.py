@@ -457,6 +457,8 @@ class CallWaits:
         How long the program was blocked before the awaited arrival.
     collectives : MatchedCollectives
         Which calls are one collective.
+    messages : MatchedMessages
+        Which calls are one message.
     """
 
     awaited: Indices
@@ -464,6 +466,7 @@ class CallWaits:
     since: Indices
     blocked: Indices
     collectives: MatchedCollectives
+    messages: MatchedMessages
 
 
 def waits(recording: Recording) -> CallWaits:
@@ -474,10 +477,16 @@ def waits(recording: Recording) -> CallWaits:
     """
     calls = recording.calls
     begin, end = calls["begin"], calls["end"]
-    matched = collectives(recording)
+    matched, pairs = collectives(recording), messages(recording)
     awaited = np.arange(len(begin))
     awaited[matched.calls] = _awaited(recording, matched)
-    _add_messages(awaited, begin, messages(recording))
+    # The ends of messages wait for each other, and what has two messages for the later one.
+    ends = np.concatenate([pairs.sends, pairs.receives])
+    others = np.concatenate([pairs.receives, pairs.sends])
+    order = np.argsort(begin[others], kind="stable")
+    ends, others = ends[order], others[order]
+    later = begin[others] > begin[ends]
+    awaited[ends[later]] = others[later]  # of several for one call, the last is kept
     arrival = begin[awaited]
     known = recording.facts.clock_error_ns or [0] * recording.ranks
     error = np.array(known, np.int64)[calls.ranks()]
@@ -486,7 +495,7 @@ def waits(recording: Recording) -> CallWaits:
     until = np.minimum(np.where(waiting, arrival, begin), end)
     since = np.where(calls["asked"] > 0, calls["asked"], begin)
     early = np.clip(until - since, 0, calls["waited"])
-    return CallWaits(awaited, until - begin, since, early, matched)
+    return CallWaits(awaited, until - begin, since, early, matched, pairs)
 
 
 def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
@@ -513,16 +522,6 @@ def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
             root[at] = recording.groups[each.group].ranks[each.values["root"]]
             from_root[at] = what.root_sends
     return root, from_root
-
-
-def _add_messages(awaited: Indices, begin: Indices, matched: MatchedMessages) -> None:
-    """Let the ends of messages wait for each other, and what has two messages for the later one."""
-    ends = np.concatenate([matched.sends, matched.receives])
-    others = np.concatenate([matched.receives, matched.sends])
-    order = np.argsort(begin[others], kind="stable")
-    ends, others = ends[order], others[order]
-    later = begin[others] > begin[ends]
-    awaited[ends[later]] = others[later]  # of several for one call, the last is kept
 
 
 @dataclass(frozen=True, slots=True)

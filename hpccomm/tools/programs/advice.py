@@ -16,27 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
-from hpccomm.results.recording import (
-    DEVICE,
-    CallSignature,
-    CallWaits,
-    Lateness,
-    Recording,
-    lateness,
-    waits,
-)
+from hpccomm.results.recording import DEVICE, CallSignature, Lateness, Recording, lateness, waits
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import typical
 from hpccomm.tools.programs.elsewhere import collective
-from hpccomm.tools.programs.program import (
-    BLOCK,
-    END,
-    Prediction,
-    ProgramModel,
-    error,
-    model,
-    predict,
-)
+from hpccomm.tools.programs.program import BLOCK, END, ProgramModel, error, model, predict
 from hpccomm.tools.programs.steps import (
     BETWEEN,
     COMPUTE,
@@ -44,15 +28,13 @@ from hpccomm.tools.programs.steps import (
     HIDDEN,
     PARTS,
     WAITING,
+    Bools,
     FixedCost,
-    ProgramSteps,
-    StepShares,
+    Floats,
     shares,
     steps,
 )
 from hpccomm.units import few, ranks_named, rounded_size
-
-Seconds = NDArray[np.float64]
 
 LEAST = 0.03
 """The least part of a step that advice must gain."""
@@ -112,12 +94,12 @@ class Analysis:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.waits: CallWaits = waits(recording)
-        self.steps: ProgramSteps = steps(recording, self.waits.collectives)
-        self.shares: StepShares = shares(recording, self.steps, self.waits)
-        self.model: ProgramModel = model(recording, self.steps)
-        self.predicted: Prediction = predict(self.model)
-        self.error: float = error(self.predicted.seconds, self.steps)
+        self.waits = waits(recording)
+        self.steps = steps(recording, self.waits.collectives)
+        self.shares = shares(recording, self.steps, self.waits)
+        self.model = model(recording, self.steps)
+        self.predicted = predict(self.model)
+        self.error = error(self.predicted.seconds, self.steps)
 
     @property
     def step(self) -> float:
@@ -152,17 +134,17 @@ class Analysis:
         return chosen
 
     @cached_property
-    def half(self) -> Seconds:
+    def half(self) -> Floats:
         """The bytes of each event of the model at which half of its time is fixed. Smaller ones are small."""
         return self.each(lambda one: self.cost(one).half_performance_bytes)
 
     @cached_property
-    def far(self) -> NDArray[np.bool_]:
+    def far(self) -> Bools:
         """Whether each event of the model takes time for its bytes, and another processor than the ranks' moves them."""
         far = self.each(lambda one: one.mode == DEVICE or self.nodes(one)[1] > 1)
         return far & (self.model.events["nbytes"] > self.half)
 
-    def named(self, events: NDArray[np.bool_]) -> str:
+    def named(self, events: Bools) -> str:
         """Return some events in words: how many calls a step, their operation, size and place."""
         chosen = self.model.events[events]
         # At the bounds of pieces, some ranks' calls of an event are missing.
@@ -175,7 +157,7 @@ class Analysis:
         sites = few(dict.fromkeys(each.site for each in signatures if each.site), 2)
         return f"{number} {operations} of {size} a step{f' ({sites})' if sites else ''}"
 
-    def priced(self, seconds: Seconds) -> ProgramModel:
+    def priced(self, seconds: Floats) -> ProgramModel:
         """Return the program with other seconds of its events."""
         events = self.model.events.copy()
         events["seconds"] = seconds
@@ -221,8 +203,6 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     node = (
         on_slow.sum() > len(slow)
         and np.array_equal(on_slow, late)
-        and not late.all()
-        and work[late].min() > work[~late].max()
         and np.ptp(work[late]) < 0.1 * work[late].mean()
     )
     even = work[~late].mean() if node else work.mean()
@@ -258,7 +238,7 @@ def balance(analysis: Analysis) -> Iterator[Change]:
         yield changed, f"Balance the load of {who}", why, attempt
 
 
-def _late_at(analysis: Analysis, late: NDArray[np.bool_]) -> str:
+def _late_at(analysis: Analysis, late: Bools) -> str:
     """Return where in the program others waited for some ranks for longest."""
     calls, blocked = analysis.recording.calls, analysis.waits.blocked
     waiting = np.flatnonzero(blocked)
@@ -325,7 +305,7 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
 
 
-def _usual(program: ProgramModel) -> Seconds:
+def _usual(program: ProgramModel) -> Floats:
     """Return the computation in front of each act: its median over the steps, on ranks whose steps are alike."""
     compute = program.acts["compute"].copy()
     number = int(program.steps)  # none in pieces of one
@@ -350,7 +330,7 @@ def overlap(analysis: Analysis) -> Iterator[Change]:
     following = np.append(acts["compute"][1:], 0.0)
     following[program.starts[1:] - 1] = 0
 
-    def least(beside: Seconds) -> Seconds:
+    def least(beside: Floats) -> Floats:
         gap = np.full(len(seconds), np.inf)
         np.minimum.at(gap, acts["event"][own], beside[own])
         return np.where(np.isinf(gap), 0, gap)

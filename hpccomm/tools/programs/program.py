@@ -29,7 +29,6 @@ from hpccomm.results.recording import (
     CallWaits,
     Indices,
     Recording,
-    messages,
     roots,
     waits,
 )
@@ -228,7 +227,7 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[Indices, ...]:
     ranks : ndarray of int64
         How many ranks make a call of the event; 0 if that is not known.
     """
-    matched, pairs, calls = waiting.collectives, messages(part), part.calls
+    matched, pairs, calls = waiting.collectives, waiting.messages, part.calls
     root, from_root = roots(part)
     source = np.where(from_root, root, -1)[calls["signature"][matched.calls]]
     at_root = source == calls.ranks()[matched.calls]

@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from time import perf_counter
 from types import FunctionType
@@ -45,6 +45,7 @@ from hpccomm.reductions import Op, ReduceOp, premul_sum
 from hpccomm.results.recording import (
     DEVICE,
     CallSignature,
+    Indices,
     RecordedGroup,
     Recording,
     collectives,
@@ -54,7 +55,7 @@ from hpccomm.tools import flags, output
 from hpccomm.tools.flags import Flag
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.programs.program import BESIDE, END, WAIT, ProgramModel, modelled
-from hpccomm.tools.programs.steps import ProgramSteps, steps
+from hpccomm.tools.programs.steps import Bools, ProgramSteps, steps
 from hpccomm.units import counted, ranges, rounded_size
 
 SECONDS = 10
@@ -277,12 +278,8 @@ def score(
 
 
 def _spread(
-    program: ProgramModel,
-    recording: Recording,
-    made: NDArray[np.int64],
-    call: NDArray[np.int64],
-    lost: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+    program: ProgramModel, recording: Recording, made: Indices, call: Indices, lost: Bools
+) -> Bools:
     """Return which acts that make calls are lost, with those whose collective or message is not whole then.
 
     Parameters
@@ -481,7 +478,7 @@ class Player:
 
     def _played(self, at: int, algorithm: str, gaps: bool) -> list[list[Move]]:
         """Return the moves of each step."""
-        makers: dict[tuple[int, int, bool], tuple[Act, list[NDArray[Any]]]] = {}
+        make = cache(partial(self._act, at, algorithm))
         moves: list[list[Move]] = [[] for _ in range(self._score.steps)]
         acts = self._score.acts
         awaited = set(acts["call"][acts["kind"] == WAIT].tolist())
@@ -494,10 +491,7 @@ class Player:
                 signature = self._score.signatures[number]
                 beside = kind == BESIDE and signature.operation not in OBJECTS
                 later = beside or not signature.blocks
-                if (number, buffer, later) not in makers:
-                    made = self._act(signature, buffer, later, at, algorithm)
-                    makers[number, buffer, later] = made
-                act, sent = makers[number, buffer, later]
+                act, sent = make(number, buffer, later)
                 keys *= later
                 others += [] if call in awaited else keys
             written = sum(each.nbytes for each in sent) * WRITTEN < gap * 1e9 and gaps
@@ -542,17 +536,16 @@ class Player:
     # How a call is made.
 
     def _act(
-        self, signature: CallSignature, buffer: int, later: bool, at: int, algorithm: str
+        self, at: int, algorithm: str, number: int, buffer: int, later: bool
     ) -> tuple[Act, list[NDArray[Any]]]:
-        """Return the function that makes a call, and the arrays that it sends."""
+        """Return the function that makes the calls of a signature on a buffer, and the arrays that it sends."""
+        signature = self._score.signatures[number]
         comm: Any = self._comms[signature.group]
-        values, line = signature.values, _at(signature.site)
-        several = signature.operation in BATCHES
+        members, line = self._members[signature.group], _at(signature.site)
         parts = []
-        for place, each in enumerate(values["calls"] if several else (values,)):
+        for place, each in enumerate(_parts(signature)):
             name = each.get("operation", signature.operation)
-            nbytes, key = each.get("nbytes", signature.nbytes), (buffer or signature, place)
-            members = self._members[signature.group]
+            nbytes, key = each.get("nbytes", signature.nbytes), (buffer or -number, place)
             if name in ENDS:
                 named = self._message(name, each, key, nbytes, members)
             elif name in OBJECTS:
@@ -563,7 +556,7 @@ class Player:
                 named |= self._algorithm(comm, name, named, each["algorithm"], at, algorithm)
             parts.append((getattr(comm, name), named))
         sent = [named["x"] for _, named in parts if named.get("x") is not None]
-        if not several:
+        if signature.operation not in BATCHES:
             method, named = parts[0]
             return partial(line, method, (), named | ({"async_op": True} if later else {})), sent
 

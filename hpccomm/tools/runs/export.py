@@ -33,7 +33,6 @@ from hpccomm.results.recording import (
     CallWaits,
     Indices,
     Recording,
-    messages,
     span,
     waits,
 )
@@ -167,7 +166,7 @@ def _of_rank(
 
 def _flows(recording: Recording, waiting: CallWaits, threads: Indices) -> Iterator[str]:
     """Yield arrows between slices."""
-    matched, first = messages(recording), span(recording)[0]
+    matched, first = waiting.messages, span(recording)[0]
     late = np.flatnonzero(waiting.awaited != np.arange(len(threads)))
     late = late[recording.calls["number"][late] > 0]
     ranks, begin, end = recording.calls.ranks(), recording.calls["begin"], recording.calls["end"]
