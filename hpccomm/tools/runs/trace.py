@@ -5,7 +5,7 @@ The schedule runs on the prover's symbolic memory, which knows what each element
 `hpccomm plot` makes the subject, an algorithm that carries out an example call; `hpccomm.tools.runs.schedule` shows it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -151,18 +151,21 @@ class _Trace(SymbolicMachine):
         self._steps.append(([Mark(rank, what) for rank in table.rank.tolist()], moves))
 
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
-        """Return the marks of the last round, and clear them."""
-        moves, marks = self._sent, dict[Mark, None]()
-        for its, reached in self._steps:
+        """Yield the steps of the last round, and forget them."""
+        parts = [(self._sent, dict[Mark, None]())]
+        for marks, reached in self._steps:
+            moves = parts[-1][0]
             if reached and moves and reached[0].how != moves[0].how:
-                yield _step(number, moves, marks)
-                moves, marks = [], {}
-            moves = moves + reached
-            marks.update(dict.fromkeys(its))
+                parts.append(([], {}))
+            parts[-1][0].extend(reached)
+            parts[-1][1].update(dict.fromkeys(marks))
         met = [] if barrier is None else arrivals(barrier)
-        meeting = tuple(tuple(ranks.tolist()) for ranks, _ in met)
-        if moves or marks or meeting:
-            yield _step(number, moves, marks, meeting)
+        meetings: list[tuple[tuple[int, ...], ...]] = [()] * len(parts)
+        meetings[-1] = tuple(tuple(ranks.tolist()) for ranks, _ in met)
+        for (moved, marked), meeting in zip(parts, meetings, strict=True):
+            if moved or marked or meeting:
+                by_ranks = sorted(moved, key=lambda move: (move.source, move.target))
+                yield DrawnStep(number, tuple(by_ranks), tuple(marked), meeting)
         self._sent, self._steps = [], []
 
     def _data(self, cells: Cells) -> Data:
@@ -236,16 +239,6 @@ def _begins(case: ProofCase) -> Column:
     if what.individual:
         return sum(call.counts) * np.arange(size, dtype=np.int64)
     return np.zeros(size, np.int64)
-
-
-def _step(
-    number: int,
-    moves: Iterable[Move],
-    marks: Iterable[Mark],
-    meeting: tuple[tuple[int, ...], ...] = (),
-) -> DrawnStep:
-    by_ranks = sorted(moves, key=lambda move: (move.source, move.target))
-    return DrawnStep(number, tuple(by_ranks), tuple(marks), meeting)
 
 
 Algorithms = Mapping[str, Mapping[str, Algorithm]]
