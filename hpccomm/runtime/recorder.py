@@ -9,7 +9,6 @@ costs a quarter of a microsecond then. A thread makes columns of thousands at a 
 interpreter's own. `hpccomm.communicator.recording` writes the columns.
 """
 
-import contextlib
 import logging
 import os
 import sys
@@ -169,10 +168,10 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
     moment : float, optional
         When, as ``time.perf_counter`` counts; by default now.
     """
-    if site is None or not site[0].co_filename.startswith((PACKAGE, STANDARD)):
+    if site is None or _outside_hpccomm(site[0].co_filename):
         return site
-    if not site[0].co_filename.startswith(PACKAGE):
-        return None if _of_standard(site[0].co_filename) else site
+    if _of_standard(site[0].co_filename):
+        return None
     package = _package_of(site[0].co_filename)
     for at, file, entrance in reversed(list(_entrances)):
         if (moment is None or at <= moment) and _package_of(file) == package:
@@ -181,20 +180,17 @@ def program_site(site: Site | None, moment: float | None = None) -> Site | None:
 
 
 def user_frame() -> FrameType | None:
-    """Return the innermost frame of the calling thread that is the program's; else, of what is outside hpccomm.
+    """Return the innermost frame of the calling thread that is the program's; else, of what is installed.
 
-    In a thread of hpccomm's it is the one of what calls the communicator there.
+    Without one, in a thread of hpccomm's it is the frame of what calls the communicator there.
     """
     here = caller(1)
-    frame = _outside(here)
-    own = (
-        frame is not None
-        and in_standard(frame)
-        and threading.current_thread().name.startswith("hpccomm")
-    )
-    while own and here.f_back is not None and _package_of(here.f_code.co_filename) in CALLED:
+    frame = own_frame(here)
+    if frame is not None or not threading.current_thread().name.startswith("hpccomm"):
+        return frame
+    while here.f_back is not None and _package_of(here.f_code.co_filename) in CALLED:
         here = here.f_back
-    return here if own else own_frame(frame) or frame
+    return here
 
 
 def user_site() -> Site | None:
@@ -275,7 +271,11 @@ def doing() -> str:
     A program that waits is often in the standard library, and so is one whose signal is handled: the
     line of its own that led there says more.
     """
-    return described(site_of(own_frame(frames().get(threading.main_thread().ident or 0))))
+    return _doing(threading.main_thread())
+
+
+def _doing(thread: threading.Thread) -> str:
+    return described(site_of(own_frame(frames().get(thread.ident or 0))))
 
 
 def lingering() -> str:
@@ -284,7 +284,7 @@ def lingering() -> str:
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
     if main.is_alive() or not threads:
         return ""
-    where = described(site_of(own_frame(frames().get(threads[0].ident or 0))))
+    where = _doing(threads[0])
     return f"its thread {threads[0].name!r}{f' at {where}' if where else ''}"
 
 
@@ -320,15 +320,6 @@ def in_standard(frame: FrameType) -> bool:
 
 def _of_standard(file: str) -> bool:
     return file.startswith((STANDARD, "<frozen ")) and "-packages" not in file
-
-
-def _outside(frame: FrameType | None) -> FrameType | None:
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE) and file != contextlib.__file__:
-            break
-        frame = frame.f_back
-    return frame
 
 
 class Mishap(NamedTuple):
