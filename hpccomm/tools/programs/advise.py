@@ -89,15 +89,7 @@ def _head(analysis: Analysis) -> str:
 
 
 def _lines(analysis: Analysis, advice: Sequence[Advice]) -> list[str]:
-    lines = [f"#{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}"]
-    total = analysis.shares.mean.sum()
-    for name, mean, ranks in zip(
-        PARTS, analysis.shares.mean, analysis.shares.typical.T, strict=True
-    ):
-        part = mean / total if total else 0.0
-        figures = f"{mean / 1e6:12.3f}{part:8.1%}{ranks.min() / 1e6:12.3f}{ranks.max() / 1e6:12.3f}"
-        lines.append(f"#{name:>26}{figures}")
-    lines.append(f"#{'step':>26}{total / 1e6:12.3f}")
+    lines = [f"#{line}" for line in str(analysis.shares).splitlines()]
     mark = "" if "marks" in analysis.steps.how else "; mark steps by recorder.step()"
     if math.isnan(analysis.error):
         lines.append(f"# It is one step, so that the error of predictions is not known{mark}.")

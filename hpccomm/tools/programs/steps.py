@@ -334,13 +334,13 @@ class StepShares:
         return mean
 
     def __str__(self) -> str:
-        """Return the five numbers as a table."""
-        step = self.mean.sum()
-        lines = [
-            f"{name:>26}  {value / 1e6:>12.3f} ms  {value / step if step else 0:>6.1%}"
-            for name, value in zip(PARTS, self.mean.tolist(), strict=True)
-        ]
-        return "\n".join([*lines, f"{'step':>26}  {step / 1e6:>12.3f} ms"])
+        """Return the five numbers as a table, with the ranks that have least and most of each."""
+        total = self.mean.sum()
+        lines = [f"{'a step, in ms':>26}{'mean':>12}{'share':>8}{'least rank':>12}{'most':>12}"]
+        for name, mean, ranks in zip(PARTS, self.mean, self.typical.T, strict=True):
+            figures = f"{mean / 1e6:12.3f}{mean / total if total else 0:8.1%}"
+            lines.append(f"{name:>26}{figures}{ranks.min() / 1e6:12.3f}{ranks.max() / 1e6:12.3f}")
+        return "\n".join([*lines, f"{'step':>26}{total / 1e6:12.3f}"])
 
 
 def shares(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> StepShares:

@@ -67,7 +67,7 @@ def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
     assert "recording0001: 6.5 ms a step; what would help" in text
     assert "Balance the load of rank 2" in text
     assert "t.h5 recording0001: Where the 6.5 ms of a step go" in text
-    assert re.search(r"waiting for others +1\.500 ms +23\.1%", text)
+    assert re.search(r"waiting for others +1\.500 +23\.1%", text)
     assert re.search(r"\n +2 +120\.000 ms +20 of 20 +0\.000 ms\n", text)
     write(path, {"ring": (2.0, 1.0)})
     assert output("report", path, "--output", page).startswith("1 run and 1 recording")
