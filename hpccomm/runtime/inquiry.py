@@ -36,12 +36,12 @@ from hpccomm.runtime.recorder import (
     SEQUENCE,
     TIMEOUT,
     CallRecord,
+    copied,
     find,
     in_words,
     place,
     waited,
 )
-from hpccomm.runtime.recorder import calls as recorded
 from hpccomm.runtime.service import Voice, service, write_stderr
 from hpccomm.runtime.state import CallState, between_ranks
 from hpccomm.runtime.verdict import Verdict, judge
@@ -280,7 +280,7 @@ class Inquiry:
             return
         number = calls.traffic.cell(src, ends[0])[1]
         if not label.ahead:  # receives are counted when they begin
-            later = (each for each in recorded(calls.kept) if each[SEQUENCE] > entry[SEQUENCE])
+            later = (each for each in copied(calls.kept) if each[SEQUENCE] > entry[SEQUENCE])
             number -= sum(("src", src, ends[0]) in each[LABEL].ends for each in later)
         question = {"comm": calls.origin.uid, "from": calls.origin.rank, "sent": (ends[0], number)}
         if site := side.ask([src], question, ANSWER_SECONDS)[src].facts.get("sent"):
@@ -496,6 +496,6 @@ class Inquiry:
 
 def _sent_at(calls: CallState, rank: Any, channel: int, number: int) -> str:
     """Return where this rank sent its `number`-th message to a rank in a channel; empty if the record is not kept."""
-    sends = [each for each in recorded(calls.kept) if ("dst", rank, channel) in each[LABEL].ends]
+    sends = [each for each in copied(calls.kept) if ("dst", rank, channel) in each[LABEL].ends]
     at = number - 1 - calls.traffic.cell(rank, channel)[0]  # from the last one
     return place(sends[at]) if -len(sends) <= at < 0 else ""

@@ -83,8 +83,8 @@ _rings: WeakValueDictionary[int, Ring] = WeakValueDictionary()  # by identity
 _ended: Ring = deque(maxlen=ENDED_CALLS)
 
 
-def ring(capacity: int = CAPACITY) -> Ring:
-    """Return where a communicator keeps its calls, as long as it holds that."""
+def ring(capacity: int) -> Ring:
+    """Return where a communicator keeps its last calls, as long as it holds that."""
     made: Ring = deque(maxlen=capacity)
     _rings[id(made)] = made
     return made
@@ -92,21 +92,20 @@ def ring(capacity: int = CAPACITY) -> Ring:
 
 def end(kept: Ring) -> None:
     """Keep a communicator's calls among those of all that have ended."""
-    last = [*_copied(_ended), *_copied(kept)[-ENDED_CALLS:]]
+    last = [*copied(_ended), *copied(kept)[-ENDED_CALLS:]]
     _ended.clear()
     _ended.extend(sorted(last, key=itemgetter(BEGIN)))
 
 
-def calls(kept: Ring | None = None) -> list[CallRecord]:
-    """Return the calls that are kept of a communicator; by default the last of all, the oldest first. From any thread."""
-    if kept is not None:
-        return _copied(kept)
+def calls() -> list[CallRecord]:
+    """Return the last calls of all communicators, the oldest first. From any thread."""
     rings = [_ended, *filter(None, [each() for each in _rings.valuerefs()])]
-    entries = [entry for each in rings for entry in _copied(each)]
+    entries = [entry for each in rings for entry in copied(each)]
     return sorted(entries, key=itemgetter(BEGIN))[-CAPACITY:]
 
 
-def _copied(kept: Ring) -> list[CallRecord]:
+def copied(kept: Ring) -> list[CallRecord]:
+    """Return the calls that are kept of a communicator, the oldest first. From any thread."""
     while True:
         try:
             return list(kept)
@@ -116,7 +115,7 @@ def _copied(kept: Ring) -> list[CallRecord]:
 
 def find(kept: Ring, number: int) -> CallRecord | None:
     """Return the ordered call of that number of a communicator, or None if it is not kept."""
-    return next((each for each in reversed(_copied(kept)) if each[NUMBER] == number), None)
+    return next((each for each in reversed(copied(kept)) if each[NUMBER] == number), None)
 
 
 @after_fork

@@ -5,6 +5,7 @@ hooks read it.
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -43,21 +44,9 @@ class Tally:
     seconds: float = 0.0
 
 
-_LIMITS = {
-    0: "0 B",
-    10: "to 1 KiB",
-    16: "to 64 KiB",
-    20: "to 1 MiB",
-    24: "to 16 MiB",
-    28: "to 256 MiB",
-}
-"""Size classes: the exponent of two of the largest size, and the class's name. The key 0 is the class of 0 bytes."""
-
-_NAMES = tuple(
-    next((name for power, name in _LIMITS.items() if bits <= power and power), "above 256 MiB")
-    for bits in range(64)
-)
-"""Names indexed by the bit length of size - 1; a table, since every asynchronous call reads it."""
+_LARGEST = (0, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
+_CLASSES = ("0 B", *(f"to {size}" for size in ("1 KiB", "64 KiB", "1 MiB", "16 MiB", "256 MiB")))
+"""The largest size of each class, and the class's name."""
 
 
 def size_class(nbytes: int) -> str:
@@ -68,7 +57,8 @@ def size_class(nbytes: int) -> str:
     >>> size_class(0), size_class(8), size_class(1 << 20), size_class(1 << 40)
     ('0 B', 'to 1 KiB', 'to 1 MiB', 'above 256 MiB')
     """
-    return _NAMES[(nbytes - 1).bit_length()] if nbytes else _LIMITS[0]
+    at = bisect_left(_LARGEST, nbytes)
+    return _CLASSES[at] if at < len(_CLASSES) else "above 256 MiB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from hpccomm.runtime.recorder import (
     Mishap,
     Origin,
     Site,
-    calls,
+    copied,
     doing,
     find,
     in_words,
@@ -524,7 +524,7 @@ class CallState:
         }
         if label.ends:
             beside = [each[LABEL] for each in self.pending() if each is not entry]
-            own = calls(self.kept)
+            own = copied(self.kept)
             later = [each[LABEL] for each in own if each[BEGIN] > entry[BEGIN]]
             last = entry is self.current or any(each is entry for each in own)
             now["waits"] = self.traffic.waits(label, beside, later, exact=last)

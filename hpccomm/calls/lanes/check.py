@@ -388,7 +388,7 @@ class Check:
                 "record": _record(entry[recorder.LABEL]),
                 "site": recorder.place(entry),
             }
-            for entry in recorder.calls(self._engine.kept)
+            for entry in recorder.copied(self._engine.kept)
             if self._agreed < entry[recorder.NUMBER] < number
         }
         histories = yield from self._exchanged(list(mine.items()))
