@@ -22,10 +22,9 @@ import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.calls.core import Core
-from hpccomm.contracts.signature import recorded
+from hpccomm.contracts.signature import CallFingerprint, recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
-from hpccomm.results import facts as origin
-from hpccomm.results.facts import RUNNING
+from hpccomm.results import facts
 from hpccomm.results.files import os_errors_as
 from hpccomm.results.recording import (
     COMPLETED,
@@ -39,22 +38,7 @@ from hpccomm.results.recording import (
 from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
 from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.recorder import (
-    ASYNC,
-    BEGIN,
-    DEVICE,
-    LABEL,
-    MODE,
-    ORIGIN,
-    SITE,
-    THROUGHOUT,
-    WAITED,
-    CallRecord,
-    Trace,
-    described,
-    in_words,
-    unix_ns,
-)
+from hpccomm.runtime.recorder import Origin, Trace, in_words, unix_ns
 from hpccomm.runtime.reports import traces
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.spelling import Hinting
@@ -93,17 +77,13 @@ class RankPart:
         self._groups: dict[str, int] = {}
         self.numbers: dict[object, int] = {}
 
-    def number(self, entry: CallRecord) -> int:
-        """Return the number of a call's signature, which is written when it is new."""
-        whose, label, mode = entry[ORIGIN], entry[LABEL], entry[MODE]
-        if entry[WAITED] != THROUGHOUT and mode != DEVICE:
-            mode = ASYNC  # also a call that blocked another thread than its caller's
-        site = described(entry[SITE], entry[BEGIN])
+    def number(self, origin: Origin | None, label: CallFingerprint, mode: str, site: str) -> int:
+        """Return the number of the signature of calls, which is written when it is new."""
         # The fingerprint stands for the label's values.
         own = label.fingerprint, label.individual
-        key = (whose, label.name, label.nbytes, own, mode, site)
+        key = (origin, label.name, label.nbytes, own, mode, site)
         if key not in self.numbers:
-            group = -1 if whose is None else self._group(*whose)
+            group = -1 if origin is None else self._group(*origin)
             signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
             self.numbers[key] = self.writer.add_signature(signature)
         return self.numbers[key]
@@ -158,21 +138,21 @@ class ProgramRecorder(Hinting):
         self._calls = core.calls
         self._seat = get_ident() if core.backend.shares_process else 0
         busy = 0 in traces or self._seat in traces
-        each = comm.all_gather_object((origin.host(), str(self.path), busy))
+        each = comm.all_gather_object((facts.host(), str(self.path), busy))
         if any(busy for *_, busy in each):
             raise UsageError("the program is recorded already; end that recording first")
         if len({path for _, path, _ in each}) > 1:
             raise UsageError(f"path is {self.path} on rank {comm.rank}; give the same on all ranks")
         self._folder = TemporaryDirectory(prefix="hpccomm-") if path is None else None
         file = Path(self._folder.name, "recording.h5") if self._folder else self.path
-        facts, self._file = comm.broadcast_object(
+        about, self._file = comm.broadcast_object(
             (_facts(tuple(host for host, *_ in each), comm.mpi_comm), file)
         )
         if self._folder:  # another node does not have the folder yet
             self._file.parent.mkdir(parents=True, exist_ok=True)
         _agreed(comm, lambda: None if comm.rank else prepare(self._file))
         self._own_file = part_path(self._file, comm.rank)
-        writer = _agreed(comm, lambda: RecordingWriter(self._own_file, facts))
+        writer = _agreed(comm, lambda: RecordingWriter(self._own_file, about))
         self._part = RankPart(writer, comm.rank)
         self._clock = CommonClock(comm)
         self._part.read(self._clock)
@@ -306,7 +286,7 @@ def prepare(path: str | os.PathLike[str]) -> None:
         left = [each for each in path.parent.iterdir() if each.name.startswith(prefix)]
     if left:
         lost = joined(path)
-        if lost.status == RUNNING:
+        if lost.status == facts.RUNNING:
             raise ResultsError(f"another program records to {path}; give another file")
         write(path, lost)
         with os_errors_as(path.parent, "remove parts of a recording from"):
@@ -334,10 +314,10 @@ after_fork(_recorders.clear)
 def _stamp(path: Path) -> tuple[int, ...] | None:
     """Return a tuple that identifies a file and its contents; None if it does not exist."""
     try:
-        facts = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _contents(path: Path) -> bytes | str:
@@ -379,12 +359,12 @@ def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
 
 def _facts(hosts: tuple[str, ...], mpi_comm: object) -> RecordingFacts:
     """Return the facts of a recording that begins now, taken on this rank."""
-    versions = origin.versions()
+    versions = facts.versions()
     if mpi_comm is not None:
         versions["mpi"] = mpi.vendor(mpi.start())
     return RecordingFacts(
         started=datetime.now().astimezone(),
-        user=origin.user(),
+        user=facts.user(),
         arguments=tuple(sys.argv),
         hosts=hosts,
         unix_ns=unix_ns(0.0),

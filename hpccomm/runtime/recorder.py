@@ -430,7 +430,7 @@ class Trace:
     Parameters
     ----------
     number : callable
-        ``number(entry)`` returns the number of a call's signature.
+        ``number(origin, label, mode, site)`` returns the number of a call's signature. The origin of a mark is None.
     add_calls : callable
         Writes calls: columns by the names of `hpccomm.results.recording.CALL_COLUMNS`, with times of this rank's clock.
     write : callable
@@ -444,7 +444,7 @@ class Trace:
 
     def __init__(
         self,
-        number: Callable[[CallRecord], int],
+        number: Callable[[Origin | None, CallFingerprint, str, str], int],
         add_calls: Callable[[dict[str, NDArray[Any]]], object],
         write: Callable[[], object],
     ) -> None:
@@ -633,8 +633,11 @@ class Trace:
         numbers = []
         for key, first in zip(keys.tolist(), firsts.tolist(), strict=True):
             if key not in known:
-                known[key] = self._number(entries[first])
-                self._kept.append(entries[first])
+                entry, mode = entries[first], entries[first][MODE]
+                if entry[WAITED] != THROUGHOUT and mode != DEVICE:
+                    mode = ASYNC  # also a call that blocked another thread than its caller's
+                known[key] = self._number(entry[ORIGIN], entry[LABEL], mode, place(entry))
+                self._kept.append(entry)
             numbers.append(known[key])
         placed: NDArray[np.int32] = np.array(numbers, "i4")[which]
         return placed

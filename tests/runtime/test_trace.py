@@ -28,8 +28,8 @@ class Written:
         self.blocks, self.labels, self.numbers = [], [], count()
         self.trace = trace.Trace(self.number, self.blocks.append, lambda: None)
 
-    def number(self, entry):
-        self.labels.append(entry[3])
+    def number(self, _origin, label, _mode, _site):
+        self.labels.append(label)
         return next(self.numbers)
 
     def columns(self):
@@ -114,7 +114,7 @@ def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothin
             raise OSError("no space left")
         written.append(columns)
 
-    recording = trace.Trace(lambda entry: 0, add, lambda: None)
+    recording = trace.Trace(lambda *_: 0, add, lambda: None)
     with caplog.at_level(logging.WARNING):
         kept = taken(recording, 50_000, flush=1000)
     assert "no space left" in recording.failure
@@ -125,7 +125,7 @@ def test_a_recording_that_cannot_be_written_ends_with_a_warning_and_keeps_nothin
 def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     monkeypatch.setattr(trace, "MOST", 3 * trace.BLOCK)  # else a quarter of a million
     go_on = threading.Event()
-    recording = trace.Trace(lambda entry: 0, lambda columns: go_on.wait(30), lambda: None)
+    recording = trace.Trace(lambda *_: 0, lambda columns: go_on.wait(30), lambda: None)
     kept = taken(recording, 20 * trace.BLOCK)
     assert kept() <= 2 * trace.MOST  # with what is being written
     go_on.set()
