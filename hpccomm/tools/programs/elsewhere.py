@@ -1,4 +1,4 @@
-"""A recorded program elsewhere: on a described network, with other ranks, and a model's gradients without a recording.
+"""A recorded program elsewhere: on a described network, and with other ranks.
 
 Calls have the prices of their algorithms there.
 
@@ -15,20 +15,16 @@ from hpccomm.calls.policy import applicable, fastest
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.results.recording import ASYNC, CallSignature, Recording, waits
+from hpccomm.results.recording import Recording, waits
 from hpccomm.schedules.cost.network import Network, load, typical
 from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
 from hpccomm.tools.programs.program import (
-    ACT,
     BLOCK,
     END,
-    EVENT,
     MOST_ACTS,
-    START,
-    WAIT,
     Prediction,
     ProgramModel,
     error,
@@ -140,12 +136,6 @@ LINKS = (
 MOST_GROWN = 1_000_000
 """The most acts of several steps on other ranks."""
 
-BUCKET = 25 << 20
-"""Bytes of gradients that are reduced together, as PyTorch's DistributedDataParallel does by default."""
-
-BACKWARD = 2 / 3
-"""The part of a step's computation that makes the gradients: twice as much as the forward pass."""
-
 
 def grown(program: ProgramModel, ranks: int) -> ProgramModel:
     """Return a program of another number of ranks, each with as much to do: weak scaling.
@@ -251,31 +241,3 @@ def what_if(program: ProgramModel) -> str:
 
 
 _HEAD = "{:<12}{:<14}{:>14}{:>20}"
-
-
-def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> ProgramModel:
-    """Return the program of a step that computes and then has gradients reduced.
-
-    Parameters
-    ----------
-    nbytes : int
-        Bytes of all gradients.
-    compute : float
-        Seconds of computation.
-    ranks : int
-        Number of ranks.
-    overlap : bool
-        Whether buckets of gradients are reduced beside the backward pass, which takes two thirds of the computation
-        and makes them one after the other, instead of all at once after it.
-    """
-    count = max(1, round(nbytes / BUCKET)) if overlap else 1
-    acts = np.zeros(2 * count + 1, ACT)
-    acts["kind"] = np.repeat([START, WAIT, END], [count, count, 1])
-    acts["event"] = [*range(count), *range(count), -1]
-    acts["compute"][:count] = compute * BACKWARD / count
-    acts["compute"][0] += compute * (1 - BACKWARD)
-    events = np.zeros(count, EVENT)
-    events["nbytes"], events["source"] = nbytes // count, -1
-    signature = CallSignature("all_reduce", 0, nbytes // count, ASYNC)
-    starts, table = np.arange(ranks + 1) * len(acts), np.tile(acts, ranks)
-    return ProgramModel(starts, table, events, np.zeros(ranks), (signature,), 1, compute)

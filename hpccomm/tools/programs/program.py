@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS
 from hpccomm.results.recording import (
+    ASYNC,
     CALL_COLUMNS,
     Calls,
     CallSignature,
@@ -77,6 +78,12 @@ MOST_ACTS = 20_000
 
 WHOLE = 100_000
 """The most acts of one step that is modelled whole."""
+
+BUCKET = 25 << 20
+"""Bytes of gradients that are reduced together, as PyTorch's DistributedDataParallel does by default."""
+
+BACKWARD = 2 / 3
+"""The part of a step's computation that makes the gradients: twice as much as the forward pass."""
 
 PIECES = 16
 """Pieces of a longer step that are modelled, as of a recording without steps."""
@@ -170,6 +177,34 @@ def modelled(recording: Recording, bounds: Indices) -> ProgramModel:
         number,
         float((bounds[-1] - bounds[0]).mean()) * 1e-9 / number,
     )
+
+
+def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> ProgramModel:
+    """Return the program of a step that computes and then has gradients reduced.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of all gradients.
+    compute : float
+        Seconds of computation.
+    ranks : int
+        Number of ranks.
+    overlap : bool
+        Whether buckets of gradients are reduced beside the backward pass, which takes two thirds of the computation
+        and makes them one after the other, instead of all at once after it.
+    """
+    count = max(1, round(nbytes / BUCKET)) if overlap else 1
+    acts = np.zeros(2 * count + 1, ACT)
+    acts["kind"] = np.repeat([START, WAIT, END], [count, count, 1])
+    acts["event"] = [*range(count), *range(count), -1]
+    acts["compute"][:count] = compute * BACKWARD / count
+    acts["compute"][0] += compute * (1 - BACKWARD)
+    events = np.zeros(count, EVENT)
+    events["nbytes"], events["source"] = nbytes // count, -1
+    signature = CallSignature("all_reduce", 0, nbytes // count, ASYNC)
+    starts, table = np.arange(ranks + 1) * len(acts), np.tile(acts, ranks)
+    return ProgramModel(starts, table, events, np.zeros(ranks), (signature,), 1, compute)
 
 
 def _pieces(bounds: Indices, part: float) -> Iterator[Indices]:
