@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -22,23 +23,14 @@ import numpy as np
 
 from hpccomm.backends.bootstrap import launch, mpi
 from hpccomm.calls.core import Core
-from hpccomm.contracts.signature import CallFingerprint, recorded
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.results import facts
 from hpccomm.results.files import os_errors_as
-from hpccomm.results.recording import (
-    COMPLETED,
-    CallSignature,
-    Lateness,
-    RecordedGroup,
-    Recording,
-    RecordingFacts,
-    lateness,
-)
-from hpccomm.results.recording_file import RecordingWriter, joined, part_path, write
+from hpccomm.results.recording import COMPLETED, Lateness, Recording, RecordingFacts, lateness
+from hpccomm.results.recording_file import PartWriter, RecordingWriter, joined, part_path, write
 from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
-from hpccomm.runtime.recorder import Origin, Trace, in_words, unix_ns
+from hpccomm.runtime.recorder import Trace, in_words, unix_ns
 from hpccomm.runtime.reports import traces
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, before_end, write_stderr
 from hpccomm.spelling import Hinting
@@ -67,39 +59,6 @@ NO_CALLS = (
     "rank 0 made no call that is recorded, and hpccomm advise needs some: those on communicators of "
     "hpccomm are recorded, and none that a program makes of MPI or PyTorch itself"
 )
-
-
-class RankPart:
-    """The calls of this rank as they are written, with their signatures and groups."""
-
-    def __init__(self, writer: RecordingWriter, rank: int) -> None:
-        self.writer, self.rank = writer, rank
-        self._groups: dict[str, int] = {}
-        self.numbers: dict[object, int] = {}
-
-    def number(self, origin: Origin | None, label: CallFingerprint, mode: str, site: str) -> int:
-        """Return the number of the signature of calls, which is written when it is new."""
-        # The fingerprint stands for the label's values.
-        own = label.fingerprint, label.individual
-        key = (origin, label.name, label.nbytes, own, mode, site)
-        if key not in self.numbers:
-            group = -1 if origin is None else self._group(*origin)
-            signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
-            self.numbers[key] = self.writer.add_signature(signature)
-        return self.numbers[key]
-
-    def _group(self, uid: str, name: str, rank: int, size: int) -> int:
-        if uid not in self._groups:
-            # The parts of the other ranks tell their ranks in the recording.
-            ranks = tuple(self.rank if each == rank else -1 for each in range(size))
-            self._groups[uid] = self.writer.add_group(RecordedGroup(uid, name, ranks))
-        return self._groups[uid]
-
-    def read(self, clock: CommonClock) -> None:
-        """Write a reading of the clock."""
-        now = perf_counter()
-        ahead = now - float(clock.common(np.array(now)))
-        self.writer.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
 
 
 class ProgramRecorder(Hinting):
@@ -152,13 +111,10 @@ class ProgramRecorder(Hinting):
             self._file.parent.mkdir(parents=True, exist_ok=True)
         _agreed(comm, lambda: None if comm.rank else prepare(self._file))
         self._own_file = part_path(self._file, comm.rank)
-        writer = _agreed(comm, lambda: RecordingWriter(self._own_file, about))
-        self._part = RankPart(writer, comm.rank)
+        part = self._part = _agreed(comm, lambda: PartWriter(self._own_file, about, comm.rank))
         self._clock = CommonClock(comm)
-        self._part.read(self._clock)
-        self._trace = Trace(
-            self._part.number, lambda calls: writer.add_calls(calls, comm.rank), writer.flush
-        )
+        self._read_clock()
+        self._trace = Trace(part.number, partial(part.add_calls, rank=comm.rank), part.flush)
         traces[self._seat] = self._trace
         self._watch(self._trace)
         core.recorder = self
@@ -171,6 +127,12 @@ class ProgramRecorder(Hinting):
             alone = each.backend.size == 1 or not each.backend.shares_process
             if alone if self._seat == 0 else each.thread == self._seat:
                 each.reports.record(trace)
+
+    def _read_clock(self) -> None:
+        """Write a reading of the clock to the part."""
+        now = perf_counter()
+        ahead = now - float(self._clock.common(np.array(now)))
+        self._part.add_clock(int(now * 1e9), round(ahead * 1e9), int(self._clock.error * 1e9))
 
     def step(self) -> None:
         """Mark the end of a step of the program, on this rank. `GradientSync` marks its steps itself. Local."""
@@ -194,7 +156,7 @@ class ProgramRecorder(Hinting):
             self._calls.finish()
         self._stop()
         self._clock.read()
-        self._part.read(self._clock)
+        self._read_clock()
         self.leave(COMPLETED, joins=True)
         self._join()
 
@@ -213,7 +175,7 @@ class ProgramRecorder(Hinting):
         if self._trace.failure:
             status = f"failed: {self._trace.failure}"
         try:
-            self._part.writer.end(status)
+            self._part.end(status)
         except HpccommError as error:
             logger.warning("the recording is not whole: %s", error)
         if not joins:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.contracts.signature import CallFingerprint, recorded
 from hpccomm.errors import ResultsError
 from hpccomm.results import blocks, files, lines, reader
 from hpccomm.results.recording import (
@@ -288,6 +289,61 @@ class RecordingWriter:
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
             raise refusal
+
+
+class PartWriter(RecordingWriter):
+    """Writes the part of a rank: its calls, and what they refer to when they first do so.
+
+    Parameters
+    ----------
+    path : path-like
+        Its file.
+    facts : RecordingFacts
+        The recording's facts.
+    rank : int
+        The rank in the program.
+
+    Attributes
+    ----------
+    numbers : dict of object to int
+        The number of each signature.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], facts: RecordingFacts, rank: int) -> None:
+        super().__init__(path, facts)
+        self._rank = rank
+        self._groups: dict[str, int] = {}
+        self.numbers: dict[object, int] = {}
+
+    def number(
+        self, origin: tuple[str, str, int, int] | None, label: CallFingerprint, mode: str, site: str
+    ) -> int:
+        """Return the number of the signature of calls, which is written when it is new.
+
+        Parameters
+        ----------
+        origin : tuple or None
+            Their communicator, as `hpccomm.runtime.recorder.Origin`; None of a mark.
+        label : CallFingerprint
+            What is called.
+        mode, site : str
+            As of `CallSignature`.
+        """
+        # The fingerprint stands for the label's values.
+        own = label.fingerprint, label.individual
+        key = (origin, label.name, label.nbytes, own, mode, site)
+        if key not in self.numbers:
+            group = -1 if origin is None else self._group(*origin)
+            signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
+            self.numbers[key] = self.add_signature(signature)
+        return self.numbers[key]
+
+    def _group(self, uid: str, name: str, rank: int, size: int) -> int:
+        if uid not in self._groups:
+            # The parts of the other ranks tell their ranks in the recording.
+            ranks = tuple(self._rank if each == rank else -1 for each in range(size))
+            self._groups[uid] = self.add_group(RecordedGroup(uid, name, ranks))
+        return self._groups[uid]
 
 
 def _wanted(added: Mapping[str, list[lines.Line]]) -> dict[str, int]:
