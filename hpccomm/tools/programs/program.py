@@ -524,13 +524,12 @@ class _Replay:
         self.seconds, self.source, self.queue = (
             events[name].tolist() for name in ("seconds", "source", "queue")
         )
-        self.stop = program.starts[1:].tolist()
-        self.next = program.starts[:-1].tolist()
         self.begin, self.end = [0.0] * len(acts), [0.0] * len(acts)
         count = len(events)
         part = program.calls()
         self.arrival, self.start, self.done = [0.0] * count, [-1.0] * count, [-1.0] * count
-        self.blocked: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self.blocked: list[list[int]] = [[] for _ in range(count)]
+        self.ranks = [self.acting(rank) for rank in range(program.ranks)]
         self.happening: list[tuple[float, int, int]] = []
         self.speed: dict[int, float] = {}  # of the events of queues that are under way
         self.due = [0.0] * count
@@ -540,8 +539,8 @@ class _Replay:
 
     def run(self) -> Prediction:
         """Let all happen."""
-        for rank, begin in enumerate(self.program.begins.tolist()):
-            self.go_on(rank, begin)
+        for rank in range(self.program.ranks):
+            self.go_on(rank)
         while self.happening or self.unblock():
             now, begins, event = heapq.heappop(self.happening)
             queue = self.queue[event]
@@ -556,30 +555,30 @@ class _Replay:
         arrays = (self.begin, self.end, self.arrival, self.start, self.done)
         return Prediction(self.program, *map(np.array, arrays))
 
-    def go_on(self, rank: int, now: float) -> None:
-        """Let a rank compute and call until it waits."""
+    def go_on(self, rank: int) -> None:
+        """Let a rank act until it waits for an event."""
+        event = next(self.ranks[rank], None)
+        if event is not None:
+            self.blocked[event].append(rank)
+
+    def acting(self, rank: int) -> Iterator[int]:
+        """Compute and call as a rank does; yield each event that it waits for, to go on when that is over."""
         kinds, events, compute = self.kind, self.event, self.compute
-        begin, end = self.begin, self.end
-        for act in range(self.next[rank], self.stop[rank]):
+        begin, end, now = self.begin, self.end, float(self.program.begins[rank])
+        for act in range(*self.program.starts[rank : rank + 2].tolist()):
             now += compute[act]
             begin[act] = now
-            kind = kinds[act]
-            if kind == END:
-                end[act] = now
-                continue
-            event = events[act]
-            if kind <= BLOCK:
+            kind, event, own = kinds[act], events[act], self.own[act]
+            if END < kind <= BLOCK:
                 self.arrived(event, rank, now)
             if kind <= BESIDE:
-                now += self.own[act]
-            elif self.done[event] < 0:
-                self.next[rank] = act + 1
-                self.blocked[event].append((rank, act))
-                return
+                now += own
             else:
-                now = self.released(act, event)
+                if self.done[event] < 0:
+                    yield event
+                result = self.done[event] + self.tail[act]
+                now = max(result, now + own) if kind == BLOCK else max(result, now) + own
             end[act] = now
-        self.next[rank] = self.stop[rank]
 
     def arrived(self, event: int, rank: int, now: float) -> None:
         """Count a rank that comes to an event; the last one, or the source, begins it."""
@@ -589,12 +588,6 @@ class _Replay:
         source = self.source[event]
         if source == rank or (source < 0 and not self.missing[event] and self.start[event] < 0):
             heapq.heappush(self.happening, (self.arrival[event] if source < 0 else now, 1, event))
-
-    def released(self, act: int, event: int) -> float:
-        """Return when a rank goes on that waited for an event that is done."""
-        came, own = self.begin[act], float(self.own[act])
-        result = self.done[event] + float(self.tail[act])
-        return max(result, came + own) if self.kind[act] == BLOCK else max(result, came) + own
 
     def started(self, event: int, now: float) -> None:
         """Begin an event."""
@@ -624,9 +617,8 @@ class _Replay:
             self.started(turns.popleft(), now)
         elif turns is not None:
             del self.turns[self.queue[event]]
-        for rank, act in self.blocked[event]:
-            self.end[act] = self.released(act, event)
-            self.go_on(rank, self.end[act])
+        for rank in self.blocked[event]:
+            self.go_on(rank)
 
     def unblock(self) -> bool:
         """Begin an event whose other ranks wait for each other, if there is one."""
