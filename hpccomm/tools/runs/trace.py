@@ -377,8 +377,6 @@ def subject(
         raise UsageError(f"{collective} moves no elements; leave count out")
     if root is not None and not what.rooted:
         raise UsageError(f"{collective} has no root; leave it out")
-    if what.rooted:
-        root = _within("root", 0 if root is None else root, 0, size - 1)
     if deterministic and chosen.ordered is None:
         raise UsageError(
             f"{algorithm} {collective} has no form that folds in rank order; leave deterministic out"
@@ -400,8 +398,8 @@ def subject(
         chosen,
         size,
         count=counts[0] if uniform else counts,
-        root=0 if root is None else root,
-        segment=whole if segment is None else _within("segment", segment, 1, whole),
+        root=root or 0,
+        segment=whole if segment is None else segment,
         channels=_within("channels", channels, 1, size * MOST_ELEMENTS),
         topology=topology,
         deterministic=deterministic,
@@ -437,6 +435,5 @@ def _choose(
 
 def _within(name: str, value: int, least: int, most: int) -> int:
     if not least <= value <= most:
-        fits = f"at least {least}" if most == whole else f"from {least} to {most}"
-        raise UsageError(f"{name} is {value}; give a number {fits}")
+        raise UsageError(f"{name} is {value}; give a number from {least} to {most}")
     return value
