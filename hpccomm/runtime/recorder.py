@@ -459,7 +459,7 @@ class Trace:
         self._thread = get_ident()
         self._writing = Lock()
         self._wake = Event()
-        self._ended = False
+        self._ended, self._due = False, 0.0
         start_thread("hpccomm-recording", self._run)
 
     # What calls do. It is short.
@@ -536,17 +536,13 @@ class Trace:
     # What becomes of them.
 
     def _run(self) -> None:
-        due = 0.0
         while not self._ended:
             self._wake.wait(EVERY_SECONDS)
             self._wake.clear()
-            now = perf_counter()
-            self.flush(file=now > due)
-            if now > due:
-                due = now + EVERY_SECONDS
+            self.flush()
 
-    def flush(self, *, file: bool = True, last: bool = False) -> None:
-        """Write the calls that are over, with `file` to the file, and with `last` all of them. From any thread."""
+    def flush(self, *, last: bool = False) -> None:
+        """Write the calls that are over, with `last` all of them, and to the file if that is due. From any thread."""
         until = perf_counter() + SEEN_SECONDS if last else 0.0
         while perf_counter() < until and any(each[ENDED] is None for each in self._late[:]):
             sleep(0.01)
@@ -557,8 +553,10 @@ class Trace:
             try:
                 if (new or late) and not self._ended:
                     self._add_calls(self._columns(new, late))
-                if file and not self._ended:
+                now = perf_counter()
+                if (last or now > self._due) and not self._ended:
                     self._bring()
+                    self._due = now + EVERY_SECONDS
             except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
                 self._most, self._ended = 0, True
                 self.failure = self.failure or str(error)
