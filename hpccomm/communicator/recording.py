@@ -193,10 +193,10 @@ class ProgramRecorder(Hinting):
         """Join the parts of all ranks into one recording, on rank 0."""
         comm, path, error, late = self._comm, self._file, "", None
         files = [part_path(path, rank) for rank in range(comm.size)]
-        stamps = comm.all_gather_object(_stamp(self._own_file))
-        seen = [stamp and _stamp(file) == stamp for file, stamp in zip(files, stamps, strict=True)]
+        stamps = enumerate(comm.gather_object(_stamp(self._own_file)) or ())
         # Rank 0 lacks the parts on nodes without a common file system, and parts that are gone.
-        lacking = comm.broadcast_object([rank for rank, whole in enumerate(seen) if not whole])
+        lacking = [rank for rank, stamp in stamps if not stamp or _stamp(files[rank]) != stamp]
+        lacking = comm.broadcast_object(lacking)
         sent = comm.gather_object(_contents(self._own_file) if comm.rank in lacking else b"")
         if sent is not None:
             try:
