@@ -462,7 +462,7 @@ class Trace:
         self._ended, self._due = False, 0.0
         start_thread("hpccomm-recording", self._run)
 
-    # What calls do. It is short.
+    # Called for each call, so it is short.
 
     def take(self, entry: CallRecord, held: Any) -> None:
         """Take a call that has ended, or is on a stream, with what keeps its arrays."""
@@ -533,7 +533,7 @@ class Trace:
         """Mark the end of a step of the program."""
         self.take([None, 1, 0, MARK, POLLED, None, perf_counter(), 0.0, 0.0, None], None)
 
-    # What becomes of them.
+    # A thread writes them.
 
     def _run(self) -> None:
         while not self._ended:

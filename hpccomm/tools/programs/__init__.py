@@ -1,6 +1,6 @@
 """What recordings of programs say: lateness, the parts of a step, predictions and advice.
 
-- `record`, `advise` and `replay` are the verbs. `replaying` plays the calls of a recording.
+- `record`, `advise` and `replay` are the verbs.
 - `steps` finds the steps of a program, and the parts of their time.
 - `program` makes a model of the steps, and predicts it in virtual time. `elsewhere` predicts it on another machine.
 - `advice` says what costs time, and tries in the model what would help.

@@ -169,7 +169,7 @@ def _planned(args: argparse.Namespace, ranks: int) -> _Planned:
 def _report(
     args: argparse.Namespace, planned: _Planned, recorder: Any, takers: Sequence[set[str]]
 ) -> None:
-    """Print what came of it."""
+    """Print recorded and replayed times, algorithm by algorithm."""
     replay = recorder.recording or read_recordings(args.output)[-1]
     for at, (name, calls) in enumerate(zip(args.algorithm, takers, strict=True)):
         by = "" if name == RECORDED else f", taken by {', '.join(sorted(calls))}"
