@@ -205,10 +205,12 @@ def balance(analysis: Analysis) -> Iterator[Change]:
         and np.array_equal(on_slow, late)
         and np.ptp(work[late]) < 0.1 * work[late].mean()
     )
-    even = work[~late].mean() if node else work.mean()
+    # Ranks that change, to the mean of some.
+    changing, some = (late, ~late) if node else (work > 0, work > 0)
+    even = work[some].mean()
     acts, rank = analysis.model.acts.copy(), analysis.model.rank()
     modelled = np.bincount(rank, acts["compute"], len(work))
-    goal = np.where(late, modelled[~late].mean(), modelled) if node else modelled.mean()
+    goal = np.where(changing, modelled[some].mean(), modelled)
     # Noise stays where it is. Between close calls a rank only makes them.
     usual = _usual(analysis.model)
     usual[usual < BETWEEN] = 0
@@ -220,13 +222,13 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     whole = analysis.model.steps >= 1  # in pieces, ranks have other calls
     if whole and len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part by itself
         parts = _usual(analysis.model).reshape(len(work), -1)
-        even_parts = parts[~late].mean(axis=0) if node else parts.mean(axis=0)
-        more = np.where(np.reshape(late, (-1, 1)) | (not node), even_parts - parts, 0).ravel()
+        more = np.where(changing[:, None], parts[some].mean(axis=0) - parts, 0).ravel()
     acts["compute"] = np.maximum(acts["compute"] + more, 0)
     ranks = np.flatnonzero(late).tolist()
     who = ranks_named(ranks) + (f" ({few(slow, 3)})" if all(slow) else "")
     changed = replace(analysis.model, acts=acts)
-    spent = f"computes for {_ms(work[late].mean())} a step, {'the others' if node else 'the mean'} for {_ms(even)}"
+    others = "the others" if node else "the mean"
+    spent = f"computes for {_ms(work[late].mean())} a step, {others} for {_ms(even)}"
     waited = analysis.shares.typical[~late, WAITING].mean() * 1e-9
     why = f"{spent}; each other rank waits for {_ms(waited)}{_late_at(analysis, late)}"
     less = 1 - even / work[late].mean()
