@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpccomm.calls import policy
-from hpccomm.calls.program import (
-    MemoryProgram,
-    Program,
-    Variants,
-    compiled,
-    compiled_in_memory,
-)
+from hpccomm.calls.program import Program, Variants, compiled
 from hpccomm.calls.runner import Runner
 from hpccomm.contracts.backend import Backend, Implementation
 from hpccomm.contracts.signature import Choice, Signature, of_call
@@ -225,10 +219,9 @@ class AlgorithmRunner:
         logger.info("%s of %d bytes: %s", call.name, call.nbytes, reached)
         return self._schedule(builds[Reach.NONE], call, tuning), 0, reached
 
-    def _built(self, build: Build, call: Signature, tuning: Tuning) -> Program | MemoryProgram:
+    def _built(self, build: Build, call: Signature, tuning: Tuning) -> Program:
         schedule = self._schedule(build, call, tuning)
-        lengths = call.lengths_of(self._backend.rank)
-        return compiled_in_memory(schedule, lengths) or compiled(schedule, lengths)
+        return compiled(schedule, call.lengths_of(self._backend.rank))
 
     def _schedule(self, build: Build, call: Signature, tuning: Tuning) -> Schedule:
         """Return this rank's schedule."""

@@ -90,6 +90,10 @@ ChannelRounds = tuple[LocalRound, ...]
 """The rounds of a rank in a channel."""
 
 
+Meetings = tuple[tuple[int, int], ...]
+"""The steps of a barrier: the rank to wait for, and the rank to signal."""
+
+
 class Program(NamedTuple):
     """One rank's actions in a collective.
 
@@ -103,40 +107,14 @@ class Program(NamedTuple):
         channels alike.
     scratch : int
         Elements of scratch.
+    in_memory : tuple of (tuple of Step, Meetings), or None
+        The same rounds for memory that ranks share, if the only messages are those of barriers: the local steps in
+        their order, and the barrier that follows. None for other schedules.
     """
 
     channels: tuple[ChannelRounds, ...]
     scratch: int
-
-
-class MemoryRound(NamedTuple):
-    """The actions of this rank in one round whose only messages are those of a barrier.
-
-    Attributes
-    ----------
-    local : tuple of Step
-        The local steps, in their order.
-    barrier : tuple of (int, int)
-        The steps of the barrier that follows: the rank to wait for, and the rank to signal.
-    """
-
-    local: tuple[Step, ...]
-    barrier: tuple[tuple[int, int], ...]
-
-
-class MemoryProgram(NamedTuple):
-    """One rank's actions in a collective on memory that ranks share, without messages.
-
-    Attributes
-    ----------
-    rounds : tuple of MemoryRound
-        The rounds in order, without the barrier at the beginning of the schedule.
-    scratch : int
-        Elements of scratch.
-    """
-
-    rounds: tuple[MemoryRound, ...]
-    scratch: int
+    in_memory: tuple[tuple[tuple[Step, ...], Meetings], ...] | None = None
 
 
 Placed = Callable[[int, int, int], Slice]
@@ -154,6 +132,8 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
         Elements of this rank's `SEND` and `RECV`.
     """
     placed, channels = _slices(schedule, lengths), list[ChannelRounds]()
+    nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
+    in_memory, memory_alone = list[tuple[tuple[Step, ...], Meetings]](), len(schedule.channels) == 1
     for channel in schedule.channels:
         turns: list[LocalRound] = []
         opening = True
@@ -161,40 +141,21 @@ def compiled(schedule: Schedule, lengths: tuple[int, int]) -> Program:
             opening = opening and not (each.receives or each.sends or each.local)
             if opening:
                 continue  # the runner performs this barrier
+            memory_alone = memory_alone and not (each.receives or each.sends)
             turn = LocalRound(
                 tuple(message for table in each.receives for message in _messages(table, placed)),
                 tuple(message for table in each.sends for message in _messages(table, placed)),
                 tuple(step for table in each.local for step in _steps(table, placed)),
             )
+            meetings = () if each.barrier is None else tuple(_meetings(each.barrier))
             if any(turn):
                 turns.append(turn)
-            if each.barrier is not None:
-                turns.extend(_met(each.barrier, placed))
+            for hears, tells in meetings:
+                turns.append(LocalRound((Transit(hears, nothing),), (Transit(tells, nothing),)))
+            if turn.local or meetings:
+                in_memory.append((turn.local, meetings))
         channels.append(tuple(turns))
-    return Program(tuple(channels), schedule.scratch)
-
-
-def compiled_in_memory(schedule: Schedule, lengths: tuple[int, int]) -> MemoryProgram | None:
-    """Return the program of a schedule whose only messages are barriers; None for other schedules.
-
-    The parameters are those of `compiled`.
-    """
-    if len(schedule.channels) != 1:
-        return None
-    placed = _slices(schedule, lengths)
-    rounds: list[MemoryRound] = []
-    opening = True
-    for each in schedule.channels[0]():
-        if each.receives or each.sends:
-            return None
-        opening = opening and not each.local
-        if opening:
-            continue  # the runner performs this barrier
-        local = tuple(step for table in each.local for step in _steps(table, placed))
-        barrier = () if each.barrier is None else tuple(_meetings(each.barrier))
-        if local or barrier:
-            rounds.append(MemoryRound(local, barrier))
-    return MemoryProgram(tuple(rounds), schedule.scratch)
+    return Program(tuple(channels), schedule.scratch, tuple(in_memory) if memory_alone else None)
 
 
 def _slices(schedule: Schedule, lengths: tuple[int, int]) -> Placed:
@@ -228,13 +189,6 @@ def _at(place: Place, row: int, rank: int, count: int, placed: Placed) -> Slice:
     number = _NUMBER[place.buffer]
     peer = rank if place.peer is None else int(place.peer[row])
     return placed(number if peer == rank else len(OWN) * (peer + 1) + number, start, count)
-
-
-def _met(group: Group, placed: Placed) -> Iterator[LocalRound]:
-    """Yield the rounds of a barrier."""
-    nothing = placed(_NUMBER[SCRATCH], 0, 0)  # scratch, since that can be written
-    for hears, tells in _meetings(group):
-        yield LocalRound((Transit(hears, nothing),), (Transit(tells, nothing),))
 
 
 def _meetings(group: Group) -> Iterator[tuple[int, int]]:
@@ -370,7 +324,7 @@ _NOTHING = np.empty(0, np.uint8)
 _Places = tuple[int, int, int, int]
 """Address and bytes of the sent array, and address and bytes of the received array."""
 
-Turns = Iterable[tuple[Iterable[Action], tuple[tuple[int, int], ...]]]
+Turns = Iterable[tuple[Iterable[Action], Meetings]]
 """The rounds of a program on memory: the bound steps, and the steps of the barrier that follows."""
 
 
@@ -381,7 +335,7 @@ class ReachedForm(NamedTuple):
     ----------
     reach : Reach
         The memory that the ranks reach of each other.
-    program : Program or MemoryProgram
+    program : Program
         The program of the matching form.
     peers : Peers
         The buffers of the peers.
@@ -390,7 +344,7 @@ class ReachedForm(NamedTuple):
     """
 
     reach: Reach
-    program: Program | MemoryProgram
+    program: Program
     peers: Peers
     turns: Turns | None
 
@@ -429,7 +383,7 @@ class Variants:
 
     members: tuple[int, ...]
     fingerprint: int
-    programs: Mapping[Reach, Callable[[], Program | MemoryProgram]]
+    programs: Mapping[Reach, Callable[[], Program]]
     dtype: DType
     fold: Folder | None
     scratch: int
@@ -502,7 +456,7 @@ class Variants:
 
     def _bound(
         self,
-        program: Program | MemoryProgram,
+        program: Program,
         reach: Reach,
         exposure: Exposure,
         peers: Peers,
@@ -512,15 +466,16 @@ class Variants:
         registered = exposure.registered
         if reach is not Reach.DIRECT or registered is None or not exposure.lasting:
             return None
+        rounds = program.in_memory
         # Later calls use the same scratch, and may need more of it.
-        if not isinstance(program, MemoryProgram) or program.scratch:
+        if rounds is None or program.scratch:
             return None
-        if sum(len(each.local) for each in program.rounds) > BOUND_STEPS:
+        if sum(len(local) for local, _ in rounds) > BOUND_STEPS:
             return None
         own = [each.view(self.dtype) for each in registered]
         memory = Reached([*own, np.empty(0, self.dtype)], peers, results)
         return tuple(
-            (tuple(memory.actions(each.local, self.fold)), each.barrier) for each in program.rounds
+            (tuple(memory.actions(local, self.fold)), barrier) for local, barrier in rounds
         )
 
     def _check(self, table: Record) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from hpccomm.calls.program import (
     ChannelRounds,
-    MemoryProgram,
     Program,
     Reached,
     ReachedForm,
@@ -335,13 +334,13 @@ class Runner:
             if turns is None:
                 program = form.program
                 buffers = self._reached(form, exposure, forms, send, recv)
-                if not isinstance(program, MemoryProgram):
+                if program.in_memory is None:
                     yield from self._program(program, tag, forms.fold, buffers)
                     exposure.release()
                     return
                 turns = (
-                    (buffers.actions(each.local, forms.fold), each.barrier)
-                    for each in program.rounds
+                    (buffers.actions(local, forms.fold), barrier)
+                    for local, barrier in program.in_memory
                 )
             for actions, barrier in turns:
                 for action in actions:

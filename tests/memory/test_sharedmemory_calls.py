@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpccomm.calls.program import compiled_in_memory
+from hpccomm.calls.program import compiled
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.schedule import Tuning, world
@@ -20,7 +20,7 @@ def test_the_root_of_a_broadcast_writes_its_share_where_that_is_worth_it(kilobyt
     for rank in range(SIZE):
         group = world(SIZE, np.array([rank]))
         schedule = ALGORITHMS["broadcast"]["shm"].build(group, call, Tuning(512 * 1024 // 8))
-        program = compiled_in_memory(schedule, call.lengths_of(rank))
-        wheres = [step.target.where for each in program.rounds for step in each.local]
+        program = compiled(schedule, call.lengths_of(rank))
+        wheres = [step.target.where for steps, _ in program.in_memory for step in steps]
         moved.append(sum(len(range(count)[where or slice(None)]) * 8 // 1024 for where in wheres))
     assert moved == [share, kilobytes - share]
