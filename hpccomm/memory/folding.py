@@ -15,7 +15,7 @@ and prefers one of two elements of equal magnitude.
 
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from functools import partial
+from functools import lru_cache, partial
 from math import sqrt
 from typing import Any
 
@@ -29,9 +29,7 @@ from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import LOCATING, Op, PremulSum, ReduceOp, accumulator, name_of
 
-AnyArray = NDArray[Any]
-Apply = Callable[[AnyArray, AnyArray], AnyArray]
-"""``apply(a, b)`` returns the function's result for two arrays in host memory, in their dtype."""
+Array = NDArray[Any]
 
 ELEMENTS = 8
 """Elements of each array of the trial."""
@@ -49,10 +47,8 @@ _C = (3, 4, 1, 2, 16, 1, 2, -6)
 
 _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
-_fit: dict[object, None] = {}
 
-
-def samples(dtype: DType) -> AnyArray:
+def samples(dtype: DType) -> Array:
     """Return three arrays of `ELEMENTS` elements for the trial of a user's function."""
     if dtype.names is not None:
         whole = np.zeros((3, ELEMENTS), dtype)
@@ -77,50 +73,22 @@ def samples(dtype: DType) -> AnyArray:
     return each.astype(dtype)
 
 
-def check_fit(op: Op, dtype: DType, apply: Apply, *, ordered: bool = False) -> None:
-    """Raise unless a user's function is fit for reductions of `dtype`, as far as the trial shows.
-
-    A function that was found fit is not tried again. It must not write to its arguments, which may be
-    arrays of other ranks.
-
-    Parameters
-    ----------
-    op : callable
-        The user's function.
-    dtype : dtype
-        Type of the elements.
-    apply : callable
-        Calls the function. It raises `UsageError` if the function fails, or returns an array of another shape or of
-        a dtype that does not fit.
-    ordered : bool
-        Whether contributions are folded in rank order, so that the function need not be commutative and associative.
-
-    Raises
-    ------
-    UsageError
-        If the function is not fit. The message has the values that show the fault.
-    """
-    key = (op, dtype, ordered)
-    try:
-        if key in _fit:
-            return
-        if len(_fit) >= KEPT:
-            _fit.clear()
-    except TypeError:  # a callable object that cannot be hashed is tried each time
-        key = None  # type: ignore[assignment]
-    with np.errstate(all="ignore"):
-        _try(op, dtype, apply, ordered)
-    if key is not None:
-        _fit[key] = None
-
-
-def _try(op: Op, dtype: DType, apply: Apply, ordered: bool) -> None:
-    name = name_of(op)
+@lru_cache(maxsize=KEPT)
+@np.errstate(all="ignore")
+def _try(op: Op, dtype: DType, ordered: bool) -> None:
+    name, combine = name_of(op), _combine(op, dtype)
     a, b, c = samples(dtype)
 
-    def call(x: AnyArray, y: AnyArray) -> AnyArray:
-        given = x.tobytes(), y.tobytes()
-        result = apply(x, y)
+    def call(x: Array, y: Array) -> Array:
+        given, result = (x.tobytes(), y.tobytes()), np.ones(x.size, dtype)
+        try:
+            combine(x, y, out=result)
+        except UsageError:
+            raise
+        except Exception as error:  # any exception of the user's function
+            raise UsageError(
+                f"op {name} fails on two NumPy arrays of {x.size} elements of {dtype} ({error!r}); {REMEDY}"
+            ) from error
         if (x.tobytes(), y.tobytes()) != given:
             before, after = (np.frombuffer(each, dtype) for each in given)
             raise UsageError(
@@ -161,7 +129,7 @@ def _try(op: Op, dtype: DType, apply: Apply, ordered: bool) -> None:
         )
 
 
-def _differing(one: AnyArray, other: AnyArray, inputs: tuple[AnyArray, ...]) -> int | None:
+def _differing(one: Array, other: Array, inputs: tuple[Array, ...]) -> int | None:
     """Return the index of the first element in which two results differ by more than rounding, or None.
 
     Elements that are not finite are ignored, since the function may not be defined for the trial's values.
@@ -181,8 +149,6 @@ def _differing(one: AnyArray, other: AnyArray, inputs: tuple[AnyArray, ...]) -> 
     differs = differs.reshape(len(differs), -1).any(axis=1)  # of fields that are arrays
     return int(np.argmax(differs)) if differs.any() else None
 
-
-Array = NDArray[Any]
 
 BLOCK_BYTES = 256 * 1024
 """Bytes of the blocks in which sources are folded: so few that the accumulator stays in cache."""
@@ -452,32 +418,22 @@ def _combine(op: Op, dtype: DType) -> Callable[..., object]:
 def try_out(op: Op, dtype: DType, *, ordered: bool = False) -> None:
     """Try a user's function on a few values in NumPy arrays, so that an unfit function is refused before the call.
 
-    With `ordered`, contributions are folded in rank order.
+    A function that was found fit is not tried again. It must not write to its arguments, which may be arrays of other
+    ranks. With `ordered`, contributions are folded in rank order, and the function need not be commutative and
+    associative.
 
     Raises
     ------
     UsageError
-        If `op` is a callable but not a commutative, associative, elementwise function of two such arrays.
+        If `op` is a callable but not a commutative, associative, elementwise function of two such arrays. The message
+        has the values that show the fault.
     """
     if isinstance(op, ReduceOp | PremulSum):
         return
-
-    combine = _combine(op, dtype)
-
-    def apply(a: Array, b: Array) -> Array:
-        out = np.ones(a.size, dtype)
-        try:
-            combine(a, b, out=out)
-        except UsageError:
-            raise
-        except Exception as error:  # any exception of the user's function
-            raise UsageError(
-                f"op {name_of(op)} fails on two NumPy arrays of {a.size} elements of {dtype} ({error!r}); "
-                f"{REMEDY}"
-            ) from error
-        return out
-
-    check_fit(op, dtype, apply, ordered=ordered)
+    try:
+        _try(op, dtype, ordered)
+    except TypeError:  # a callable object that cannot be hashed is tried each time
+        _try.__wrapped__(op, dtype, ordered)
 
 
 def premultiply(op: PremulSum, source: Array, target: Array) -> None:
