@@ -15,9 +15,9 @@ process of the user for good, and not be faster than with registered memory, whi
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,44 +48,22 @@ PLACE = 4
 memory), offset in the segment, bytes."""
 
 KEPT = 256
-"""Most decoded records that are kept for each peer, and most own records."""
+"""Most own records that are kept, and most decoded records of a peer on average."""
 
 _NOWHERE = (0, -1, 0, 0)
 
 
 class _PeerRecord:
-    """The content of a peer's record, and the views of its buffers made so far."""
+    """The content of a record of one peer, and the views of its buffers made so far."""
 
     __slots__ = ("mapped", "places", "staged", "views")
 
-    def __init__(self, record: bytes) -> None:
+    def __init__(self, _peer: int, record: bytes) -> None:
         numbers = np.frombuffer(record, np.int64).tolist()
         self.places = [tuple(numbers[1 + PLACE * i :][:PLACE]) for i in range(BUFFERS)]
         self.mapped = all(key >= 0 or not nbytes for _, key, _, nbytes in self.places[:SCRATCH])
         self.staged = self.places[SCRATCH][1] >= 0
         self.views: dict[tuple[int, DType], Array | Pages] = {}
-
-
-class _Peer:
-    """One rank of the node; it may be this one."""
-
-    __slots__ = ("remote", "see")
-
-    def __init__(self, rank: int, pid: int) -> None:
-        self.remote = RemoteMemory(pid, rank)
-        # Programs repeat calls, so that the same records come again.
-        self.see = lru_cache(KEPT)(_PeerRecord)
-
-
-class _Peers(dict[int, _Peer]):
-    """The ranks of the node, by rank; a rank's `_Peer` is made at its first use."""
-
-    def __init__(self, pids: Mapping[int, int]) -> None:
-        self.pids = pids
-
-    def __missing__(self, rank: int) -> _Peer:
-        peer = self[rank] = _Peer(rank, self.pids[rank])
-        return peer
 
 
 class NodeMemory:
@@ -125,24 +103,23 @@ class NodeMemory:
         process: ProcessMemory | None = None,
     ) -> None:
         self.plain, self.how, self.rank = plain, how, rank
-        self._fullest, self._peers = fullest, _Peers(pids)
+        self._fullest, self._pids, self._remotes = fullest, pids, dict[int, RemoteMemory]()
         self._heap, self._leases, self._segments, self.use = process or process_memory()
         self.housekeep = self._heap.housekeep
         self._bounce = ScratchBuffer(FAR_BLOCK_BYTES)
         self._told = False
-
-    @cached_property
-    def _own(self) -> Callable[..., tuple[Record, tuple[Array, ...] | None]]:
-        return lru_cache(KEPT)(partial(_own, self._heap))
+        # Programs repeat calls, so that the same records come again.
+        self._own = lru_cache(KEPT)(partial(_own, self._heap))
+        self._seen = lru_cache(KEPT * len(pids))(_PeerRecord)
 
     def another(self) -> "NodeMemory":
         """Return another `NodeMemory` of the same ranks, for calls at the same time."""
-        return self._of(self._peers.pids, self.rank)
+        return self._of(self._pids, self.rank)
 
     def group(self, ranks: Sequence[int], rank: int) -> "NodeMemory":
         """Return the `NodeMemory` of a group of the communicator's ranks, in which this process is `rank`."""
-        pids = self._peers.pids
-        return self._of({new: pids[old] for new, old in enumerate(ranks) if old in pids}, rank)
+        there = {new: self._pids[old] for new, old in enumerate(ranks) if old in self._pids}
+        return self._of(there, rank)
 
     def _of(self, pids: Mapping[int, int], rank: int) -> "NodeMemory":
         return NodeMemory(rank, pids, self._fullest, plain=self.plain, how=self.how)
@@ -190,7 +167,7 @@ class NodeMemory:
 
     def see(self, peer: int, record: Record) -> _PeerRecord:
         """Return the content of a peer's record."""
-        return self._peers[peer].see(record.tobytes())
+        return self._seen(peer, record.tobytes())
 
     def view(self, peer: int, place: tuple[int, ...], dtype: DType, plain: bool) -> Array | Pages:
         """Return a peer's buffer.
@@ -206,7 +183,7 @@ class NodeMemory:
         if not nbytes:
             return np.empty(0, dtype)
         if key >= 0:
-            pid = self._peers.pids[peer]
+            pid = self._pids[peer]
             try:
                 segment = self._segments.find(pid, key)
             except OSError as error:
@@ -227,7 +204,9 @@ class NodeMemory:
                 )
             else:
                 return segment[offset : offset + nbytes].view(dtype)
-        remote = self._peers[peer].remote
+        remote = self._remotes.get(peer)
+        if remote is None:
+            remote = self._remotes[peer] = RemoteMemory(self._pids[peer], peer)
         return PeerPages(remote, self._bounce, at, nbytes // dtype.itemsize, dtype)
 
     def end(self, lease: NDArray[np.uint8]) -> None:
