@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccomm.calls.lanes.lane import ARRAYS, wire_tag
 from hpccomm.calls.on_host import HostDispatch
 from hpccomm.contracts.backend import Implementation
 from hpccomm.contracts.collectives import NOBODY
@@ -41,13 +42,10 @@ class SendOrder:
     ----------
     transport : Transport
         Moves the messages.
-    wire : callable
-        ``wire(tag, dtype)`` returns the transport's tag for a user's tag.
     """
 
-    def __init__(self, transport: Transport, wire: Callable[[int, DType], int]) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._wire = wire
         # Numbers of sends that have left and that have begun, by receiver and tag. If all have left, there is no entry.
         self._counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         self._lock = threading.Lock()
@@ -66,10 +64,10 @@ class SendOrder:
         begin : callable
             Begins to fill the memory of the sends, and returns a test whether it is ready.
         """
-        isend, wire = self._transport.isend, self._wire
+        isend = self._transport.isend
         # The receives only take their turn now. Polling them receives the messages.
         requests = [
-            self._transport.irecv(memory, piece.peer, wire(tag, piece.data.dtype))
+            self._transport.irecv(memory, piece.peer, wire_tag(tag, ARRAYS, piece.data.dtype))
             for piece, memory in receives
         ]
         places = [self._take(piece.peer, tag) for piece, _ in sends]
@@ -83,7 +81,9 @@ class SendOrder:
                     counts = self._counts[piece.peer, tag]
                     while counts[0] != place:
                         yield False
-                    requests.append(isend(memory, piece.peer, wire(tag, piece.data.dtype)))
+                    requests.append(
+                        isend(memory, piece.peer, wire_tag(tag, ARRAYS, piece.data.dtype))
+                    )
                     with self._lock:
                         counts[0] += 1
                         if counts[0] == counts[1]:
@@ -124,58 +124,9 @@ class Rows(NamedTuple):
         return self.width * self.height
 
 
-class CallPart(NamedTuple):
-    """A part of a call.
-
-    Attributes
-    ----------
-    call : Signature
-        The same call on the elements of this part alone.
-    send, recv : Rows or None
-        The places of these elements in this rank's arrays; None without an array.
-    """
-
-    call: Signature
-    send: Rows | None
-    recv: Rows | None
-
-
-def parts(call: Signature, rank: int, size: int, nbytes: int = PART_BYTES) -> tuple[CallPart, ...]:
-    """Return the parts of a call, at least one, in their order. All ranks have the same number of parts.
-
-    Blocks of one size are cut across: a part has some elements of each rank's block. Uneven calls
-    stay whole, since ranks would have different numbers of parts.
-
-    Parameters
-    ----------
-    call : Signature
-        The whole call.
-    rank, size : int
-        This rank, and the number of ranks.
-    nbytes : int
-        Approximate bytes of the larger array in a part.
-    """
-    what = call.description
-    send, recv = what.uses(rank, call.root)
-    itemsize = call.dtype.itemsize
-    whole = call.counts[0] if call.uniform else 0
-    blocks = size if what.blockwise else 1
-    row = nbytes if blocks == 1 else max(nbytes // blocks, ROW_BYTES)
-    step = max(1, row // itemsize)
-    if not call.uniform or whole <= step:
-        sent, received = (Rows(0, int(n[0]) * itemsize) for n in call.lengths(np.array([rank])))
-        return (CallPart(call, sent if send else None, received if recv else None),)
-    cut = []
-    for start in range(0, whole, step):
-        count = min(step, whole - start)
-        one = Rows(start * itemsize, count * itemsize)
-        many = one._replace(height=size, pitch=whole * itemsize)
-        counts = (count,) * len(call.counts)
-        inner = call._replace(counts=counts, recv_counts=counts if call.recv_counts else ())
-        sent = many if what.sends == "blocks" else one
-        received = many if what.receives == "blocks" else one
-        cut.append(CallPart(inner, sent if send else None, received if recv else None))
-    return tuple(cut)
+Part = tuple[Signature, Rows | None, Rows | None]
+"""A part of a call: the same call on some elements alone, and the places of these elements in this rank's sent and in its
+received array; None without an array."""
 
 
 SLOTS = 3
@@ -243,19 +194,15 @@ class StagedDispatch:
         The transport of the user's point-to-point calls, which calls on host arrays use too.
     device : int
         CUDA device of this rank.
-    wire : callable
-        ``wire(tag, dtype)`` returns the transport's tag for a user's tag, as for host arrays.
     reason : str
         Why device arrays are staged, for `Choice`; empty if each call has its own reason.
-    part_bytes : int
-        Bytes of a part. Equal on all ranks.
 
     Attributes
     ----------
     order : SendOrder
         The order of the messages.
     part_bytes : int
-        The parameter.
+        Bytes of a part. Equal on all ranks.
     """
 
     name = "staged"
@@ -265,21 +212,19 @@ class StagedDispatch:
         host: HostDispatch,
         messages: Transport,
         device: int,
-        wire: Callable[[int, DType], int],
         reason: str = "",
-        part_bytes: int = PART_BYTES,
     ) -> None:
         self._host = host
         self._messages = messages
         self._device = device
-        self.order = SendOrder(messages, wire)
+        self.order = SendOrder(messages)
         self._reason = reason
-        self.part_bytes = part_bytes
+        self.part_bytes = PART_BYTES
         self._streams: tuple[Any, Any] | None = None
 
     def applicable(self, call: Signature) -> tuple[str, ...]:
         """Return the names that ``algorithm=`` may take for calls like `call`."""
-        return self._host.applicable(self._parts(call)[0].call)
+        return self._host.applicable(self._parts(call)[0][0])
 
     def decide(
         self, call: Signature, algorithm: Asked, reason: str = ""
@@ -295,17 +240,13 @@ class StagedDispatch:
         """
         what, cut = call.description, self._parts(call)
         # Whether the host's call uses one block for contribution and result.
-        single = what.sends == what.receives == "whole" and cut[0].recv is not None
+        single = what.sends == what.receives == "whole" and cut[0][2] is not None
         decide = cache(lambda inner: self._host.decide(inner, algorithm))
-        made = [
-            decide(each.call._replace(in_place=single and what.in_place != "always"))
-            for each in cut
-        ]
-        stages = [
-            self._stage(call, each, host, single=single)
-            for each, (_, host) in zip(cut, made, strict=True)
-        ]
-        chosen, _ = made[0]
+        in_place, stages = single and what.in_place != "always", list[Stage]()
+        for inner, send, recv in cut:
+            _, host = decide(inner._replace(in_place=in_place))
+            stages.append(self._stage(call, send, recv, host, single=single))
+        chosen, _ = decide(cut[0][0]._replace(in_place=in_place))
         choice = replace(
             chosen,
             path=self.name,
@@ -331,14 +272,43 @@ class StagedDispatch:
         """Release the streams. Local; idempotent."""
         self._streams = None
 
-    def _parts(self, call: Signature) -> tuple[CallPart, ...]:
-        transport = self._messages
-        return parts(call, transport.rank, transport.size, self.part_bytes)
+    def _parts(self, call: Signature) -> list[Part]:
+        """Return the parts of a call, at least one, in their order. All ranks have the same number of parts.
+
+        Blocks of one size are cut across: a part has some elements of each rank's block. Uneven calls
+        stay whole, since ranks would have different numbers of parts.
+        """
+        what, rank, size = call.description, self._messages.rank, self._messages.size
+        send, recv = what.uses(rank, call.root)
+        itemsize, nbytes = call.dtype.itemsize, self.part_bytes
+        whole = call.counts[0] if call.uniform else 0
+        blocks = size if what.blockwise else 1
+        row = nbytes if blocks == 1 else max(nbytes // blocks, ROW_BYTES)
+        step = max(1, row // itemsize)
+        if not call.uniform or whole <= step:
+            sent, received = (Rows(0, count * itemsize) for count in call.lengths_of(rank))
+            return [(call, sent if send else None, received if recv else None)]
+        cut = list[Part]()
+        for start in range(0, whole, step):
+            count = min(step, whole - start)
+            one = Rows(start * itemsize, count * itemsize)
+            many = one._replace(height=size, pitch=whole * itemsize)
+            counts = (count,) * len(call.counts)
+            inner = call._replace(counts=counts, recv_counts=counts if call.recv_counts else ())
+            sent = many if what.sends == "blocks" else one
+            received = many if what.receives == "blocks" else one
+            cut.append((inner, sent if send else None, received if recv else None))
+        return cut
 
     def _stage(
-        self, call: Signature, part: CallPart, host: Implementation, *, single: bool
+        self,
+        call: Signature,
+        send: Rows | None,
+        recv: Rows | None,
+        host: Implementation,
+        *,
+        single: bool,
     ) -> Stage:
-        send, recv = part.send, part.recv
         if call.description.in_place == "always":
             assert recv is not None
             if call.root == self._messages.rank:

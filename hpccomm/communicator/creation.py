@@ -26,14 +26,12 @@ from hpccomm.calls import policy
 from hpccomm.calls.algorithms import memory_way, sharing
 from hpccomm.calls.core import Core, counting, dropped, end_dropped
 from hpccomm.calls.lanes import AnyDeviceLane, Check, HostLane, Lanes, RefusingLane
-from hpccomm.calls.lanes.lane import ARRAYS, wire_tag
 from hpccomm.calls.on_host import HostDispatch
 from hpccomm.calls.policy import Machine, Tables
 from hpccomm.calls.tuning_table import Table
 from hpccomm.communicator.communicator import Communicator
 from hpccomm.communicator.groups import grouped, own_ranks
 from hpccomm.contracts.backend import Backend
-from hpccomm.dtypes import DType
 from hpccomm.errors import (
     BackendUnavailable,
     CollectiveTimeout,
@@ -113,7 +111,7 @@ def open_device_lane(
     reasons, why = list[str](), ""
     for way in _ORDER.get(settings.backend, (NCCL, AWARE, STAGED)):
         reason = "; ".join(reasons) or "that was asked for"
-        staged = StagedDispatch(host, backend.messages, device, _wire, reason)
+        staged = StagedDispatch(host, backend.messages, device, reason)
         dispatch: DeviceDispatch | None = staged
         over: NcclBackend | None = None
         if way == NCCL:
@@ -151,11 +149,6 @@ def open_device_lane(
     if settings.backend == NCCL:
         raise BackendUnavailable(f"backend 'nccl' cannot run: {why}")
     return RefusingLane(calls.name, "; ".join(reasons))
-
-
-def _wire(tag: int, dtype: DType) -> int:
-    """Return the transport's tag of an array's message."""
-    return wire_tag(tag, ARRAYS, dtype)
 
 
 def _log(calls: CallEngine, text: str, level: int = logging.INFO) -> None:
