@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import DTypeLike
 
 from hpccomm.calls.core import Core
-from hpccomm.communicator import groups, memory, planning
+from hpccomm.communicator import groups, memory, planning, windows
 from hpccomm.communicator.arrivals import Message, probed, received_object
 from hpccomm.communicator.grid import Grid, Mesh
 from hpccomm.communicator.messages import exchange_arrays, receive_array, send_array
@@ -865,7 +865,7 @@ class Communicator(Hinting):
         between ranks; the dtype must be the same. All ranks must close the window, which keeps x alive; `finalize`
         closes open windows. `UsageError` is raised also if the backend has no one-sided communication.
         """
-        return memory.window(self._core, x)
+        return windows.make(self._core, x)
 
     def counter(self, root: int = 0) -> Counter:
         """Return an integer, 0 at first, that all ranks count up, and whose memory `root` holds. Collective; blocks.

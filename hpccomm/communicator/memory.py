@@ -1,4 +1,4 @@
-"""Memory that other ranks reach: registered arrays, and windows. Used by `Communicator` and `turns`."""
+"""Arrays in registered memory, which other ranks reach. Used by `Communicator` and `turns`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hpccomm.calls.core import Core
-from hpccomm.communicator import windows
 from hpccomm.dtypes import REDUCIBLE, is_native
-from hpccomm.errors import HpccommError, UsageError, did_you_mean
-from hpccomm.memory.views import check_dtype, check_layout, flat, host_view
+from hpccomm.errors import UsageError, did_you_mean
+from hpccomm.memory.views import check_dtype
 from hpccomm.settings import check_int
 
 
@@ -24,24 +23,6 @@ def empty(
         return lane.empty_on(check_int("device", device), extents, kind)
     with core.calls.one_call():
         return core.lanes.host.empty(extents, kind)
-
-
-def window(core: Core, x: Any) -> windows.Window:
-    """Return the window of all ranks' arrays; see `Communicator.window`. Collective; blocks."""
-    array, mine, error = np.empty(0, np.uint8), dict[str, object](), None
-    try:
-        seen = host_view(x, "x")
-        check_dtype("x", seen.dtype)
-        check_layout(seen, "x", written=True)
-        array = flat(seen)
-        mine = {"dtype": str(array.dtype)}
-    except HpccommError as refused:
-        error = refused
-    with core.outside_batch("window"):
-        core.agree("window", mine, error)
-        made = windows.make(core, array)
-        core.windows.append(made)
-    return made
 
 
 def _shape(shape: object) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from hpccomm.calls.core import Core
-from hpccomm.communicator import memory
+from hpccomm.communicator import memory, windows
 from hpccomm.contracts.signature import CallFingerprint, compared, with_peers
 from hpccomm.contracts.transport import Steps
 from hpccomm.errors import CommunicationError, UsageError
@@ -34,7 +34,7 @@ class _Shared(Hinting):
         self._root, self._rank = check_rank("root", root, core.backend.size), core.backend.rank
         own = memory.empty(core, numbers if self._rank == root else 0, np.int64)
         own[:] = 0
-        self._window = memory.window(core, own)
+        self._window = windows.make(core, own)
         self._number = core.calls.number  # equal on all ranks, and unique
 
     def close(self) -> None:

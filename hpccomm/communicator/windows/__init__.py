@@ -1,7 +1,6 @@
-"""Windows: memory that other ranks read and write without a call of its owner. `communicator.memory` makes them.
+"""Windows: memory that other ranks read and write without a call of its owner. `Communicator` and `turns` make them.
 
 - `window`: the class `Window`.
-- `calls`: the calls' common part, and the atomic calls.
 - `access`: the ways to each rank's memory.
 """
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.backend import OneSided
 from hpccomm.contracts.transport import Pages, Steps
-from hpccomm.dtypes import DType, is_integer
-from hpccomm.memory.folding import Folder, premultiply
+from hpccomm.dtypes import DType, is_integer, is_reducible
+from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.memory.folding import Folder, premultiply, try_out
 from hpccomm.memory.views import ScratchBuffer, as_bytes
-from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp
+from hpccomm.reductions import Op, PremulSum, ReduceOp, WindowOp, check, recognised
 
 Array = NDArray[Any]
 
@@ -52,6 +53,50 @@ def bounds(dtype: DType) -> tuple[int, int]:
         return 1, 0
     limits = np.iinfo(dtype)
     return int(limits.min), int(limits.max)
+
+
+_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
+"""Rank of a dtype's kind. A number fits a dtype whose kind has at least the rank of its own; ml_dtypes has kind V."""
+
+
+def element(number: Any, name: str, dtype: DType) -> Array:
+    """Return an array of one element that holds a number.
+
+    Raises
+    ------
+    UsageError
+        If the dtype cannot hold the number. Rounding to a float is allowed.
+    """
+    kind = np.dtype(number.__class__).kind
+    fits = is_reducible(dtype) and _ORDER[kind] <= _ORDER[dtype.kind]
+    if fits and is_integer(dtype):
+        least, most = bounds(dtype)
+        fits = least <= int(number) <= most
+    if fits:
+        try:
+            with np.errstate(over="ignore"):
+                return np.array([number]).astype(dtype)
+        except OverflowError:  # an integer too large for any float
+            pass
+    raise UsageError(
+        f"{name} is {number!r}, which dtype {dtype} does not hold; give a number that it holds, "
+        f"or an array of dtype {dtype}"
+    )
+
+
+def reduction(op: Op | WindowOp, dtype: DType) -> Op | WindowOp:
+    """Return the reduction of an atomic call; raise if it has no meaning for the window's dtype."""
+    op = recognised(op, dtype)
+    if isinstance(op, WindowOp):
+        return op
+    if op is ReduceOp.AVG:
+        raise UnsupportedDtype(
+            "op is ReduceOp.AVG, which has no meaning here: how many ranks will accumulate "
+            "is not known; use ReduceOp.SUM or premul_sum, and divide after a fence"
+        )
+    check(op, dtype)
+    try_out(op, dtype)
+    return op
 
 
 class Access:
