@@ -163,12 +163,8 @@ class CallKind:
         return {"shape": str(tuple([each for each in extents if each != 1]))}
 
 
-class _Extents(NamedTuple):
-    """Elements of the blocks that are sent and received, and the shape of the result."""
-
-    counts: Shape
-    recv_counts: Shape
-    result: Shape
+_Extents = tuple[Shape, Shape, Shape]
+"""Elements of the blocks that are sent and that are received, and the shape of the result."""
 
 
 def kind_of_call(
@@ -291,17 +287,17 @@ def _extents(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
     """Return the blocks of a call, and the shape of its result, from the shape of one array."""
     what = kind.call.description
     if not what.blockwise:
-        return _Extents((math.prod(shape),), (), shape)
+        return (math.prod(shape),), (), shape
     if lists.counts:
         return _listed(kind, shape, lists)
     size = len(lists.peers) if what.peers else kind.ranks
     if what.sends == "block":
-        return _Extents((math.prod(shape),) * size, (), (size, *shape))
+        return (math.prod(shape),) * size, (), (size, *shape)
     block = _block(what, shape, size) if kind.sends else shape
     counts = (math.prod(block),) * size
     if what.receives == "blocks":
-        return _Extents(counts, counts, shape)
-    return _Extents(counts, (), block)
+        return counts, counts, shape
+    return counts, (), block
 
 
 def _listed(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
@@ -321,7 +317,7 @@ def _listed(kind: CallKind, shape: Shape, lists: Lists) -> _Extents:
         rows = sum(recv_counts)
     else:
         rows = sum(counts) if what.receives == "blocks" else counts[rank]
-    return _Extents(_elements(counts, rest), _elements(recv_counts, rest), (rows, *rest))
+    return _elements(counts, rest), _elements(recv_counts, rest), (rows, *rest)
 
 
 def check_counts(name: str, counts: object, size: int, whose: str = "rank") -> Shape:

@@ -132,37 +132,27 @@ def asked_for(
     ConfigurationError
         If the algorithm is another package's and cannot be imported.
     """
-    asked = setting if algorithm is None else algorithm
-    if asked == AUTO:
-        return AUTO, None
+    asked, chosen = setting if algorithm is None else algorithm, None
     if not isinstance(asked, str):
         chosen = asked if isinstance(asked, Algorithm) else Algorithm(asked)
-        name = _qualified(chosen.build)
-    else:
-        if asked in names:
-            return asked, None
-        known, others = KNOWN[call.collective], registered()[call.collective]
-        if asked not in others:
-            if algorithm is None:
-                return AUTO, None
-            fitting = [each for each in others if not _misfit(call, known[each], shared)]
-            fits = ", ".join(repr(each) for each in (AUTO, *names, *fitting))
-            advice = f"give one of {fits}"
-            if asked not in NAMES:
-                advice = did_you_mean(asked, (*names, *fitting), advice)
-            raise UsageError(
-                f"algorithm is {asked!r}, which does not apply to this {call.name} over {over}; {advice}"
-            )
-        name, chosen = asked, known[asked]
-    misfit = _misfit(call, chosen, shared)
-    if not misfit:
-        return name, chosen
+        asked = _qualified(chosen.build)
+    elif asked == AUTO or asked in names:
+        return asked, None
+    elif asked in registered()[call.collective]:
+        chosen = KNOWN[call.collective][asked]
+    misfit = "" if chosen is None else _misfit(call, chosen, shared)
+    if chosen is not None and not misfit:
+        return asked, chosen
     if algorithm is None:
         return AUTO, None
-    fits = ", ".join(repr(each) for each in (AUTO, *names))
+    known, others = KNOWN[call.collective], registered()[call.collective]
+    fitting = [each for each in others if not _misfit(call, known[each], shared)]
+    advice = f"give one of {', '.join(map(repr, (AUTO, *names, *fitting)))}"
+    if chosen is None and asked not in NAMES:
+        advice = did_you_mean(asked, (*names, *fitting), advice)
     raise UsageError(
-        f"algorithm is {name!r}, which {misfit}, and does not apply to this {call.name} over {over}; "
-        f"give one of {fits}"
+        f"algorithm is {asked!r}, which {misfit and f'{misfit}, and '}does not apply to this {call.name} over {over}; "
+        f"{advice}"
     )
 
 

@@ -224,8 +224,7 @@ def _exchange(blocks: Sequence[_Block], corners: bool) -> tuple[list[Call], list
             parts[-1] = parts[-1]._replace(after=[*parts[-1].after, *before])
             before = []
     if not calls:
-        nothing = MessageRequest("recv", None, None, None, None, 0, False, None, (None,), None)
-        calls.append(blocks[0].lane.message(nothing))
+        calls.append(blocks[0].lane.message(MessageRequest("recv", keep=(None,))))
         parts = [HaloPart(1, before, after)]
     return calls, parts
 
@@ -273,7 +272,7 @@ def _messages(
                 before.append(pair) if name == "send" else after.append(pair[::-1])
         elif seen.flags.c_contiguous:
             seen = seen.reshape(-1)
-        request = MessageRequest(name, None, None, None, None, 0, False, None, (keep,), None)
+        request = MessageRequest(name, keep=(keep,))
         if name == "send":
             request = request._replace(source=seen, to=peer)
         else:

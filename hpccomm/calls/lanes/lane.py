@@ -100,15 +100,15 @@ class MessageRequest(NamedTuple):
     """
 
     name: str
-    source: View | None
-    to: int | None
-    target: View | None
-    origin: int | None
-    tag: int
-    replaced: bool
-    result: Any
-    keep: tuple[Any, ...]
-    queue: Queue | None
+    source: View | None = None
+    to: int | None = None
+    target: View | None = None
+    origin: int | None = None
+    tag: int = 0
+    replaced: bool = False
+    result: Any = None
+    keep: tuple[Any, ...] = ()
+    queue: Queue | None = None
     synchronous: bool = False
 
 
