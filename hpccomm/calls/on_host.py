@@ -104,21 +104,17 @@ class HostDispatch:
             reason = (
                 f"small contributions are moved by the library's {way}, and folded in rank order"
             )
-            return Choice(
-                call.name,
-                "host",
-                choice.backend,
-                policy.NATIVE,
-                None,
-                False,
-                reason,
+            return replace(
+                choice,
+                algorithm=policy.NATIVE,
+                segment=None,
+                reason=reason,
+                channels=0,
                 other=gathered,
             )
-        return (
-            choice
-            if choice.registered == call.registered
-            else replace(choice, registered=call.registered)
-        )
+        if choice.registered == call.registered:
+            return choice
+        return replace(choice, registered=call.registered)
 
     def implement(
         self, call: Signature, choice: Choice, algorithm: Asked

@@ -95,6 +95,11 @@ _REDUCE_LINEAR = _late("ordered.reduce", "linear.gather_rounds")
 _REDUCE_SCATTER = _late("ordered.reduce_scatter")
 
 
+def _named(collective: str, *names: str) -> dict[str, Algorithm]:
+    """Return algorithms that reduce nothing: the functions of the collective's name in the modules of these names."""
+    return {name: Algorithm(_late(f"{name}.{collective}")) for name in names}
+
+
 def _shared(collective: str) -> Algorithm:
     """Return the algorithm in shared memory. Its reductions are in rank order."""
     build, among_several = _late(f"shm.{collective}"), _late(f"shm_staged.{collective}")
@@ -119,79 +124,61 @@ def _in_two_levels(collective: str, ordered: Build | None = None) -> Algorithm:
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = MappingProxyType(
     {
         "all_reduce": {
-            "ring": Algorithm(_late("ring.all_reduce"), ordered=_RING),
-            "recursive_doubling": Algorithm(
-                _late("recursive_doubling.all_reduce"), ordered=_DOUBLING
-            ),
-            "halving_doubling": Algorithm(_late("halving_doubling.all_reduce"), ordered=_DOUBLING),
-            "linear": Algorithm(_late("linear.all_reduce"), ordered=_LINEAR),
-            "tree": Algorithm(_late("tree.all_reduce"), ordered=_DOUBLING),
-            "binomial": Algorithm(_late("binomial.all_reduce"), ordered=_DOUBLING),
-            "chain": Algorithm(_late("chain.all_reduce"), ordered=_RING),
+            "ring": Algorithm(_late("ring.all_reduce"), _RING),
+            "recursive_doubling": Algorithm(_late("recursive_doubling.all_reduce"), _DOUBLING),
+            "halving_doubling": Algorithm(_late("halving_doubling.all_reduce"), _DOUBLING),
+            "linear": Algorithm(_late("linear.all_reduce"), _LINEAR),
+            "tree": Algorithm(_late("tree.all_reduce"), _DOUBLING),
+            "binomial": Algorithm(_late("binomial.all_reduce"), _DOUBLING),
+            "chain": Algorithm(_late("chain.all_reduce"), _RING),
             "shm": _shared("all_reduce"),
             "hierarchical": _in_two_levels("all_reduce", _late("hierarchical.ordered_all_reduce")),
         },
         "broadcast": {
-            "tree": Algorithm(_late("tree.broadcast")),
-            "binomial": Algorithm(_late("binomial.broadcast")),
-            "chain": Algorithm(_late("chain.broadcast")),
-            "scatter_all_gather": Algorithm(_late("scatter_all_gather.broadcast")),
+            **_named("broadcast", "tree", "binomial", "chain", "scatter_all_gather"),
             "shm": _shared("broadcast"),
             "hierarchical": _in_two_levels("broadcast"),
         },
         "reduce": {
-            "tree": Algorithm(_late("tree.reduce"), ordered=_REDUCE_BINOMIAL),
-            "binomial": Algorithm(_late("binomial.reduce"), ordered=_REDUCE_BINOMIAL),
-            "chain": Algorithm(_late("chain.reduce"), ordered=_REDUCE_LINEAR),
-            "halving_doubling": Algorithm(
-                _late("halving_doubling.reduce"), ordered=_REDUCE_BINOMIAL
-            ),
-            "pairwise": Algorithm(_late("pairwise.reduce"), ordered=_REDUCE_LINEAR),
+            "tree": Algorithm(_late("tree.reduce"), _REDUCE_BINOMIAL),
+            "binomial": Algorithm(_late("binomial.reduce"), _REDUCE_BINOMIAL),
+            "chain": Algorithm(_late("chain.reduce"), _REDUCE_LINEAR),
+            "halving_doubling": Algorithm(_late("halving_doubling.reduce"), _REDUCE_BINOMIAL),
+            "pairwise": Algorithm(_late("pairwise.reduce"), _REDUCE_LINEAR),
             "shm": _shared("reduce"),
             "hierarchical": _in_two_levels("reduce", _REDUCE_LINEAR),
         },
         "all_gather": {
-            "ring": Algorithm(_late("ring.all_gather")),
-            "bruck": Algorithm(_late("bruck.all_gather")),
-            "recursive_doubling": Algorithm(_late("recursive_doubling.all_gather")),
-            "linear": Algorithm(_late("linear.all_gather")),
+            **_named("all_gather", "ring", "bruck", "recursive_doubling", "linear"),
             "shm": _shared("all_gather"),
             "hierarchical": _in_two_levels("all_gather"),
         },
         "reduce_scatter": {
-            "ring": Algorithm(_late("ring.reduce_scatter"), ordered=_REDUCE_SCATTER),
+            "ring": Algorithm(_late("ring.reduce_scatter"), _REDUCE_SCATTER),
             "halving_doubling": Algorithm(
-                _late("halving_doubling.reduce_scatter"), ordered=_REDUCE_SCATTER
+                _late("halving_doubling.reduce_scatter"), _REDUCE_SCATTER
             ),
             "shm": _shared("reduce_scatter"),
             "hierarchical": _in_two_levels("reduce_scatter", _REDUCE_SCATTER),
         },
         "all_to_all": {
-            "pairwise": Algorithm(_late("pairwise.all_to_all")),
+            **_named("all_to_all", "pairwise"),
             "bruck": Algorithm(_late("bruck.all_to_all"), uniform=True),
-            "linear": Algorithm(_late("linear.all_to_all")),
+            **_named("all_to_all", "linear"),
             "shm": _shared("all_to_all"),
             "hierarchical": _in_two_levels("all_to_all"),
         },
-        "neighbor_all_to_all": {"linear": Algorithm(_late("linear.neighbor_all_to_all"))},
-        "gather": {
-            "linear": Algorithm(_late("linear.gather")),
-            "binomial": Algorithm(_late("binomial.gather")),
-            "shm": _shared("gather"),
-        },
-        "scatter": {
-            "linear": Algorithm(_late("linear.scatter")),
-            "binomial": Algorithm(_late("binomial.scatter")),
-            "shm": _shared("scatter"),
-        },
+        "neighbor_all_to_all": _named("neighbor_all_to_all", "linear"),
+        "gather": _named("gather", "linear", "binomial") | {"shm": _shared("gather")},
+        "scatter": _named("scatter", "linear", "binomial") | {"shm": _shared("scatter")},
         "scan": {
-            "linear": Algorithm(_late("scan.linear"), ordered=_late("scan.linear")),
-            "binomial": Algorithm(_late("scan.binomial"), ordered=_late("scan.pairwise")),
-            "pairwise": Algorithm(_late("scan.pairwise"), ordered=_late("scan.pairwise")),
+            "linear": Algorithm(_late("scan.linear"), _late("scan.linear")),
+            "binomial": Algorithm(_late("scan.binomial"), _late("scan.pairwise")),
+            "pairwise": Algorithm(_late("scan.pairwise"), _late("scan.pairwise")),
             "shm": _shared("scan"),
         },
         "barrier": {
-            "dissemination": Algorithm(_late("dissemination.barrier")),
+            **_named("barrier", "dissemination"),
             "hierarchical": Algorithm(_late("hierarchical.messages", "barrier")),
         },
     }
