@@ -365,41 +365,31 @@ def _result(core: Core, key: Key, arrived: Frames, error: BaseException | None) 
 
 
 def _carrier(core: Core, key: Key) -> Any:
-    """Return the function that carries out, or begins, the calls of a key."""
+    """Return the function that carries out, or begins, the calls of a key. The arguments of a new key are checked."""
     carrier = known(core, key)
-    return _first(core, key) if carrier is None or core.sink.diverted else carrier
+    if carrier is not None and not core.sink.diverted:
+        return carrier
+    of_message = len(key) > 4
+    prepared = _message(core, *key[:-1]) if of_message else _collective(core, *key)
+    begins = of_message and check_bool("async_op", key[-1])
+    core.sink.refuse_batch(key[0], ", which takes arrays only")
+    carrier = prepared.begin if begins else prepared.issue
+    core.known.keep(key, carrier)
+    return carrier
 
 
-def _first(core: Core, key: Key) -> Any:
-    """Return the function that carries out calls of a new key, after a check of their arguments."""
-    if len(key) > 4:
-        prepared = core.lanes.host.message_of(*_message(core, *key[:-1]))
-        issue = prepared.begin if check_bool("async_op", key[-1]) else prepared.issue
-        core.sink.refuse_batch(key[0], ", which takes arrays only")
-        core.known.keep(key, issue)
-        return issue
-    label, start = _collective(core, *key)
-    core.sink.refuse_batch(label.name, ", which takes arrays only")
-    issue = PreparedCall(core.calls, label, start).issue
-    core.known.keep(key, issue)
-    return issue
+def _collective(core: Core, name: str, nbytes: int, root: Any, _kind: Any) -> PreparedCall:
+    """Return the prepared call of a collective.
 
-
-Start = Callable[[Any, Any], Steps]
-"""Returns the steps of a call, from this rank's contribution and the mapping to which arriving frames are added."""
-
-
-def _collective(
-    core: Core, name: str, nbytes: int, root: Any, _kind: Any
-) -> tuple[CallFingerprint, Start]:
-    """Return the fingerprint of a collective call, and the function that starts it."""
+    Its start takes this rank's contribution, and the mapping to which arriving frames are added.
+    """
     start: Any = partial(_COLLECTIVES[name], core)
     if name != "all_gather_object":
         rank = check_rank("root", root, core.backend.size)
         label, start = _compared(name, root=rank), partial(start, rank)
     else:
         label = _compared(name)
-    return label._replace(nbytes=nbytes), start
+    return PreparedCall(core.calls, label._replace(nbytes=nbytes), start)
 
 
 _COLLECTIVES: dict[str, Callable[..., Steps]] = {
@@ -417,8 +407,8 @@ def _compared(name: str, **values: object) -> CallFingerprint:
 
 def _message(
     core: Core, name: str, nbytes: int, rank: Any, _kind: Any, tag: Any, _tag_kind: Any
-) -> tuple[CallFingerprint, Start]:
-    """Return the fingerprint of one end of a message, and the function that starts it."""
+) -> PreparedCall:
+    """Return the prepared call of one end of a message, whose start takes the same as that of `_collective`."""
     sends = name == "send_object"
     peer = check_rank("dst" if sends else "src", rank, core.backend.size)
     number, transport = core.tag(tag), core.backend.messages
@@ -439,7 +429,7 @@ def _message(
         return in_order(lane.rests, peer, wire, steps)
 
     pair = (peer, None) if sends else (None, peer)
-    return of_message(name, nbytes, pair, number, channel), start
+    return lane.message_of(of_message(name, nbytes, pair, number, channel), start)
 
 
 def loaded(core: Core, name: str, frame: Frame, rank: int) -> Any:
