@@ -72,15 +72,9 @@ def cupy() -> Any:
 
 
 @cache
-def driver_library() -> ctypes.CDLL | None:
-    """Return CUDA's driver library, or None."""
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-__all__ = ["choose", "visible_devices"]
+def driver_library() -> ctypes.CDLL:
+    """Return CUDA's driver library, which is there if CuPy finds a device. Its functions release the interpreter."""
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
@@ -108,9 +102,6 @@ def choose(requested: int | None, local_rank: int, visible: int) -> int | None:
         fits = f"give one from 0 to {visible - 1}" if visible else f"there is none: {unavailable()}"
         raise UsageError(f"device is {requested}; {fits}")
     return requested
-
-
-_UUID_BYTES = 16
 
 
 class Identity(NamedTuple):
@@ -148,20 +139,14 @@ def identify(device: int) -> Identity:
     """
     runtime = cupy().cuda.runtime
     properties = runtime.getDeviceProperties(device)
-    pci = str(runtime.deviceGetPCIBusId(device)).lower()
     return Identity(
         device,
         properties["name"].decode(),
-        spelled(_uuid_of(device) or _padded(properties.get("uuid", b""), pci)),
-        pci,
+        _uuid_of(device),
+        str(runtime.deviceGetPCIBusId(device)).lower(),
         version(runtime.driverGetVersion()),
         version(runtime.runtimeGetVersion()),
     )
-
-
-def spelled(number: bytes) -> str:
-    """Return the 16 bytes of a UUID as NVIDIA's tools print it."""
-    return f"GPU-{uuid.UUID(bytes=number)}"
 
 
 def version(number: int) -> str:
@@ -169,24 +154,11 @@ def version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _uuid_of(device: int) -> bytes:
-    """Return the driver's UUID of a device; empty if the driver cannot be called.
-
-    CuPy reads the UUID like a C string, which truncates it at a zero byte.
-    """
-    driver = driver_library()
-    if driver is None:
-        return b""
-    handle = ctypes.c_int()
-    uuid = (ctypes.c_ubyte * _UUID_BYTES)()
-    if driver.cuDeviceGet(ctypes.byref(handle), device) != 0:
-        return b""
+def _uuid_of(device: int) -> str:
+    """Return a device's UUID by the driver: CuPy reads it like a C string, which ends at a zero byte."""
+    driver, handle, number = driver_library(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     # Drivers before CUDA 11.4 only have the first version, which supports whole devices only.
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    return bytes(uuid) if ask(ctypes.byref(uuid), handle) == 0 else b""
-
-
-def _padded(uuid: bytes, pci: str) -> bytes:
-    """Return CuPy's UUID, filled up to 16 bytes from the address, which also differs by device."""
-    bits = uuid[:_UUID_BYTES]
-    return (bits + pci.replace(":", "").encode())[:_UUID_BYTES].ljust(_UUID_BYTES, b"\0")
+    if driver.cuDeviceGet(ctypes.byref(handle), device) or ask(ctypes.byref(number), handle):
+        raise BackendUnavailable(f"CUDA's driver does not tell the UUID of device {device}")
+    return f"GPU-{uuid.UUID(bytes=bytes(number))}"

@@ -179,25 +179,22 @@ def _make_current(device: int) -> None:
 
     The driver may keep that call waiting for a thread that is stuck in a launch.
     """
-    driver, context = driver_library(), _context(device)
-    if driver is None or context is None or driver.cuCtxSetCurrent(ctypes.c_void_p(context)):
+    context = _context(device)
+    if context is None or driver_library().cuCtxSetCurrent(ctypes.c_void_p(context)):
         cupy().cuda.runtime.setDevice(device)
 
 
 @cache
 def _context(device: int) -> int | None:
     """Return a device's primary context, which is the runtime's, and is kept from now on; or None."""
-    driver, context = driver_library(), ctypes.c_void_p()
-    if driver is not None:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    context = ctypes.c_void_p()
+    driver_library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     return context.value
 
 
 def _exchange_mode(mode: ctypes.c_int) -> None:
     """Exchange this thread's capture mode and `mode`."""
-    driver = driver_library()
-    if driver is not None:
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    driver_library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 @contextmanager
@@ -233,12 +230,11 @@ def polled(device: int, start: Callable[[], Steps]) -> Steps:
 
 
 def _has_context(device: int) -> bool:
-    """Return whether this process has used a device; True if the driver cannot be called."""
-    driver = driver_library()
-    if driver is None:
-        return True
+    """Return whether this process has used a device; True if the driver does not tell."""
     flags, active = ctypes.c_uint(), ctypes.c_int()
-    state = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    state = driver_library().cuDevicePrimaryCtxGetState(
+        device, ctypes.byref(flags), ctypes.byref(active)
+    )
     return state != 0 or bool(active.value)
 
 
@@ -296,15 +292,11 @@ def event_status(event: Any) -> int:
     The driver is asked directly, because CuPy holds the interpreter during the question: if another
     thread waits in the driver for room on a stream, the question may wait for that thread.
     """
-    driver, runtime = driver_library(), cupy().cuda.runtime
-    if driver is None:
-        status: int = runtime.eventQuery(event.ptr)
-        return status
-    mode = ctypes.c_int(_RELAXED)
+    driver, mode = driver_library(), ctypes.c_int(_RELAXED)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    status = driver.cuEventQuery(ctypes.c_void_p(event.ptr))
+    status: int = driver.cuEventQuery(ctypes.c_void_p(event.ptr))
     if status not in (0, NOT_READY, CAPTURED_EVENT):  # a thread without a context may get no answer
-        status = runtime.eventQuery(event.ptr)
+        status = cupy().cuda.runtime.eventQuery(event.ptr)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     return status
 
