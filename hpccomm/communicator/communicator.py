@@ -344,7 +344,8 @@ class Communicator(Hinting):
             return core.collective(
                 "broadcast", x, None, async_op, timeout, algorithm, stream, None, False, root
             )
-        return broadcast_to_out(core, x, out, async_op, timeout, algorithm, stream, root)
+        how = async_op, timeout, algorithm, stream, None, False, root
+        return broadcast_to_out(core, x, out, how)
 
     def all_gather(
         self,

@@ -298,21 +298,12 @@ def _uneven(
 
 
 @all_in_turn
-def broadcast_to_out(
-    core: Core,
-    x: Any,
-    out: Any,
-    async_op: bool,
-    timeout: float | None,
-    algorithm: Any,
-    stream: object,
-    root: Any,
-) -> Any:
+def broadcast_to_out(core: Core, x: Any, out: Any, how: How) -> Any:
     """Carry out a broadcast into `out`: the root copies x to it, and broadcasts the copy."""
     new, x = out.__class__ is str and out == NEW, plain(x)
     if x.__class__ in NUMBERS:
-        how = async_op, timeout, algorithm, stream, None, False, root
         return core.within("broadcast", x, out, *how)
+    *_, stream, _, _, root = how
     lane, a, b = core.lanes.views(x, None if new else out)
     if a is None:
         raise UsageError("x is None; give an array of the root's shape and dtype")
@@ -329,7 +320,6 @@ def broadcast_to_out(
         b is not None and overlap(a, b) and is_in_place("broadcast", a, b, core.backend.rank, root)
     ):
         packing.before = [(into, as_it_is(x))]
-    how = async_op, timeout, algorithm, stream, None, False, root
     return _carried(core, packing, "broadcast", (into, None), x, out, NO_LISTS, how)
 
 
