@@ -1,7 +1,7 @@
-"""Which way a call on device arrays takes, and hpccomm's algorithms on them.
+"""The dispatch of device arrays: the library's collectives, hpccomm's algorithms over its messages, or the host.
 
-What stays on the device is what the library has itself, and hpccomm's algorithms over its messages: to move data, or
-as asked by name. Everything else goes through the host (`hpccomm.calls.staged`).
+A call stays on the device if the library has it, or if one of hpccomm's algorithms carries it out over the library's
+messages: to move data, or because the user named it. All other calls go through the host (`hpccomm.calls.staged`).
 
 The libraries are NCCL (`NcclDispatch`), which runs on streams without the host, and a CUDA-aware MPI
 (`hpccomm.calls.cuda_aware`). `hpccomm.communicator.creation` chooses between them.
@@ -46,42 +46,43 @@ from hpccomm.settings import Settings
 from hpccomm.topology import Topology
 
 DEFAULT_SEGMENT = 32 << 20
-"""Bytes of a segment. Segments follow each other on one stream, without a pipeline: each is a launch of some ten microseconds, in which NVLink moves several MiB. They bound the scratch."""
+"""Bytes of a segment. Segments follow each other on one stream, without a pipeline: each is a launch of some ten
+microseconds, in which NVLink moves several MiB. They bound the scratch."""
 
 MOST_SEGMENTS = 1 << 10
-"""The most segments of an array: their number is the length of a program."""
+"""Most segments of an array: their number is the length of a program."""
 
 LINEAR = "linear"
-"""All messages at the same time: one group, for a library that moves what it lacks on a stream."""
+"""The algorithm that has all its messages at the same time, which are one group of NCCL's."""
 
 Addresses = tuple[int, int, int]
-"""Of this rank's buffers, by number."""
+"""The addresses of this rank's buffers, by number."""
 
 
 class OnDevice(ABC):
-    """A way of device arrays over one library: what stays on the device, and what is staged.
+    """The dispatch of device arrays over one library.
 
     Parameters
     ----------
     rank : int
-        Of this communicator.
+        This rank.
     topology : Topology
-        Which ranks share a node.
+        The ranks of each node.
     device : int
         CUDA device of this rank.
     settings : Settings
-        Of the communicator.
+        The settings of the communicator.
     staged : StagedDispatch
-        The way through the host.
+        The dispatch of calls that leave the device.
     library : NcclBackend or None
-        What has collectives of its own; None if the library has only messages.
+        The library, if it has collectives; None if it has only messages.
 
     Attributes
     ----------
     name : str
-        As in ``comm.backends["cuda"]``.
+        The name in ``comm.backends["cuda"]``.
     over : str
-        What moves the data of hpccomm's algorithms, in words.
+        The transport of hpccomm's algorithms, in words.
     scratch : Scratch
         The source of intermediate memory.
     """
@@ -171,7 +172,7 @@ class OnDevice(ABC):
         return choice, found
 
     def _copying(self, call: Signature) -> Begin:
-        """Return the function that copies what is sent, where what comes would overwrite it."""
+        """Return the function that copies the sent array, which the received one would overwrite."""
         nbytes, device = sum(call.counts) * call.dtype.itemsize, self._device
 
         def begin(send: int, recv: int, stream: int) -> Begun:
@@ -186,7 +187,7 @@ class OnDevice(ABC):
         """Carry a call out by one of hpccomm's algorithms, over messages."""
         size = self._topology.size
         build = policy.algorithm_of(call, choice).by_messages(False)
-        # Channels would follow one another on a stream: they have nothing to gain.
+        # On a stream, channels would follow one another, so one is enough.
         tuning = Tuning(segment_elements(call, self._segment, MOST_SEGMENTS), 1, self._topology)
         code = ""
         if choice.other is not None:
@@ -203,7 +204,7 @@ class OnDevice(ABC):
             schedule=code,
             reason=f"{choice.reason}; {self.over}",
         )
-        # Where ranks have numbers of their own, others may have elements, and all count the same calls.
+        # If ranks have different counts, others may have elements, and all must count the same calls.
         if not call.elements and not DESCRIPTIONS[call.collective].individual:
             return choice, DeviceImplementation(_nothing)
         program = compiled(schedule, lengths)
@@ -211,13 +212,13 @@ class OnDevice(ABC):
 
     @abstractmethod
     def running(self, program: "DeviceProgram") -> DeviceImplementation:
-        """Return what runs a program over the library's messages."""
+        """Return the implementation of a program over the library's messages."""
 
     @abstractmethod
     def message(
         self, receives: Pieces, sends: Pieces, tag: int
     ) -> tuple[Choice, DeviceImplementation]:
-        """Return the way of a user's point-to-point call; its addresses are in the pieces."""
+        """Return the choice and the implementation of a user's message; its addresses are in the pieces."""
 
     def close(self) -> None:
         """Free its resources, after the end of all calls. Local; idempotent."""
@@ -228,7 +229,7 @@ class OnDevice(ABC):
 def _apart(call: Signature) -> Signature:
     """Return a call as the library is asked for it.
 
-    Ranks that are in place must choose like the others, where each rank decides on that itself: they copy first.
+    If each rank decides itself whether it is in place, all must choose alike: the ranks in place copy first.
     """
     return call._replace(in_place=False) if call.description.individual else call
 
@@ -246,20 +247,20 @@ class DeviceProgram:
     Parameters
     ----------
     program : Program
-        What this rank does. It names no memory of peers.
+        The actions of this rank. They use no memory of peers.
     lengths : tuple of int
         Elements of this rank's arrays, the sent one and the received one.
     dtype : dtype
-        Of its elements.
+        Type of the elements.
     fold : DeviceFolder or None
         The reduction, if there is one.
     scratch : Scratch
-        Where its scratch is from.
+        The source of its scratch.
 
     Attributes
     ----------
     turns : tuple of LocalRound
-        In order, one channel after another.
+        The rounds, one channel after another.
     """
 
     def __init__(
@@ -277,10 +278,9 @@ class DeviceProgram:
         self._scratch = scratch
 
     def buffers(self, send: int, recv: int) -> tuple[Addresses, Any]:
-        """Return the addresses of this rank's buffers, and what keeps its scratch.
+        """Return the addresses of this rank's buffers for work on CuPy's current stream, and the owner of the scratch.
 
-        For work on CuPy's current stream. What keeps the scratch may be dropped once that work is on
-        the stream, and what else reads it is done.
+        The owner may be dropped once that work is on the stream, and messages that read the scratch are done.
 
         Parameters
         ----------
@@ -320,18 +320,18 @@ class DeviceProgram:
 
 
 class NcclDispatch(OnDevice):
-    """The way of device arrays over NCCL.
+    """The dispatch of device arrays over NCCL.
 
     Parameters
     ----------
     devices : NcclBackend
         Moves the data.
     topology : Topology
-        Which ranks share a node.
+        The ranks of each node.
     settings : Settings
-        Of the communicator.
+        The settings of the communicator.
     staged : StagedDispatch
-        The way of what NCCL lacks.
+        The dispatch of calls that NCCL lacks.
     """
 
     name, over = "nccl", "over its messages"
@@ -343,7 +343,7 @@ class NcclDispatch(OnDevice):
         self._devices = devices
 
     def running(self, program: DeviceProgram) -> DeviceImplementation:
-        """Return what puts a program on a stream, so that the host never waits, and a graph can be captured."""
+        """Return the implementation that puts a program on a stream: the host never waits, and graphs can be captured."""
         device, exchange = self._device, self._devices.exchange
 
         def launch(send: int, recv: int, stream: int) -> None:
@@ -354,14 +354,14 @@ class NcclDispatch(OnDevice):
                     if coming or going:
                         exchange(coming, going, stream)
                     program.carry_out(local, at, stream)
-                del alive  # from here on the pool gives it to what comes later on this stream
+                del alive  # from here on, the pool may give it to later work on this stream
 
         return DeviceImplementation(launch)
 
     def message(
         self, receives: Pieces, sends: Pieces, tag: int
     ) -> tuple[Choice, DeviceImplementation]:
-        """Return the way of a user's point-to-point call; its addresses are in the pieces.
+        """Return the choice and the implementation of a user's message; its addresses are in the pieces.
 
         Raises
         ------
@@ -382,7 +382,7 @@ class NcclDispatch(OnDevice):
             sources, going = going, []
 
             def begin(_send: int, _recv: int, stream: int) -> Begun:
-                """Copy what the messages that come would overwrite."""
+                """Copy the sent arrays that received messages would overwrite."""
                 going[:], alive = [], []
                 with used(stream, self._device):
                     for peer, data in sources:

@@ -60,17 +60,17 @@ class DeviceLane(Lane):
     Parameters
     ----------
     calls : CallEngine
-        The communicator's.
+        The communicator's engine.
     check : Check
-        The communicator's.
+        The agreements of the communicator's ranks.
     dispatch : DeviceDispatch
-        Decides how.
+        Decides how calls are carried out.
     backend : NcclBackend or None
-        What puts calls on streams; None where the host takes part in all of them.
+        Puts calls on streams; None if the host takes part in all calls.
     device : int
         CUDA device of this rank.
     high_priority : bool
-        Whether the stream of asynchronous calls goes before others.
+        Whether the stream of asynchronous calls has a higher priority than others.
     """
 
     memory = "device"
@@ -96,7 +96,7 @@ class DeviceLane(Lane):
             devices.watch(self.issuer.pending.look)
             service.watch(self.issuer.pending.beat)
 
-    # What a call is made of.
+    # The parts of a call.
 
     def fitting(self, x: View | None, out: View | None) -> Lane:
         """Return this lane, if a call's arrays lie on this rank's device.
@@ -107,7 +107,7 @@ class DeviceLane(Lane):
             If they do not.
         """
         for array in (x, out):
-            # The shortest way: two arrays that fit.
+            # The shortest path: two arrays that fit.
             if array is not None and (
                 array.__class__ is not DeviceArray or array.device != self.device
             ):
@@ -131,9 +131,9 @@ class DeviceLane(Lane):
                 )
 
     def decide(self, kind: CallKind, call: Signature) -> tuple[Choice, DeviceImplementation]:
-        """Return which algorithm carries a call out, and its implementation."""
+        """Return the choice of the algorithm of a call, and its implementation."""
         if call.exclusive and call.op is not None:
-            # Raises if it has none: rank 0's result would be undefined.
+            # Raises if the reduction has no identity: rank 0's result would be undefined.
             identity(call.op, call.dtype)
         return self.dispatch.decide(call, kind.algorithm)
 
@@ -213,7 +213,7 @@ class DeviceLane(Lane):
     def clear(self, new: Any, x: Any, queue: Queue | None) -> None:
         """Fill a new array that `new_like` made with zeros, on the same stream."""
         stream, _ = streams.current(x, self.device) if queue is None else queue
-        with streams.on_device(self.device):  # whose default stream is meant, if it is that
+        with streams.on_device(self.device):  # the stream may be this device's default stream
             clear(new.pointer, new.nbytes, stream)
 
     def _queue(self, call: Call) -> Queue:
@@ -240,7 +240,10 @@ class DeviceLane(Lane):
         return call.result
 
     def _free(self, prepared: PreparedCall, queue: Queue) -> Queue:
-        """Return the stream of a call; raise, before anything of it has begun, if the host takes part in it and a graph is captured."""
+        """Return the stream of a call.
+
+        Raise, before any part of the call has begun, if the host takes part in it and a graph is captured.
+        """
         if prepared.more.launch is None and self.issuer.pending.capturing(queue[0]):
             raise UsageError(
                 f"{prepared.label.name} on device arrays cannot be captured in a CUDA graph: the host takes part in "
@@ -307,7 +310,7 @@ class DeviceLane(Lane):
         return partial(streams.polled, device, begin)
 
     def prepare_plan(self, call: Call) -> None:
-        """Make what a planned call needs, and wait until its new result may be used on any stream.
+        """Make the resources of a planned call, and wait until its new result may be used on any stream.
 
         Memory of a pool belongs to the stream of its allocation, here the current one: its last
         user's work may still be under way. Collective; blocks.
@@ -322,7 +325,7 @@ class DeviceLane(Lane):
             self._calls.run_steps("plan", iter(done, True))
 
     def _make_ready(self, call: Call) -> None:
-        """Make what the call needs, if it is not there yet. Collective then; blocks.
+        """Make the resources that the call lacks. If it lacks some, the call is collective, and blocks.
 
         Raises
         ------
@@ -411,7 +414,7 @@ class DeviceLane(Lane):
     # Memory.
 
     def registered(self, call: Call) -> bool:
-        """Tell whether a call's arrays on this rank can be registered with the library. Local."""
+        """Return whether a call's arrays on this rank can be registered with the library. Local."""
         return bool(_places(call, self.backend))
 
     def willing(self, call: Call) -> object:
@@ -435,7 +438,7 @@ class DeviceLane(Lane):
         return replace(call, prepared=self.carried_by(prepared, choice, found))
 
     def empty_on(self, device: int, shape: tuple[int, ...], dtype: DType) -> Any:
-        """Return a CuPy array of this rank's device, in memory that the library can register, where it has such.
+        """Return a CuPy array of this rank's device, in memory that the library can register, if it has such memory.
 
         Raises
         ------
@@ -461,7 +464,7 @@ class DeviceLane(Lane):
     # The self-check, and the end.
 
     def tried(self, given: NDArray[Any], control: Control) -> Iterator[tuple[Choice, NDArray[Any]]]:
-        """Try the way that such calls take.
+        """Carry `SELF_CHECK` out on the path of such calls.
 
         Raises
         ------

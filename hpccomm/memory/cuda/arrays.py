@@ -2,9 +2,9 @@
 
 `hpccomm.memory.views` makes the views; lanes and dispatches read them.
 
-A fold is CuPy's function of the reduction: one kernel with one rounded operation for each pair of contributions. What
-needs more (float32 for narrower floats, integers' averages, the user's functions, the order of ranks) is folded on the
-host. All work goes to CuPy's current stream, and nothing blocks. `hpccomm.calls.on_device` folds by it.
+A fold is CuPy's function of the reduction: one kernel with one rounded operation for each pair of contributions. Folds
+that need more (float32 for narrower floats, averages of integers, the user's functions, the order of ranks) are done on
+the host. All work goes to CuPy's current stream, and nothing blocks. `hpccomm.calls.on_device` folds by it.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ Queue = tuple[int, object]
 """A stream: its number, and an object that keeps it alive. If that is None, it may end at any time."""
 
 HOST, CUPY, TORCH, INTERFACE, DLPACK, FOREIGN = range(6)
-"""Kinds of arrays. A class is `FOREIGN` if each of its objects is looked at."""
+"""Kinds of arrays. If a class is `FOREIGN`, the kind of each of its objects is found out."""
 
 _DLPACK_CUDA, _DLPACK_MANAGED = 2, 13
 """CUDA's memory, in dlpack.h's numbers. The host can also read managed memory."""
@@ -125,7 +125,7 @@ def device_view(x: Any, name: str) -> DeviceArray | None:
     Parameters
     ----------
     x : object
-        Any.
+        Any object.
     name : str
         The argument's name, for messages.
 
@@ -287,21 +287,21 @@ def empty_like_kind(x: Any, shape: tuple[int, ...], dtype: DType) -> Any:
 
 
 def folds(op: Op, dtype: DType) -> bool:
-    """Tell whether `DeviceFolder` has a reduction of a dtype."""
+    """Return whether `DeviceFolder` can fold by a reduction in a dtype."""
     if not isinstance(op, ReduceOp) or op not in UFUNC or accumulator(op, dtype) != dtype:
         return False
     return dtypes.is_reducible(dtype) and (op is not ReduceOp.AVG or dtypes.is_float(dtype))
 
 
 class DeviceFolder:
-    """Folds contributions in any order: every reduction that it has is commutative.
+    """Folds contributions in any order: all of its reductions are commutative.
 
     Parameters
     ----------
     op : ReduceOp
         The reduction.
     dtype : dtype
-        Of contributions and results; `folds` has it.
+        Type of contributions and results, for which `folds` is true.
     device : int
         CUDA device of all arrays.
     average_over : int
@@ -326,14 +326,14 @@ class DeviceFolder:
         target : int
             Address of the result.
         count : int
-            Elements of each.
+            Elements of each array.
         final : bool
             Whether this is the last fold, so that an average divides.
         """
         if not count:
             return
         out = wrapped(target, count, self._dtype, self._device)
-        # CuPy takes two objects for arrays that overlap. And what lies in the target must not be written over first.
+        # CuPy takes two objects for arrays that overlap. A contribution in the target is used before it is overwritten.
         left, *rest = (
             out if source == target else wrapped(source, count, self._dtype, self._device)
             for source in sorted(sources, key=target.__ne__)

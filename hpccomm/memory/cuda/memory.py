@@ -121,7 +121,7 @@ def copy(source: int, target: int, nbytes: int, stream: int) -> None:
     source, target : int
         Addresses on one device. The ranges are equal or do not overlap.
     nbytes : int
-        How many bytes; 0 for none.
+        Number of bytes; 0 for none.
     stream : int
         The stream's number.
     """

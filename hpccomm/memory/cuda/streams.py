@@ -19,7 +19,7 @@ CAPTURE_ERRORS = range(900, 909)
 """cudaErrorStreamCaptureUnsupported and similar: CUDA does not answer while a graph is captured."""
 
 CAPTURED_EVENT = 907
-"""cudaErrorCapturedEvent: the event was recorded into a graph, and never comes."""
+"""cudaErrorCapturedEvent: the event was recorded into a graph, so that the device never reaches it."""
 
 _RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
@@ -281,8 +281,8 @@ def order(event: Any, stream: int) -> None:
 
 
 def follow(stream: int, leader: int, device: int) -> None:
-    """Make all later work on a stream of a device wait for what is on another one so far."""
-    with on_device(device):  # whose default stream is meant, if it is that
+    """Make all later work on a stream of a device wait for the present work of another stream."""
+    with on_device(device):  # the stream may be this device's default stream
         order(marked(leader), stream)
 
 
@@ -335,6 +335,6 @@ def make_stream(device: int, *, high_priority: bool) -> Any:
 
 def passed(stream: int, device: int) -> Callable[[], bool]:
     """Return a test whether a device has done all work put on a stream before this call."""
-    with on_device(device):  # whose default stream is meant, if it is that
+    with on_device(device):  # the stream may be this device's default stream
         event = marked(stream)
     return lambda: ready(event)
