@@ -34,6 +34,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -42,8 +43,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import DType
-from hpccomm.errors import UnsupportedDtype
-from hpccomm.reductions import Op, PremulSum, ReduceOp, premul_sum
+from hpccomm.reductions import Op, ReduceOp, premul_sum
 
 PREMUL_FACTOR = 2
 """Factor of the reduction ``mulsum``: exact in every dtype, and never lost in a rounding."""
@@ -166,23 +166,26 @@ BLOCK = 1 << 14
 """Number of elements that are made at a time: the temporaries of a block stay in cache."""
 
 
+@functools.lru_cache
+def _format(dtype: DType) -> Any:
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+
+
 def _significand(dtype: DType) -> int:
     """Return the bits of a float's significand: integers with that many bits are exact."""
     return int(_format(dtype).nmant) + 1
 
 
-def _largest_exponent(dtype: DType) -> int:
-    """Return the largest exponent that is used in products.
-
-    It is one below a float's largest, since float8_e4m3fn has no finite number with the largest
-    exponent and a full significand.
-    """
-    return int(_format(dtype).maxexp) - 2
+def _precision(dtype: DType) -> int:
+    """Return the largest number of bits such that every integer of so many bits is exact in `dtype`."""
+    if dtypes.is_float(dtype):
+        return _significand(dtype)
+    return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
 
 
-@functools.lru_cache
-def _format(dtype: DType) -> Any:
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+def _real_for(precision: int) -> DType:
+    """Return a float dtype that holds integers of `precision` bits exactly."""
+    return np.dtype(np.float32 if precision <= 24 else np.float64)
 
 
 # Streams above any rank's.
@@ -191,17 +194,19 @@ _MANTISSA = 1 << 41
 _TURN = 1 << 42
 
 
-Scheme = Callable[[ElementRange, int, DType], Array]
-"""The way in which a reduction's result is shared out. ``scheme(span, source, dtype)`` is the contribution of rank
-`source` or, for `REDUCED`, the reduction of all contributions."""
-
-
-def _bounds(span: ElementRange, source: int) -> tuple[int, int]:
-    """Return the range of ranks whose contributions `source` stands for: the first, and the one after the last."""
-    return (0, span.ranks) if source == REDUCED else (source, source + 1)
+Scheme = Callable[[ElementRange, int, int, DType], Array]
+"""The way in which a reduction's result is shared out. ``scheme(span, lower, upper, dtype)`` folds the contributions of
+the ranks from `lower` to below `upper`: of one rank, or of all."""
 
 
 # --- groups -------------------------------------------------------------------------------------
+
+
+def _as(bits: Array, dtype: DType) -> Array:
+    """Read unsigned integers as elements of an integer dtype or bool of the same width."""
+    if dtype == dtypes.BOOL:
+        bits = bits & bits.dtype.type(1)
+    return bits.view(dtype)
 
 
 def _quotient(upper: Array, lower: Array) -> Array:
@@ -218,29 +223,22 @@ def _quotient(upper: Array, lower: Array) -> Array:
     return quotient
 
 
-def _as(bits: Array, dtype: DType) -> Array:
-    """Read unsigned integers as elements of an integer dtype or bool of the same width."""
-    if dtype == dtypes.BOOL:
-        bits = bits & bits.dtype.type(1)
-    return bits.view(dtype)
-
-
-def _group(quotient: Callable[[Array, Array], Array], scale: int = 1) -> Scheme:
-    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
-        lower, upper = _bounds(span, source)
-        bits = span.bits(upper, dtype.itemsize)
-        bits = quotient(bits, span.bits(lower, dtype.itemsize) if lower else np.zeros_like(bits))
-        if source == REDUCED and scale != 1:
-            bits = bits * bits.dtype.type(scale)
-        return _as(bits, dtype)
-
-    return elements
+def _group(
+    quotient: Callable[[Array, Array], Array],
+    span: ElementRange,
+    lower: int,
+    upper: int,
+    dtype: DType,
+) -> Array:
+    bits = span.bits(upper, dtype.itemsize)
+    before = span.bits(lower, dtype.itemsize) if lower else np.zeros_like(bits)
+    return _as(quotient(bits, before), dtype)
 
 
 # --- one owner ----------------------------------------------------------------------------------
 
 
-def _from_key(key: Array, dtype: DType) -> Array:
+def _ordered(key: Array, dtype: DType) -> Array:
     """Read unsigned integers as elements in the same order.
 
     Floats are the integers from ``-2**precision`` to ``2**precision - 1``.
@@ -252,29 +250,27 @@ def _from_key(key: Array, dtype: DType) -> Array:
         numbers: Array = low.astype(real) - real.type(1 << precision)
         return numbers.astype(dtype)
     if dtype.kind == "i":
-        return _as(key ^ key.dtype.type(1 << (8 * key.itemsize - 1)), dtype)
+        key = key ^ key.dtype.type(1 << (8 * key.itemsize - 1))
     return _as(key, dtype)
 
 
-def _owner(mask: Callable[[Array, Array], Array], read: Callable[[Array, DType], Array]) -> Scheme:
-    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
-        result = span.bits(_RESULT, dtype.itemsize)
-        if source == REDUCED:
-            return read(result, dtype)
-        own = mask(result, span.bits(source, dtype.itemsize))
-        owned = span.owned_by(source)
-        own[owned] = result[owned]
-        return read(own, dtype)
-
-    return elements
+def _owner(
+    mask: Callable[[Array, Array], Array],
+    read: Callable[[Array, DType], Array],
+    span: ElementRange,
+    lower: int,
+    upper: int,
+    dtype: DType,
+) -> Array:
+    bits = span.bits(_RESULT, dtype.itemsize)
+    if upper - lower < span.ranks:
+        owned, result = span.owned_by(lower), bits
+        bits = mask(result, span.bits(lower, dtype.itemsize))
+        bits[owned] = result[owned]
+    return read(bits, dtype)
 
 
 # --- an integer, cut into shares ----------------------------------------------------------------
-
-
-def _real_for(precision: int) -> DType:
-    """Return a float dtype that holds integers of `precision` bits exactly."""
-    return np.dtype(np.float32 if precision <= 24 else np.float64)
 
 
 def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
@@ -295,175 +291,109 @@ def _cut(span: ElementRange, rank: int, total: Array, width: int) -> Array:
     return place
 
 
-def _precision(dtype: DType) -> int:
-    """Return the largest number of bits such that every integer of so many bits is exact in `dtype`."""
-    if dtypes.is_float(dtype):
-        return _significand(dtype)
-    return min(8 * dtype.itemsize - (dtype.kind == "i"), 53)
-
-
-def _total(span: ElementRange, dtype: DType, precision: int) -> Array:
-    """Draw results: integers of exactly `precision` bits."""
-    half = 1 << (precision - 1)
-    bits = span.bits(_RESULT, dtype.itemsize)
-    drawn = bits & bits.dtype.type(half - 1)
-    real = _real_for(precision)
-    numbers: Array = drawn.astype(real)
-    numbers += real.type(half)
-    return numbers
-
-
-def _signed(span: ElementRange, magnitude: Array, dtype: DType) -> Array:
-    """Give each element the sign that all ranks' shares of it have."""
-    if dtype.kind == "u":
-        return magnitude
-    negative = (span.bits(_TURN, 1) & np.uint8(1)).astype(bool)
-    return np.negative(magnitude, out=magnitude, where=negative)
-
-
-def _parts(spare: int, finish: Callable[[Array, int, DType], Array]) -> Scheme:
+def _parts(spare: int, span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     """Share out integers that leave `spare` bits of the dtype's precision unused."""
+    if dtypes.is_complex(dtype):  # two real elements
+        pairs = ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count)
+        return _parts(spare, pairs, lower, upper, _real_part(dtype)).view(dtype)
+    width, half = dtype.itemsize, 1 << (_precision(dtype) - spare - 1)
+    real = _real_for(_precision(dtype))
+    bits = span.bits(_RESULT, width)
+    total = (bits & bits.dtype.type(half - 1)).astype(real)
+    total += real.type(half)
+    share = _cut(span, upper, total, width) - _cut(span, lower, total, width)
+    if dtype.kind != "u":  # all shares of an element have its sign
+        np.negative(share, out=share, where=_odd(span.bits(_TURN, 1)))
+    return share.astype(dtype)
 
-    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
-        lower, upper = _bounds(span, source)
-        total = _total(span, dtype, _precision(dtype) - spare)
-        own = _cut(span, upper, total, dtype.itemsize) - _cut(span, lower, total, dtype.itemsize)
-        own = _signed(span, own, dtype)
-        return (finish(own, span.ranks, dtype) if source == REDUCED else own).astype(dtype)
 
-    return elements
+def _odd(bits: Array) -> NDArray[np.bool_]:
+    return (bits & np.uint8(1)).astype(np.bool_)
 
 
-def _averaged(total: Array, ranks: int, dtype: DType) -> Array:
-    """Divide: floats with one rounding in the dtype, integers towards zero."""
-    if dtypes.is_float(dtype):
-        # Two roundings, to float32 and then to a narrow float, are one: float32 has more than
-        # twice the narrow float's precision and two bits (Figueroa, When is double rounding
-        # innocuous?, 1995).
-        total /= total.dtype.type(ranks)
-        return total
-    quotient = np.abs(total).astype(np.int64) // ranks
-    return np.where(total < 0, -quotient, quotient)
+def _real_part(dtype: DType) -> DType:
+    """Return the dtype of a complex dtype's two parts, and any other dtype itself."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtypes.is_complex(dtype) else dtype
 
 
 # --- powers of two, exponents cut into shares -----------------------------------------------------
 
 
-def _magnitude(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
-    """Return the product of the shares of ranks `lower` to `upper`, without signs."""
-    real = _real_for(_precision(dtype))
-    largest = _largest_exponent(dtype)
-    width = dtype.itemsize
-    drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
-    total = np.minimum(np.floor(drawn), real.type(largest))
-    exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
-    bits = _significand(dtype) - 1
-    mantissa = np.ones(span.count, real)
-    owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
-    drawn = span.bits(_MANTISSA, width)[owned]
-    tail = (drawn & drawn.dtype.type((1 << bits) - 1)).astype(real)
-    mantissa[owned] += tail * real.type(2.0**-bits)
-    return np.ldexp(mantissa, exponent.astype(np.int32))
-
-
-def _turns(span: ElementRange, lower: int, upper: int) -> Array:
-    """Return the quarter turns of the product of the shares of ranks `lower` to `upper`."""
+def _powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
+    """Share out products. The factors are powers of two, times a mantissa on its owner, with quarter turns."""
+    magnitude = _magnitude(span, lower, upper, _real_part(dtype))
     turns = span.bits(_TURN + upper, 1) - (span.bits(_TURN + lower, 1) if lower else np.uint8(0))
-    return turns & np.uint8(3)
-
-
-def _powers(span: ElementRange, source: int, dtype: DType) -> Array:
-    lower, upper = _bounds(span, source)
-    turns = _turns(span, lower, upper)
     if dtypes.is_complex(dtype):
-        parts = np.dtype(f"f{dtype.itemsize // 2}")
-        return _QUARTERS.astype(dtype)[turns] * _magnitude(span, lower, upper, parts)
-    magnitude = _magnitude(span, lower, upper, dtype)
-    np.negative(magnitude, out=magnitude, where=(turns & np.uint8(1)).astype(bool))
+        return _QUARTERS.astype(dtype)[turns & np.uint8(3)] * magnitude
+    np.negative(magnitude, out=magnitude, where=_odd(turns))
     return magnitude.astype(dtype)
 
 
 _QUARTERS = np.array([1, 1j, -1, -1j])
 
 
+def _magnitude(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
+    """Return the product of the shares of ranks `lower` to below `upper`, without signs."""
+    width, bits = dtype.itemsize, _significand(dtype) - 1
+    real = _real_for(bits + 1)
+    # One below a float's largest: float8_e4m3fn has no finite number with that and a full significand.
+    largest = int(_format(dtype).maxexp) - 2
+    drawn = span.fraction(_RESULT, width, real) * real.type(largest + 1)
+    total = np.minimum(np.floor(drawn), real.type(largest))
+    exponent = _cut(span, upper, total, width) - _cut(span, lower, total, width)
+    mantissa = np.ones(span.count, real)
+    owned = slice(None) if upper - lower == span.ranks else span.owned_by(lower)
+    tail = span.bits(_MANTISSA, width)[owned]
+    mantissa[owned] += (tail & tail.dtype.type((1 << bits) - 1)).astype(real) * real.type(
+        2.0**-bits
+    )
+    return np.ldexp(mantissa, exponent.astype(np.int32))
+
+
 # --- which scheme ---------------------------------------------------------------------------------
 
-
-def _in_parts(scheme: Scheme) -> Scheme:
-    """Treat a complex element as two real ones."""
-
-    def elements(span: ElementRange, source: int, dtype: DType) -> Array:
-        pairs = ElementRange(span.seed, span.ranks, 2 * span.start, 2 * span.count)
-        return scheme(pairs, source, np.dtype(f"f{dtype.itemsize // 2}")).view(dtype)
-
-    return elements
-
-
-_BXOR = _group(np.bitwise_xor)
-_MOST = _owner(np.bitwise_and, _from_key)
-_LEAST = _owner(np.bitwise_or, _from_key)
-_BOR = _owner(np.bitwise_and, _as)
-_BAND = _owner(np.bitwise_or, _as)
-_FLOAT_SUM = _parts(0, lambda total, *_: total)
-_FLOAT_PREMUL = _parts(PREMUL_FACTOR.bit_length() - 1, lambda total, *_: total * PREMUL_FACTOR)
-_AVG = _parts(0, _averaged)
-
-_BOOL: dict[ReduceOp | str, Scheme] = {
-    ReduceOp.SUM: _BOR,
-    ReduceOp.MAX: _BOR,
-    ReduceOp.BOR: _BOR,
-    ReduceOp.PROD: _BAND,
-    ReduceOp.MIN: _BAND,
-    ReduceOp.BAND: _BAND,
-    ReduceOp.BXOR: _BXOR,
+_BITS: dict[Op, Scheme] = {
+    ReduceOp.MAX: partial(_owner, np.bitwise_and, _ordered),
+    ReduceOp.MIN: partial(_owner, np.bitwise_or, _ordered),
+    ReduceOp.BAND: partial(_owner, np.bitwise_or, _as),
+    ReduceOp.BOR: partial(_owner, np.bitwise_and, _as),
+    ReduceOp.BXOR: partial(_group, np.bitwise_xor),
 }
-_INTEGER: dict[ReduceOp | str, Scheme] = {
-    ReduceOp.SUM: _group(np.subtract),
-    ReduceOp.PROD: _group(_quotient),
-    ReduceOp.MAX: _MOST,
-    ReduceOp.MIN: _LEAST,
-    ReduceOp.AVG: _AVG,
-    ReduceOp.BAND: _BAND,
-    ReduceOp.BOR: _BOR,
-    ReduceOp.BXOR: _BXOR,
-    "premul_sum": _group(np.subtract, PREMUL_FACTOR),
+"""Schemes of every dtype on which the reduction has a meaning."""
+
+_BOOL = _BITS | {ReduceOp.SUM: _BITS[ReduceOp.BOR], ReduceOp.PROD: _BITS[ReduceOp.BAND]}
+
+_INTEGER = _BITS | {
+    ReduceOp.SUM: partial(_group, np.subtract),
+    ReduceOp.PROD: partial(_group, _quotient),
+    ReduceOp.AVG: partial(_parts, 0),
+    OPS["mulsum"]: partial(_group, np.subtract),
 }
-_FLOAT: dict[ReduceOp | str, Scheme] = {
-    ReduceOp.SUM: _FLOAT_SUM,
+_FLOAT = _BITS | {
+    ReduceOp.SUM: partial(_parts, 0),
     ReduceOp.PROD: _powers,
-    ReduceOp.MAX: _MOST,
-    ReduceOp.MIN: _LEAST,
-    ReduceOp.AVG: _AVG,
-    "premul_sum": _FLOAT_PREMUL,
+    ReduceOp.AVG: partial(_parts, 0),
+    OPS["mulsum"]: partial(_parts, PREMUL_FACTOR.bit_length() - 1),
 }
-_COMPLEX: dict[ReduceOp | str, Scheme] = {
-    ReduceOp.SUM: _in_parts(_FLOAT_SUM),
-    ReduceOp.PROD: _powers,
-    ReduceOp.AVG: _in_parts(_AVG),
-    "premul_sum": _in_parts(_FLOAT_PREMUL),
-}
+"""Schemes of real and of complex floats."""
 
 
-def scheme(op: Op, dtype: DType) -> Scheme:
-    """Return the scheme by which results of `op` on `dtype` are shared out.
-
-    Raises
-    ------
-    UnsupportedDtype
-        If there are no exact data for the pair.
-    """
-    if dtype == dtypes.BOOL:
-        table = _BOOL
-    elif dtypes.is_integer(dtype):
-        table = _INTEGER
-    elif dtypes.is_complex(dtype):
-        table = _COMPLEX
-    else:
-        table = _FLOAT
-    key: object = op.value if isinstance(op, PremulSum) else op
-    if isinstance(key, ReduceOp | str) and key in table:
-        return table[key]
-    raise UnsupportedDtype(f"no exact data for reduction {op!r} on dtype {dtype}")
+def _finished(fold: Array, op: Op, ranks: int) -> Array:
+    """Return the result of a reduction from the fold of all contributions."""
+    dtype = fold.dtype
+    if op == OPS["mulsum"]:
+        return fold * dtype.type(PREMUL_FACTOR)
+    if op is not ReduceOp.AVG:
+        return fold
+    if dtypes.is_integer(dtype):  # divided towards zero
+        quotient = np.abs(fold.astype(np.int64)) // ranks
+        return np.where(fold < 0, -quotient, quotient).astype(dtype)
+    # Two roundings, to float32 and then to a narrow float, are one: float32 has more than
+    # twice the narrow float's precision and two bits (Figueroa, When is double rounding
+    # innocuous?, 1995).
+    part = _real_part(dtype)
+    real = _real_for(_precision(part))
+    return (fold.view(part).astype(real) / real.type(ranks)).astype(part).view(dtype)
 
 
 def moved(seed: int, source: int, start: int, count: int, dtype: DType) -> Array:
@@ -630,10 +560,14 @@ def blocks(data: CheckedData, segments: Sequence[RankSlice]) -> Iterator[tuple[i
 
 
 def _block(data: CheckedData, source: int, start: int, count: int) -> Array:
-    if data.op is None:
-        return moved(data.seed, source, start, count, data.dtype)
-    span = ElementRange(data.seed, data.ranks, start, count)
-    return scheme(data.op, data.dtype)(span, source, data.dtype)
+    op, dtype, ranks = data.op, data.dtype, data.ranks
+    if op is None:
+        return moved(data.seed, source, start, count, dtype)
+    table = _BOOL if dtype == dtypes.BOOL else _INTEGER if dtypes.is_integer(dtype) else _FLOAT
+    scheme, span = table[op], ElementRange(data.seed, ranks, start, count)
+    if source == REDUCED:
+        return _finished(scheme(span, 0, ranks, dtype), op, ranks)
+    return scheme(span, source, source + 1, dtype)
 
 
 def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]:
@@ -642,10 +576,7 @@ def _differs(got: Array, expected: Array, *, reduced: bool) -> NDArray[np.bool_]
         differs: NDArray[np.bool_] = got != expected
         return differs
     width = min(expected.itemsize, 8)
-    parts: NDArray[np.bool_] = got.view(f"u{width}") != expected.view(f"u{width}")
-    if expected.itemsize == width:
-        return parts
-    return np.logical_or(parts[::2], parts[1::2])
+    return _of_elements(got.view(f"u{width}") != expected.view(f"u{width}"), got.size)
 
 
 def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> NDArray[np.bool_]:
@@ -654,14 +585,17 @@ def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> 
     The factor, each product and each sum is rounded. Since contributions have one sign, these are relative errors
     of together ``ranks + 2`` unit roundoffs; below the normal numbers, they are absolute errors.
     """
-    real = expected.real.dtype
-    kind = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
-    unit, least = float(kind.eps) / 2, float(kind.smallest_subnormal) / 2
+    real = _real_part(expected.dtype)
+    unit, least = float(_format(real).eps) / 2, float(_format(real).smallest_subnormal) / 2
     is_, should = (each.view(real).astype(np.float64) for each in (got, expected))
     size = np.abs(should)
     allowed = (ranks + 2) * unit * size + least * ranks * (1 + size)
-    far: NDArray[np.bool_] = ~(np.abs(is_ - should) <= allowed)  # NaN counts as far
-    return far if far.size == got.size else np.logical_or(far[::2], far[1::2])
+    return _of_elements(~(np.abs(is_ - should) <= allowed), got.size)  # NaN counts as far
+
+
+def _of_elements(parts: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+    """Return whether anything is true of each of `count` elements, which have one or two parts."""
+    return parts if parts.size == count else np.logical_or(parts[::2], parts[1::2])
 
 
 def _spelled(element: Any) -> str:
