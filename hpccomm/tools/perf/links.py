@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import cycle, islice, product, repeat
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -255,34 +255,22 @@ def _repeat_kernel(
     gate, passes = Barrier(len(cores) + 1, timeout=_DEADLINE), 1
     operate, expected = kernel
 
-    def work(number: int, arrays: NDArray[np.float64]) -> None:
-        try:
-            os.sched_setaffinity(0, {cores[number]})
-            for turn in range(times + 1):
-                gate.wait()
-                begun[number, turn] = perf_counter()
-                for _ in range(passes):
-                    operate(*arrays)
-                ended[number, turn] = perf_counter()
-                gate.wait()
-        except BaseException:
-            gate.abort()  # else all other threads wait for this one
-            raise
+    def work(number: int, turn: int) -> None:
+        gate.wait()  # here, so that each has a thread of its own
+        os.sched_setaffinity(0, {cores[number]})
+        begun[number, turn] = perf_counter()
+        for _ in range(passes):
+            operate(*parts[number])
+        ended[number, turn] = perf_counter()
 
     with ThreadPoolExecutor(len(cores)) as pool, no_garbage_collection():
         parts = list(pool.map(_arrays, owners, repeat(nbytes)))
-        works = [pool.submit(work, number, arrays) for number, arrays in enumerate(parts)]
         for turn in range(times + 1):
+            works = [pool.submit(work, number, turn) for number in range(len(cores))]
             comm.barrier()
-            try:
-                gate.wait()
-                gate.wait()
-            except BrokenBarrierError as error:
-                raised = (each.exception() for each in works)
-                causes = (
-                    each for each in raised if not isinstance(each, BrokenBarrierError | None)
-                )
-                raise next(causes, error) from None
+            gate.wait()
+            for each in works:
+                each.result()
             if turn == 0:  # the first turn warms up, and shows how long one pass takes
                 took = ended[:, 0].max() - begun[:, 0].min()
                 passes = math.ceil(_LONG / max(comm.all_gather_object(float(took))))
@@ -420,9 +408,9 @@ class _Copying:
         """Return the number of bytes in which target and source differ after all copies."""
         done = passed(self.stream.ptr, self._ends.device)
         wait(done, timeout=_COPY_DEADLINE, gate=Gate(), expired=_expired)
-        came = np.empty_like(self._pattern)
-        self._move(self._ends.target, came.ctypes.data, self._to)
-        return int(np.count_nonzero(came != self._pattern))
+        copied = np.empty_like(self._pattern)
+        self._move(self._ends.target, copied.ctypes.data, self._to)
+        return int(np.count_nonzero(copied != self._pattern))
 
 
 def _repeat_copies(ends: CopyEnds, cores: set[int], nbytes: int, times: int) -> Repeated:

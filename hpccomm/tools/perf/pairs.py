@@ -21,19 +21,22 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+import hpccomm
 from hpccomm import units
 from hpccomm.communicator import Communicator
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.results import facts as origin
+from hpccomm.results import pairs
 from hpccomm.results.pairs import MeasuredPairs, PairLink, Thresholds, locate_slow
+from hpccomm.results.schema import Config, RunInfo
 from hpccomm.runtime.service import Status
 from hpccomm.tools import flags, output
 from hpccomm.tools.perf import facts
@@ -41,9 +44,6 @@ from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import one_by_one
 from hpccomm.tools.perf.patterns import DEVICE
 from hpccomm.units import grouped
-
-if TYPE_CHECKING:
-    from hpccomm.results.schema import RunInfo
 
 # Latency and bandwidth between the ranks of each pair, measured round by round, by all ranks.
 #
@@ -141,32 +141,15 @@ _AGAIN = 3
 """Most times that pairs are measured again while they seem slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairOptions:
-    """The options of the measurement of pairs.
-
-    Attributes
-    ----------
-    small, large : int
-        Bytes of the messages for latency and for bandwidth.
-    iterations, streams : int
-        Numbers of timed exchanges for latency and for bandwidth.
-    budget : float
-        Seconds after which no further round is begun; the same time again for slow pairs.
-    device : bool
-        Whether arrays lie on the device.
-    """
-
-    small: int = 8
-    large: int = 1 << 20
-    iterations: int = 20
-    streams: int = 5
-    budget: float = 60.0
-    device: bool = False
+_SMALL = 8
+"""Bytes of the messages for latency, and of answers."""
 
 
 def measure(
-    comm: Communicator, options: PairOptions, thresholds: Thresholds, say: Callable[[str], None]
+    comm: Communicator,
+    args: argparse.Namespace,
+    thresholds: Thresholds,
+    say: Callable[[str], None],
 ) -> MeasuredPairs | None:
     """Measure the pairs of a communicator. Collective; blocks.
 
@@ -176,8 +159,8 @@ def measure(
     ----------
     comm : Communicator
         The communicator of the ranks.
-    options : PairOptions
-        The options.
+    args : Namespace
+        The values of ``pairs.toml``'s flags.
     thresholds : Thresholds
         Thresholds for slow pairs.
     say : callable
@@ -190,15 +173,15 @@ def measure(
     """
     rest = facts.rested(comm.barrier)
     nodes, hosts = zip(*comm.all_gather_object((comm.node, origin.host())), strict=True)
-    pair_rounds, began = _PairRounds(comm, options, say), perf_counter()
-    links = pair_rounds.run(rounds(nodes), began + options.budget)
-    pairs = comm.size * (comm.size - 1) // 2
+    pair_rounds, began = _PairRounds(comm, args, say), perf_counter()
+    links = pair_rounds.run(rounds(nodes), began + args.budget)
+    number = comm.size * (comm.size - 1) // 2
 
     def measured() -> MeasuredPairs | None:
         """Return the measurements so far, on rank 0."""
         if links is None:
             return None
-        sizes = pairs, options.small, options.large
+        sizes = number, _SMALL, args.bytes
         return MeasuredPairs(nodes, hosts, tuple(links), *sizes, perf_counter() - began)
 
     for _ in range(_AGAIN):
@@ -207,7 +190,7 @@ def measure(
         repeated = again(comm.broadcast_object(slow), nodes)
         if not repeated:
             break
-        more = pair_rounds.run(repeated, began + 2 * options.budget)
+        more = pair_rounds.run(repeated, began + 2 * args.budget)
         if links is not None and more is not None:
             better = {(link.a, link.b): link for link in more}
             links = [link.better(better.get((link.a, link.b), link)) for link in links]
@@ -222,58 +205,54 @@ class _PairRounds:
     """
 
     def __init__(
-        self, comm: Communicator, options: PairOptions, say: Callable[[str], None]
+        self, comm: Communicator, args: argparse.Namespace, say: Callable[[str], None]
     ) -> None:
-        self._comm, self._options, self._say = comm, options, say
-        device = comm.device if options.device else None
-        self._small: Any = comm.empty((max(1, options.small),), np.uint8, device=device)
-        self._large: Any = comm.empty((max(1, options.large),), np.uint8, device=device)
+        self._comm, self._args, self._say = comm, args, say
+        self._device = args.arrays == DEVICE
+        device = comm.device if self._device else None
+        self._small: Any = comm.empty((_SMALL,), np.uint8, device=device)
+        self._large: Any = comm.empty((args.bytes,), np.uint8, device=device)
         self._small[:] = 0
         self._large[:] = 0
 
     def run(self, planned: Sequence[Round], deadline: float) -> list[PairLink] | None:
         """Measure rounds, at least one, until the deadline of rank 0; return the links on rank 0, None elsewhere."""
         comm, over = self._comm, np.zeros(1, np.int32)
-        own: list[tuple[Pair, float, float]] = []
-        for number, pairs in enumerate(planned):
+        own: dict[Pair, tuple[float, float]] = {}
+        for number, turn in enumerate(planned):
             over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
             # No rank begins a round before all ranks have ended the last one.
             comm.all_reduce(over, op=ReduceOp.MAX)
             if over[0]:
                 break
-            self._say(f"round {number + 1} of {len(planned)}: {len(pairs)} pairs")
-            own += [
-                (pair, *self._pair(sum(pair) - comm.rank, comm.rank == pair[0]))
-                for pair in pairs
-                if comm.rank in pair
-            ]
+            self._say(f"round {number + 1} of {len(planned)}: {len(turn)} pairs")
+            for pair in turn:
+                if comm.rank in pair:
+                    own[pair] = self._pair(sum(pair) - comm.rank, comm.rank == pair[0])
         of_ranks = comm.gather_object(own)
         if of_ranks is None:
             return None
-        halves: dict[Pair, dict[int, tuple[float, float]]] = {}
-        for rank, measured in enumerate(of_ranks):
-            for pair, latency, bandwidth in measured:
-                halves.setdefault(pair, {})[rank] = latency, bandwidth
-        return [
-            PairLink(*pair, latency=half[pair[0]][0], there=half[pair[0]][1], back=half[pair[1]][1])
-            for pair, half in sorted(halves.items())
-        ]
+        links = []
+        for a, b in sorted({pair for its in of_ranks for pair in its}):
+            (latency, there), (_, back) = of_ranks[a][a, b], of_ranks[b][a, b]
+            links.append(PairLink(a, b, latency=latency, there=there, back=back))
+        return links
 
     def _pair(self, partner: int, first: bool) -> tuple[float, float]:
         """Return the seconds of a small message in one direction, and the bytes a second of large ones to `partner`."""
-        options = self._options
-        round_trip = self._exchanges(partner, first, self._small, options.iterations)
-        forward = self._exchanges(partner, first, self._large, options.streams)
-        back = self._exchanges(partner, not first, self._large, options.streams)
+        args = self._args
+        round_trip = self._exchanges(partner, first, self._small, args.iters)
+        forward = self._exchanges(partner, first, self._large, args.streams)
+        back = self._exchanges(partner, not first, self._large, args.streams)
         latency = round_trip / 2
         # The answer to a large message is a small one, which takes the latency.
         seconds = (forward if first else back) - latency
-        return latency, options.large / seconds if seconds > 0 else 0.0
+        return latency, args.bytes / seconds if seconds > 0 else 0.0
 
     def _exchanges(self, partner: int, asks: bool, message: Any, times: int) -> float:
         """Exchange a message for a small answer; return the median seconds. `asks`: this rank sends the message."""
         sends, receives = self._comm.send, self._comm.recv
-        if self._options.device:
+        if self._device:
             sends, receives = _waited(sends), _waited(receives)
         first, second = (sends, receives) if asks else (receives, sends)
 
@@ -314,33 +293,20 @@ FLAGS = flags.table(__package__, {"expected": expected}, file="pairs.toml")["fla
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Collective: every rank of the job runs it."""
-    from hpccomm.results import pairs
-    from hpccomm.results.pairs import Thresholds, locate_slow
-    from hpccomm.results.schema import Config
-
-    options = PairOptions(
-        large=args.bytes,
-        iterations=args.iters,
-        streams=args.streams,
-        budget=args.budget,
-        device=args.arrays == DEVICE,
-    )
     thresholds = Thresholds(args.threshold, args.latency_threshold, **(args.expect or {}))
-    import hpccomm
-
     with hpccomm.new_comm(args.backend, timeout=args.timeout, name="perf-pairs") as comm:
         if comm.size < 2:
             raise UsageError(
                 "perf pairs needs 2 ranks or more, and there is 1; start it with mpiexec -n"
             )
-        sizes = options.large, options.large, 0, 0
-        info = facts.run_info(comm, Config(*sizes, options.iterations, 0, validation=0))
+        config = Config(args.bytes, args.bytes, 0, 0, args.iters, 0, validation=0)
+        info = facts.run_info(comm, config)
         with ExitStack() as opened:
             writer = on_root(comm, lambda: _writer(args, info, opened))
             with closing(
                 output.Progress(output.terminal() if comm.rank == 0 else None)
             ) as progress:
-                measured = measure(comm, options, thresholds, progress.show)
+                measured = measure(comm, args, thresholds, progress.show)
 
             def report() -> int:
                 assert measured is not None
@@ -357,7 +323,7 @@ def run(args: argparse.Namespace) -> int:
             return int(comm.broadcast_object(on_root(comm, report)))
 
 
-def _writer(args: argparse.Namespace, info: "RunInfo", opened: ExitStack) -> Any:
+def _writer(args: argparse.Namespace, info: RunInfo, opened: ExitStack) -> Any:
     """Return the writer of the results file, or None without one. Raise early if a file cannot be written."""
     for file in filter(None, (args.json, args.output)):
         folder = file.parent
