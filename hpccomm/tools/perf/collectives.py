@@ -14,7 +14,7 @@ Flags, tables and measurements of perf read this list, and so do the importers o
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -72,8 +72,7 @@ class Layout:
         return sum(segment.count for segment in self.outputs or ())
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A rank among the ranks of a case, and the root of the case."""
 
     rank: int
@@ -95,22 +94,29 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
     member : Member
         The rank.
     """
-    rank, ranks, root = member.rank, member.ranks, member.root
+    rank, ranks, root = member
     if not collective.moves:
         return Layout(0, 0, None, None)
-    if collective.peers:
-        return _peer_blocks(size, itemsize, member)
-    n = _block(size, itemsize, ranks) if collective.blockwise else size // itemsize
-    inputs = (RankSlice(rank, 0, n * ranks if collective.sends == "blocks" else n),)
-    # A rank receives its block of each other rank's input, or all of that input.
-    start = n * rank if collective.sends == "blocks" else 0
+    peers = ring(rank, ranks) if collective.peers else range(ranks)
+    blocks = len(peers) if collective.blockwise else 1
+    n = _block(size, itemsize, blocks) if collective.blockwise else size // itemsize
+
+    def received(block: int) -> int:
+        """Return where a rank's block is in the input of the peer that sends it."""
+        if collective.sends != "blocks":
+            return 0
+        if not collective.peers:
+            return n * rank
+        return n * counterpart(rank, block, lambda each: ring(each, ranks))
+
+    inputs = (RankSlice(rank, 0, n * blocks if collective.sends == "blocks" else n),)
     if collective.receives == "blocks":
-        outputs = tuple(RankSlice(source, start, n) for source in range(ranks))
+        outputs = tuple(RankSlice(peer, received(block), n) for block, peer in enumerate(peers))
     else:
-        outputs = (RankSlice(REDUCED if collective.reduces else root, start, n),)
+        outputs = (RankSlice(REDUCED if collective.reduces else root, received(0), n),)
     own_block = collective.in_place == "own block"
     return Layout(
-        n * ranks * itemsize if collective.blockwise else n * itemsize,
+        n * blocks * itemsize,
         n,
         None if collective.root_sends and rank != root else inputs,
         None if collective.root_receives and rank != root else outputs,
@@ -119,22 +125,9 @@ def layout(collective: Collective, size: int, itemsize: int, member: Member) -> 
     )
 
 
-def _block(size: int, itemsize: int, ranks: int) -> int:
-    """Return the elements of one rank's block when all blocks together are about `size` bytes."""
-    return (size // itemsize // ranks) & ~(ALIGNMENT // itemsize - 1)
-
-
-def _peer_blocks(size: int, itemsize: int, member: Member) -> Layout:
-    """Return the layout of blocks that ranks exchange with their neighbors on a ring."""
-    rank, ranks = member.rank, member.ranks
-    peers = ring(rank, ranks)
-    n = _block(size, itemsize, len(peers))
-    outputs = tuple(
-        RankSlice(peer, n * counterpart(rank, block, lambda each: ring(each, ranks)), n)
-        for block, peer in enumerate(peers)
-    )
-    total = n * len(peers)
-    return Layout(total * itemsize, n, (RankSlice(rank, 0, total),), outputs)
+def _block(size: int, itemsize: int, blocks: int) -> int:
+    """Return the elements of one of `blocks` blocks that together are about `size` bytes."""
+    return (size // itemsize // blocks) & ~(ALIGNMENT // itemsize - 1)
 
 
 def ring_shift(size: int, itemsize: int, member: Member) -> Layout:
@@ -146,7 +139,7 @@ def ring_shift(size: int, itemsize: int, member: Member) -> Layout:
 
 def uneven_exchange(size: int, itemsize: int, member: Member) -> Layout:
     """Return the layout of all_to_all_v: each rank sends `uneven_bytes` to each rank."""
-    rank, ranks = member.rank, member.ranks
+    rank, ranks, _ = member
     n = _block(size, itemsize, ranks)
     total = n * ranks * itemsize
     # One row of the table of counts is enough: a count depends only on the distance of the two ranks.

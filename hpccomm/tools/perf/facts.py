@@ -15,16 +15,9 @@ from hpccomm.backends.bootstrap import launch
 from hpccomm.communicator import Communicator
 from hpccomm.errors import HpccommError, ResultsError
 from hpccomm.results import facts as origin
+from hpccomm.results import schema
 from hpccomm.results.facts import Others
 from hpccomm.results.files import as_utf8
-from hpccomm.results.schema import (
-    Config,
-    DeviceInfo,
-    RankInfo,
-    RunInfo,
-    recorded_environment,
-    recorded_slurm,
-)
 from hpccomm.settings import busy
 from hpccomm.tools.doctor.sources.limits import Span, look, shares
 from hpccomm.tools.doctor.sources.limits import rested as rested
@@ -38,7 +31,7 @@ class DeviceDescription(NamedTuple):
     device_hex: str
     device_info: str
     driver: str
-    more: DeviceInfo | None
+    more: schema.DeviceInfo | None
 
 
 ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
@@ -47,7 +40,7 @@ ON_HOST = DeviceDescription(-1, "", "host memory", "", None)
 
 def run_info(
     comm: Communicator,
-    config: Config,
+    config: schema.Config,
     skipped: tuple[str, ...] = (),
     *,
     device: DeviceDescription = ON_HOST,
@@ -55,7 +48,7 @@ def run_info(
     series: Mapping[str, str] | None = None,
     group: int = 0,
     machine: Mapping[str, str] | None = None,
-) -> RunInfo:
+) -> schema.RunInfo:
     """Gather the facts of a run. Collective; every rank gets them.
 
     Parameters
@@ -80,7 +73,7 @@ def run_info(
     of_node = launch.facts() | dict(machine or {})
     process = os.getpid(), ranges(os.sched_getaffinity(0))
     where = comm.rank, group, origin.host(), comm.node, *process, *device[:4]
-    of_ranks = comm.all_gather_object((RankInfo(*where), device.more, of_node))
+    of_ranks = comm.all_gather_object((schema.RankInfo(*where), device.more, of_node))
     return local_run_info(
         config,
         skipped,
@@ -93,11 +86,11 @@ def run_info(
 
 
 def local_run_info(
-    config: Config,
+    config: schema.Config,
     skipped: tuple[str, ...],
-    ranks: tuple[RankInfo, ...],
+    ranks: tuple[schema.RankInfo, ...],
     **more: Any,
-) -> RunInfo:
+) -> schema.RunInfo:
     """Return the facts of a run that this process starts now; `more` are further fields."""
     place = launch.launched()
     facts: dict[str, Any] = {
@@ -106,10 +99,10 @@ def local_run_info(
         "arguments": ("hpccomm", *map(as_utf8, sys.argv[1:])),
         "launcher": "none" if place is None else place.launcher,
         "versions": origin.versions(),
-        "environment": recorded_environment(os.environ),
-        "slurm": recorded_slurm(os.environ),
+        "environment": schema.recorded_environment(os.environ),
+        "slurm": schema.recorded_slurm(os.environ),
     }
-    return RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
+    return schema.RunInfo(skipped=skipped, config=config, ranks=ranks, **(facts | more))
 
 
 def others(comm: Communicator, rest: Span) -> Others:

@@ -17,21 +17,16 @@ from pathlib import Path
 import hpccomm
 from hpccomm.backends.bootstrap import mpi
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, Launch, launched
+from hpccomm.contracts.collectives import ALIASES, OF_NCCL_TESTS
 from hpccomm.errors import BackendUnavailable, ResultsError, UsageError, did_you_mean
+from hpccomm.results.files import os_errors_as
 from hpccomm.tools import output
 from hpccomm.tools.flags import Flag, Parser, add_flags, integer
 
+_NAMES = {name: alias for alias, name in ALIASES.items()}
+
 PROGRAMS: dict[str, str] = {
-    "all_reduce_perf": "all_reduce",
-    "all_gather_perf": "all_gather",
-    "alltoall_perf": "all_to_all",
-    "broadcast_perf": "broadcast",
-    "gather_perf": "gather",
-    "hypercube_perf": "hypercube",
-    "reduce_perf": "reduce",
-    "reduce_scatter_perf": "reduce_scatter",
-    "scatter_perf": "scatter",
-    "sendrecv_perf": "send_recv",
+    f"{_NAMES.get(name, name)}_perf": name for name in OF_NCCL_TESTS if name != "all_to_all_v"
 }
 """The programs of nccl-tests, and the collective that each measures."""
 
@@ -53,11 +48,10 @@ def make(folder: Path) -> list[Path]:
         If a program cannot be written, or another file has its name.
     """
     programs = []
-    try:
+    with os_errors_as(folder, "write to"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in PROGRAMS:
-            file = folder / name
-            text = _program(name)
+            file, text = folder / name, _program(name)
             if file.is_symlink() or (
                 file.exists() and _MARK not in file.read_text(errors="replace")
             ):
@@ -68,10 +62,6 @@ def make(folder: Path) -> list[Path]:
             file.write_text(text, encoding="utf-8", errors="surrogateescape")
             file.chmod(file.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
             programs.append(file)
-    except OSError as error:
-        raise ResultsError(
-            f"cannot write to {folder}: {error.strerror}; name another folder"
-        ) from error
     return programs
 
 

@@ -66,17 +66,13 @@ TYPES: dict[str, DType] = {
 }
 """Element types in the order of ``-d all``, by the name that is printed."""
 
+_OF_NCCL = ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.AVG
+
 OPS: dict[str, Op] = {
-    "sum": ReduceOp.SUM,
-    "prod": ReduceOp.PROD,
-    "max": ReduceOp.MAX,
-    "min": ReduceOp.MIN,
-    "avg": ReduceOp.AVG,
+    **{op.value: op for op in _OF_NCCL},
     "mulsum": premul_sum(PREMUL_FACTOR),
     # nccl-tests ends here, since NCCL has no bitwise reductions.
-    "band": ReduceOp.BAND,
-    "bor": ReduceOp.BOR,
-    "bxor": ReduceOp.BXOR,
+    **{op.value: op for op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)},
 }
 """Reductions in the order of ``-o all``, by the name that is printed."""
 
@@ -301,7 +297,7 @@ def _parts(spare: int, span: ElementRange, lower: int, upper: int, dtype: DType)
     bits = span.bits(_RESULT, width)
     total = (bits & bits.dtype.type(half - 1)).astype(real)
     total += real.type(half)
-    share = _cut(span, upper, total, width) - _cut(span, lower, total, width)
+    share: Array = _cut(span, upper, total, width) - _cut(span, lower, total, width)
     if dtype.kind != "u":  # all shares of an element have its sign
         np.negative(share, out=share, where=_odd(span.bits(_TURN, 1)))
     return share.astype(dtype)
@@ -324,7 +320,9 @@ def _powers(span: ElementRange, lower: int, upper: int, dtype: DType) -> Array:
     magnitude = _magnitude(span, lower, upper, _real_part(dtype))
     turns = span.bits(_TURN + upper, 1) - (span.bits(_TURN + lower, 1) if lower else np.uint8(0))
     if dtypes.is_complex(dtype):
-        return _QUARTERS.astype(dtype)[turns & np.uint8(3)] * magnitude
+        turned: Array = _QUARTERS.astype(dtype)[turns & np.uint8(3)]
+        turned *= magnitude
+        return turned
     np.negative(magnitude, out=magnitude, where=_odd(turns))
     return magnitude.astype(dtype)
 
@@ -382,7 +380,7 @@ def _finished(fold: Array, op: Op, ranks: int) -> Array:
     """Return the result of a reduction from the fold of all contributions."""
     dtype = fold.dtype
     if op == OPS["mulsum"]:
-        return fold * dtype.type(PREMUL_FACTOR)
+        fold *= dtype.type(PREMUL_FACTOR)
     if op is not ReduceOp.AVG:
         return fold
     if dtypes.is_integer(dtype):  # divided towards zero
@@ -393,7 +391,9 @@ def _finished(fold: Array, op: Op, ranks: int) -> Array:
     # innocuous?, 1995).
     part = _real_part(dtype)
     real = _real_for(_precision(part))
-    return (fold.view(part).astype(real) / real.type(ranks)).astype(part).view(dtype)
+    mean = fold.view(part).astype(real)
+    mean /= real.type(ranks)
+    return mean.astype(part).view(dtype)
 
 
 def moved(seed: int, source: int, start: int, count: int, dtype: DType) -> Array:
