@@ -16,6 +16,7 @@ import argparse
 import io
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 from mpi4py import MPI
@@ -27,7 +28,6 @@ from contest.program import Option
 from contest.rounds import Call
 from hpccomm.tools.flags import add_flags
 from hpccomm.tools.perf import flags, sweep
-from hpccomm.tools.perf.sweep import source_of
 
 LEAST = 0.98
 """Of the bare loop's bandwidth."""
@@ -81,7 +81,7 @@ def perf(comm: hpccomm.Communicator, nbytes: int, iters: int) -> list[float]:
     asked = ["all_reduce", *sizes, "-n", str(iters), "-w", str(WARM_UPS), "-c", "0"]
     options = flags.options(parser.parse_args([*asked, "--backend", "nccl"]))
     table = io.StringIO()
-    sweep.run([source_of(comm, "nccl")], options, table, sys.stderr)
+    sweep.run(lambda _: nullcontext(comm), options, table, sys.stderr)
     if comm.rank:
         return [1.0, 1.0]
     (row,) = (line.split() for line in table.getvalue().splitlines() if line.startswith("  "))

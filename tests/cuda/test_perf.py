@@ -9,15 +9,15 @@ import cupy
 import pytest
 from alone import alone
 from nccl_ranks import run_ranks
-from perf_options import options
+from perf_options import options, stays_open
 
 from hpccomm.errors import BackendUnavailable, CollectiveTimeout, CommunicationError, UsageError
 from hpccomm.results import reader, table
 from hpccomm.runtime.service import Status
 from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
-from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST
-from hpccomm.tools.perf.sweep import kind_of_arrays, source_of
+from hpccomm.tools.perf.patterns import DEVICE, HOST
+from hpccomm.tools.perf.sweep import kind_of_arrays
 
 MOVING = [name for name, collective in COLLECTIVES.items() if collective.what.moves]
 SMALL = ("-b", "64", "-e", "4K", "-f", "8", "-n", "4")
@@ -28,15 +28,15 @@ nccl = pytest.mark.parametrize("way", ["nccl"])
 ways = pytest.mark.parametrize("way", ["nccl", "mpi", "staged"])
 
 
-def perf(sources, *arguments):
+def perf(comm, *arguments):
     """Return the status, what rank 0 printed, and what it complained of."""
     out, err = io.StringIO(), io.StringIO()
-    status = sweep.run(sources, options(*arguments), out, err)
+    status = sweep.run(stays_open(comm), options(*arguments), out, err)
     return status, out.getvalue(), err.getvalue()
 
 
 def on_device(comm, *arguments):
-    return perf([source_of(comm)], *arguments, "--arrays", "device")
+    return perf(comm, *arguments, "--arrays", "device")
 
 
 def stored(comm, folder):
@@ -192,14 +192,18 @@ def test_a_graph_that_records_nothing_is_found(comm, way, monkeypatch, launches)
 @ways
 def test_arrays_go_where_nccl_is(comm, way):
     device = way == "nccl"
-    assert kind_of_arrays([source_of(comm)], AUTO) == (DEVICE if device else HOST)
-    assert kind_of_arrays([source_of(comm, "mpi")], AUTO) == HOST
-    assert kind_of_arrays([source_of(comm, "mpi"), source_of(comm, "nccl")], AUTO) == DEVICE
-    assert kind_of_arrays([source_of(comm, "mpi")], DEVICE) == DEVICE
-    assert kind_of_arrays([source_of(comm, "nccl")], HOST) == HOST
+    for words, kind in (
+        ("", DEVICE if device else HOST),
+        ("--backend mpi", HOST),
+        ("--backend mpi,nccl", DEVICE),
+        ("--backend mpi --arrays device", DEVICE),
+        ("--backend nccl --arrays host", HOST),
+    ):
+        asked = options("all_reduce", *words.split())
+        assert kind_of_arrays(stays_open(comm), asked) == kind
     barrier = "nccl" if device else "mpi"  # which moves no arrays
     for given in (("mpi", "all_reduce,send_recv", *ONE_SIZE), (barrier, "barrier", "-n", "4")):
-        status, printed, _ = perf([source_of(comm, given[0])], *given[1:])
+        status, printed, _ = perf(comm, *given[1:], "--backend", given[0])
         assert status == 0
         assert comm.rank or "device -1 [none] host memory" in printed
 
@@ -207,15 +211,18 @@ def test_arrays_go_where_nccl_is(comm, way):
 @pytest.mark.mpi
 @pytest.mark.parametrize("way", ["staged"])
 def test_what_is_not_to_be_had_is_refused_on_every_rank(comm, way):
-    on_host = perf, [source_of(comm, "mpi")]
-    for call, of, arguments, words in (
-        (on_device, comm, "barrier", "barrier moves no arrays"),
-        (*on_host, "all_reduce -G 2", "-G/--cudagraph 2: CUDA graphs hold device work, and"),
-        (on_device, comm, "all_reduce -G 2", "-G/--cudagraph 2: the host takes part .* 'staged'"),
-        (on_device, comm, "all_reduce -e 900000G", r"--maxbytes \d+: \d+ ranks on .* would take"),
+    for call, arguments, words in (
+        (on_device, "barrier", "barrier moves no arrays"),
+        (
+            perf,
+            "all_reduce -G 2 --backend mpi",
+            "-G/--cudagraph 2: CUDA graphs hold device work, and",
+        ),
+        (on_device, "all_reduce -G 2", "-G/--cudagraph 2: the host takes part .* 'staged'"),
+        (on_device, "all_reduce -e 900000G", r"--maxbytes \d+: \d+ ranks on .* would take"),
     ):
         with pytest.raises(UsageError, match=words):
-            call(of, *arguments.split())
+            call(comm, *arguments.split())
     status, printed, _ = on_device(comm, "all_reduce", *ONE_SIZE, "-R", "1")
     assert status == 0
     assert comm.rank or "# Skipped, as they do not exist: registered memory (-R)" in printed

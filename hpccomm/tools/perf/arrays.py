@@ -9,11 +9,11 @@ import os
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from hpccomm.tools.perf.facts import ON_HOST, DeviceDescription
 from hpccomm.tools.perf.isolated import Call, RankTimes
 from hpccomm.tools.perf.options import Options
 from hpccomm.tools.perf.patterns import DEVICE, HOST, NCCL
+from hpccomm.units import grouped
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -50,8 +51,7 @@ PAGE = 4096
 LARGEST_ITEM = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """The needed memory of one rank.
 
     Attributes
@@ -87,15 +87,14 @@ def require(needs: Sequence[Need], largest: int, batched: int = 1) -> None:
     UsageError
         If memory is lacking; the message says which size would fit.
     """
-    for place in sorted({(need.node, need.where) for need in needs}):
-        neighbors = [need for need in needs if (need.node, need.where) == place]
-        wanted = sum(need.needed for need in neighbors)
-        offered = min(need.available for need in neighbors)
+    for here in grouped(((need.node, need.where), need) for need in needs).values():
+        wanted = sum(need.needed for need in here)
+        offered = min(need.available for need in here)
         if wanted > offered:
-            fits = max(0, offered // (len(neighbors) * (SLOTS + STAGING)) - PAGE) // batched
+            fits = max(0, offered // (len(here) * (SLOTS + STAGING)) - PAGE) // batched
             times = f" for each of {batched} in a batch" if batched > 1 else ""
             raise UsageError(
-                f"-e/--maxbytes {largest}: {len(neighbors)} ranks on {neighbors[0].where} would take "
+                f"-e/--maxbytes {largest}: {len(here)} ranks on {here[0].where} would take "
                 f"{spelled(wanted)} ({SLOTS} arrays each, {STAGING} more for the library{times}) and "
                 f"{spelled(offered)} are available; "
                 f"give at most {fits}, or fewer ranks there"
@@ -126,11 +125,6 @@ def left_by_groups(system: Path) -> list[int]:
         return [int(group.limit - group.number("used")) for group in limited]
     except (LookupError, OSError, ValueError):  # a kernel without control groups
         return []
-
-
-def peak() -> int:
-    """Return the largest memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def report(usages: Sequence[dict[str, int]], title: str) -> str:
@@ -221,7 +215,7 @@ class HostMemory:
 
     def in_use(self) -> int:
         """Return the bytes in use, for ``-M``: on the host, the largest memory of this process so far."""
-        return peak()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
     def arena(self, nbytes: int) -> tuple[Array, int]:
         """Return new memory for all slots, full of zeros, and its address. Local."""
@@ -251,18 +245,14 @@ class HostMemory:
         """The function that is called after each operation, within the measured time (``-z``)."""
         return self.barrier if self._config.blocking_collectives == 1 else None
 
-    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
-        """Time a block of repetitions, and each of them if `samples` is true.
-
-        Collective; blocks until all is done. Also returns a function that runs the block once more, if the block
-        was recorded to be replayed; else None.
-        """
+    def time(self, calls: Sequence[Call], samples: bool) -> RankTimes:
+        """Time a block of calls, and each of them if `samples` is true. Collective; blocks until all is done."""
         if self._config.blocking_collectives == 3:
             _, seconds = isolated.one_by_one(calls, after=self.barrier)
         else:
             seconds = isolated.back_to_back(calls)
         mean = float(seconds.mean())
-        return RankTimes(mean, mean, seconds), None
+        return RankTimes(mean, mean, seconds)
 
 
 class Marks:
@@ -407,15 +397,14 @@ class DeviceMemory:
     def put(self, array: Array, at: int, block: NDArray[Any]) -> None:
         """Write a block, made on the host, into an array."""
         block = np.ascontiguousarray(block)
-        pointer = array.data.ptr + at * block.itemsize
-        self._move(pointer, block.ctypes.data, block.nbytes, self._runtime.memcpyHostToDevice)
+        to, kind = array.data.ptr + at * block.itemsize, self._runtime.memcpyHostToDevice
+        self._move(to, block.ctypes.data, block.nbytes, kind)
         self._runtime.streamSynchronize(self._stream.ptr)  # the caller reuses the block
 
     def read(self, array: Array, at: int, count: int) -> NDArray[Any]:
         """Return elements of an array on the host, where they are compared like host arrays."""
-        got = np.empty(count, array.dtype)
-        pointer = array.data.ptr + at * got.itemsize
-        self._move(got.ctypes.data, pointer, got.nbytes, self._runtime.memcpyDeviceToHost)
+        got, kind = np.empty(count, array.dtype), self._runtime.memcpyDeviceToHost
+        self._move(got.ctypes.data, array.data.ptr + at * got.itemsize, got.nbytes, kind)
         self._runtime.streamSynchronize(self._stream.ptr)
         return got
 
@@ -452,20 +441,11 @@ class DeviceMemory:
         """The function that is called after each operation, within the measured time."""
         return {1: self._meet, 2: self.settle}.get(self._config.blocking_collectives)
 
-    def time(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call | None]:
+    def time(self, calls: Sequence[Call], samples: bool) -> RankTimes:
         """Time a block by the host's clock, until the stream is done. Samples are timed by CUDA's events."""
-        if self._config.graph:
-            return self._replayed(calls, samples)
         if self._config.blocking_collectives == 3:
             issued, seconds = isolated.one_by_one(calls, settle=self.settle, after=self.barrier)
-            return RankTimes(float(seconds.mean()), float(issued.mean()), seconds), None
-        return self._back_to_back(calls, samples), None
-
-    def _meet(self) -> None:
-        self.settle()
-        self.barrier()
-
-    def _back_to_back(self, calls: Sequence[Call], samples: bool) -> RankTimes:
+            return RankTimes(float(seconds.mean()), float(issued.mean()), seconds)
         number, stream = len(calls), self._stream.ptr
         # An event between two calls is work for the stream.
         marks = Marks(number + 1) if samples else None
@@ -485,30 +465,25 @@ class DeviceMemory:
         seconds = _NO_SAMPLES if marks is None else marks.seconds()
         return RankTimes((done - began) / number, (issued - began) / number, seconds)
 
-    def _replayed(self, calls: Sequence[Call], samples: bool) -> tuple[RankTimes, Call]:
-        """Record the block into a graph, and time its launches (``-G``)."""
-        with no_garbage_collection():
-            graph = self._captured(calls)
-        self.barrier()  # as after any preparation
+    def _meet(self) -> None:
+        self.settle()
+        self.barrier()
 
-        def launch() -> None:
-            graph.launch(self._stream)
-
-        times = self._back_to_back([launch] * self._config.graph, samples)
-        return times.of_each(len(calls)), launch
-
-    def _captured(self, calls: Sequence[Call]) -> Any:
+    def recorded(self, calls: Sequence[Call]) -> Call:
+        """Record calls into a CUDA graph (``-G``); return a function that launches it."""
         # In this mode, CUDA calls of other threads, such as the watchdog, do not end the capture,
         # and this thread may allocate: each recorded operation keeps its scratch.
-        self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
-        try:
-            for call in calls:
-                call()
-        except BaseException:
-            with suppress(self._runtime.CUDARuntimeError):  # the first error is raised
-                self._stream.end_capture()
-            raise
-        return self._stream.end_capture()
+        with no_garbage_collection():
+            self._stream.begin_capture(self._runtime.streamCaptureModeRelaxed)
+            try:
+                for call in calls:
+                    call()
+            except BaseException:
+                with suppress(self._runtime.CUDARuntimeError):  # the first error is raised
+                    self._stream.end_capture()
+                raise
+            graph = self._stream.end_capture()
+        return lambda: graph.launch(self._stream)
 
 
 MemoryKind = HostMemory | DeviceMemory

@@ -142,8 +142,9 @@ def options(args: argparse.Namespace) -> Options:
 
 def _derived(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that follow from several flags, or whose default does."""
-    series = dict(args.series or {}) | ({"variant": args.variant} if args.variant else {})
     variants = args.variants and tuple(args.variants)
+    series = dict(zip(("base", "new"), (each.name for each in variants or ()), strict=False))
+    series |= (args.series or {}) | ({"variant": args.variant} if args.variant else {})
     return {
         "near": args.near or REQUIRED_FRACTION,
         "sync": args.sync or (ROUND_TIME if args.interval else ""),
@@ -202,7 +203,7 @@ def _unlike_variants(args: argparse.Namespace) -> Iterator[str]:
         ("--backend", args.backends, [each.backend for each in args.variants]),
         ("--algorithm", args.algorithms or (), [each.algorithm for each in args.variants]),
     ):
-        if None in own and (len(values) > 1 or ALL in values):
+        if not all(own) and (len(values) > 1 or ALL in values):
             yield (
                 f"{flag} {','.join(values)} and --interleave: a variant has one; give it one, or name "
                 "it in both variants"

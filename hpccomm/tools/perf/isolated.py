@@ -93,8 +93,7 @@ class RankTimes:
 
     def of_each(self, number: int) -> "RankTimes":
         """Return the times of one operation in each repetition."""
-        shares = self.seconds / number, self.issued / number, self.samples / number
-        return RankTimes(*shares, self.wrong, self.isolated)
+        return RankTimes(self.seconds / number, self.issued / number, self.samples / number)
 
 
 def repetitions(
@@ -306,11 +305,11 @@ class IsolatedTimer:
             self._clock.read()  # so that the measurement lies between two readings
             error = max(error, self._clock.error)
             stamps = self._clock.common(stamps)
-            came = comm.gather_object((missed, stamps))
+            of_ranks = comm.gather_object((missed, stamps))
             verdict = None
-            if came is not None:
-                valid = ~np.any([each for each, _ in came], axis=0)
-                seen.append(isolated_times(np.stack([each[valid] for _, each in came], axis=1)))
+            if of_ranks is not None:
+                valid = ~np.any([each for each, _ in of_ranks], axis=0)
+                seen.append(isolated_times(np.stack([each[valid] for _, each in of_ranks], axis=1)))
                 more = self._more(np.concatenate(seen), turn, perf_counter() - began)
                 verdict = valid, more, _adapted(self._margin, 1 - float(valid.mean()))
             valid, left, margin = comm.broadcast_object(verdict)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hpccomm import backends
@@ -30,10 +29,13 @@ from hpccomm.tools.perf.patterns import AUTO, NO_OP, OPS, TYPES
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-_HOW: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
-    {"AND": operator.and_, "OR": operator.or_, "MOD": operator.mod, "DIV": operator.floordiv}
-)
-_SIGNS = dict(zip("&|%/", _HOW, strict=True))
+_OPERATORS = [
+    ("AND &", operator.and_),
+    ("OR |", operator.or_),
+    ("MOD %", operator.mod),
+    ("DIV /", operator.floordiv),
+]
+_HOW = {name: operate for names, operate in _OPERATORS for name in names.split()}
 _FITS_SPLIT = "AND, OR, MOD or DIV and a number, such as MOD 8, or AND 0x7"
 _LARGEST = (1 << 31) - 1
 
@@ -44,35 +46,33 @@ class RankSplit:
 
     Attributes
     ----------
-    how : str
-        ``AND``, ``OR``, ``MOD`` or ``DIV``.
+    operate : callable
+        The operator.
     value : int
         The other operand.
     """
 
-    how: str
+    operate: Callable[[int, int], int]
     value: int
 
     def color(self, rank: int) -> int:
         """Return the color of a rank."""
-        return _HOW[self.how](rank, self.value)
+        return self.operate(rank, self.value)
 
 
 def split(text: str) -> RankSplit:
     """Read a split, as nccl-tests reads ``NCCL_TESTS_SPLIT``: letters of any case, base 2, 8, 10 or 16."""
-    match = re.fullmatch(r"\s*(AND|OR|MOD|DIV|[&|%/])\s*(\w+)\s*", text, re.ASCII | re.IGNORECASE)
-    if match is None:
+    match = re.fullmatch(r"\s*([A-Z]{2,3}|[&|%/])\s*(\w+)\s*", text.upper(), re.ASCII)
+    operate = match and _HOW.get(match[1])
+    if match is None or operate is None:
         raise ArgumentTypeError(f"{text!r} is not a split; give {_FITS_SPLIT}")
-    how, digits = match[1].upper(), match[2].lower()
     try:
-        octal = re.fullmatch("0[0-7]+", digits)
-        value = int(digits, 8 if octal else 0)
+        value = int(match[2], 8 if re.fullmatch("0[0-7]+", match[2]) else 0)
     except ValueError:
         value = -1
-    how = _SIGNS.get(how, how)
-    if not (how in ("MOD", "DIV")) <= value <= _LARGEST:
+    if not (operate in (operator.mod, operator.floordiv)) <= value <= _LARGEST:
         raise ArgumentTypeError(f"{text!r}: {match[2]} does not fit; give {_FITS_SPLIT}")
-    return RankSplit(how, value)
+    return RankSplit(operate, value)
 
 
 @contextmanager
@@ -161,15 +161,15 @@ class Variant:
     ----------
     name : str
         The text that was given.
-    backend, algorithm : str or None
-        Its values for ``--backend`` and ``--algorithm``.
+    backend, algorithm : str
+        Its values for ``--backend`` and ``--algorithm``; empty without one.
     environment : mapping of str to str
         Environment variables that it sets.
     """
 
     name: str
-    backend: str | None = None
-    algorithm: str | None = None
+    backend: str = ""
+    algorithm: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def flags(self) -> list[str]:
@@ -179,11 +179,12 @@ class Variant:
 
     def same(self, other: "Variant") -> bool:
         """Whether both set the same values, however they are spelled."""
-        return self.algorithm == other.algorithm and self.same_communicator(other)
+        return (self.algorithm, self.place) == (other.algorithm, other.place)
 
-    def same_communicator(self, other: "Variant") -> bool:
-        """Whether both can use the same communicator."""
-        return (self.backend, self.environment) == (other.backend, other.environment)
+    @property
+    def place(self) -> object:
+        """What determines its communicator: variants of equal places can share one."""
+        return self.backend, frozenset(self.environment.items())
 
     def refuse_process_variables(self) -> None:
         """Raise if it sets a variable that a process reads only once, when it starts.
@@ -255,7 +256,7 @@ def variant(text: str) -> Variant:
         if name in settings:
             raise ArgumentTypeError(f"{text!r} sets {name} twice; give one value")
         settings[name] = value
-    return Variant(text, settings.pop("backend", None), settings.pop("algorithm", None), settings)
+    return Variant(text, settings.pop("backend", ""), settings.pop("algorithm", ""), settings)
 
 
 _FITS = (
@@ -263,6 +264,13 @@ _FITS = (
     "with blanks between them"
 )
 
+
+_ON_DEVICE = {
+    "graph": "-G/--cudagraph {}: CUDA graphs hold device work",
+    "stream_null": "-y/--stream_null 1: host arrays have no stream",
+    "report_cputime": "-C/--report_cputime 1: calls on host arrays return when they are done",
+}
+"""Fields of `Config` that are for device arrays alone, with the reason."""
 
 Pair = tuple[str, str]
 """Names of a type and a reduction."""
@@ -305,7 +313,7 @@ class Options:
     least_busbw : float or None
         Required average bus bandwidth in 1e9 B/s; a table with less than 0.9 times that fails.
     series : mapping of str to str
-        The series of launches to which the run belongs, as in `RunInfo`.
+        The series of launches to which the run belongs, and the names of its variants, as in `RunInfo`.
     variants : tuple of Variant or None
         Two variants that are measured in turns.
     expected : str or None
@@ -344,18 +352,16 @@ class Options:
     device: int | None = None
 
     def of_variant(self, variant: Variant) -> "Options":
-        """Return the options with a variant's settings."""
-        return replace(
-            self,
-            backends=(variant.backend,) if variant.backend else self.backends,
-            algorithms=(variant.algorithm,) if variant.algorithm else self.algorithms,
-        )
+        """Return the options with a variant's algorithm."""
+        return replace(self, algorithms=(variant.algorithm,)) if variant.algorithm else self
 
     @property
-    def series_of_run(self) -> dict[str, str]:
-        """The series of launches with the names of the two variants, as in `RunInfo`."""
-        names = [variant.name for variant in self.variants or ()]
-        return {**dict(zip(("base", "new"), names, strict=False)), **self.series}
+    def groups(self) -> list[tuple[Variant, ...]]:
+        """The variants that are open at the same time: both of ``--interleave``; without it one for each backend."""
+        if self.variants is None:
+            return [(Variant("", backend),) for backend in self.backends]
+        own = self.backends[0]
+        return [tuple(replace(each, backend=each.backend or own) for each in self.variants)]
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that have a meaning for a collective.
@@ -390,17 +396,9 @@ class Options:
         why : str
             The end of the message: why the arrays are on the host, and what to do.
         """
-        config = self.config
-        flags = {
-            f"-G/--cudagraph {config.graph}: CUDA graphs hold device work": config.graph,
-            "-y/--stream_null 1: host arrays have no stream": config.stream_null,
-            "-C/--report_cputime 1: calls on host arrays return when they are done": (
-                config.report_cputime
-            ),
-        }
-        for flag, used in flags.items():
-            if used:
-                raise UsageError(f"{flag}, and {why}")
+        for name, flag in _ON_DEVICE.items():
+            if value := getattr(self.config, name):
+                raise UsageError(f"{flag.format(value)}, and {why}")
 
     def skipped(self) -> tuple[str, ...]:
         """Return the pairs without a meaning, such as ``"avg on bool"``; empty if no collective reduces."""

@@ -59,7 +59,6 @@ from hpccomm.units import figure
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
-    from hpccomm.tools.perf.sweep import CommSource
 
 # Repeated launches of a measurement (``--launches``). A launch is the unit in which runs are compared.
 #
@@ -270,10 +269,10 @@ def summary(output: Path, name: str) -> Iterator[str]:
     times: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
         for row, timing in zip(run.rows, run.timings, strict=True):
-            isolated = timing is not None and not math.isnan(timing.isolated)
-            place = f"{'yes' if row.in_place else 'no'}{' isolated' if isolated else ''}"
+            place, time = "yes" if row.in_place else "no", row.time
+            if not math.isnan(timing.isolated):
+                place, time = f"{place} isolated", timing.isolated
             shown = row.collective, row.algorithm, row.dtype, row.op, row.bytes, place
-            time = timing.isolated if timing is not None and isolated else row.time
             times.setdefault((row.case, shown), []).append(time)
     form = "# {:>16} {:>10} {:>6} {:>5} {:>12} {:>8}  {:>9} {:>9} {:>9} {:>7}\n"
     yield f"# Series {name}: {len(runs)} launches in {output}; median over launches, and their spread\n"
@@ -316,19 +315,7 @@ def run(args: argparse.Namespace) -> int:
     from hpccomm.tools.perf import sweep
 
     streams = sys.stdout, sys.stderr, output.terminal()
-    return sweep.run(_sources(options), options, *streams)
-
-
-def _sources(options: Options) -> list["CommSource"]:
-    """Return the source of the communicator of each variant; without variants, of each backend."""
-    from hpccomm.tools.perf.sweep import CommSource
-
-    names = options.backends
-    if options.variants is not None:
-        names = tuple(options.of_variant(each).backends[0] for each in options.variants)
-    return [
-        CommSource(name, partial(_opened, name, options.timeout, options.device)) for name in names
-    ]
+    return sweep.run(partial(_opened, options), options, *streams)
 
 
 def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | None") -> int:
@@ -343,12 +330,15 @@ def _launches(args: argparse.Namespace, variants: "tuple[Variant, Variant] | Non
     return run_launches(sys.argv[1:], command, args.launches, args.output, output.write, variants)
 
 
-def _opened(backend: str, timeout: int, device: int | None) -> "Communicator":
-    """Return the communicator over a backend. Collective; blocks."""
+def _opened(options: Options, variant: Variant) -> "Communicator":
+    """Return the communicator over a variant's backend. Collective; blocks."""
     import hpccomm
 
-    place = launched()
-    comm = hpccomm.new_comm(backend, device=device, timeout=timeout or None, name=f"perf-{backend}")
+    place, backend, timeout = launched(), variant.backend, options.timeout or None
+    with variant.entered():
+        comm = hpccomm.new_comm(
+            backend, device=options.device, timeout=timeout, name=f"perf-{backend}"
+        )
     if place is not None and place.size > comm.size and comm.mpi_comm is None:
         comm.abort()
         raise UsageError(

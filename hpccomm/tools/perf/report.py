@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import exports, table, timings
+from hpccomm.results.comparison import verdict
+from hpccomm.results.comparison.matching import LaunchRow, matched_passes
 from hpccomm.results.expectations import Judge, bound
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.files import check_output
@@ -30,6 +32,7 @@ from hpccomm.runtime.service import Status, before_end, write_stderr
 from hpccomm.tools.output import Progress
 from hpccomm.tools.perf.options import Options
 from hpccomm.tools.perf.tables import MeasuredRow, TableNames
+from hpccomm.units import counted
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +97,10 @@ class Report:
             self._judge = Judge(options.expected, info, options.near)
         self._isolated: list[tuple[Row, Timing]] = []
         self._begun: str | None = None  # the collective whose table has no end yet
-        self._json = None if options.json is None else _free_name(options.json)
+        self._json: Path | None = None
+        if options.json is not None:  # tested, and written at the end
+            self._json = _new_file(options.json)
+            self._json.unlink()
         self._csv: TextIO | None = None
         self._writer: Any = None
         self._left = False
@@ -103,12 +109,7 @@ class Report:
                 self._csv = opened.enter_context(_open_csv(options.csv))
             # Last, since its run stays in the file if another file is refused.
             if options.output is not None:
-                try:
-                    self._writer = opened.enter_context(_writer(options, info, expected_rows))
-                except ResultsError:
-                    if options.csv is not None:
-                        _remove_without_rows(options.csv)
-                    raise
+                self._writer = opened.enter_context(_writer(options, info, expected_rows))
             # From here on the files belong to this object, and are closed when it is left.
             self._opened = opened.pop_all()
         before_end(self._end_at_once, first=True)
@@ -231,7 +232,17 @@ class Report:
 
     def _break_off(self, *, interrupted: bool) -> None:
         """Close the table, if the run was interrupted, and print where the rows are. From any thread."""
-        text, rows = self._closing() if interrupted else "", self._kept_rows()
+        text = rows = ""
+        if interrupted and self._begun is not None:
+            most = bound(self.info, self._begun)
+            text = table.footer(self._tally, self._begun, most, interrupted=True)
+            self._begun = None
+        if self._writer is not None:
+            path, number = self._writer.path, self._writer.rows
+            rows = (
+                f"hpccomm: {counted(number, 'row')} {'is' if number == 1 else 'are'} kept in {path} as "
+                f"{self._writer.name}: see hpccomm show {shlex.quote(str(path))}"
+            )
         # The text that must not wait goes first: a launcher that does not read any more lets its pipes fill.
         self.progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
         if text:
@@ -245,26 +256,6 @@ class Report:
         if rows:
             write_stderr(rows)
 
-    def _closing(self) -> str:
-        """Return the footer of the interrupted table, once; empty without an open table."""
-        if self._begun is None:
-            return ""
-        most = bound(self.info, self._begun)
-        text = table.footer(self._tally, self._begun, most, interrupted=True)
-        self._begun = None
-        return text
-
-    def _kept_rows(self) -> str:
-        """Return a sentence on where the rows of a run are that is broken off; empty if none are stored."""
-        if self._writer is None:
-            return ""
-        path, rows = self._writer.path, self._writer.rows
-        sentence = "1 row is" if rows == 1 else f"{rows} rows are"
-        return (
-            f"hpccomm: {sentence} kept in {path} as {self._writer.name}: "
-            f"see hpccomm show {shlex.quote(str(path))}"
-        )
-
     def _write_json(self, path: Path, errors: list[str]) -> None:
         document = exports.document(
             self.info,
@@ -276,6 +267,36 @@ class Report:
         written = _write_new(path, json.dumps(document, indent=1) + "\n")
         if written != path:  # another run took the name in the meantime
             self.show(f"# JSON output is in {written}\n")
+
+
+class InterleavedReport(Report):
+    """The report of a run of two variants: it stores their rows, and prints their comparison."""
+
+    _measured: dict[str, list[LaunchRow]]  # by the names of the variants
+
+    def begin(self, tables: Sequence[TableNames]) -> None:
+        """Print the header of a collective's passes."""
+        self._measured = {self.info.series[side]: [] for side in ("base", "new")}
+        collectives, *others = zip(*tables, strict=True)
+        backends, algorithms = (" and ".join(dict.fromkeys(names)) for names in others)
+        header = table.run_header(self.info, collectives[0], backends, algorithms)
+        self.show(f"{header}#\n# Interleaved, in random order: {' and '.join(self._measured)}\n")
+
+    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
+        """Add the rows of a variant."""
+        self.keep(halves)
+        self.complain(wrong)
+        for half in halves:
+            self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
+
+    def finish(self, others: Others = UNKNOWN) -> None:
+        """Print the comparison of a collective."""
+        self.others, (base, new) = others, self._measured
+        matched = matched_passes(*self._measured.values())
+        comparison = verdict.compare_passes(
+            matched, (base, new), verdict.Rules(busy=bool(others.busy))
+        )
+        self.show(f"#\n{verdict.text(comparison)}\n")
 
 
 def _writer(options: Options, info: RunInfo, rows: int) -> Any:
@@ -313,13 +334,6 @@ def _put(file: TextIO, text: str) -> None:
         raise _refused(getattr(file, "name", "the output"), error) from None
 
 
-def _free_name(path: Path) -> Path:
-    """Return the name that a new file would have, after a test that it can be made."""
-    free = _new_file(path)
-    free.unlink()
-    return free
-
-
 def _write_new(path: Path, text: str) -> Path:
     """Write a new file, whole or not at all; returns its name."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -344,8 +358,9 @@ def _new_file(path: Path) -> Path:
             raise _refused(tried, error) from None
 
 
-def _open_csv(path: Path) -> TextIO:
-    """Open a file to add rows to; a new one gets the heading."""
+@contextlib.contextmanager
+def _open_csv(path: Path) -> Iterator[TextIO]:
+    """Open a file to add rows to. A new one gets the heading, and is removed if an error leaves it without rows."""
     heading = exports.heading()
     try:
         # Any bytes can be read, so that a file of something else is recognised.
@@ -353,22 +368,21 @@ def _open_csv(path: Path) -> TextIO:
         file = path.open("a+", newline="", encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise _refused(path, error) from None
-    file.seek(0)
-    first = file.readline(len(heading))
-    if not first:
-        _put(file, heading)
-    elif first != heading:
-        file.close()
-        raise ResultsError(
-            f"{path} holds something else than rows of this version of hpccomm; name another file"
-        )
-    return file
-
-
-def _remove_without_rows(path: Path) -> None:
-    """Remove a CSV file that holds nothing but the heading."""
-    if path.is_file() and path.read_text(errors="replace") == exports.heading():
-        path.unlink()
+    with file:
+        file.seek(0)
+        first = file.readline(len(heading))
+        if not first:
+            _put(file, heading)
+        elif first != heading:
+            raise ResultsError(
+                f"{path} holds something else than rows of this version of hpccomm; name another file"
+            )
+        try:
+            yield file
+        except BaseException:
+            if os.fstat(file.fileno()).st_size == len(heading):
+                path.unlink()
+            raise
 
 
 def _refused(path: Path | str, error: OSError) -> ResultsError:

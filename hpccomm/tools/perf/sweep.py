@@ -21,20 +21,14 @@ compared data are the output of these timed repetitions.
 import itertools
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
 from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
-from hpccomm.results import table
-from hpccomm.results.comparison import verdict
-from hpccomm.results.comparison.matching import LaunchRow, matched_passes
-from hpccomm.results.comparison.verdict import Rules, compare_passes
-from hpccomm.results.facts import UNKNOWN, Others
-from hpccomm.results.schema import RunInfo
 from hpccomm.runtime.service import Status
 from hpccomm.tools.output import Progress
 from hpccomm.tools.perf import arrays, facts, patterns
@@ -44,16 +38,8 @@ from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import NOT_ISOLATED, Budget, IsolatedTimer, RankTimes, repetitions
 from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, NCCL, CheckedData, Mismatch
-from hpccomm.tools.perf.report import Report
-from hpccomm.tools.perf.tables import (
-    MeasuredRow,
-    PerfCase,
-    PerfTable,
-    TableLine,
-    TableNames,
-    TablePlan,
-    side_by_side,
-)
+from hpccomm.tools.perf.report import InterleavedReport, Report
+from hpccomm.tools.perf.tables import PerfCase, PerfTable, TableLine, TablePlan, side_by_side
 
 Tile = tuple[int, int]
 """A part of the arrays that is as large as the case: number of the slot, and number of the part in it."""
@@ -62,13 +48,33 @@ Places = tuple[Tile, Tile]
 """The tiles of an operation's input and output. If they are the same tile, the operation is in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """A check of an operation: an array, its expected contents, and the number of the repetition; None if untimed."""
+class _Side(NamedTuple):
+    """An open variant, and its ranks.
 
-    array: Array
-    expected: Segments
-    repetition: int | None
+    Attributes
+    ----------
+    variant : Variant
+        The variant.
+    world, comm : Communicator
+        The communicator of all ranks, and that of this rank's group.
+    memory : MemoryKind
+        The arrays.
+    color : int
+        Color of this rank's group.
+    least : int
+        Number of ranks of the smallest group.
+    """
+
+    variant: Variant
+    world: Communicator
+    comm: Communicator
+    memory: MemoryKind
+    color: int
+    least: int
+
+
+_Check = tuple[Array, Segments, int | None]
+"""An array, its expected contents, and the number of the repetition that writes it; None if untimed."""
 
 
 class CaseRunner:
@@ -76,10 +82,8 @@ class CaseRunner:
 
     Parameters
     ----------
-    comm : Communicator
-        The communicator whose collectives are measured. Every rank makes a runner, and makes the same calls on it.
-    memory : MemoryKind
-        The arrays, allocated.
+    side : _Side
+        The measured communicator, and its arrays. Every rank makes a runner, and makes the same calls on it.
     options : Options
         The options.
     algorithm : str
@@ -91,15 +95,9 @@ class CaseRunner:
     """
 
     def __init__(
-        self,
-        comm: Communicator,
-        memory: MemoryKind,
-        options: Options,
-        algorithm: str,
-        case: PerfCase,
-        serial: int = 0,
+        self, side: _Side, options: Options, algorithm: str, case: PerfCase, serial: int = 0
     ) -> None:
-        config = options.config
+        config, comm, memory = options.config, side.comm, side.memory
         self._comm, self._memory, self._case = comm, memory, case
         self._config, self._samples = config, options.samples
         self._layout = layout = case.arrange(comm.rank, comm.size)
@@ -153,19 +151,29 @@ class CaseRunner:
         block = repetitions(operations, batched, batch, self._memory.after)
         calls[0]()  # before the block, since the first use does more work
         self._memory.settle()
+        if launches := self._config.graph:
+            assert isinstance(self._memory, DeviceMemory)  # else -G was refused
+            batched *= len(block)
+            block = [self._memory.recorded(block)] * launches
         self._memory.barrier()
-        times, again = self._memory.time(block, self._samples)
-        if again is not None and in_place and self._config.graph > 1:
+        times = self._memory.time(block, self._samples)
+        if in_place and launches > 1:
             # The replayed operations have worked on their own results: run them once from known data.
             for turn, places in verified.items():
                 self._prepare(places, turn)
-            again()
+            block[0]()
             self._memory.settle()
         wrong = self._compare(checks)
         data = self._data
         for further in range(1, self._config.validation if self._verifies else 0):
             self._data = replace(data, seed=data.seed + (further << 32))
-            wrong += self._check_once(in_place=in_place)
+            if not in_place:
+                self._fill_tiles(1)
+            places = ((0, 0), (0, 0) if in_place else (2, 0))
+            checks = self._prepare(places, None)
+            self._operation(places)()
+            self._memory.settle()
+            wrong += self._compare(checks)
         self._data = data
         alone = NOT_ISOLATED if isolated is None else isolated.measure(calls)
         return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
@@ -189,14 +197,12 @@ class CaseRunner:
     def _fill_tiles(self, tiles: int) -> None:
         """Fill the inputs of operations out of place."""
         layout = self._layout
-        if layout.inputs is None:
-            return
-        if self._verifies:
+        if not self._verifies:
+            self._clear(0, tiles)
+        elif layout.inputs is not None:
             x = self._view((0, 0), 0, layout.input_size)
             patterns.fill(x, self._data, layout.inputs, self._memory.put)
             self._memory.spread(0, self._offset, layout.nbytes, tiles)
-        else:
-            self._clear(0, tiles)
 
     def _prepare(self, places: Places, turn: int | None) -> list[_Check]:
         """Poison an operation's output and, in place, fill its input; return the checks of the result."""
@@ -208,26 +214,15 @@ class CaseRunner:
         if inputs is not None:
             patterns.fill(x, self._data, inputs, self._memory.put)
         if outputs is not None:
-            return [_Check(out, outputs, turn)]
+            return [(out, outputs, turn)]
         # In place, a rank without a result keeps its input.
-        return [] if inputs is None else [_Check(x, inputs, turn)]
-
-    def _check_once(self, *, in_place: bool) -> list[Mismatch]:
-        """Run and verify one more operation, untimed."""
-        places = ((0, 0), (0, 0) if in_place else (2, 0))
-        if not in_place:
-            self._fill_tiles(1)
-        checks = self._prepare(places, None)
-        self._operation(places)()
-        self._memory.settle()
-        return self._compare(checks)
+        return [] if inputs is None else [(x, inputs, turn)]
 
     def _compare(self, checks: Sequence[_Check]) -> list[Mismatch]:
-        read = self._memory.read
         return [
-            replace(mismatch, repetition=check.repetition)
-            for check in checks
-            if (mismatch := patterns.compare(check.array, self._data, check.expected, read))
+            replace(mismatch, repetition=turn)
+            for array, expected, turn in checks
+            if (mismatch := patterns.compare(array, self._data, expected, self._memory.read))
         ]
 
     def _arrays(self, places: Places) -> tuple[Array, Array]:
@@ -259,29 +254,12 @@ class CaseRunner:
         return view
 
 
-@dataclass(frozen=True, slots=True)
-class CommSource:
-    """The source of a communicator.
-
-    Attributes
-    ----------
-    backend : str
-        Name of the backend, as requested.
-    opened : callable
-        Returns a context manager of the communicator. Collective; blocks.
-    """
-
-    backend: str
-    opened: Callable[[], AbstractContextManager["Communicator"]]
-
-
-def source_of(comm: Communicator, backend: str = AUTO) -> CommSource:
-    """Return the source of a communicator that is open, and that stays open."""
-    return CommSource(backend, lambda: nullcontext(comm))
+Opened = Callable[[Variant], AbstractContextManager[Communicator]]
+"""``opened(variant)`` is the context of a communicator over a variant's backend. Collective; blocks."""
 
 
 def run(
-    sources: Sequence[CommSource],
+    opened: Opened,
     options: Options,
     out: TextIO,
     err: TextIO,
@@ -291,8 +269,8 @@ def run(
 
     Parameters
     ----------
-    sources : sequence of CommSource
-        The source of the communicator of each backend or variant, all of the same ranks.
+    opened : callable
+        ``opened(variant)`` is the context of a communicator over a variant's backend; each has the same ranks.
     options : Options
         The options; the same on all ranks.
     out, err : text stream
@@ -316,66 +294,67 @@ def run(
     ResultsError
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
+    groups = options.groups
     with ExitStack() as stack:
-        variants = options.variants or (ONLY,)
-        if len(sources) == len(variants):  # they need not be opened again to be measured
-            sources = _all_open(stack, sources, variants)
-        at_once = [sources] if options.variants else [[source] for source in sources]
-        kind = arrays_of_run(sources, options)
-        plans = [TablePlan(options.of_variant(variant)) for variant in variants]
-        for number, each in enumerate(at_once):
-            with _opened(each, variants, options, kind) as sides:
+        if len(groups) == 1:  # need not be opened again to be measured
+            opened = _kept_open(stack, opened, groups[0])
+        kind = kind_of_arrays(opened, options)
+        plans = [TablePlan(options.of_variant(each)) for each in options.variants or (ONLY,)]
+        versions: dict[str, str] = {}
+        for number, group in enumerate(groups):
+            with _sides(opened, group, options, kind) as sides:
                 _refuse_two_libraries(sides)
                 for side, plan in zip(sides, plans, strict=True):
                     with side.variant.entered(), side.memory.entered():
                         plan.add(number, side.comm, side.memory)
+                        versions |= side.memory.versions()
                 _refuse_unequal(sides[0], plans[0])
         tables, skipped = side_by_side(plans, options)
-        rows = sum(
-            (1 + table.collective.in_place) * table.lines(options, sides[0].least)
-            for table in itertools.chain.from_iterable(tables)
+        lines = sum(
+            (1 + each.collective.in_place) * each.lines(options, sides[0].least)
+            for row in tables
+            for each in row
         )
-        sweep = _Sweep(options, rows)
+        sweep = _Sweep(options, lines, (out, err), terminal)
         with sweep.closing:
-            for number, each in enumerate(at_once):
-                with _opened(each, variants, options, kind) as sides:
+            for number, group in enumerate(groups):
+                with _sides(opened, group, options, kind) as sides:
                     sweep.allocate(sides)
                     if number == 0:
-                        first = sides[0]
-                        config, lacking = arrays.settings_in_effect(
-                            first.comm, first.memory, options
-                        )
-                        versions = {k: text for plan in plans for k, text in plan.versions.items()}
-                        info = facts.run_info(
-                            first.world,
-                            config,
-                            (*skipped, *lacking),
-                            device=first.memory.description(),
-                            versions=versions,
-                            series=options.series_of_run,
-                            group=first.color,
-                        )
-                        sweep.open(first.world, info, out, err, terminal)
+                        sweep.open(sides[0], skipped, versions)
                     for row in tables:
-                        if row[0].source == number:
+                        if row[0].group == number:
                             sweep.measure(sides, row)
                     sweep.leave(sides)
-                    if number == len(at_once) - 1:
+                    if number == len(groups) - 1:
                         status = sweep.conclude(sides[0])
         return status
 
 
-def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
+def kind_of_arrays(opened: Opened, options: Options) -> str:
     """Return the memory of a run's arrays: `HOST` or `DEVICE`. Collective; blocks.
+
+    With ``auto`` it is the device's if a backend is named NCCL, or is ``auto`` and has found NCCL.
 
     Raises
     ------
     UsageError
         If it is the host's, and a flag is for device arrays.
     """
-    kind = kind_of_arrays(sources, options.arrays)
-    if options.arrays == AUTO and not any(each.what.moves for each in options.collectives):
-        kind = HOST  # a barrier runs on the host, whatever the memory of arrays
+
+    def nccl(variant: Variant) -> bool:
+        if variant.backend != AUTO:
+            return variant.backend == NCCL
+        with opened(variant) as comm:
+            return comm.backends["cuda"] == NCCL
+
+    kind = options.arrays
+    if kind == AUTO:
+        # A barrier runs on the host, whatever the memory of arrays.
+        moves = any(each.what.moves for each in options.collectives)
+        variants = [each for group in options.groups for each in group]
+        variants.sort(key=lambda each: each.backend == AUTO)  # a name opens nothing
+        kind = DEVICE if moves and any(map(nccl, variants)) else HOST
     if kind == HOST:
         options.refuse_device_flags(
             "the arrays are in host memory; leave it out, or give --arrays device where there are GPUs"
@@ -383,72 +362,25 @@ def arrays_of_run(sources: Sequence[CommSource], options: Options) -> str:
     return kind
 
 
-def kind_of_arrays(sources: Sequence[CommSource], arrays: str) -> str:
-    """Return the memory of a run's arrays: `HOST` or `DEVICE`. Collective; blocks.
-
-    With ``auto`` it is the device's if a backend is named NCCL, or is ``auto`` and has found NCCL.
-    """
-    if arrays != AUTO:
-        return arrays
-    if any(source.backend == NCCL for source in sources):
-        return DEVICE
-    for source in sources:
-        if source.backend == AUTO:
-            with source.opened() as comm:
-                if comm.backends["cuda"] == NCCL:
-                    return DEVICE
-    return HOST
-
-
-class _Side(NamedTuple):
-    """An open variant, and its ranks.
-
-    Attributes
-    ----------
-    variant : Variant
-        The variant.
-    world, comm : Communicator
-        The communicator of all ranks, and that of this rank's group.
-    memory : MemoryKind
-        The arrays.
-    color : int
-        Color of this rank's group.
-    least : int
-        Number of ranks of the smallest group.
-    """
-
-    variant: Variant
-    world: Communicator
-    comm: Communicator
-    memory: MemoryKind
-    color: int
-    least: int
-
-
-def _all_open(
-    stack: ExitStack, sources: Sequence[CommSource], variants: Sequence[Variant]
-) -> list[CommSource]:
-    """Open all sources until `stack` is closed. Variants share a communicator if they can. Collective."""
-    opened: list[CommSource] = []
-    for source, variant in zip(sources, variants, strict=True):
-        if opened and variant.same_communicator(variants[0]):
-            opened.append(opened[0])
-        else:
-            with variant.entered():
-                opened.append(source_of(stack.enter_context(source.opened()), source.backend))
-    return opened
+def _kept_open(stack: ExitStack, opened: Opened, variants: Sequence[Variant]) -> Opened:
+    """Open variants until `stack` is closed, with one communicator for those that can share it. Collective."""
+    worlds: dict[object, Communicator] = {}
+    for variant in variants:
+        if variant.place not in worlds:
+            worlds[variant.place] = stack.enter_context(opened(variant))
+    return lambda variant: nullcontext(worlds[variant.place])
 
 
 @contextmanager
-def _opened(
-    sources: Sequence[CommSource], variants: Sequence[Variant], options: Options, kind: str
+def _sides(
+    opened: Opened, variants: Sequence[Variant], options: Options, kind: str
 ) -> Iterator[list[_Side]]:
-    """Open sources, and enter the memory of the first one's arrays. Collective."""
+    """Open variants, and enter the memory of the first one's arrays. Collective."""
     made = DeviceMemory if kind == DEVICE else HostMemory
     with ExitStack() as stack:
         sides: list[_Side] = []
-        for source, variant in zip(sources, variants, strict=True):
-            world = stack.enter_context(source.opened())
+        for variant in variants:
+            world = stack.enter_context(opened(variant))
             comm, color, least = stack.enter_context(grouped(world, options.split))
             if sides and comm is sides[0].comm:
                 memory = sides[0].memory
@@ -490,8 +422,15 @@ class _Sweep:
     Leaving `closing` ends the report.
     """
 
-    def __init__(self, options: Options, expected_rows: int) -> None:
+    def __init__(
+        self,
+        options: Options,
+        expected_rows: int,
+        streams: tuple[TextIO, TextIO],
+        terminal: TextIO | None,
+    ) -> None:
         self._options, self._expected_rows = options, expected_rows
+        self._streams, self._terminal = streams, terminal
         self._usage: dict[str, int] = {}  # bytes that each stage added
         self._in_use = 0
         self._serials = itertools.count(1)
@@ -501,20 +440,28 @@ class _Sweep:
         self._draw = random.Random()
         self.closing = ExitStack()
 
-    def open(
-        self, comm: Communicator, info: RunInfo, out: TextIO, err: TextIO, terminal: TextIO | None
-    ) -> None:
+    def open(self, side: _Side, skipped: Sequence[str], versions: Mapping[str, str]) -> None:
         """Open the report. Collective."""
         options, lines = self._options, self._expected_rows
+        config, lacking = arrays.settings_in_effect(side.comm, side.memory, options)
+        info = facts.run_info(
+            side.world,
+            config,
+            (*skipped, *lacking),
+            device=side.memory.description(),
+            versions=versions,
+            series=options.series,
+            group=side.color,
+        )
         kind = InterleavedReport if options.variants else Report
 
         def opened() -> Report:
-            progress = Progress(terminal, lines if options.config.run_cycles else None)
-            return self.closing.enter_context(kind(info, options, lines, out, err, progress))
+            progress = Progress(self._terminal, lines if options.config.run_cycles else None)
+            return self.closing.enter_context(kind(info, options, lines, *self._streams, progress))
 
-        self._report, self._rest = on_root(comm, opened), facts.rested(comm.barrier)
+        self._report, self._rest = on_root(side.world, opened), facts.rested(side.world.barrier)
         # All ranks draw the same orders of variants.
-        self._draw.seed(int(comm.broadcast_object(secrets.randbits(64))))
+        self._draw.seed(int(side.world.broadcast_object(secrets.randbits(64))))
 
     def allocate(self, sides: Sequence[_Side]) -> None:
         """Make the arrays. Variants share them, unless they belong to one communicator. Collective."""
@@ -545,15 +492,16 @@ class _Sweep:
         passes = options.config.run_cycles
         for empty, sizes in tables[0].segments(options, sides[0].least):
             for size in sizes.warmups(empty.dtype.itemsize):
-                for side, its, _ in turns:
+                for side, table, _ in turns:
                     with side.memory.entered():
-                        self._runner(side, its, replace(empty, size=size)).warm_up()
+                        case = replace(empty, size=size)
+                        CaseRunner(side, options, table.algorithm, case).warm_up()
             for number in range(passes) if passes else itertools.count():
                 for size in sizes.measured(empty.dtype.itemsize):
                     case = replace(empty, size=size)
-                    for side, its, timer in self._draw.sample(turns, len(turns)):
+                    for side, table, timer in self._draw.sample(turns, len(turns)):
                         with side.memory.entered():
-                            self._measure_line(side, its, timer, case)
+                            self._measure_line(side, table, timer, case)
                 if options.variants:
                     done = f"# Pass {number + 1} of {passes} done: {empty}\n"
                     self._write(world, partial(Report.show, text=done))
@@ -583,10 +531,6 @@ class _Sweep:
         on_root(comm, self.closing.close)
         return status
 
-    def _runner(self, side: _Side, table: PerfTable, case: PerfCase, serial: int = 0) -> CaseRunner:
-        options, algorithm = self._options, table.algorithm
-        return CaseRunner(side.comm, side.memory, options, algorithm, case, serial)
-
     def _measure_line(
         self, side: _Side, table: PerfTable, timer: IsolatedTimer | None, case: PerfCase
     ) -> None:
@@ -596,9 +540,8 @@ class _Sweep:
         for in_place in (False, True)[: 1 + case.collective.in_place]:
             if self._report is not None:
                 place = "in place" if in_place else "out of place"
-                names = f"{case.collective.name} {case.type_name} {case.op_name}"
-                self._report.progress.show(f"{names} {case.size} B {place}")
-            runner = self._runner(side, table, case, next(self._serials))
+                self._report.progress.show(f"{case} {case.size} B {place}")
+            runner = CaseRunner(side, options, table.algorithm, case, next(self._serials))
             halves.append(side.world.gather_object(runner.measure(timer, in_place=in_place)))
         ranks, variant = side.comm.size, side.variant.name
         line = TableLine(table.names, case, options, ranks, variant)
@@ -617,34 +560,3 @@ class _Sweep:
         """Call `action` with the report on rank 0; return its result there, and None elsewhere. Collective."""
         report = self._report
         return on_root(comm, lambda: None if report is None else action(report))
-
-
-class InterleavedReport(Report):
-    """The report of a run of two variants: it stores their rows, and prints their comparison."""
-
-    _measured: dict[str, list[LaunchRow]]
-
-    @property
-    def _names(self) -> tuple[str, str]:
-        return self.info.series["base"], self.info.series["new"]
-
-    def begin(self, tables: Sequence[TableNames]) -> None:
-        """Print the header of a collective's passes."""
-        self._measured = {name: [] for name in self._names}
-        collectives, *others = zip(*tables, strict=True)
-        backends, algorithms = (" and ".join(dict.fromkeys(names)) for names in others)
-        header = table.run_header(self.info, collectives[0], backends, algorithms)
-        self.show(f"{header}#\n# Interleaved, in random order: {' and '.join(self._names)}\n")
-
-    def add(self, halves: Sequence[MeasuredRow], wrong: Sequence[str]) -> None:
-        """Add the rows of a variant."""
-        self.keep(halves)
-        self.complain(wrong)
-        for half in halves:
-            self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
-
-    def finish(self, others: Others = UNKNOWN) -> None:
-        """Print the comparison of a collective."""
-        self.others, matched = others, matched_passes(*self._measured.values())
-        comparison = compare_passes(matched, self._names, Rules(busy=bool(others.busy)))
-        self.show(f"#\n{verdict.text(comparison)}\n")

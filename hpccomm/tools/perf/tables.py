@@ -120,8 +120,8 @@ class PerfTable:
 
     Attributes
     ----------
-    source : int
-        Number of the backend, in the order of the options.
+    group : int
+        Number of the variants that are open when it is measured, see `Options.groups`.
     backend : str
         Name of the backend, as it is printed.
     collective : Benchmark
@@ -132,7 +132,7 @@ class PerfTable:
         Types and reductions that are measured.
     """
 
-    source: int
+    group: int
     backend: str
     collective: Benchmark
     algorithm: str
@@ -170,15 +170,9 @@ class TablePlan:
     ----------
     options : Options
         The options of the run.
-
-    Attributes
-    ----------
-    versions : dict of str to str
-        Versions of the backends' libraries.
     """
 
     def __init__(self, options: Options) -> None:
-        self.versions: dict[str, str] = {}
         self._options = options
         self._tables: dict[TableNames, PerfTable] = {}
         self._skipped: dict[str, None] = dict.fromkeys(options.skipped())
@@ -191,49 +185,33 @@ class TablePlan:
         Parameters
         ----------
         number : int
-            Number of the backend, in the order of the options.
+            Number of the variants that are open, see `Options.groups`.
         comm : Communicator
             A communicator over it.
         memory : MemoryKind
             The arrays.
         """
-        self.versions |= memory.versions()
         graph = self._options.config.graph
         if graph and memory.name == DEVICE and memory.backend != NCCL:
             why = f"-G/--cudagraph {graph}: the host takes part in calls over {memory.backend!r}"
             self._unrecorded.append(f"{why}; leave it out, or give --backend {NCCL}")
-            self._skipped[f"graphs over {memory.backend}"] = None
+            self._skip(f"graphs over {memory.backend}")
             return
+        check = partial(check_algorithm, comm, memory)
         for collective in self._options.collectives:
             if obstacle := self._obstacle(collective, comm.size, memory):
                 why, skipped = obstacle
                 if len(self._options.collectives) == 1:
                     raise UsageError(why)
-                self._skipped[f"{collective.name} {skipped}"] = None
+                self._skip(f"{collective.name} {skipped}")
                 continue
-            check = partial(check_algorithm, comm, memory)
             for algorithm in self._algorithms(collective, check):
-                pairs = self._fit(collective, algorithm, check)
-                if graph and collective.algorithms:
-                    pairs = self._recorded(collective, algorithm, check, pairs)
-                if pairs:
+                if pairs := tuple(self._possible(collective, algorithm, check)):
                     table = PerfTable(number, memory.backend, collective, algorithm, pairs)
                     self._tables.setdefault(table.names, table)
 
-    def _recorded(
-        self, collective: Benchmark, algorithm: str, check: Check, pairs: tuple[Pair, ...]
-    ) -> tuple[Pair, ...]:
-        """Return the pairs whose calls a CUDA graph can hold, since the host takes no part in them."""
-        fit = []
-        for pair in pairs:
-            case = PerfCase(collective, *pair, -1, 0)
-            if check(replace(case, root=0), algorithm).path != "staged":
-                fit.append(pair)
-                continue
-            why = f"-G/--cudagraph: {case} goes through the host"
-            self._unrecorded.append(f"{why}; leave it out, or name an --algorithm of the device")
-            self._skipped[f"graphs of {case}"] = None
-        return tuple(fit)
+    def _skip(self, what: str) -> None:
+        self._skipped[what] = None
 
     def _obstacle(
         self, collective: Benchmark, ranks: int, memory: MemoryKind
@@ -281,17 +259,24 @@ class TablePlan:
                 fails[pair] = str(error)
         return fails
 
-    def _fit(self, collective: Benchmark, algorithm: str, check: Check) -> tuple[Pair, ...]:
-        """Return the pairs to which an algorithm applies."""
-        fails = self._failures(collective, algorithm, check)
-        fit = tuple(pair for pair in self._options.pairs(collective) if pair not in fails)
-        if not fit and ALL in (self._options.algorithms or ()):
-            return fit  # algorithms that never apply are not part of ``all``
-        for pair, why in fails.items():
+    def _possible(self, collective: Benchmark, algorithm: str, check: Check) -> Iterator[Pair]:
+        """Yield the pairs to which an algorithm applies, and whose calls a CUDA graph can hold if there is one."""
+        pairs, fails = self._options.pairs(collective), self._failures(collective, algorithm, check)
+        nowhere = len(fails) == len(pairs)
+        if nowhere and ALL in (self._options.algorithms or ()):
+            return  # algorithms that never apply are not part of ``all``
+        recorded = self._options.config.graph and collective.algorithms
+        for pair in pairs:
             case = PerfCase(collective, *pair, -1, 0)
-            self._refused.setdefault(algorithm, f"{case}: {why}")
-            self._skipped[f"{algorithm} on {case if fit else collective.name}"] = None
-        return fit
+            if why := fails.get(pair):
+                self._refused.setdefault(algorithm, f"{case}: {why}")
+                self._skip(f"{algorithm} on {collective.name if nowhere else case}")
+            elif recorded and check(replace(case, root=0), algorithm).path == "staged":
+                why = f"-G/--cudagraph: {case} goes through the host; leave it out"
+                self._unrecorded.append(f"{why}, or name an --algorithm of the device")
+                self._skip(f"graphs of {case}")
+            else:
+                yield pair
 
     def made(self) -> tuple[tuple[PerfTable, ...], tuple[str, ...]]:
         """Return the tables, and the cases that were skipped since they do not exist.
@@ -454,9 +439,7 @@ class TableLine:
         The sentence names the lowest rank with a wrong element, and lists all such ranks.
         """
         case, layout = self.case, self.case.arrange(0, self.ranks)
-        root = f" root {case.root}" if case.root >= 0 else ""
-        place = "in place" if in_place else "out of place"
-        where = f"{case.collective.name} {case.type_name} {case.op_name}{root}, {layout.nbytes} B, {place}"
+        where = f"{case}, {layout.nbytes} B, {'in place' if in_place else 'out of place'}"
         operations = grouped(
             (mismatch.repetition, (rank, mismatch))
             for rank, each in enumerate(times)

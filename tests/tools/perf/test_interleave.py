@@ -81,7 +81,7 @@ def test_launches_alternate_in_what_a_process_reads_once(
 
 
 def test_words_are_algorithms_backends_and_variables():
-    assert variant("ring") == Variant("ring", None, "ring")
+    assert variant("ring") == Variant("ring", algorithm="ring")
     assert variant("mpi") == Variant("mpi", "mpi")
     assert variant("backend=auto auto A=b=c").algorithm == "auto"
     assert variant("backend=auto auto A=b=c").environment == {"A": "b=c"}

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from perf_options import options
+from perf_options import options, stays_open
 
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import reader
@@ -18,7 +18,6 @@ from hpccomm.testing import run_ranks
 from hpccomm.tools.main import main
 from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
-from hpccomm.tools.perf.sweep import source_of
 
 
 def perf(ranks, *arguments, disturb=None):
@@ -29,7 +28,7 @@ def perf(ranks, *arguments, disturb=None):
     def on_rank(comm):
         if disturb is not None:
             disturb(comm)
-        return sweep.run([source_of(comm)], asked, out, err)
+        return sweep.run(stays_open(comm), asked, out, err)
 
     # A sweep over every type and reduction takes half a minute where nothing else runs.
     (status,) = set(run_ranks(ranks, on_rank, timeout=200))
@@ -172,7 +171,7 @@ def fails(ranks, said, *arguments, out=None):
 
     def on_rank(comm):
         with pytest.raises(ResultsError, match=re.escape(str(said))):
-            sweep.run([source_of(comm)], asked, out, out)
+            sweep.run(stays_open(comm), asked, out, out)
         comm.barrier()  # the communicator is as good as before
 
     run_ranks(ranks, on_rank)
@@ -248,7 +247,7 @@ def test_a_row_is_in_the_file_before_it_is_shown(tmp_path):
     file = tmp_path / "run.h5"
     words = ("-b", "8", "-e", "32", "-f", "2", "--output", str(file))
     asked, out = options("all_reduce", *words), Watched(file)
-    run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, io.StringIO()))
+    run_ranks(2, lambda comm: sweep.run(stays_open(comm), asked, out, io.StringIO()))
     assert out.stored == [2, 4, 6]
     full = Watched(file, full="16 ")
     fails(3, "cannot be written: No space left on device", *words, out=full)
@@ -265,7 +264,7 @@ def test_more_than_the_memory_is_refused_before_anything_is_measured():
 def test_progress_is_for_terminals():
     terminal, out = io.StringIO(), io.StringIO()
     asked = options("all_reduce", "-b", 8, "-e", 8, "-n", 2)
-    run_ranks(2, lambda comm: sweep.run([source_of(comm)], asked, out, out, terminal))
+    run_ranks(2, lambda comm: sweep.run(stays_open(comm), asked, out, out, terminal))
     shown = r"\rall_reduce float sum 8 B in place   0%\|.*\| 0/2 \[00:00<\?\]\x1b\[K\r"
     assert re.search(shown, terminal.getvalue())
     assert terminal.getvalue().endswith("\r\x1b[K")
