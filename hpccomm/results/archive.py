@@ -313,7 +313,7 @@ def verify(path: Path, progress: Steps | None = None) -> tuple[list[str], bool]:
     path : Path
         The file.
     progress : Steps, optional
-        Advances by two for each row.
+        Advances by one for each row.
 
     Returns
     -------
@@ -327,7 +327,7 @@ def verify(path: Path, progress: Steps | None = None) -> tuple[list[str], bool]:
     """
     examined = reader.examine_all(path)
     if progress is not None:
-        progress.remain(2 * sum(len(run.rows) for run in examined.runs))
+        progress.remain(sum(len(run.rows) for run in examined.runs))
     damage = list(examined.damage)
     counts = {}
     for run in examined.runs:

@@ -302,7 +302,7 @@ class WholeSamples:
     run : Run
         The run.
     progress : Steps, optional
-        Advances by one for each call.
+        Advances by one for each row whose ``"samples"`` are read.
     """
 
     def __init__(self, run: Run, progress: Steps | None = None) -> None:
@@ -317,7 +317,7 @@ class WholeSamples:
         ResultsError
             If the file cannot be read.
         """
-        if self._progress is not None:
+        if self._progress is not None and array == "samples":
             self._progress.advance()
         try:
             return self._run.array(array, index)
