@@ -263,6 +263,7 @@ def test_what_only_takes_long_goes_on(base: Communicator) -> None:
         two.abort()
 
 
+@by_default_on(2)
 def test_a_deadline_that_passes_in_the_first_polls_ends_no_job(
     comm: Communicator, monkeypatch
 ) -> None:
