@@ -9,13 +9,13 @@ True, and the sender of a message stays unknown. So a group that has no other ba
 `GroupCalls` has the calls of c10d, in each of their spellings, for both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import prod
 from threading import RLock, get_ident
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,27 +24,24 @@ from torch.distributed import DistBackendError
 
 from hpccomm.communicator import Communicator
 from hpccomm.contracts.transport import ANY
-from hpccomm.errors import (
-    CollectiveTimeout,
-    HpccommError,
-    RankMismatch,
-    UsageError,
-)
+from hpccomm.errors import CollectiveTimeout, HpccommError, RankMismatch, UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
+from hpccomm.torch.registration import NAME, untraced
 from hpccomm.torch.tensors import (
     CallTerms,
-    Staging,
+    TensorCalls,
     array,
     contiguous,
+    flat,
     joined,
     keep_for_stream,
     lists,
     seconds,
+    sizes,
     tensors,
     terms,
 )
-from hpccomm.torch.untraced import NAME, untraced
 from hpccomm.torch.work import (
     BEGINNING,
     WAITING,
@@ -54,21 +51,8 @@ from hpccomm.torch.work import (
     as_torchs,
 )
 
-
-class Issued(NamedTuple):
-    """A call of the communicator."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-
-
-NOTHING: Mapping[str, Any] = {}
-
 DONE = CompletedWork()
 """What synchronous calls return. c10d waits for it, or drops it."""
-
-BARRIER = Issued("barrier", (), NOTHING)
 
 MESSAGE = terms((), {})
 """The terms of messages, which c10d does not state."""
@@ -84,24 +68,12 @@ SHORTEST_SECONDS = 1e-3
 """The deadline of a `monitored_barrier` that is given none of any length."""
 
 
-def sizes(parts: Sequence[Any]) -> list[int]:
-    """Return how many elements tensors have."""
-    return [each.numel() for each in parts]
-
-
 def check_equal(name: str, parts: Sequence[Any], own: Any) -> None:
     """Raise if a tensor of the root's list has another size than its own part."""
     if set(sizes(parts)) != {own.numel()}:
         raise UsageError(
             f"{name} has tensors of {sizes(parts)} elements, and the rank's own has {own.numel()}; give equal ones"
         )
-
-
-def on_blocks(name: str, x: Any, counts: Sequence[int], *more: Any, out: Any) -> Issued:
-    """Return the call that moves blocks of these sizes: the one for uneven ones, unless they are equal."""
-    if len(set(counts)) == 1:
-        return Issued(name, (x, *more), {"out": out})
-    return Issued(f"{name}_v", (x, counts, *more), {"out": out})
 
 
 @untraced
@@ -130,10 +102,10 @@ class GroupCalls:
         self._comm, self._lock = comm, RLock()
         self._name, self._description, self._store = name, "undefined", store
         self._duplicates: list[Communicator] = []
-        self._kept: dict[int, tuple[list[Issued], list[Any], Staging]] = {}  # by thread
+        self._kept: dict[int, TensorCalls] = {}  # by thread
 
     def _issue(
-        self, calls: Sequence[Issued], how: CallTerms, result: Sequence[Any], stage: Staging
+        self, calls: TensorCalls, how: CallTerms, kind: type[PendingWork] = PendingWork
     ) -> CompletedWork:
         """Carry calls out together, or start them.
 
@@ -144,65 +116,55 @@ class GroupCalls:
         HpccommError
             If an argument does not fit.
         """
-        comm, settles = self._comm, stage.settles
+        comm, issued = self._comm, calls.issued
         coalesced = self._kept and self._kept.get(get_ident())
         if coalesced:
-            coalesced[0].extend(calls)
-            coalesced[1].extend(result)
-            coalesced[2].settles.extend(settles)
+            coalesced.extend(calls)
             return DONE
-        if not calls:
+        if not issued:
             return DONE
         entered()
         with BEGINNING, self._lock:
             # Always asynchronous: c10d lets one rank wait where another one does not, and other threads call while
             # this one waits.
-            if len(calls) == 1:
-                ((name, arguments, keywords),) = calls
+            if len(issued) == 1:
+                ((name, arguments, keywords),) = issued
                 work = getattr(comm, name)(
                     *arguments, async_op=True, timeout=how.timeout, **keywords
                 )
             else:
                 with comm.batch(async_op=True, timeout=how.timeout) as batch:
-                    for name, arguments, keywords in calls:
+                    for name, arguments, keywords in issued:
                         getattr(comm, name)(*arguments, **keywords)
                 work = batch.work
         if how.async_op:
-            return PendingWork(work, result, settles, progresses=comm.background)
+            return kind(work, calls.result, calls.settles, progresses=comm.background)
         with WAITING:
             work.wait()
-        for settle in settles:
+        for settle in calls.settles:
             settle()
         return DONE
 
     # Reductions.
 
     def _in_place(
-        self, name: str, result: Sequence[Any], how: CallTerms, *arguments: Any, reduced: bool
+        self, name: str, given: Any, how: CallTerms, *arguments: Any, reduced: bool
     ) -> CompletedWork:
         """Make a call for each tensor, which is its input and its output."""
-        stage = Staging()
-        calls = [
-            Issued(name, (stage.out(each, reduced=reduced), *arguments), NOTHING) for each in result
-        ]
-        return self._issue(calls, how, result, stage)
+        calls = TensorCalls(tensors(given))
+        for each in calls.result:
+            calls.add(name, calls.out(each, reduced=reduced), *arguments)
+        return self._issue(calls, how)
 
     def _to_single(
-        self,
-        name: str,
-        outputs: Any,
-        inputs: Any,
-        how: CallTerms,
-        *arguments: Any,
-        reduced: bool = False,
+        self, name: str, outputs: Any, inputs: Any, how: CallTerms, *arguments: Any, reduced: bool
     ) -> CompletedWork:
         """Make a call for each pair of an output and an input, whose blocks lie one behind the other."""
-        stage, result, calls = Staging(), tensors(outputs), []
-        for out, x in zip(result, tensors(inputs), strict=True):
-            flat = array(contiguous(x), reduced=reduced).reshape(-1)
-            into = {"out": stage.out(out, reduced=reduced).reshape(-1)}
-            calls.append(Issued(name, (flat, *arguments), into))
-        return self._issue(calls, how, result, stage)
+        calls = TensorCalls(tensors(outputs))
+        for out, x in zip(calls.result, tensors(inputs), strict=True):
+            into = calls.out(out, reduced=reduced).reshape(-1)
+            calls.add(name, flat(x, reduced=reduced), *arguments, out=into)
+        return self._issue(calls, how)
 
     def allreduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce each tensor, in place. A sum of sparse ones is sparse."""
@@ -215,7 +177,7 @@ class GroupCalls:
 
     def _sparse_sum(self, tensor: Any, how: CallTerms, *rest: Any, **named: Any) -> CompletedWork:
         """Sum sparse tensors: each rank collects all indices and values. Blocks until their numbers are known."""
-        own, stage, outs, calls = tensor.detach().coalesce(), Staging(), [], []
+        own, calls, outs = tensor.detach().coalesce(), TensorCalls([tensor]), []
         facts = torch.tensor([own.sparse_dim(), *own.shape, len(own.values())])
         every = facts.new_empty(self._comm.size, len(facts))
         self.all_gather_single(every, facts, *rest, **named).wait()
@@ -225,7 +187,7 @@ class GroupCalls:
         counts = every[:, -1].tolist()
         for x in own.indices().T.contiguous(), own.values().contiguous():
             outs.append(x.new_empty(sum(counts), *x.shape[1:]))
-            calls.append(Issued("all_gather_v", (array(x), counts), {"out": array(outs[-1])}))
+            calls.add("all_gather_v", array(x), counts, out=array(outs[-1]))
 
         def settle() -> None:
             whole = torch.sparse_coo_tensor(outs[0].T, outs[1], own.shape, check_invariants=False)
@@ -234,22 +196,21 @@ class GroupCalls:
             for out in outs:
                 keep_for_stream(out)
 
-        stage.settles.append(settle)
-        return self._issue(calls, how, [tensor], stage)
+        calls.settles.append(settle)
+        return self._issue(calls, how)
 
     def reduce(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce each tensor, in place at the root."""
         how = terms(rest, named)
-        return self._in_place("reduce", tensors(given), how, how.root, how.op, reduced=True)
+        return self._in_place("reduce", given, how, how.root, how.op, reduced=True)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Reduce a list of tensors; each rank gets its own."""
-        how, result, stage = terms(rest, named), tensors(outputs), Staging()
-        calls = []
-        for out, parts in zip(result, lists(inputs), strict=True):
-            x, into = array(joined(parts), reduced=True), stage.out(out, reduced=True).reshape(-1)
-            calls.append(on_blocks("reduce_scatter", x, sizes(parts), how.op, out=into))
-        return self._issue(calls, how, result, stage)
+        how, calls = terms(rest, named), TensorCalls(tensors(outputs))
+        for out, parts in zip(calls.result, lists(inputs), strict=True):
+            x, into = array(joined(parts), reduced=True), calls.out(out, reduced=True).reshape(-1)
+            calls.add_blocks("reduce_scatter", x, sizes(parts), how.op, out=into)
+        return self._issue(calls, how)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
@@ -266,16 +227,14 @@ class GroupCalls:
     def broadcast(self, given: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Overwrite each tensor with the root's."""
         how = terms(rest, named)
-        return self._in_place("broadcast", tensors(given), how, how.root, reduced=False)
+        return self._in_place("broadcast", given, how, how.root, reduced=False)
 
     def allgather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in a list. They may differ in size, as the outputs say."""
-        how, result, stage = terms(rest, named), lists(outputs), Staging()
-        calls = []
-        for parts, x in zip(result, tensors(inputs), strict=True):
-            source, into = array(contiguous(x)).reshape(-1), stage.parts(parts, x)
-            calls.append(on_blocks("all_gather", source, sizes(parts), out=into))
-        return self._issue(calls, how, result, stage)
+        how, calls = terms(rest, named), TensorCalls(lists(outputs))
+        for parts, x in zip(calls.result, tensors(inputs), strict=True):
+            calls.add_blocks("all_gather", flat(x), sizes(parts), out=calls.parts(parts, x))
+        return self._issue(calls, how)
 
     def allgather_coalesced(
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
@@ -288,40 +247,41 @@ class GroupCalls:
         self, outputs: Any, inputs: Any, *rest: Any, **named: Any
     ) -> CompletedWork:
         """Collect each rank's tensor, one behind the other."""
-        return self._to_single("all_gather", outputs, inputs, terms(rest, named))
+        return self._to_single("all_gather", outputs, inputs, terms(rest, named), reduced=False)
 
     all_gather_single = _allgather_base = all_gather_single_coalesced
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in a list of the root."""
-        how, result, stage = terms(rest, named), lists(outputs), Staging()
-        (x,), into = tensors(inputs), NOTHING
+        how, calls, into = terms(rest, named), TensorCalls(lists(outputs)), {}
+        (x,) = tensors(inputs)
         if how.root == self._comm.rank:
-            check_equal("outputs", result[0], x)
-            into = {"out": stage.parts(result[0], x)}
-        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
-        return self._issue([call], how, result, stage)
+            check_equal("outputs", calls.result[0], x)
+            into = {"out": calls.parts(calls.result[0], x)}
+        calls.add("gather", flat(x), how.root, **into)
+        return self._issue(calls, how)
 
     def gather_single(self, output: Any, x: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Collect each rank's tensor in one of the root, one behind the other."""
-        how, stage, into = terms(rest, named), Staging(), NOTHING
+        how, calls, into = terms(rest, named), TensorCalls([output]), {}
         if how.root == self._comm.rank:
-            into = {"out": stage.out(output).reshape(-1)}
-        call = Issued("gather", (array(contiguous(x)).reshape(-1), how.root), into)
-        return self._issue([call], how, [output], stage)
+            into = {"out": calls.out(output).reshape(-1)}
+        calls.add("gather", flat(x), how.root, **into)
+        return self._issue(calls, how)
 
     gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Give each rank its tensor of the root's list."""
-        how, result, stage, x = terms(rest, named), tensors(outputs), Staging(), None
+        how, calls, x = terms(rest, named), TensorCalls(tensors(outputs)), None
+        (out,) = calls.result
         if how.root == self._comm.rank:
             (parts,) = lists(inputs)
-            check_equal("inputs", parts, result[0])
+            check_equal("inputs", parts, out)
             x = array(joined(parts))
-        into = {"out": stage.out(result[0]).reshape(-1)}
-        return self._issue([Issued("scatter", (x, how.root), into)], how, result, stage)
+        calls.add("scatter", x, how.root, out=calls.out(out).reshape(-1))
+        return self._issue(calls, how)
 
     def all_to_all_single(
         self,
@@ -333,11 +293,11 @@ class GroupCalls:
         **named: Any,
     ) -> CompletedWork:
         """Send each rank its rows, and receive rows of each."""
-        how, size, stage = terms(rest, named), self._comm.size, Staging()
-        x, into = array(contiguous(input)).reshape(-1), {"out": stage.out(output).reshape(-1)}
+        how, size, calls = terms(rest, named), self._comm.size, TensorCalls([output])
+        x, into = flat(input), calls.out(output).reshape(-1)
         sent, taken = list(input_split_sizes or ()), list(output_split_sizes or ())
         if not (sent or taken):
-            call = Issued("all_to_all", (x,), into)
+            calls.add("all_to_all", x, out=into)
         else:
             sent = sent or [len(input) // size] * size
             taken = taken or [len(output) // size] * size
@@ -345,58 +305,55 @@ class GroupCalls:
                 [rows * prod(tensor.shape[1:]) for rows in each]
                 for tensor, each in ((input, sent), (output, taken))
             ]
-            call = Issued("all_to_all_v", (x, *counts), into)
-        return self._issue([call], how, [output], stage)
+            calls.add("all_to_all_v", x, *counts, out=into)
+        return self._issue(calls, how)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> CompletedWork:
         """Send each rank a tensor, and receive one of each. Any sizes."""
-        how, result, stage = terms(rest, named), tensors(outputs), Staging()
-        parts = tensors(inputs)
-        arguments = array(joined(parts)), sizes(parts), sizes(result)
-        call = Issued("all_to_all_v", arguments, {"out": stage.parts(result, parts[0])})
-        return self._issue([call], how, result, stage)
+        how, calls, parts = terms(rest, named), TensorCalls(tensors(outputs)), tensors(inputs)
+        into = calls.parts(calls.result, parts[0])
+        calls.add("all_to_all_v", array(joined(parts)), sizes(parts), sizes(calls.result), out=into)
+        return self._issue(calls, how)
 
     # Messages.
 
     def send(self, given: Any, dst: int, tag: int = 0) -> CompletedWork:
         """Send a tensor."""
-        (x,) = tensors(given)
-        call = Issued("send", (array(contiguous(x)), dst, 0 if x.is_cuda else tag), NOTHING)
-        return self._issue([call], MESSAGE, [x], Staging())
+        calls = TensorCalls(tensors(given))
+        (x,) = calls.result
+        calls.add("send", array(contiguous(x)), dst, 0 if x.is_cuda else tag)
+        return self._issue(calls, MESSAGE)
 
     def recv(self, given: Any, src: int, tag: int = 0) -> CompletedWork:
         """Receive a tensor."""
-        (out,), stage = tensors(given), Staging()
-        call = Issued("recv", (stage.out(out), src, 0 if out.is_cuda else tag), NOTHING)
-        return self._issue([call], MESSAGE, [out], stage)
+        calls = TensorCalls(tensors(given))
+        (out,) = calls.result
+        calls.add("recv", calls.out(out), src, 0 if out.is_cuda else tag)
+        return self._issue(calls, MESSAGE)
 
     def recv_anysource(self, given: Any, tag: int = 0) -> CompletedWork:
         """Receive a tensor from any rank."""
-        (out,) = tensors(given)
         if get_ident() in self._kept:
             raise UsageError(
                 "a receive from any rank cannot be coalesced; begin it before or after"
             )
-        stage = Staging()
-        entered()
-        with self._lock, BEGINNING:
-            work = self._comm.recv(stage.out(out), ANY, tag, async_op=True, return_src=True)
-        return ReceiveWork(work, [out], stage.settles, progresses=self._comm.background)
+        calls = TensorCalls(tensors(given))
+        calls.add("recv", calls.out(*calls.result), ANY, tag, return_src=True)
+        return self._issue(calls, MESSAGE, ReceiveWork)
 
-    # Calls together.
+    # TensorCalls together.
 
     def start_coalescing(self, *_: Any) -> None:
         """Keep this thread's calls from now on, to issue them together."""
         if get_ident() in self._kept:
             raise UsageError("coalescing within coalescing; end the outer one first")
-        self._kept[get_ident()] = [], [], Staging()
+        self._kept[get_ident()] = TensorCalls()
 
     def end_coalescing(self, *_: Any) -> CompletedWork:
         """Issue them."""
-        calls, result, stage = self._kept.pop(get_ident(), ([], [], Staging()))
-        return self._issue(calls, MESSAGE, result, stage)
+        return self._issue(self._kept.pop(get_ident(), TensorCalls()), MESSAGE)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -406,7 +363,7 @@ class GroupCalls:
         """Wait until each rank has called it; on a device, also for the work of the current stream."""
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
-        return self._issue([BARRIER], terms(rest, named), [], Staging())
+        return self._issue(TensorCalls().add("barrier"), terms(rest, named))
 
     def monitored_barrier(self, how: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until each rank has called it; the error says who has not come."""
@@ -414,7 +371,9 @@ class GroupCalls:
         # Zero is a deadline here, as on Gloo.
         limit = SHORTEST_SECONDS if timeout == timedelta(0) else seconds(timeout)
         try:
-            self._issue([BARRIER], MESSAGE._replace(timeout=limit, async_op=False), [], Staging())
+            self._issue(
+                TensorCalls().add("barrier"), MESSAGE._replace(timeout=limit, async_op=False)
+            )
         except DistBackendError as error:
             if not isinstance(cause := error.__cause__, CollectiveTimeout):
                 raise
@@ -444,7 +403,7 @@ class GroupCalls:
         return self._duplicates[-1]
 
     def shutdown(self) -> None:
-        """End the group's communicators. Local; raises nothing. Calls under way have a while to come to their end."""
+        """End the group's communicators. Local; raises nothing. TensorCalls under way have a while to come to their end."""
         for comm in (*self._duplicates, self._comm):
             _end(comm)
 

@@ -16,8 +16,8 @@ from hpccomm.gradients.layout import scale
 from hpccomm.gradients.reducer import Worker
 from hpccomm.runtime.recorder import entered
 from hpccomm.torch.group import duplicate
+from hpccomm.torch.registration import untraced
 from hpccomm.torch.tensors import array
-from hpccomm.torch.untraced import untraced
 from hpccomm.torch.work import WAITING
 
 

@@ -26,8 +26,8 @@ from hpccomm.errors import BackendUnavailable, LaunchError, UsageError
 from hpccomm.memory.cuda.library import visible_devices
 from hpccomm.runtime.answering import serve
 from hpccomm.torch.group import BESIDE_OTHERS, GroupCalls, HpccommGroup, served_by
+from hpccomm.torch.registration import NAME, SCHEME, untraced
 from hpccomm.torch.tensors import seconds
-from hpccomm.torch.untraced import NAME, SCHEME, untraced
 
 STORE_SECONDS = 300.0
 """How long the store waits, as c10d's do."""
@@ -91,11 +91,10 @@ def rendezvous(
         _waiting.finalize()
         _waiting = None
     comm = _new_comm(seconds(timeout), given.get("device"))
-    _check_size(comm, given.get("world_size", comm.size))
-    _check_rank(comm, given.get("rank", comm.rank))
+    _check_place(comm, given.get("rank", comm.rank), given.get("world_size", comm.size))
     _waiting = comm
     if comm.size == 1:
-        _check_size(comm, int(os.environ.get("WORLD_SIZE", "1")))
+        _check_place(comm, 0, int(os.environ.get("WORLD_SIZE", "1")))
         yield dist.HashStore(), 0, 1
     else:
         side = comm._core.backend.side  # noqa: SLF001 (of hpccomm)
@@ -129,28 +128,24 @@ def _check_start(given: Mapping[str, int]) -> None:
         )
 
 
-def _check_size(comm: Communicator, size: int) -> None:
-    """Raise unless MPI has started that many ranks."""
-    if comm.size == size:
+def _check_place(comm: Communicator, rank: int, size: int) -> None:
+    """Raise unless these are the rank and the number of ranks that MPI has started."""
+    if comm.size != size:
+        text = (
+            f"torch.distributed has {size} ranks and MPI has {comm.size}: the backend {NAME!r} takes processes that MPI "
+            "has started. Call hpccomm.torch.init(), which takes rank and size from MPI, and not from RANK and WORLD_SIZE "
+            f"as env:// does; where {size} are meant, start 'mpiexec -n {size} python ...' (or srun) in place of torchrun"
+        )
+        comm.finalize()
+    elif comm.rank != rank:
+        text = (
+            f"rank {rank} of torch.distributed is rank {comm.rank} of MPI; give init_process_group the rank of MPI, or "
+            "call hpccomm.torch.init()"
+        )
+        comm.abort()
+    else:
         return
-    started = comm.size
-    comm.finalize()
-    raise LaunchError(
-        f"torch.distributed has {size} ranks and MPI has {started}: the backend {NAME!r} takes processes that MPI has "
-        "started. Call hpccomm.torch.init(), which takes rank and size from MPI, and not from RANK and WORLD_SIZE as env:// "
-        f"does; where {size} are meant, start 'mpiexec -n {size} python ...' (or srun) in place of torchrun"
-    )
-
-
-def _check_rank(comm: Communicator, rank: int) -> None:
-    """Raise unless it is the rank of MPI."""
-    if comm.rank == rank:
-        return
-    comm.abort()
-    raise LaunchError(
-        f"rank {rank} of torch.distributed is rank {comm.rank} of MPI; give init_process_group the rank of MPI, or "
-        "call hpccomm.torch.init()"
-    )
+    raise LaunchError(text)
 
 
 def create(options: Any) -> GroupCalls:
@@ -191,8 +186,7 @@ def _communicator(options: Any, timeout: float | None, ranks: list[int]) -> Comm
     global _waiting
     if not ranks:  # the default group
         comm, _waiting = _waiting or _new_comm(timeout, None), None
-        _check_size(comm, options.group_size)
-        _check_rank(comm, options.group_rank)
+        _check_place(comm, options.group_rank, options.group_size)
         return comm
     if ranks != sorted(ranks):
         raise UsageError(f"ranks is {ranks}; give ranks in ascending order")

@@ -10,7 +10,7 @@ its elements do not lie in order one behind the other, a copy is communicated, a
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch.utils.weak
@@ -134,6 +134,11 @@ def lists(given: Iterable[Any]) -> list[list[Any]]:
     return [each] if each and isinstance(each[0], Tensor) else [list(one) for one in each]
 
 
+def sizes(parts: Sequence[Any]) -> list[int]:
+    """Return how many elements tensors have."""
+    return [each.numel() for each in parts]
+
+
 def array(tensor: Any, *, reduced: bool = False) -> Any:
     """Return a contiguous tensor's memory as an array.
 
@@ -191,6 +196,11 @@ def contiguous(tensor: Any) -> Any:
     return tensor.contiguous()
 
 
+def flat(tensor: Any, *, reduced: bool = False) -> Any:
+    """Return the elements of a tensor, which a call reads, as a flat array."""
+    return array(contiguous(tensor), reduced=reduced).reshape(-1)
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Return the elements of tensors in one flat tensor: a copy."""
     return torch.cat([each.detach().reshape(-1) for each in parts])
@@ -221,20 +231,47 @@ def copy_back(outputs: Sequence[Any], parts: Sequence[Any], whole: Any) -> None:
     keep_for_stream(whole)
 
 
-class Staging:
-    """The tensors that a call writes to, as arrays.
+class TensorCalls:
+    """TensorCalls of the communicator that are issued together, on tensors as arrays.
+
+    Parameters
+    ----------
+    result : list
+        The tensors that c10d passed to be filled, or lists of them.
 
     Attributes
     ----------
+    issued : list of (str, tuple, dict)
+        The name, arguments and keywords of each call.
     settles : list of callable
         Copy results to where they belong, once they are there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, result: Sequence[Any] = ()) -> None:
+        self.result = list(result)
+        self.issued: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.settles: list[Settle] = []
 
+    def add(self, name: str, *arguments: Any, **keywords: Any) -> Self:
+        """Add a call, and return itself."""
+        self.issued.append((name, arguments, keywords))
+        return self
+
+    def add_blocks(self, name: str, x: Any, counts: Sequence[int], *more: Any, out: Any) -> None:
+        """Add the call that moves blocks of these sizes: the one for uneven ones, unless they are equal."""
+        if len(set(counts)) == 1:
+            self.add(name, x, *more, out=out)
+        else:
+            self.add(f"{name}_v", x, counts, *more, out=out)
+
+    def extend(self, later: "TensorCalls") -> None:
+        """Add other calls."""
+        self.result += later.result
+        self.issued += later.issued
+        self.settles += later.settles
+
     def out(self, tensor: Any, *, reduced: bool = False) -> Any:
-        """Return a tensor's memory as an array, or that of a copy."""
+        """Return the memory of a tensor that a call writes to as an array, or that of a copy."""
         whole = contiguous(tensor)
         if whole is not tensor:
             check_apart(tensor)
@@ -243,9 +280,9 @@ class Staging:
 
     def parts(self, parts: Sequence[Any], like: Any) -> Any:
         """Return a flat array for the elements of all parts, which have the dtype of the tensor `like`."""
-        sizes = [each.numel() for each in parts]
         for each in parts:
             check_apart(each)
-        flat = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
-        self.settles.append(partial(copy_back, parts, flat.split(sizes), flat))
-        return array(flat)
+        counts = sizes(parts)
+        whole = torch.empty(sum(counts), dtype=like.dtype, device=like.device)
+        self.settles.append(partial(copy_back, parts, whole.split(counts), whole))
+        return array(whole)

@@ -13,8 +13,8 @@ from torch.futures import Future
 
 from hpccomm.errors import BufferMismatch, CollectiveTimeout, CommunicationError
 from hpccomm.runtime.service import after_fork
+from hpccomm.torch.registration import untraced
 from hpccomm.torch.tensors import Settle, seconds
-from hpccomm.torch.untraced import untraced
 
 _threads: ThreadPoolExecutor
 """Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""

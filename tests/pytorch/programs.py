@@ -22,8 +22,8 @@ import hpccomm.torch
 from hpccomm import gradients
 from hpccomm.torch.group import HpccommGroup
 from hpccomm.torch.hooks import CompressedBuckets
+from hpccomm.torch.registration import MARK
 from hpccomm.torch.starting import JobStore
-from hpccomm.torch.untraced import MARK
 from hpccomm.torch.work import ReceiveWork
 
 WIDTH = 16
