@@ -6,9 +6,8 @@
   values are accumulated in float32, and rounded twice at most.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import ceil, prod
 from typing import Any, Literal, Protocol
 
@@ -123,8 +122,6 @@ class Compressor(Protocol):
 
 _finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
 
-Bytes = NDArray[np.uint8]
-
 Places = NDArray[np.intp]
 
 SAMPLES = 1 << 16
@@ -132,22 +129,6 @@ SAMPLES = 1 << 16
 
 GENEROUS = 1.25
 """The guessed threshold looks for this multiple of the wanted number of elements."""
-
-SIZE = np.dtype(np.int64)
-"""Of the number in front of a message."""
-
-
-def _sum(x: Array, messages: Iterable[Bytes], index: DType) -> None:
-    """Write the sum of sparse arrays, in the order of the messages."""
-    total = np.zeros(x.size, wide(x.dtype)) if wide(x.dtype) != x.dtype else x
-    total[:] = 0
-    for message in messages:
-        count = message.size // (index.itemsize + x.itemsize)
-        end = count * index.itemsize
-        values = message[end:].copy().view(x.dtype)
-        total[message[:end].copy().view(index)] += values
-    if total is not x:
-        x[:] = total
 
 
 def largest(x: Array, count: int) -> Places:
@@ -224,7 +205,8 @@ class SparseChannel:
     def __init__(self, bucket: Bucket, count: int, *, error_feedback: bool) -> None:
         self._count, self._feedback = count, error_feedback
         self._unsent = np.zeros(bucket.length, wide(bucket.dtype))
-        self._index = np.dtype(np.uint32 if bucket.length < 1 << 32 else np.uint64)
+        index = np.uint32 if bucket.length < 1 << 32 else np.uint64
+        self._form = np.dtype([("place", index), ("value", bucket.dtype)])
         self._largest = float(_finfo(bucket.dtype).max)
 
     @property
@@ -239,23 +221,27 @@ class SparseChannel:
             unsent += x
         else:
             unsent[:] = x
+        # One message of one length on all ranks: elements that are not needed have a place behind the bucket.
+        message = np.zeros(self._count, self._form)
+        message["place"] = x.size
         if drop_nonfinite(unsent):  # the step is lost, and what was not sent stays
-            places, values = np.zeros(1, np.intp), np.full(1, np.nan, x.dtype)
+            message[0] = 0, np.nan
         else:
             places = largest(unsent, self._count)
             wanted = unsent[places]
             # What is too large for the dtype is sent over several steps, as is what rounding takes.
             values = np.clip(wanted, -self._largest, self._largest).astype(x.dtype)
             unsent[places] = wanted - values
-        content = np.concatenate([places.astype(self._index).view(np.uint8), values.view(np.uint8)])
-        # One message of one length on all ranks: the number of bytes that count, and room for `count` elements.
-        room = self._count * (self._index.itemsize + x.itemsize)
-        message = np.zeros(SIZE.itemsize + room, np.uint8)
-        message[: SIZE.itemsize].view(SIZE)[0] = content.size
-        message[SIZE.itemsize :][: content.size] = content
-        every = exchange.gather(message)
-        sizes = every[:, : SIZE.itemsize].copy().view(SIZE)[:, 0]
-        _sum(x, (m[SIZE.itemsize :][:n] for m, n in zip(every, sizes, strict=True)), self._index)
+            message["place"][: len(places)] = places
+            message["value"][: len(places)] = values
+        total = x if x.dtype == unsent.dtype else np.zeros(x.size, unsent.dtype)
+        total[:] = 0
+        for row in exchange.gather(message.view(np.uint8)):
+            sent = row.view(self._form)
+            sent = sent[sent["place"] < x.size]
+            total[sent["place"]] += sent["value"]
+        if total is not x:
+            x[:] = total
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,22 +322,21 @@ class PowerSGDChannel:
         matrices, names = self._matrices(wanted), list(self._right)
         # The left matrices of all gradients, and behind them what is sent as it is, in one call.
         shapes = [(len(matrix), self._rank) for matrix in matrices]
-        left_size = sum(map(prod, shapes))
-        sent = np.empty(left_size + self._plain.size, self._dtype)
-        sent[left_size:] = wanted[self._plain]
-        lefts = _views(sent, shapes)
+        sent = np.empty(sum(map(prod, shapes)) + self._plain.size, self._dtype)
+        lefts, plain = _parts(sent, shapes)
+        plain[:] = wanted[self._plain]
         with np.errstate(invalid="ignore", over="ignore"):
             for matrix, name, left in zip(matrices, names, lefts, strict=True):
                 np.matmul(matrix, self._right[name], out=left)
         exchange.sum(sent)
         # On all ranks; the step is lost, and errors stay as they are.
-        if not is_finite(sent[:left_size]):
+        if not all(map(is_finite, lefts)):
             x[:] = np.nan
             return
         lefts = [np.linalg.qr(left)[0] for left in lefts]
         shapes = [each.shape for each in self._right.values()]
         sum_of_rights = np.empty(sum(map(prod, shapes)), self._dtype)
-        rights = _views(sum_of_rights, shapes)
+        rights, _ = _parts(sum_of_rights, shapes)
         for matrix, left, right in zip(matrices, lefts, rights, strict=True):
             np.matmul(matrix.T, left, out=right)
         if self._errors is not None:
@@ -366,7 +351,7 @@ class PowerSGDChannel:
             np.matmul(left, right.T, out=matrix)
             if right.any():  # else the next step could not begin with it
                 self._right[name] = right
-        wanted[self._plain] = sent[left_size:]
+        wanted[self._plain] = plain
         if wanted is not x:
             x[:] = wanted
 
@@ -376,12 +361,10 @@ def _matrix(x: Array) -> Array:
     return x.reshape(x.shape[0] if x.ndim > 1 else 1, -1) if x.size else x.reshape(1, 0)
 
 
-def _views(x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return arrays one behind the other in another one."""
-    ends = accumulate(map(prod, shapes))
-    return [
-        x[end - prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)
-    ]
+def _parts(x: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Array], Array]:
+    """Return the arrays that lie one behind the other at the begin of another one, and the rest of it."""
+    *parts, rest = np.split(x, np.cumsum([prod(shape) for shape in shapes], dtype=np.intp))
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], rest
 
 
 WireDtype = Literal["float16", "bfloat16", "float8_e4m3", "float8_e5m2"]
