@@ -8,6 +8,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any
@@ -145,7 +146,10 @@ def operation(
 
 
 class BucketReduction:
-    """The reduction of one bucket, and how far it is in the present step.
+    """The reduction of one bucket, and how far it is in the present step. Making one is collective.
+
+    Behind the gradients lie flags, as elements of the bucket's dtype: without a compressor, one planned all-reduce
+    takes both.
 
     Attributes
     ----------
@@ -165,44 +169,33 @@ class BucketReduction:
         As in `BucketStatistics`.
     """
 
-    deferred = False
-
-    def __init__(self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings) -> None:
-        self.flat = flat
-        self.op, self.divisor = operation(group, flat.bucket.kind, settings)
-        self.wire_nbytes = 0
-        self.seconds = self.hidden_seconds = 0.0
-        self.gradients = self.left = len(flat.views)
-        self.span: Span | None = None
-
-    @property
-    def memory_bytes(self) -> int:
-        """The state of a compressor, in bytes."""
-        return 0
-
-
-class PlannedReduction(BucketReduction):
-    """One planned all-reduce of a bucket's gradients, with flags behind them. Making one is collective.
-
-    The flags need no other message. They are elements of the bucket's dtype.
-    """
-
     def __init__(
         self, group: RankGroup, flat: FlatMemory, settings: ReductionSettings, flags: int
     ) -> None:
-        super().__init__(group, flat, settings)
+        self.flat, self.nbytes = flat, flat.bucket.nbytes
+        self.op, self.divisor = operation(group, flat.bucket.kind, settings)
+        self.gradients = self.left = len(flat.views)
+        self.span: Span | None = None
+        self.wire_nbytes = 0
+        self.seconds = self.hidden_seconds = 0.0
         self._flags: Any = flat.memory[flat.bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
         self._mark = float(min(group.size, 256))
         # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter while
         # it is under way.
         self.deferred = flat.bucket.kind.on_device
-        how = {"deterministic": settings.deterministic, "async_op": self.deferred}
-        self._call = group.plan("all_reduce", flat.memory, self.op, **how)
         self._work: Any = None
+        if settings.compressor is None:
+            how = {"deterministic": settings.deterministic, "async_op": self.deferred}
+            self._call = group.plan("all_reduce", flat.memory, self.op, **how)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The state of a compressor, in bytes."""
+        return 0
 
     def set_flags(self, flags: Sequence[bool]) -> None:
-        """Write this rank's flags behind the gradients."""
+        """Write this rank's flags behind the gradients, which a planned call is going to reduce."""
         marks = [self._mark if flag else 0.0 for flag in flags]
         if self.deferred:
             self._flags.set(np.array(marks, self._flags.dtype))  # one copy
@@ -210,21 +203,20 @@ class PlannedReduction(BucketReduction):
             self._flags[:] = marks
         self.wire_nbytes += self.flat.memory.nbytes
 
-    def flags(self) -> list[bool]:
-        """Return which flags any rank has set, once reduced."""
-        return list((self._flags != 0).tolist())
-
     def start(self, flags: Sequence[bool]) -> None:
         """Reduce gradients and flags. Collective; blocks, if it is not deferred."""
         self.set_flags(flags)
         self._work = self._call()
 
-    def finish(self) -> list[bool]:
-        """Return which flags any rank has set. Blocks, if it is deferred."""
+    def finish(self) -> None:
+        """Wait for what `start` has begun. Blocks, if it is deferred."""
         if self.deferred:
             self._work.wait()
         self._work = None
-        return self.flags()
+
+    def flags(self) -> list[bool]:
+        """Return which flags any rank has set, once reduced."""
+        return list((self._flags != 0).tolist())
 
 
 class CompressedReduction(BucketReduction):
@@ -238,14 +230,14 @@ class CompressedReduction(BucketReduction):
         group: RankGroup,
         flat: FlatMemory,
         settings: ReductionSettings,
+        flags: int,
         channel: Channel,
         ranks: Exchange | None,
         node: RankGroup | None,
     ) -> None:
-        super().__init__(group, flat, settings)
+        super().__init__(group, flat, settings, flags)
         self._channel, self._ranks = channel, ranks
         self._node = None if node is None or node.size == 1 else node
-        self._flags: list[bool] = []
 
     @property
     def memory_bytes(self) -> int:
@@ -266,11 +258,7 @@ class CompressedReduction(BucketReduction):
         if node is not None:
             node.broadcast([gradients, marks], 0)
             self.wire_nbytes += gradients.nbytes
-        self._flags = list(map(bool, marks))
-
-    def finish(self) -> list[bool]:
-        """Return which flags any rank has set."""
-        return self._flags
+        self._flags[:] = marks
 
 
 class Reducer:
@@ -292,7 +280,7 @@ class Reducer:
 
     Attributes
     ----------
-    each : sequence of PlannedReduction or CompressedReduction
+    each : sequence of BucketReduction
         The reduction of each bucket.
     together : int
         Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
@@ -305,27 +293,23 @@ class Reducer:
         worker: Worker | None,
         levels: tuple[RankGroup, RankGroup | None] | None,
     ) -> None:
-        settings = buckets.settings
-        self.each: Sequence[PlannedReduction | CompressedReduction]
+        settings, flags = buckets.settings, len(FLAGS) + len(buckets.urgent)
+        self.each: Sequence[BucketReduction]
         self._exchange: Exchange | None = None
         self._plans: list[Callable[[], Any]] = []
-        if not buckets.channels:
-            flags = len(FLAGS) + len(buckets.urgent)
-            self._planned = [
-                PlannedReduction(group, flat, settings, flags) for flat in buckets.flats
-            ]
-            self.each = self._planned
-            for kind, memory in buckets.regions.items() if settings.bucketing else ():
-                op, _ = operation(group, kind, settings)
-                exact = settings.deterministic
-                self._plans.append(group.plan("all_reduce", memory, op, deterministic=exact))
-        else:
+        if buckets.channels:
             node, across = levels or (None, group)
-            self._exchange = None if across is None else Exchange(across)
+            self._exchange = exchange = None if across is None else Exchange(across)
             self.each = [
-                CompressedReduction(group, flat, settings, channel, self._exchange, node)
+                CompressedReduction(group, flat, settings, flags, channel, exchange, node)
                 for flat, channel in zip(buckets.flats, buckets.channels, strict=True)
             ]
+        else:
+            self.each = [BucketReduction(group, flat, settings, flags) for flat in buckets.flats]
+            exact, ops = settings.deterministic, {x.flat.bucket.kind: x.op for x in self.each}
+            for kind, memory in buckets.regions.items() if settings.bucketing else ():
+                plan = group.plan("all_reduce", memory, ops[kind], deterministic=exact)
+                self._plans.append(plan)
         self.together = len(self._plans)
         self._reduction_of = {name: each for each in self.each for name in each.flat.views}
         self._buckets, self._urgent, self._worker = buckets, buckets.urgent, worker
@@ -358,9 +342,9 @@ class Reducer:
         if self._deferred:
             self._go_on()
         elif self._worker is not None:
-            bucket = reduction.flat.bucket
             # In one comparison, since the other thread takes buckets from the list.
-            if bucket.nbytes > SMALL_BYTES or self._waiting != [bucket.index]:
+            last = [reduction.flat.bucket.index]
+            if reduction.nbytes > SMALL_BYTES or self._waiting != last:
                 self._worker.submit(self._work)
 
     def finish(self) -> None:
@@ -392,18 +376,16 @@ class Reducer:
             self.finish()
             return
         others = [False] * len(self._urgent)
-        for number, each in enumerate(self._planned):
+        for number, each in enumerate(self.each):
             each.set_flags(self._buckets.prepare(number) + others)
         for call in self._plans:
             call()
-        for number, each in enumerate(self._planned):
+        for number, each in enumerate(self.each):
             self._buckets.take(number, each.flags()[: len(FLAGS)], each.divisor)
 
     def _work(self) -> None:
-        try:
+        with suppress(BaseException):  # the caller's thread raises it
             self._go_on()
-        except BaseException as error:  # noqa: BLE001 (the caller's thread raises it)
-            self._error = error
 
     def _go_on(self) -> None:
         """Reduce buckets as long as one may start."""
@@ -438,7 +420,9 @@ class Reducer:
         """Take a bucket that is under way, unless that was done before. Blocks, if it is deferred."""
         if number in self._under_way:
             self._under_way.remove(number)
-            flags, divisor = self.each[number].finish(), self.each[number].divisor
-            self._buckets.take(number, flags[: len(FLAGS)], divisor)
+            reduction = self.each[number]
+            reduction.finish()
+            flags = reduction.flags()
+            self._buckets.take(number, flags[: len(FLAGS)], reduction.divisor)
             unready = flags[len(FLAGS) :]
             self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
