@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpccomm.gradients.agreement import RankGroup, agree, check_same, texts
-from hpccomm.gradients.layout import FlatMemory, copy_arrays, layout, registered, views_of
-from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
-from hpccomm.gradients.settings import ReductionSettings
-from hpccomm.gradients.updates import Update, sgd
-from hpccomm.reductions import ReduceOp
+from hpccomm.gradients.layout import copy_arrays
+from hpccomm.gradients.parameters import Array, Arrays, Named, check_writable, read, wide
+from hpccomm.gradients.settings import ReductionOptions
+from hpccomm.gradients.sync import GradientSync
+from hpccomm.gradients.updates import sgd
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool, check_least, check_number
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-_TOGETHER = ReductionSettings(bucket_bytes=1 << 62, first_bucket_bytes=1 << 62)
-"""One call averages all parameters of a dtype, since no computation overlaps it."""
+_TOGETHER: ReductionOptions = {
+    "initial": "ignore",
+    "bucket_bytes": 1 << 62,
+    "first_bucket_bytes": 1 << 62,
+}
+"""One call averages how far all parameters of a dtype have moved, since no computation overlaps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +137,15 @@ class LocalSteps:
         arrays = agree(group, make)
         self._arrays = {each.name: array for each, array in arrays.items()}
         self._every = every
-        buckets = layout(list(arrays), _TOGETHER)
-        self._movements = [_Movement(group, each, self._outer) for each in buckets]
-        self._anchors = views_of(each.anchor for each in self._movements)
+        self._sync = GradientSync(comm, self._arrays, timeout=timeout, **_TOGETHER)
+        self._anchors = {name: x.copy(order="C") for name, x in self._arrays.items()}
+        self._states = {
+            name: {of: np.zeros(x.size, wide(x.dtype)) for of in self._outer.state}
+            for name, x in self._arrays.items()
+        }
         self._anchored = False  # whether all ranks are known to have the same anchor
-        self._since = self._steps = self._synchronizations = 0
+        self._since = self._steps = 0
         self._seconds = 0.0
-        copy_arrays(self._arrays, self._anchors)
 
     def step(self) -> bool:
         """Count a local step. Each `every`-th call synchronizes, which is collective and blocks; the others are local.
@@ -177,20 +183,19 @@ class LocalSteps:
         if not self._anchored:
             check_same(
                 self._group,
-                {f"parameter {name!r}": view for name, view in self._anchors.items()},
+                {f"parameter {name!r}": x for name, x in self._anchors.items()},
                 problem="the ranks began with different parameters",
                 remedy="call broadcast_parameters() before the first step",
             )
             self._anchored = True
-        for each in self._movements:
-            each.measure(self._arrays)
-        for each in self._movements:
-            each.average()
-        for each in self._movements:
-            self._outer(each.anchor.memory, each.moved.memory, each.state, self._steps)
+        for name, anchor in self._anchors.items():
+            np.subtract(anchor, self._arrays[name], out=self._sync.gradients[name])
+        self._sync.sync()
+        for name, anchor in self._anchors.items():
+            moved = self._sync.gradients[name].reshape(-1)
+            self._outer(anchor.reshape(-1), moved, self._states[name], self._steps)
         copy_arrays(self._anchors, self._arrays)
         self._since = 0
-        self._synchronizations += 1
         self._seconds += perf_counter() - begun
 
     def broadcast_parameters(self, root: int = 0) -> None:
@@ -206,9 +211,8 @@ class LocalSteps:
             If a call fails or its deadline passes.
         """
         entered()
+        self._group.broadcast(self._arrays.values(), root)
         copy_arrays(self._arrays, self._anchors)
-        self._group.broadcast([each.anchor.memory for each in self._movements], root)
-        copy_arrays(self._anchors, self._arrays)
         self._anchored = True
         self._since = 0
 
@@ -219,28 +223,14 @@ class LocalSteps:
         To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
         ranks, and call `broadcast_parameters`.
         """
-        states = [(each.anchor.bucket, x) for each in self._movements for x in each.state.values()]
-        return MappingProxyType(views_of(FlatMemory(bucket, x) for bucket, x in states))
+        states = self._states.items()
+        shapes = {name: x.shape for name, x in self._anchors.items()}
+        return MappingProxyType(
+            {name: x.reshape(shapes[name]) for name, state in states for x in state.values()}
+        )
 
     def stats(self) -> LocalStatistics:
         """Return steps, bytes and seconds of this rank so far. Local."""
-        nbytes = sum(each.moved.memory.nbytes for each in self._movements)
-        sent = self._synchronizations * nbytes
-        return LocalStatistics(
-            self._steps, self._synchronizations, sent, self._steps * nbytes - sent, self._seconds
-        )
-
-
-class _Movement:
-    """The parameters of one dtype: where all ranks began, how far this one has moved, and the outer optimiser's state."""
-
-    def __init__(self, group: RankGroup, bucket: Bucket, outer: Update) -> None:
-        length = max(bucket.length, 1)
-        self.moved = registered(group, bucket, length)
-        self.anchor = FlatMemory(bucket, np.zeros(length, bucket.dtype))
-        self.state = {name: np.zeros(length, wide(bucket.dtype)) for name in outer.state}
-        self.average = group.plan("all_reduce", self.moved.memory, ReduceOp.AVG)
-
-    def measure(self, arrays: Mapping[str, Array]) -> None:
-        for name, view in self.moved.views.items():
-            np.subtract(self.anchor.views[name], arrays[name], out=view)
+        sent, each = self._sync.stats(), sum(bucket.nbytes for bucket in self._sync.buckets())
+        saved = self._steps * each - sent.nbytes
+        return LocalStatistics(self._steps, sent.steps, sent.nbytes, saved, self._seconds)
