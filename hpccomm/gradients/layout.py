@@ -6,7 +6,7 @@ expected to produce them, so that a bucket can be reduced while the pass goes on
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import isfinite, sqrt
 
 import numpy as np
@@ -23,6 +23,7 @@ from hpccomm.gradients.parameters import (
     passes,
 )
 from hpccomm.gradients.settings import Order, ReductionSettings
+from hpccomm.units import grouped
 
 ALIGNMENT = 64
 """Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
@@ -120,31 +121,27 @@ def layout(
         As in `ordered`.
     """
     order = ordered(parameters, settings.order, readiness)
-    filled: dict[BucketKind, list[list[Parameter]]] = {}
-    nbytes: dict[BucketKind, int] = {}  # of the last bucket of each kind
-    for each in order:
-        buckets = filled.setdefault(each.kind, [])
-        limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
-        fits = buckets and nbytes[each.kind] + padded(each) <= limit
-        if not fits or not settings.bucketing:
-            buckets.append([])
-            nbytes[each.kind] = 0
-        buckets[-1].append(each)
-        nbytes[each.kind] += padded(each)
-    for kind, buckets in filled.items():
-        small = nbytes[kind] < settings.min_bucket_bytes
-        if small and len(buckets) > 1 and settings.bucketing:
+    filled: list[list[Parameter]] = []
+    for alike in grouped((each.kind, each) for each in order).values():
+        buckets: list[list[Parameter]] = []
+        nbytes = 0  # of the last one
+        for each in alike:
+            limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
+            if not (buckets and settings.bucketing and nbytes + padded(each) <= limit):
+                buckets.append([])
+                nbytes = 0
+            buckets[-1].append(each)
+            nbytes += padded(each)
+        if settings.bucketing and nbytes < settings.min_bucket_bytes and len(buckets) > 1:
             last = buckets.pop()
             buckets[-1] += last
+        filled += buckets
     place = {each.name: number for number, each in enumerate(order)}
-    complete = sorted(
-        chain.from_iterable(filled.values()), key=lambda bucket: place[bucket[-1].name]
-    )
     layout = []
-    for index, bucket in enumerate(complete):
-        dtype = bucket[0].dtype
-        *offsets, length = accumulate((padded(x) // dtype.itemsize for x in bucket), initial=0)
-        layout.append(Bucket(index, dtype, tuple(bucket), tuple(offsets), length))
+    for index, inside in enumerate(sorted(filled, key=lambda bucket: place[bucket[-1].name])):
+        dtype = inside[0].dtype
+        *offsets, length = accumulate((padded(x) // dtype.itemsize for x in inside), initial=0)
+        layout.append(Bucket(index, dtype, tuple(inside), tuple(offsets), length))
     return tuple(layout)
 
 
@@ -188,13 +185,6 @@ def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> Non
         np.copyto(target[name], source[name])
 
 
-def registered(group: RankGroup, bucket: Bucket, length: int) -> FlatMemory:
-    """Return zeros in registered memory, the padding included, as it is reduced with them. Local."""
-    memory = group.comm.empty(length, bucket.dtype)
-    memory[:] = 0
-    return FlatMemory(bucket, memory)
-
-
 def registered_together(
     group: RankGroup, buckets: Sequence[Bucket], flags: int
 ) -> tuple[list[FlatMemory], dict[BucketKind, Array]]:
@@ -203,20 +193,18 @@ def registered_together(
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.
     """
-    ends: dict[BucketKind, int] = {}
-    places = []
-    for bucket in buckets:
-        line = ALIGNMENT // bucket.dtype.itemsize
-        start = ends.get(bucket.kind, 0)
-        ends[bucket.kind] = end = start + bucket.length + -(-flags // line) * line
-        places.append(slice(start, end))
-    regions = {}
-    for kind, end in ends.items():
+    flats: dict[int, FlatMemory] = {}
+    regions: dict[BucketKind, Array] = {}
+    for kind, alike in grouped((each.kind, each) for each in buckets).items():
+        line = ALIGNMENT // kind.dtype.itemsize
+        room = -(-flags // line) * line
+        *starts, end = accumulate((each.length + room for each in alike), initial=0)
         device = group.comm.device if kind.on_device else None
-        regions[kind] = group.comm.empty(end, kind.dtype, device=device)
-        regions[kind][:] = 0
-    pairs = zip(buckets, places, strict=True)
-    return [FlatMemory(each, regions[each.kind][place]) for each, place in pairs], regions
+        regions[kind] = memory = group.comm.empty(end, kind.dtype, device=device)
+        memory[:] = 0
+        for each, start in zip(alike, starts, strict=True):
+            flats[each.index] = FlatMemory(each, memory[start : start + each.length + room])
+    return [flats[each.index] for each in buckets], regions
 
 
 def scale(x: Array, factor: float) -> None:
@@ -234,10 +222,8 @@ def clip(arrays: Sequence[Array], limit: float) -> float:
     If it is infinite or NaN, nothing is scaled.
     """
     # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
-    squares = [
-        sum(float(np.square(part.astype(np.float64)).sum()) for part in _parts(x)) for x in arrays
-    ]
-    norm = sqrt(sum(squares))
+    parts = (part for x in arrays for part in _parts(x))
+    norm = sqrt(sum(float(np.square(part.astype(np.float64)).sum()) for part in parts))
     if isfinite(norm) and norm > limit:
         for each in arrays:
             scale(each, limit / norm)

@@ -9,13 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
 from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
-from hpccomm.gradients.layout import ALIGNMENT, copy_arrays, layout, registered, views_of
+from hpccomm.gradients.layout import ALIGNMENT, FlatMemory, copy_arrays, layout, views_of
 from hpccomm.gradients.parameters import (
     Array,
     Arrays,
@@ -35,9 +34,8 @@ from hpccomm.settings import check_bool
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
-Flat = NDArray[Any]
-UpdateRule = Callable[[Flat, Flat, dict[str, Flat], int], object]
-StateOf = Mapping[str, Any] | Callable[[Flat], Mapping[str, Flat]]
+UpdateRule = Callable[[Array, Array, dict[str, Array], int], object]
+StateOf = Mapping[str, Any] | Callable[[Array], Mapping[str, Array]]
 
 MASTER = "master"
 """The name of the float32 parameters among the state."""
@@ -72,21 +70,23 @@ class Shard:
         self._group = group
         unit = group.size * (ALIGNMENT // bucket.dtype.itemsize)
         length = max(1, -(-bucket.length // unit)) * unit
-        self.parameters = registered(group, bucket, length)
-        self.gradients = registered(group, bucket, length)
+        memory = [group.comm.empty(length, bucket.dtype) for _ in range(2)]
+        for each in memory:
+            each[:] = 0  # the padding, too, which is reduced
+        self.parameters, self.gradients = (FlatMemory(bucket, each) for each in memory)
         part = length // group.size
         own = slice(group.rank * part, (group.rank + 1) * part)
         self._parameters, self._gradients = self.parameters.memory[own], self.gradients.memory[own]
         self._padding = np.flatnonzero(padding(bucket, length)[own])
-        self._master = np.zeros(part, FLOAT32) if masters and is_narrow(bucket.dtype) else None
-        self.values = self._parameters if self._master is None else self._master
-        self.state: dict[str, Flat] = {}
+        self._masters = masters and is_narrow(bucket.dtype)
+        self.values = np.zeros(part, FLOAT32) if self._masters else self._parameters
+        self.state: dict[str, Array] = {}
 
     def begin(self, state: StateOf, settings: ReductionSettings, *, async_op: bool) -> None:
         """Make the state, from the parameters if it is a callable, and plan the calls of steps. Collective; blocks."""
         self.take_masters()
         self.state = _state(state, self.values)
-        if self._master is not None and MASTER in self.state:
+        if self._masters and MASTER in self.state:
             raise UsageError(f"an array of state is named {MASTER!r}; with masters=True, rename it")
         self._clear_padding()
         group, gradients = self._group, self.gradients.memory
@@ -98,28 +98,27 @@ class Shard:
 
     def take_masters(self) -> None:
         """Set the masters to the parameters. Local."""
-        if self._master is not None:
-            self._master[:] = self._parameters
+        if self._masters:
+            self.values[:] = self._parameters
 
     def update(self, rule: UpdateRule, step: int) -> None:
         """Update this rank's part by its reduced gradients. Local."""
-        gradients = self._gradients if self._master is None else self._gradients.astype(FLOAT32)
-        rule(self.values, gradients, self.state, step)
+        rule(self.values, self._gradients.astype(self.values.dtype, copy=False), self.state, step)
         self._clear_padding()
-        if self._master is not None:
-            self._parameters[:] = self._master
+        if self._masters:
+            self._parameters[:] = self.values
 
     def _clear_padding(self) -> None:
         # A rule may make NaN of it, such as 0/0, which must not spread, nor raise warnings for ever.
         for each in (self.values, self._gradients, *self.state.values()):
             each[self._padding] = 0
 
-    def own(self) -> dict[str, Flat]:
+    def own(self) -> dict[str, Array]:
         """Return this rank's own part: the state, and the masters. Local."""
-        return self.state if self._master is None else {MASTER: self._master, **self.state}
+        return {MASTER: self.values, **self.state} if self._masters else self.state
 
 
-def _state(state: StateOf, values: Flat) -> dict[str, Flat]:
+def _state(state: StateOf, values: Array) -> dict[str, Array]:
     if not callable(state):
         own = wide(values.dtype)
         return {

@@ -6,15 +6,12 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
-from hpccomm.gradients.parameters import passes
+from hpccomm.gradients.parameters import Array, passes
 from hpccomm.settings import check_bool, check_number
 
-Flat = NDArray[Any]
-State = Mapping[str, Flat]
 Rate = float | Callable[[int], float]
 """A learning rate, or a function from the number of the step, from 1, to one."""
 
@@ -40,7 +37,9 @@ class Update:
     state: Mapping[str, None]
     rule: Callable[..., None]
 
-    def __call__(self, parameter: Flat, gradient: Flat, state: State, step: int) -> None:
+    def __call__(
+        self, parameter: Array, gradient: Array, state: Mapping[str, Array], step: int
+    ) -> None:
         """Update one shard in place. Local. Narrow floats are widened to float32, and rounded once.
 
         Parameters
@@ -96,7 +95,7 @@ def sgd(
     if nesterov and not momentum:
         raise UsageError("nesterov needs a momentum above 0; give one, such as momentum=0.9")
 
-    def rule(p: Flat, g: Flat, *rest: Any) -> None:
+    def rule(p: Array, g: Array, *rest: Any) -> None:
         rate = float(rate_of(rest[-1]))
         if weight_decay:
             g = g + weight_decay * p
@@ -147,7 +146,7 @@ def adam(
     eps = check_number("eps", eps, lambda x: x > 0, "above 0")
     weight_decay = _at_least_0("weight_decay", weight_decay)
 
-    def rule(p: Flat, g: Flat, m: Flat, v: Flat, step: int) -> None:
+    def rule(p: Array, g: Array, m: Array, v: Array, step: int) -> None:
         rate = float(rate_of(step))
         m *= first
         m += (1 - first) * g
