@@ -4,10 +4,10 @@ A step has none if gradients are missing, were not written since the last one, o
 that say so, so that nothing more is sent where all is well.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import or_
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from hpccomm.gradients.layout import (
 )
 from hpccomm.gradients.parameters import Array, address, is_on_device, overlap, view
 from hpccomm.gradients.settings import CurrentScale, Model
-from hpccomm.units import few, ranks_named
+from hpccomm.units import few, grouped, ranks_named
+
+T = TypeVar("T", bound=Hashable)
 
 MOST = 5
 """Gradients that a message names."""
@@ -209,10 +211,8 @@ class Buckets:
         self._copied = False  # an array was copied to a bucket
         self._in_place.clear()
         self.sources.clear()
-        # This rank's gradients that were NaN or infinite, have the bits of the last result, lie with their owners.
-        self._nonfinite: list[str] = []
-        self._unchanged: list[str] = []
-        self._elsewhere: list[str] = []
+        # This rank's gradients, by the flag that they have set.
+        self._found: dict[int, list[str]] = {NONFINITE: [], UNCHANGED: [], ELSEWHERE: []}
 
     def source(self, name: str, grad: object, *, written: bool = False) -> Array | None:
         """Return the array of a gradient that has to be copied; None if it lies in its bucket.
@@ -282,15 +282,15 @@ class Buckets:
 
     def prepare(self, number: int) -> list[bool]:
         """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
-        flat = self.flats[number]
-        missing = bad = unchanged = elsewhere = False
+        flat, found = self.flats[number], self._found
+        missing = nonfinite = unchanged = elsewhere = False
         written = True
         if self._in_place:
             written, same, lost = self._samples[number].compare(
                 self._in_place, self._owners, written=self.views.taken or self._copied
             )
-            self._unchanged += same
-            self._elsewhere += lost
+            found[UNCHANGED] += same
+            found[ELSEWHERE] += lost
             unchanged, elsewhere = bool(same), bool(lost)
         watch = self._watched and not flat.is_finite()
         for name, place in flat.views.items():
@@ -300,15 +300,15 @@ class Buckets:
             elif self.factor == 0:
                 place[...] = 0  # also NaN, from no samples
             elif watch and not np.isfinite(place).all():
-                self._nonfinite.append(name)
-                bad = True
+                found[NONFINITE].append(name)
+                nonfinite = True
         factor = 1.0 if self.factor is None else self.factor
         if self._compressed:
             # Thresholds, and what is not sent yet, are in units that do not change.
             factor /= self.scale.value
         if factor != 1:
             scale(flat.elements, factor)
-        return [missing, bad, written, unchanged, elsewhere]
+        return [missing, nonfinite, written, unchanged, elsewhere]
 
     def take(self, number: int, flags: Sequence[bool], divisor: int) -> None:
         """Take a reduced bucket: the flags that any rank set, and what the sum has to be divided by."""
@@ -351,13 +351,12 @@ class Buckets:
 
     def _raise_unwritten(self) -> None:
         """Raise for gradients in buckets: their sum would silently contain old results."""
-        own = self._elsewhere or self._unchanged
-        owned = any(name in self._owners for name in [*self._elsewhere, *self._unchanged])
-        every = self._group.exchange((own, owned))
+        own = self._found[ELSEWHERE] or self._found[UNCHANGED]
+        ranks_of = self._ranks_of((name, name in self._owners) for name in own)
         self._remember(())
-        names = list(dict.fromkeys(name for unwritten, _ in every for name in unwritten))
-        ranks = [rank for rank, (unwritten, _) in enumerate(every) if unwritten]
-        if any(owned for _, owned in every):
+        names = dict.fromkeys(name for name, _ in ranks_of)
+        ranks = sorted({rank for ranks in ranks_of.values() for rank in ranks})
+        if any(owned for _, owned in ranks_of):
             cause = (
                 "zero_grad() and backward() made new tensors in .grad, which the step did not see and where no results "
                 "arrive; give them, by sync({name: parameter.grad, ...}) or ready(name, parameter.grad)"
@@ -378,28 +377,25 @@ class Buckets:
         present: Any = self._group.gather(own).astype(bool)
         self.present = dict(zip(self.present, present.any(axis=0).tolist(), strict=True))
         if self.settings.unused == "error":
-            missing = [
-                f"{name!r} on {ranks_named(np.flatnonzero(~column).tolist())}"
-                for name, column in zip(self.present, present.T, strict=True)
-                if not column.all()
-            ]
+            columns = zip(self.present, present.T, strict=True)
+            ranks_of = {name: np.flatnonzero(~x).tolist() for name, x in columns if not x.all()}
             raise RankMismatch(
-                f"gradients are missing: {'; '.join(missing)}; give them, or take unused='zero' or 'skip'",
+                f"gradients are missing: {_named(ranks_of)}; give them, or take unused='zero' or 'skip'",
                 rank=self._group.rank,
                 operation="all_reduce",
                 ranks=np.flatnonzero(~present.all(axis=1)).tolist(),
             )
 
     def _raise_nonfinite(self, bad: list[str]) -> None:
-        every = self._group.exchange(sorted(self._nonfinite))
-        lines = []
-        for name in dict.fromkeys([*bad, *(name for names in every for name in names)]):
-            ranks = [rank for rank, names in enumerate(every) if name in names]
-            where = f"on {ranks_named(ranks)}" if ranks else "in the result alone"
-            lines.append(f"{name!r} {where}")
+        ranks_of = {name: [] for name in bad} | self._ranks_of(sorted(self._found[NONFINITE]))
         raise UsageError(
-            f"gradients are NaN or infinite: {'; '.join(lines)}; nonfinite='skip' leaves such steps out"
+            f"gradients are NaN or infinite: {_named(ranks_of)}; nonfinite='skip' leaves such steps out"
         )
+
+    def _ranks_of(self, own: Iterable[T]) -> dict[T, list[int]]:
+        """Return on which ranks each gradient was found. Collective; blocks."""
+        every = self._group.exchange(list(own))
+        return grouped((name, rank) for rank, names in enumerate(every) for name in names)
 
     def hand_back(self) -> None:
         """Write the results to the arrays that were given, and take them for results that were not written since."""
@@ -415,7 +411,7 @@ class Buckets:
 
     def _remember(self, in_place: Collection[str]) -> None:
         self.views.taken = False
-        self._unchanged, self._elsewhere = [], []
+        self._found[UNCHANGED], self._found[ELSEWHERE] = [], []
         for sample in self._samples:
             sample.remember(in_place)
 
@@ -427,6 +423,14 @@ class Buckets:
                 self.present[name] = other.present[name]
                 if name in other.sources:
                     self.sources[name] = other.sources[name]
+
+
+def _named(ranks_of: Mapping[str, Sequence[int]]) -> str:
+    """Return gradients and the ranks of each in words."""
+    return "; ".join(
+        f"{name!r} " + (f"on {ranks_named(ranks)}" if ranks else "in the result alone")
+        for name, ranks in ranks_of.items()
+    )
 
 
 def gradient_of(name: str, gradients: Mapping[str, Array]) -> Array:
