@@ -4,16 +4,15 @@ import logging
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError
 from hpccomm.gradients.buckets import Buckets
-from hpccomm.gradients.parameters import Bucket
 from hpccomm.gradients.reducer import Reducer, Span
 from hpccomm.results import facts as origin
 from hpccomm.results.recording import (
@@ -25,6 +24,7 @@ from hpccomm.results.recording import (
 )
 
 if TYPE_CHECKING:
+    from hpccomm.communicator import Communicator
     from hpccomm.results.recording_file import RecordingWriter
 
 _log = logging.getLogger("hpccomm")
@@ -116,10 +116,6 @@ class Statistics:
         return "\n".join([*lines, *map(str, self.buckets)])
 
 
-TOTALS = ("nbytes", "wire_nbytes", "calls", "seconds", "hidden_seconds", "blocked_seconds")
-"""Sums in `Statistics`, and in a `TrainingStep`."""
-
-
 def common(span: Span, others: Sequence[Span]) -> float:
     """Return for how many seconds a span lies in others, which do not overlap each other."""
     begin, end = span
@@ -137,37 +133,45 @@ class Record:
         self._made = perf_counter()
         self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
-        self._totals: dict[str, Any] = dict.fromkeys(TOTALS, 0)
+        self._totals: Counter[str] = Counter()  # the sums in `Statistics`, and in a `TrainingStep`
         self._writer: RecordingWriter | None = None
 
-    def open_log(self, path: Path, ranks: int, settings: Mapping[str, object]) -> None:
-        """Begin a log.
+    def open_log(self, path: object, comm: "Communicator", settings: Mapping[str, object]) -> None:
+        """Begin a log on rank 0. Local.
 
         Parameters
         ----------
-        path : Path
-            A results file, which may hold runs and recordings.
-        ranks : int
-            How many train together.
+        path : path-like or None
+            A results file, which may hold runs and recordings; None for no log.
+        comm : Communicator
+            Over the ranks that train together.
         settings : mapping of str to object
             The settings of the gradients, by name.
 
         Raises
         ------
+        UsageError
+            If it is not a path.
         ResultsError, SchemaMismatch
             If the file cannot be written.
         """
-        from hpccomm.results.recording_file import RecordingWriter  # loads h5py
+        if path is None:
+            return
+        text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise UsageError(f"log is {path!r}; give the path of a file")
+        if comm.rank == 0:
+            from hpccomm.results.recording_file import RecordingWriter  # loads h5py
 
-        facts = RecordingFacts(
-            started=datetime.now().astimezone(),
-            user=origin.user(),
-            arguments=tuple(sys.argv),
-            hosts=(origin.host(), *[""] * (ranks - 1)),
-            settings={name: str(value) for name, value in settings.items()},
-        )
-        self._writer = RecordingWriter(path, facts)
-        weakref.finalize(self, _end, self._writer, "")
+            facts = RecordingFacts(
+                started=datetime.now().astimezone(),
+                user=origin.user(),
+                arguments=tuple(sys.argv),
+                hosts=(origin.host(), *[""] * (comm.size - 1)),
+                settings={name: str(value) for name, value in settings.items()},
+            )
+            self._writer = RecordingWriter(text, facts)
+            weakref.finalize(self, _end, self._writer, "")
 
     def lay_out(self, buckets: Buckets, reducer: Reducer, changes: Sequence[str]) -> None:
         """Take note of another layout, whose buckets are counted anew, and of the changes of the model."""
@@ -176,10 +180,24 @@ class Record:
         if self._writer is not None:
             for change in changes:
                 self._writer.add_note(TrainingNote(self.steps, change))
-            self._writer.add_layout([_described(each, self.steps) for each in buckets.layout])
+            names = ["\n".join(x.name for x in each.parameters) for each in buckets.layout]
+            self._writer.add_layout(
+                [
+                    TrainingBucket(self.steps, each.index, str(each.dtype), each.nbytes, inside)
+                    for each, inside in zip(buckets.layout, names, strict=True)
+                ]
+            )
 
-    def step(self) -> None:
-        """Take note of a step whose buckets were reduced, one after the other or together."""
+    def step(self, with_gradients: int, *, skipped: bool) -> None:
+        """Take note of a step whose buckets were reduced, one after the other or together.
+
+        Parameters
+        ----------
+        with_gradients : int
+            Parameters that had a gradient on this rank.
+        skipped : bool
+            Whether the step has no results.
+        """
         each, blocked = self._reducer.each, sum([end - begin for begin, end in self.waited])
         spans = [reduction.span for reduction in each if reduction.span is not None]
         if spans:
@@ -187,13 +205,13 @@ class Record:
             hidden = [end - begin - common((begin, end), self.waited) for begin, end in spans]
         else:  # together: they share the time by their bytes
             share = blocked / max(self._buckets.nbytes, 1)
-            seconds = [share * reduction.flat.bucket.nbytes for reduction in each]
+            seconds = [share * reduction.nbytes for reduction in each]
             hidden = [0.0] * len(seconds)
         for reduction, all_seconds, unseen in zip(each, seconds, hidden, strict=True):
             reduction.seconds += all_seconds
             reduction.hidden_seconds += unseen
         sent = sum([reduction.wire_nbytes for reduction in each])
-        self._last: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "nbytes": self._buckets.nbytes,
             "wire_nbytes": sent - self._sent,
             "calls": len(spans) or self._reducer.together,
@@ -201,31 +219,21 @@ class Record:
             "hidden_seconds": sum(hidden),
             "blocked_seconds": blocked,
         }
-        for name, value in self._last.items():
-            self._totals[name] += value
-        self._sent = sent
-        self._last_seconds = seconds if spans else []
-        self._with_gradients = sum(self._buckets.present.values())
+        self._totals.update(counts)
+        self._sent, self._with_gradients = sent, with_gradients
         self.steps += 1
         self.waited.clear()
-
-    def log_step(self, *, skipped: bool) -> None:
-        """Write the last step to the log, and whether it has no results."""
         if self._writer is None:
             return
-        step = TrainingStep(
-            step=self.steps - 1,
-            finished=perf_counter() - self._made,
-            **self._last,
-            with_gradients=self._with_gradients,
-            skipped=skipped,
-            buckets=len(self._last_seconds),
-        )
+        step, now = self.steps - 1, perf_counter() - self._made
+        own = {"with_gradients": with_gradients, "skipped": skipped, "buckets": len(spans)}
         try:
-            self._writer.add_step(step, self._last_seconds)
+            self._writer.add_step(
+                TrainingStep(step, now, **counts, **own), seconds if spans else []
+            )
         except Exception as error:  # noqa: BLE001 (in any case, the training goes on)
-            _log.warning("the log of the training ends at step %d: %s", step.step, error)
-            self._end_log(f"failed: {error}")
+            _log.warning("the log of the training ends at step %d: %s", step, error)
+            self.close(error)
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
@@ -236,29 +244,20 @@ class Record:
             skipped=self.skipped,
             with_gradients=self._with_gradients,
             **self._totals,
-            memory_bytes=sum(reduction.memory_bytes for reduction in each),
+            memory_bytes=sum(x.memory_bytes for x in each),
             buckets=tuple(
                 BucketStatistics(
-                    number,
-                    steps,
-                    steps * reduction.flat.bucket.nbytes,
-                    reduction.wire_nbytes,
-                    reduction.seconds,
-                    reduction.hidden_seconds,
+                    n, steps, steps * x.nbytes, x.wire_nbytes, x.seconds, x.hidden_seconds
                 )
-                for number, reduction in enumerate(each)
+                for n, x in enumerate(each)
             ),
         )
 
     def close(self, error: BaseException | None = None) -> None:
         """Write all there is to the log, and how the training ended. Idempotent."""
-        status = COMPLETED
+        writer, self._writer, status = self._writer, None, COMPLETED
         if error is not None:
             status = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
-        self._end_log(status)
-
-    def _end_log(self, status: str) -> None:
-        writer, self._writer = self._writer, None
         if writer is not None:
             _end(writer, status)
 
@@ -273,25 +272,3 @@ def _end(writer: "RecordingWriter", status: str) -> None:
         writer.end(status)
     except Exception as error:  # noqa: BLE001 (it must not hide another error)
         _log.warning("the training's log is not whole: %s", error)
-
-
-def _described(bucket: Bucket, since: int) -> TrainingBucket:
-    """Return a bucket as a log has it."""
-    gradients = "\n".join(each.name for each in bucket.parameters)
-    return TrainingBucket(since, bucket.index, str(bucket.dtype), bucket.nbytes, gradients)
-
-
-def log_path(path: object) -> Path | None:
-    """Return where a log lies; None without one.
-
-    Raises
-    ------
-    UsageError
-        If that is not a path.
-    """
-    if path is None:
-        return None
-    text = str(os.fspath(path)) if isinstance(path, str | os.PathLike) else ""
-    if not text or "\0" in text:
-        raise UsageError(f"log is {path!r}; give the path of a file")
-    return Path(text)

@@ -19,7 +19,7 @@ from hpccomm.gradients.agreement import RankGroup, agree, check_same
 from hpccomm.gradients.buckets import Buckets, gradient_of
 from hpccomm.gradients.layout import clip, mean_order, ordered
 from hpccomm.gradients.parameters import Array, Bucket, Named, read
-from hpccomm.gradients.record import Record, Statistics, log_path
+from hpccomm.gradients.record import Record, Statistics
 from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.gradients.settings import CurrentScale, Model, ReductionOptions, ReductionSettings
 from hpccomm.runtime.recorder import entered
@@ -111,9 +111,7 @@ class GradientSync(Hinting):
         def make() -> Model:
             arrays, owners = read(parameters, devices=True)
             chosen = ReductionSettings().changed(settings)
-            path = log_path(log)
-            if path is not None and comm.rank == 0:
-                self._record.open_log(path, comm.size, chosen.by_name)
+            self._record.open_log(log, comm, chosen.by_name)
             return Model(group, arrays, chosen, owners)
 
         try:
