@@ -5,10 +5,11 @@ each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket s
 the bucket before it is done. Large buckets save latencies, small ones start sooner.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,25 +35,12 @@ SAME = 1e-9
 _BYTE = np.dtype(np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurements:
-    """The measurements of one rank, or of all.
-
-    Attributes
-    ----------
-    ready : tuple of (int, float)
-        For each parameter, in the order in which buckets are filled, the bytes of its gradient, and the seconds from
-        the first gradient of a step until it was ready.
-    wire : tuple of (int, float)
-        For each call that reduced a bucket, in the order of the calls, its bytes and its seconds.
-    """
-
-    ready: tuple[tuple[int, float], ...]
-    wire: tuple[tuple[int, float], ...]
+Sized = Sequence[tuple[int, float]]
+"""Bytes and seconds. Of gradients, in the order in which buckets are filled: the seconds from the first gradient of a step
+until each was ready. Of calls that reduced a bucket, in their order: how long each took."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallTime:
+class CallTime(NamedTuple):
     """The seconds of a call: ``latency + nbytes * seconds_per_byte``, both at least 0."""
 
     latency: float
@@ -91,42 +79,27 @@ class BucketChoice:
         return self.reason
 
 
-def typical(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return the median over steps of when each gradient was ready.
-
-    Parameters
-    ----------
-    steps : sequence of sequences of float
-        For each step, the seconds of each parameter, as in `Measurements`.
-    """
-    return tuple(median(seconds) for seconds in zip(*steps, strict=True))
-
-
-def merge(ranks: Sequence[Measurements]) -> Measurements:
-    """Return one set of measurements for all ranks, from the set of each rank.
+def merge(ranks: Sequence[tuple[Sized, Sized]]) -> tuple[Sized, Sized]:
+    """Return one measurement of all ranks, from that of each rank: its gradients, and its calls.
 
     A bucket can start when the slowest rank is ready, so that of the times of a gradient the latest counts. A call
     takes the least time on the rank that came last; the others have waited for it. So the least one counts.
 
     Parameters
     ----------
-    ranks : sequence of Measurements
+    ranks : sequence of (sequence, sequence)
         By rank, with the same gradients and the same calls. At least one.
     """
-    ready = zip(*(rank.ready for rank in ranks), strict=True)
-    wire = zip(*(rank.wire for rank in ranks), strict=True)
-    return Measurements(
-        tuple((pairs[0][0], max(seconds for _, seconds in pairs)) for pairs in ready),
-        tuple((pairs[0][0], min(seconds for _, seconds in pairs)) for pairs in wire),
-    )
+    ready, wire = zip(*ranks, strict=True)
+    return [max(x) for x in zip(*ready, strict=True)], [min(x) for x in zip(*wire, strict=True)]
 
 
-def fit(wire: Iterable[tuple[int, float]]) -> CallTime | None:
+def fit(wire: Sized) -> CallTime | None:
     """Fit latency and time a byte by least squares of relative errors, with both at least 0.
 
     Parameters
     ----------
-    wire : iterable of (int, float)
+    wire : sequence of (int, float)
         Bytes and seconds of calls. Of the seconds of one size the median counts.
 
     Returns
@@ -183,7 +156,7 @@ def candidates(total: int) -> list[int]:
     return sizes
 
 
-def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
+def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> BucketChoice:
     """Choose the sizes of buckets that are predicted to end a step soonest. Local.
 
     The present sizes are tried as well, so that the prediction is never worse than with them. Of equal ones, the
@@ -191,19 +164,19 @@ def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
 
     Parameters
     ----------
-    measured : Measurements
-        The measurements of all ranks, see `merge`.
+    measured : (sequence, sequence)
+        The gradients and the calls, see `merge`.
     settings : ReductionSettings
         The present ones. The settings that are not chosen stay.
     """
+    gradients, wire = measured
+    sizes = [nbytes for nbytes, _ in gradients]
     now = (settings.bucket_bytes, settings.first_bucket_bytes)
-    time = fit(measured.wire)
-    why = _why_not(measured, settings, time)
-    if why or time is None:
-        reason = f"{why}; buckets of {size_text(now[0])} are kept"
+    time = fit(wire)
+    if time is None or not settings.bucketing or not any(sizes):
+        reason = f"{_why_not(sizes, wire, settings)}; buckets of {size_text(now[0])} are kept"
         return BucketChoice(*now, None, None, None, None, reason)
-    sizes = [nbytes for nbytes, _ in measured.ready]
-    ready = [seconds for _, seconds in measured.ready]
+    ready = [seconds for _, seconds in gradients]
     tried = candidates(sum(bucket.nbytes for bucket in buckets_of(sizes, settings)))
     pairs = {(most, first) for most in tried for first in tried if first <= most}
     seconds = {}
@@ -226,23 +199,20 @@ def choose(measured: Measurements, settings: ReductionSettings) -> BucketChoice:
     )
 
 
-def _why_not(measured: Measurements, settings: ReductionSettings, time: CallTime | None) -> str:
+def _why_not(sizes: Sequence[int], wire: Sized, settings: ReductionSettings) -> str:
     if not settings.bucketing:
         return "each gradient has a bucket of its own by bucketing=False"
-    if not any(nbytes for nbytes, _ in measured.ready):
+    if not any(sizes):
         return "the model has no gradients"
-    sizes = _medians(measured.wire)
-    if not sizes:
+    known = [size_text(nbytes) for nbytes in _medians(wire)]
+    if not known:
         return "no call was measured"
-    if time is not None:
-        return ""
-    least, most = size_text(min(sizes)), size_text(max(sizes))
-    known = f"buckets of {least}" if least == most else f"{least} to {most}"
-    return f"only {known} were measured, too close to separate latency from bandwidth"
+    measured = f"buckets of {known[0]}" if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    return f"only {measured} were measured, too close to separate latency from bandwidth"
 
 
-def _medians(wire: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Return the median of the seconds of each size."""
+def _medians(wire: Sized) -> dict[int, float]:
+    """Return the median of the seconds of each size, the smallest size first."""
     of_size = grouped((nbytes, seconds) for nbytes, seconds in wire if nbytes and seconds >= CLOCK)
     return {nbytes: median(of_size[nbytes]) for nbytes in sorted(of_size)}
 
@@ -276,18 +246,17 @@ class WarmUp:
         now = perf_counter()
         first = min(moments.values(), default=now)
         self._ready.append([moments.get(each.name, now) - first for each in self._filled])
-        for each in reductions:
-            if each.span is not None:
-                begin, end = each.span
-                self._wire.append((each.flat.bucket.nbytes, end - begin))
+        spans = [(each.nbytes, *each.span) for each in reductions if each.span is not None]
+        self._wire += [(nbytes, end - begin) for nbytes, begin, end in spans]
         self._left -= 1
         return not self._left
 
     def choose(self, group: RankGroup, settings: ReductionSettings) -> BucketChoice:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
         sizes = [each.nbytes for each in self._filled]
-        ready = tuple(zip(sizes, typical(self._ready), strict=True))
-        measured = merge(group.exchange(Measurements(ready, tuple(self._wire))))
+        typical = [median(seconds) for seconds in zip(*self._ready, strict=True)]
+        gradients = list(zip(sizes, typical, strict=True))
+        measured = merge(group.exchange((gradients, self._wire)))
         # The choice of rank 0 counts, because other processors may round differently.
         choice: BucketChoice = group.exchange(choose(measured, settings))[0]
         return choice

@@ -437,26 +437,23 @@ class GradientSync(Hinting):
 
     def _end(self, reduce: Callable[[], None]) -> bool:
         """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
-        buckets, record = self._buckets, self._record
+        buckets, record, reducing = self._buckets, self._record, self._reducing
         model, settings, warm_up = self._model, self._model.settings, self._warm_up
-        reduced = self._reducing
-        if reduced:
+        if reducing:
             with self._reduction():
                 reduce()
-            record.step()
-        else:
-            self._micro_steps += 1
-            buckets.sources.clear()
         record.micro_steps += 1
         self._open = self._complete = False
-        if not reduced:
+        if not reducing:
+            self._micro_steps += 1
+            buckets.sources.clear()
             return False
         self._micro_steps, buckets.factor, self._reduced = 0, None, True
-        has_results = False  # also if this raises
+        given, has_results = sum(buckets.present.values()), False  # also if this raises
         try:
             has_results = buckets.check()
         finally:
-            record.log_step(skipped=not has_results)
+            record.step(given, skipped=not has_results)
             if (recording := trace()) is not None:
                 recording.step()
         if not has_results:
