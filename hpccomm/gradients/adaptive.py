@@ -256,7 +256,7 @@ class WarmUp:
         sizes = [each.nbytes for each in self._filled]
         typical = [median(seconds) for seconds in zip(*self._ready, strict=True)]
         gradients = list(zip(sizes, typical, strict=True))
-        measured = merge(group.exchange((gradients, self._wire)))
+        measured = merge(group.all_gather_object((gradients, self._wire)))
         # The choice of rank 0 counts, because other processors may round differently.
-        choice: BucketChoice = group.exchange(choose(measured, settings))[0]
+        choice: BucketChoice = group.all_gather_object(choose(measured, settings))[0]
         return choice

@@ -1,6 +1,7 @@
 """The ranks that train together, and whether all of them have the same model, settings and arrays, bit by bit."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RankGroup:
-    """A communicator, with the deadline of all calls. Methods are collective, and block.
+    """A communicator whose calls have one deadline.
 
     Parameters
     ----------
@@ -32,34 +33,21 @@ class RankGroup:
         self.comm, self.timeout = comm, timeout
         self.rank, self.size = comm.rank, comm.size
 
-    def exchange(self, own: Any) -> list[Any]:
-        """Return the objects of all ranks."""
-        return self.comm.all_gather_object(own, timeout=self.timeout)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a call of the communicator, with the deadline."""
+        return partial(getattr(self.comm, name), timeout=self.timeout)
 
-    def gather(self, x: Array) -> Array:
-        """Return the arrays of all ranks."""
-        every: Array = self.comm.all_gather(x, timeout=self.timeout)
-        return every
-
-    def reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, deterministic: bool = False) -> None:
-        """Replace an array by its reduction over the ranks."""
-        self.comm.all_reduce(x, op, timeout=self.timeout, deterministic=deterministic)
-
-    def broadcast(self, arrays: Iterable[Array], root: int) -> None:
-        """Give all ranks the arrays of `root`, on host and devices."""
+    def broadcast_each(self, arrays: Iterable[Array], root: int) -> None:
+        """Give all ranks the arrays of `root`, on host and devices. Collective; blocks."""
         for _, side in sorted(grouped((is_on_device(x), x) for x in arrays).items()):
             # Another layout, such as PyTorch's channels_last, goes through a copy.
             flats = [x if x.flags.c_contiguous else x.copy(order="C") for x in side]
-            with self.comm.batch(timeout=self.timeout):
+            with self.batch():
                 for flat in flats:
                     self.comm.broadcast(flat, root)
             for x, flat in zip(side, flats, strict=True):
                 if flat is not x and root != self.rank:
                     x[...] = flat
-
-    def plan(self, collective: str, *arrays: Any, **options: Any) -> Callable[[], Any]:
-        """Plan a call."""
-        return self.comm.plan(collective, *arrays, timeout=self.timeout, **options)
 
 
 ResultT = TypeVar("ResultT")
@@ -114,10 +102,10 @@ def agree(
         error.__cause__ = raised
     content = own if isinstance(own, str) else list(own.items())
     digest = sha256(repr(content).encode()).hexdigest()
-    everyone = group.exchange((error is None, digest))
+    everyone = group.all_gather_object((error is None, digest))
     if all(each == (True, everyone[0][1]) for each in everyone):
         return result
-    every = group.exchange(own)
+    every = group.all_gather_object(own)
     if error is not None:
         raise error
     for rank, text in enumerate(every):
@@ -181,7 +169,7 @@ def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, r
         most, and the largest difference of an element between two ranks. It is 0 if only the signs of zeros differ.
     """
     digests = np.frombuffer(b"".join(map(_digest, arrays.values())), np.uint64).copy()
-    every = group.gather(digests)
+    every = group.all_gather(digests)
     lines: list[str] = []
     ranks: set[int] = set()
     for (what, array), column in zip(arrays.items(), every.T, strict=True):
@@ -210,8 +198,8 @@ def check_initial(group: RankGroup, arrays: Arrays) -> None:
 def _largest_difference(group: RankGroup, array: Array) -> float:
     content = on_host(array)
     high, low = np.array(content, order="C"), np.array(content, order="C")
-    group.reduce(high, ReduceOp.MAX)
-    group.reduce(low, ReduceOp.MIN)
+    group.all_reduce(high, ReduceOp.MAX)
+    group.all_reduce(low, ReduceOp.MIN)
     with np.errstate(invalid="ignore"):  # infinity on all ranks
         return float(np.subtract(high, low, dtype=np.float64).max())
 

@@ -374,7 +374,7 @@ class Buckets:
     def _find_missing(self) -> None:
         """Learn which gradients any rank has. Raise for those that a rank lacks, with ``unused="error"``."""
         own = np.fromiter(self.present.values(), np.uint8, len(self.present))
-        present: Any = self._group.gather(own).astype(bool)
+        present: Any = self._group.all_gather(own).astype(bool)
         self.present = dict(zip(self.present, present.any(axis=0).tolist(), strict=True))
         if self.settings.unused == "error":
             columns = zip(self.present, present.T, strict=True)
@@ -387,14 +387,15 @@ class Buckets:
             )
 
     def _raise_nonfinite(self, bad: list[str]) -> None:
-        ranks_of = {name: [] for name in bad} | self._ranks_of(sorted(self._found[NONFINITE]))
+        ranks_of: dict[str, list[int]] = {name: [] for name in bad}
+        ranks_of |= self._ranks_of(sorted(self._found[NONFINITE]))
         raise UsageError(
             f"gradients are NaN or infinite: {_named(ranks_of)}; nonfinite='skip' leaves such steps out"
         )
 
     def _ranks_of(self, own: Iterable[T]) -> dict[T, list[int]]:
         """Return on which ranks each gradient was found. Collective; blocks."""
-        every = self._group.exchange(list(own))
+        every = self._group.all_gather_object(list(own))
         return grouped((name, rank) for rank, names in enumerate(every) for name in names)
 
     def hand_back(self) -> None:

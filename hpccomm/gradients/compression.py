@@ -49,30 +49,29 @@ class Exchange:
     def sum(self, x: Array) -> None:
         """Replace an array by the sum over the ranks, with the same bits on each."""
         self.wire_nbytes += x.nbytes
-        self._group.reduce(x, deterministic=True)
+        self._group.all_reduce(x, deterministic=True)
 
     def max(self, x: Array) -> None:
         """Replace an array by the largest elements over the ranks."""
         self.wire_nbytes += x.nbytes
-        self._group.reduce(x, ReduceOp.MAX)
+        self._group.all_reduce(x, ReduceOp.MAX)
 
     def gather(self, x: Array) -> Array:
         """Return the arrays of all ranks, of shape ``(size, *x.shape)``. `x` has one shape and dtype everywhere."""
         self.wire_nbytes += x.nbytes
-        return self._group.gather(np.ascontiguousarray(x))
+        every: Array = self._group.all_gather(np.ascontiguousarray(x))
+        return every
 
     def gather_uneven(self, x: Array) -> Sequence[Array]:
         """Return the 1-D arrays of all ranks, which may have different lengths, by rank."""
         self.wire_nbytes += x.nbytes
-        comm, timeout = self._group.comm, self._group.timeout
-        every, counts = comm.all_gather_v(x, timeout=timeout, return_counts=True)
+        every, counts = self._group.all_gather_v(x, return_counts=True)
         return np.split(every, np.cumsum(counts)[:-1])
 
     def swap(self, x: Array) -> Array:
         """Send ``x[r]`` to rank `r`, and return what the ranks sent here, of `x`'s shape, by rank."""
         self.wire_nbytes += x.nbytes
-        comm, timeout = self._group.comm, self._group.timeout
-        received: Array = comm.all_to_all(np.ascontiguousarray(x), timeout=timeout)
+        received: Array = self._group.all_to_all(np.ascontiguousarray(x))
         return received
 
 

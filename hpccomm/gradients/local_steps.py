@@ -211,7 +211,7 @@ class LocalSteps:
             If a call fails or its deadline passes.
         """
         entered()
-        self._group.broadcast(self._arrays.values(), root)
+        self._group.broadcast_each(self._arrays.values(), root)
         copy_arrays(self._arrays, self._anchors)
         self._anchored = True
         self._since = 0

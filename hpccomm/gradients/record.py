@@ -225,14 +225,18 @@ class Record:
         self.waited.clear()
         if self._writer is None:
             return
-        step, now = self.steps - 1, perf_counter() - self._made
-        own = {"with_gradients": with_gradients, "skipped": skipped, "buckets": len(spans)}
+        step = TrainingStep(
+            step=self.steps - 1,
+            finished=perf_counter() - self._made,
+            **counts,
+            with_gradients=with_gradients,
+            skipped=skipped,
+            buckets=len(spans),
+        )
         try:
-            self._writer.add_step(
-                TrainingStep(step, now, **counts, **own), seconds if spans else []
-            )
+            self._writer.add_step(step, seconds if spans else [])
         except Exception as error:  # noqa: BLE001 (in any case, the training goes on)
-            _log.warning("the log of the training ends at step %d: %s", step, error)
+            _log.warning("the log of the training ends at step %d: %s", step.step, error)
             self.close(error)
 
     def statistics(self) -> Statistics:

@@ -53,11 +53,6 @@ class Worker:
         self._thread: threading.Thread | None = None
         _workers.add(self)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a thread that does jobs."""
-        return self._thread is not None and self._thread.is_alive()
-
     def submit(self, job: Job) -> bool:
         """Have a job done, which must not raise. Does not block. Return False if no thread can do it."""
         if leaving():
@@ -248,15 +243,15 @@ class CompressedReduction(BucketReduction):
         """Sum gradients up, and flags. Collective; blocks."""
         node, gradients, marks = self._node, self.flat.elements, np.array(flags, np.uint8)
         if node is not None:
-            node.comm.reduce(gradients, timeout=node.timeout)
-            node.comm.reduce(marks, op=ReduceOp.MAX, timeout=node.timeout)
+            node.reduce(gradients)
+            node.reduce(marks, op=ReduceOp.MAX)
         if self._ranks is not None:
             before = self._ranks.wire_nbytes
             self._channel.reduce(gradients, self._ranks)
             self._ranks.max(marks)
             self.wire_nbytes += self._ranks.wire_nbytes - before
         if node is not None:
-            node.broadcast([gradients, marks], 0)
+            node.broadcast_each([gradients, marks], 0)
             self.wire_nbytes += gradients.nbytes
         self._flags[:] = marks
 
@@ -361,7 +356,7 @@ class Reducer:
         if not self._deferred and worker is not None and worker.submit(self._work):
             # Each call of the worker has its own deadline.
             wait(
-                lambda: bool(self._error or reduction.span or not worker.is_running),
+                lambda: bool(self._error or reduction.span),
                 timeout=math.inf,
                 gate=Gate(shares_process=True),
                 expired=lambda _: None,

@@ -340,7 +340,7 @@ class Model:
         model = agree(self.group, checked)
         settings, new = model.settings, self._new(model.arrays)
         if settings.initial == "broadcast":
-            self.group.broadcast(new.values(), 0)
+            self.group.broadcast_each(new.values(), 0)
         elif settings.initial == "check" and self.group.size > 1:
             check_initial(self.group, new)
         before = self.settings.by_name
@@ -381,4 +381,4 @@ class Model:
         """Give all ranks the parameters of `root`. Collective; blocks."""
         if root != self.group.rank:
             check_writable(self.arrays, "give a copy of it")
-        self.group.broadcast(self.arrays.values(), root)
+        self.group.broadcast_each(self.arrays.values(), root)

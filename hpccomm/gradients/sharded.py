@@ -369,7 +369,7 @@ class ShardedOptimizer:
         """
         entered()
         copy_arrays(self._arrays, self._parameters)
-        self._group.broadcast([shard.parameters.memory for shard in self._shards], root)
+        self._group.broadcast_each([shard.parameters.memory for shard in self._shards], root)
         for shard in self._shards:
             shard.take_masters()
         copy_arrays(self._parameters, self._arrays)
@@ -398,17 +398,14 @@ class ShardedOptimizer:
             If a call fails or its deadline passes.
         """
         entered()
-        comm = self._group.comm
+        group = self._group
         state: dict[str, dict[str, Array]] = {name: {} for name in self._parameters}
         for bucket, what, part in self._own_state():
-            if root is None:
-                full = self._group.gather(part)
-            else:
-                full = comm.gather(part, root, timeout=self._group.timeout)
+            full = group.all_gather(part) if root is None else group.gather(part, root)
             if full is not None:
                 for name, view in bucket.views(full.reshape(-1)).items():
                     state[name][what] = view.copy()
-        if root is not None and comm.rank != root:
+        if root is not None and group.rank != root:
             return None
         return {"steps": self._steps, "state": state}
 
@@ -433,7 +430,7 @@ class ShardedOptimizer:
         CommunicationError
             If a call fails or its deadline passes.
         """
-        comm, rank, size = self._group.comm, self._group.rank, self._group.size
+        group, rank, size = self._group, self._group.rank, self._group.size
 
         def make() -> tuple[None, dict[str, str]]:
             if root is not None and root not in range(size):
@@ -443,7 +440,7 @@ class ShardedOptimizer:
             steps = saved["steps"] if root is None and saved is not None else None
             return None, texts({}, {"root": root, "steps": steps})
 
-        agree(self._group, make)
+        agree(group, make)
         full = saved if root is None or root == rank else None
         for bucket, what, part in self._own_state():
             parts: Array | None = None
@@ -453,13 +450,13 @@ class ShardedOptimizer:
                     np.copyto(view, full["state"][name][what])
             if root is not None:
                 out = np.empty_like(part)
-                comm.scatter(parts, root, out=out, timeout=self._group.timeout)
+                group.scatter(parts, root, out=out)
                 part[:] = out
             elif parts is not None:
                 part[:] = parts[rank]
         steps = 0 if full is None else int(full["steps"])
         if root is not None:
-            steps = comm.broadcast_object(steps, root, timeout=self._group.timeout)
+            steps = group.broadcast_object(steps, root)
         self._steps = steps
 
     def _check_saved(self, saved: Saved | None) -> None:

@@ -379,7 +379,7 @@ class GradientSync(Hinting):
         samples = check_number("the weight", samples, lambda x: x >= 0, "of at least 0")
         entered()
         total = np.array([samples])
-        self._group.reduce(total, deterministic=True)
+        self._group.all_reduce(total, deterministic=True)
         if total[0] == 0:
             raise UsageError("the weights of all ranks are 0; give the number of samples of each")
         self._buckets.factor = samples / float(total[0])
@@ -466,7 +466,7 @@ class GradientSync(Hinting):
         if settings.check_every and not record.steps % settings.check_every:
             self._compare()
         if settings.order == "ready" and self._readiness is None:
-            orders = self._group.exchange(list(buckets.marked))
+            orders = self._group.all_gather_object(list(buckets.marked))
             self._lay_out(model, readiness=mean_order(orders))
         elif self._way == READY and warm_up and warm_up.step(buckets.marked, self._reducer.each):
             self._choice = choice = warm_up.choose(self._group, settings)
