@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hpccomm.gradients.agreement import RankGroup
+from hpccomm.gradients.buckets import BucketReduction
 from hpccomm.gradients.layout import layout
 from hpccomm.gradients.parameters import Bucket, Parameter
-from hpccomm.gradients.reducer import BucketReduction
 from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 

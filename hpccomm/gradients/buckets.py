@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
+from hpccomm.gradients.agreement import RankGroup
+from hpccomm.gradients.compression import Channel, Exchange
 from hpccomm.gradients.layout import (
     FlatMemory,
     layout,
@@ -20,8 +23,17 @@ from hpccomm.gradients.layout import (
     urgent_buckets,
     views_of,
 )
-from hpccomm.gradients.parameters import Array, address, is_on_device, overlap, view
-from hpccomm.gradients.settings import CurrentScale, Model
+from hpccomm.gradients.parameters import (
+    Array,
+    Bucket,
+    BucketKind,
+    address,
+    is_on_device,
+    overlap,
+    view,
+)
+from hpccomm.gradients.settings import CurrentScale, Model, ReductionSettings
+from hpccomm.reductions import ReduceOp
 from hpccomm.units import few, grouped, ranks_named
 
 T = TypeVar("T", bound=Hashable)
@@ -36,6 +48,10 @@ LEAST = 8
 FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
 """Flags that are sent with each bucket: a gradient is missing or not finite; one was written since the last step, has the
 bits of the last result, or lies elsewhere."""
+
+
+Span = tuple[float, float]
+"""When something began and ended, as ``time.perf_counter`` counts."""
 
 
 class Views(Mapping[str, Array]):
@@ -153,6 +169,142 @@ def _differs(name: str, owner: Any, place: Array) -> bool:
     return not np.array_equal(view(owner.grad, f"the gradient of {name!r}"), place)
 
 
+def operation(
+    group: RankGroup, kind: BucketKind, settings: ReductionSettings
+) -> tuple[ReduceOp, int]:
+    """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
+
+    NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
+    cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
+    may overflow.
+    """
+    if settings.op != "average":
+        return ReduceOp.SUM, 1
+    summed = kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
+    if settings.compressor is not None or (summed and not settings.deterministic):
+        return ReduceOp.SUM, group.size
+    return ReduceOp.AVG, 1
+
+
+class BucketReduction(FlatMemory):
+    """One bucket: its gradients, their reduction, and how far it is in the present step.
+
+    Behind the gradients lie flags, as elements of the bucket's dtype: without a compressor, one planned all-reduce
+    takes both.
+
+    Attributes
+    ----------
+    divisor : int
+        What the result has to be divided by.
+    deferred : bool
+        Whether `start` returns before the reduction is done, so that `finish` must wait for it.
+    gradients, left : int
+        How many there are, and how many are not ready.
+    under_way : bool
+        Whether the reduction has started, and `finish` was not called.
+    span : (float, float) or None
+        When it began and ended, as ``time.perf_counter`` counts.
+    wire_nbytes : int
+        Bytes that this rank gave to collectives so far.
+    seconds, hidden_seconds : float
+        As in `BucketStatistics`.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        memory: Array,
+        group: RankGroup,
+        settings: ReductionSettings,
+        flags: int,
+    ) -> None:
+        super().__init__(bucket, memory)
+        self.nbytes, self.sample = bucket.nbytes, Sample(self, watched=group.size > 1)
+        self.op, self.divisor = operation(group, bucket.kind, settings)
+        self.gradients = self.left = len(self.views)
+        self.under_way = False
+        self.span: Span | None = None
+        self.wire_nbytes = 0
+        self.seconds = self.hidden_seconds = 0.0
+        self._flags: Any = memory[bucket.length :][:flags]
+        # An average of narrow floats over many ranks must not become 0.
+        self._mark = float(min(group.size, 256))
+        # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter while
+        # it is under way.
+        self.deferred = bucket.kind.on_device
+        self._work: Any = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The state of a compressor, in bytes."""
+        return 0
+
+    def plan(self, group: RankGroup, *, deterministic: bool) -> None:
+        """Plan the call. Collective; blocks."""
+        how = {"deterministic": deterministic, "async_op": self.deferred}
+        self._call = group.plan("all_reduce", self.memory, self.op, **how)
+
+    def set_flags(self, flags: Sequence[bool]) -> None:
+        """Write this rank's flags behind the gradients, which a planned call is going to reduce."""
+        marks = [self._mark if flag else 0.0 for flag in flags]
+        if self.deferred:
+            self._flags.set(np.array(marks, self._flags.dtype))  # one copy
+        else:
+            self._flags[:] = marks
+        self.wire_nbytes += self.memory.nbytes
+
+    def start(self, flags: Sequence[bool]) -> None:
+        """Reduce gradients and flags. Collective; blocks, if it is not deferred."""
+        self.set_flags(flags)
+        work = self._call()
+        self._work = work if self.deferred else None
+
+    def finish(self) -> list[bool]:
+        """Return which flags any rank has set. Blocks, if the reduction is deferred."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return list((self._flags != 0).tolist())
+
+
+class CompressedReduction(BucketReduction):
+    """A compressor's channel among `ranks`; on two levels, between sums and copies in full precision on each `node`.
+
+    `ranks` is None where another rank of the node exchanges what is compressed.
+    """
+
+    def __init__(
+        self, *how: Any, channel: Channel, ranks: Exchange | None, node: RankGroup | None
+    ) -> None:
+        super().__init__(*how)
+        self._channel, self._ranks = channel, ranks
+        self._node = None if node is None or node.size == 1 else node
+
+    @property
+    def memory_bytes(self) -> int:
+        """The state of the channel, in bytes."""
+        return 0 if self._ranks is None else self._channel.memory_bytes
+
+    def plan(self, group: RankGroup, *, deterministic: bool) -> None:
+        """Do nothing: a channel plans no calls."""
+
+    def start(self, flags: Sequence[bool]) -> None:
+        """Sum gradients up, and flags. Collective; blocks."""
+        node, gradients, marks = self._node, self.elements, np.array(flags, np.uint8)
+        if node is not None:
+            node.reduce(gradients)
+            node.reduce(marks, op=ReduceOp.MAX)
+        if self._ranks is not None:
+            before = self._ranks.wire_nbytes
+            self._channel.reduce(gradients, self._ranks)
+            self._ranks.max(marks)
+            self.wire_nbytes += self._ranks.wire_nbytes - before
+        if node is not None:
+            node.broadcast_each([gradients, marks], 0)
+            self.wire_nbytes += gradients.nbytes
+        self._flags[:] = marks
+
+
 class Buckets:
     """The memory of a layout's gradients, which of them are present, and whether a step has results. Making one is local.
 
@@ -162,6 +314,8 @@ class Buckets:
         The model on which all ranks agreed.
     scale : CurrentScale
         The factor of the loss.
+    levels : (RankGroup, RankGroup or None) or None
+        For a reduction on two levels: the ranks of this node, and the ranks 0 of the nodes, if this is one.
     readiness : sequence of str, optional
         As in `ordered`.
 
@@ -169,33 +323,51 @@ class Buckets:
     ----------
     layout : tuple of Bucket
         In the order of the reductions.
-    urgent : list of int
+    each : sequence of BucketReduction
+        In this order.
+    urgent : list of BucketReduction
         See `urgent_buckets`.
-    channels : list of Channel
-        The compressor's channel of each bucket; empty without a compressor.
-    flats, regions
-        The memory of each bucket, and that of all buckets of a kind.
+    regions : dict of BucketKind to ndarray
+        The memory of all buckets of a kind.
+    exchange : Exchange or None
+        That of a compressor, if this rank takes part in it.
     """
 
     def __init__(
-        self, model: Model, scale: CurrentScale, readiness: Sequence[str] | None = None
+        self,
+        model: Model,
+        scale: CurrentScale,
+        levels: tuple[RankGroup, RankGroup | None] | None = None,
+        readiness: Sequence[str] | None = None,
     ) -> None:
         self.settings, self.scale = model.settings, scale
         self._group, self._owners = model.group, model.owners
-        compressor = self.settings.compressor
-        self.layout = layout(model.trained, self.settings, readiness)
-        self.urgent = urgent_buckets(self.layout, model.trained)
-        self.channels = [compressor.channel(each) for each in self.layout if compressor is not None]
-        flags = len(FLAGS) + len(self.urgent)
-        self.flats, self.regions = registered_together(self._group, self.layout, flags)
-        self.gradients = views_of(self.flats)
+        settings, compressor = self.settings, self.settings.compressor
+        self.layout = layout(model.trained, settings, readiness)
+        urgent = urgent_buckets(self.layout, model.trained)
+        flags = len(FLAGS) + len(urgent)
+        memory, self.regions = registered_together(self._group, self.layout, flags)
+        places = list(zip(self.layout, memory, strict=True))
+        self.each: Sequence[BucketReduction]
+        self.exchange: Exchange | None = None
+        how = self._group, settings, flags
+        if compressor is None:
+            self.each = [BucketReduction(bucket, x, *how) for bucket, x in places]
+        else:
+            node, across = levels or (None, self._group)
+            self.exchange = ranks = None if across is None else Exchange(across)
+            self.each = [
+                CompressedReduction(
+                    bucket, x, *how, channel=compressor.channel(bucket), ranks=ranks, node=node
+                )
+                for bucket, x in places
+            ]
+        self.urgent = [self.each[number] for number in urgent]
+        self.gradients = views_of(self.each)
         self.views = Views(self.gradients)  # the same for users
-        self.nbytes = sum(bucket.nbytes for bucket in self.layout)
-        self._compressed = bool(self.channels)
-        self._watched = self.settings.nonfinite == "raise" or (
-            self._compressed and self.settings.skips
-        )
-        self._samples = [Sample(flat, watched=self._group.size > 1) for flat in self.flats]
+        self.nbytes = sum(each.nbytes for each in self.each)
+        self._compressed = compressor is not None
+        self._watched = settings.nonfinite == "raise" or (self._compressed and settings.skips)
         self.factor: float | None = None  # multiplies gradients before they are summed
         # When each gradient of this micro-step was given, by time.perf_counter, in this order.
         self.marked: dict[str, float] = {}
@@ -280,20 +452,20 @@ class Buckets:
         self.marked = dict.fromkeys(self.gradients, perf_counter())
         self.present = dict.fromkeys(self.gradients, True)
 
-    def prepare(self, number: int) -> list[bool]:
+    def prepare(self, bucket: BucketReduction) -> list[bool]:
         """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
-        flat, found = self.flats[number], self._found
+        found = self._found
         missing = nonfinite = unchanged = elsewhere = False
         written = True
         if self._in_place:
-            written, same, lost = self._samples[number].compare(
+            written, same, lost = bucket.sample.compare(
                 self._in_place, self._owners, written=self.views.taken or self._copied
             )
             found[UNCHANGED] += same
             found[ELSEWHERE] += lost
             unchanged, elsewhere = bool(same), bool(lost)
-        watch = self._watched and not flat.is_finite()
-        for name, place in flat.views.items():
+        watch = self._watched and not bucket.is_finite()
+        for name, place in bucket.views.items():
             if not self.present[name]:
                 place[...] = 0
                 missing = True
@@ -307,15 +479,15 @@ class Buckets:
             # Thresholds, and what is not sent yet, are in units that do not change.
             factor /= self.scale.value
         if factor != 1:
-            scale(flat.elements, factor)
+            scale(bucket.elements, factor)
         return [missing, nonfinite, written, unchanged, elsewhere]
 
-    def take(self, number: int, flags: Sequence[bool], divisor: int) -> None:
-        """Take a reduced bucket: the flags that any rank set, and what the sum has to be divided by."""
+    def take(self, bucket: BucketReduction, flags: Sequence[bool]) -> None:
+        """Take a reduced bucket, and the flags that any rank set."""
         self._flags = list(map(or_, self._flags, flags))
-        factor = 1 / (divisor if self._compressed else divisor * self.scale.value)
+        factor = 1 / (bucket.divisor if self._compressed else bucket.divisor * self.scale.value)
         if factor != 1:
-            scale(self.flats[number].elements, factor)
+            scale(bucket.elements, factor)
 
     def check(self) -> bool:
         """Check a reduced step, and return whether it has results: False if they are not finite.
@@ -340,9 +512,9 @@ class Buckets:
             return True
         bad = [
             name
-            for flat in self.flats
-            if not flat.is_finite()
-            for name, place in flat.views.items()
+            for bucket in self.each
+            if not bucket.is_finite()
+            for name, place in bucket.views.items()
             if not np.isfinite(place).all()
         ]
         if (bad or flags[NONFINITE]) and settings.nonfinite == "raise":
@@ -413,8 +585,8 @@ class Buckets:
     def _remember(self, in_place: Collection[str]) -> None:
         self.views.taken = False
         self._found[UNCHANGED], self._found[ELSEWHERE] = [], []
-        for sample in self._samples:
-            sample.remember(in_place)
+        for bucket in self.each:
+            bucket.sample.remember(in_place)
 
     def adopt(self, other: "Buckets") -> None:
         """Take the gradients of another layout over, as far as this one has them."""

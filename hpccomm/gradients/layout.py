@@ -187,13 +187,13 @@ def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> Non
 
 def registered_together(
     group: RankGroup, buckets: Sequence[Bucket], flags: int
-) -> tuple[list[FlatMemory], dict[BucketKind, Array]]:
-    """Return zeros for all buckets in registered memory, and the memory of each kind. Local.
+) -> tuple[list[Array], dict[BucketKind, Array]]:
+    """Return zeros for all buckets in registered memory, for each bucket and for each kind. Local.
 
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.
     """
-    flats: dict[int, FlatMemory] = {}
+    parts: dict[int, Array] = {}
     regions: dict[BucketKind, Array] = {}
     for kind, alike in grouped((each.kind, each) for each in buckets).items():
         line = ALIGNMENT // kind.dtype.itemsize
@@ -203,8 +203,8 @@ def registered_together(
         regions[kind] = memory = group.comm.empty(end, kind.dtype, device=device)
         memory[:] = 0
         for each, start in zip(alike, starts, strict=True):
-            flats[each.index] = FlatMemory(each, memory[start : start + each.length + room])
-    return [flats[each.index] for each in buckets], regions
+            parts[each.index] = memory[start : start + each.length + room]
+    return [parts[each.index] for each in buckets], regions
 
 
 def scale(x: Array, factor: float) -> None:

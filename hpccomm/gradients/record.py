@@ -12,8 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from hpccomm.errors import UsageError
-from hpccomm.gradients.buckets import Buckets
-from hpccomm.gradients.reducer import Reducer, Span
+from hpccomm.gradients.buckets import Buckets, Span
 from hpccomm.results import facts as origin
 from hpccomm.results.recording import (
     COMPLETED,
@@ -173,9 +172,9 @@ class Record:
             self._writer = RecordingWriter(text, facts)
             weakref.finalize(self, _end, self._writer, "")
 
-    def lay_out(self, buckets: Buckets, reducer: Reducer, changes: Sequence[str]) -> None:
+    def lay_out(self, buckets: Buckets, together: int, changes: Sequence[str]) -> None:
         """Take note of another layout, whose buckets are counted anew, and of the changes of the model."""
-        self._buckets, self._reducer = buckets, reducer
+        self._buckets, self._together = buckets, together
         self._since, self._sent = self.steps, 0
         if self._writer is not None:
             for change in changes:
@@ -198,7 +197,7 @@ class Record:
         skipped : bool
             Whether the step has no results.
         """
-        each, blocked = self._reducer.each, sum([end - begin for begin, end in self.waited])
+        each, blocked = self._buckets.each, sum([end - begin for begin, end in self.waited])
         spans = [reduction.span for reduction in each if reduction.span is not None]
         if spans:
             seconds = [end - begin for begin, end in spans]
@@ -214,7 +213,7 @@ class Record:
         counts: dict[str, Any] = {
             "nbytes": self._buckets.nbytes,
             "wire_nbytes": sent - self._sent,
-            "calls": len(spans) or self._reducer.together,
+            "calls": len(spans) or self._together,
             "seconds": sum(seconds),
             "hidden_seconds": sum(hidden),
             "blocked_seconds": blocked,
@@ -241,7 +240,7 @@ class Record:
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        steps, each = self.steps - self._since, self._reducer.each
+        steps, each = self.steps - self._since, self._buckets.each
         return Statistics(
             steps=self.steps,
             micro_steps=self.micro_steps,

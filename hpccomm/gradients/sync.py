@@ -178,9 +178,9 @@ class GradientSync(Hinting):
             self._levels = node, None if across is None else RankGroup(across, group.timeout)
         same = settings.loss_scale == self._scale.rule
         scale = self._scale if same else CurrentScale(settings.loss_scale)
-        buckets = agree(group, lambda: (Buckets(model, scale, readiness), {}))
         levels = self._levels if settings.hierarchical else None
-        reducer = Reducer(group, buckets, self._worker, levels)
+        buckets = agree(group, lambda: (Buckets(model, scale, levels, readiness), {}))
+        reducer = Reducer(group, buckets, self._worker)
         before: Buckets | None = getattr(self, "_buckets", None)
         if before is not None:
             buckets.adopt(before)
@@ -191,7 +191,7 @@ class GradientSync(Hinting):
         # No calls between these, so that an interrupt comes before all or after all.
         self._model, self._buckets, self._reducer = model, buckets, reducer
         self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
-        self._record.lay_out(buckets, reducer, changes)
+        self._record.lay_out(buckets, reducer.together, changes)
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
@@ -468,7 +468,7 @@ class GradientSync(Hinting):
         if settings.order == "ready" and self._readiness is None:
             orders = self._group.all_gather_object(list(buckets.marked))
             self._lay_out(model, readiness=mean_order(orders))
-        elif self._way == READY and warm_up and warm_up.step(buckets.marked, self._reducer.each):
+        elif self._way == READY and warm_up and warm_up.step(buckets.marked, buckets.each):
             self._choice = choice = warm_up.choose(self._group, settings)
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
