@@ -9,51 +9,31 @@ A gradient goes one way: ready, reduced with its bucket, checked and handed back
 - `parameters`: the model as data, and its arrays on host or device. `agreement`: the ranks that train together, and whether
   all of them have the same model and arrays. `settings`: what a reduction does, and the factor of the loss.
 - `layout`: which gradient lies in which bucket, and the memory of one.
-- `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, and
-  whether results are missing or not finite. `reducer`: how a bucket is reduced, in which order and thread.
+- `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, how
+  each bucket is reduced, and whether results are missing or not finite. `reducer`: in which order and thread.
 - `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost, and their log.
 - `sharded`: an optimiser whose state is divided among the ranks. `local_steps`: ranks that train on their own, and average
   now and then. `updates`: the update rules of both.
 """
 
-from hpccomm.gradients.adaptive import BucketChoice
-from hpccomm.gradients.compression import (
-    Channel,
-    Compressor,
-    Exchange,
-    MixedPrecision,
-    PowerSGD,
-    TopK,
-)
-from hpccomm.gradients.layout import layout
-from hpccomm.gradients.local_steps import LocalStatistics, LocalSteps
-from hpccomm.gradients.parameters import Bucket, Parameter
-from hpccomm.gradients.record import BucketStatistics, Statistics
-from hpccomm.gradients.settings import LossScale, ReductionSettings
-from hpccomm.gradients.sharded import ShardedOptimizer
-from hpccomm.gradients.sync import GradientSync
-from hpccomm.gradients.updates import Update, adam, sgd
-
-__all__ = [
-    "Bucket",
-    "BucketChoice",
-    "BucketStatistics",
-    "Channel",
-    "Compressor",
-    "Exchange",
-    "GradientSync",
-    "LocalStatistics",
-    "LocalSteps",
-    "LossScale",
-    "MixedPrecision",
-    "Parameter",
-    "PowerSGD",
-    "ReductionSettings",
-    "ShardedOptimizer",
-    "Statistics",
-    "TopK",
-    "Update",
-    "adam",
-    "layout",
-    "sgd",
-]
+from hpccomm.gradients.adaptive import BucketChoice as BucketChoice
+from hpccomm.gradients.compression import Channel as Channel
+from hpccomm.gradients.compression import Compressor as Compressor
+from hpccomm.gradients.compression import Exchange as Exchange
+from hpccomm.gradients.compression import MixedPrecision as MixedPrecision
+from hpccomm.gradients.compression import PowerSGD as PowerSGD
+from hpccomm.gradients.compression import TopK as TopK
+from hpccomm.gradients.layout import layout as layout
+from hpccomm.gradients.local_steps import LocalStatistics as LocalStatistics
+from hpccomm.gradients.local_steps import LocalSteps as LocalSteps
+from hpccomm.gradients.parameters import Bucket as Bucket
+from hpccomm.gradients.parameters import Parameter as Parameter
+from hpccomm.gradients.record import BucketStatistics as BucketStatistics
+from hpccomm.gradients.record import Statistics as Statistics
+from hpccomm.gradients.settings import LossScale as LossScale
+from hpccomm.gradients.settings import ReductionSettings as ReductionSettings
+from hpccomm.gradients.sharded import ShardedOptimizer as ShardedOptimizer
+from hpccomm.gradients.sync import GradientSync as GradientSync
+from hpccomm.gradients.updates import Update as Update
+from hpccomm.gradients.updates import adam as adam
+from hpccomm.gradients.updates import sgd as sgd

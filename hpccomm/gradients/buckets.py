@@ -28,6 +28,7 @@ from hpccomm.gradients.parameters import (
     Bucket,
     BucketKind,
     address,
+    is_finite,
     is_on_device,
     overlap,
     view,
@@ -464,7 +465,7 @@ class Buckets:
             found[UNCHANGED] += same
             found[ELSEWHERE] += lost
             unchanged, elsewhere = bool(same), bool(lost)
-        watch = self._watched and not bucket.is_finite()
+        watch = self._watched and not is_finite(bucket.elements)
         for name, place in bucket.views.items():
             if not self.present[name]:
                 place[...] = 0
@@ -513,7 +514,7 @@ class Buckets:
         bad = [
             name
             for bucket in self.each
-            if not bucket.is_finite()
+            if not is_finite(bucket.elements)
             for name, place in bucket.views.items()
             if not np.isfinite(place).all()
         ]

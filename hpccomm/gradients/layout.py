@@ -168,10 +168,6 @@ class FlatMemory:
         self.elements = memory[: bucket.length]
         self.views = bucket.views(memory)
 
-    def is_finite(self) -> bool:
-        """Return whether all elements are finite. On a device it waits once, for all of them."""
-        return bool(np.isfinite(self.elements).all())
-
 
 def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str, Array]:
     """Return all arrays by name, in the order of `names` as far as given."""

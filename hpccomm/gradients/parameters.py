@@ -98,7 +98,9 @@ def wide(dtype: DType) -> DType:
 
 
 def is_finite(x: Array) -> bool:
-    """Return whether no element is NaN or infinite, by one pass without a temporary array."""
+    """Return whether no element is NaN or infinite: on the host by one pass without a temporary array. Waits for a device."""
+    if is_on_device(x):
+        return bool(np.isfinite(x).all())
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(np.add.reduce(x, axis=None, dtype=np.float64)):
             return True  # infinities of both signs give NaN

@@ -344,7 +344,7 @@ class ShardedOptimizer:
             if grad is not None:
                 given[name] = fitting(name, grad, view)
         for name, view in self._gradients.items():
-            array = given.get(name, _ZERO)
+            array = given.get(name, 0)
             if array is not view:
                 np.copyto(view, array, casting="unsafe")
 
@@ -475,9 +475,6 @@ class ShardedOptimizer:
                         f"the saved {what!r} of {each.name!r} is {array.dtype} {array.shape}; "
                         f"this model's is {part.dtype} {each.shape}"
                     )
-
-
-_ZERO = np.zeros(())
 
 
 def _name(function: object) -> str:

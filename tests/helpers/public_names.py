@@ -30,7 +30,8 @@ def lines() -> list[str]:
 def imported(path: str) -> Iterator[str]:
     """Yield the lines of a module that is imported."""
     module = import_module(path)
-    own = [n for n, each in vars(module).items() if getattr(each, "__module__", "") == path]
+    homes = {name: str(getattr(each, "__module__", "")) for name, each in vars(module).items()}
+    own = [name for name, home in homes.items() if home.startswith(path)]
     for name in getattr(module, "__all__", own):
         if name == "__version__" or not name.startswith("_"):
             yield from described(f"{path}.{name}", getattr(module, name))
