@@ -80,21 +80,19 @@ class Sample:
     """
 
     def __init__(self, flat: FlatMemory, *, watched: bool) -> None:
-        each = zip(flat.bucket.parameters, flat.bucket.offsets, strict=True)
-        on_host = [(p, offset) for p, offset in each if watched and p.size and not p.on_device]
-        most = max(LEAST, SAMPLE // max(len(on_host), 1))
+        bucket = flat.bucket
+        most = max(LEAST, SAMPLE // len(bucket.parameters))
         self._memory = flat.memory
-        self._gradients: list[
-            tuple[str, Array, int, slice]
-        ] = []  # the last is its part of the sample
+        self._last: Array | None = None
+        # Each with the address of its place, and its part of the sample.
+        self._gradients: list[tuple[str, Array, int, slice]] = []
         places, end = [np.empty(0, np.intp)], 0
-        for p, offset in on_host:
+        for p, offset in zip(bucket.parameters, bucket.offsets, strict=True) if watched else ():
             places.append(offset + np.linspace(0, p.size - 1, min(most, p.size)).astype(np.intp))
             begin, end = end, end + places[-1].size
             place = flat.views[p.name]
             self._gradients.append((p.name, place, address(place), slice(begin, end)))
         self._places = np.concatenate(places)
-        self._last: Array | None = None
 
     def remember(self, in_place: Collection[str]) -> None:
         """Take the content of the bucket for results. Without gradients `in_place`, it counts as written."""
@@ -220,7 +218,8 @@ class BucketReduction(FlatMemory):
         flags: int,
     ) -> None:
         super().__init__(bucket, memory)
-        self.nbytes, self.sample = bucket.nbytes, Sample(self, watched=group.size > 1)
+        watched = group.size > 1 and not bucket.kind.on_device
+        self.nbytes, self.sample = bucket.nbytes, Sample(self, watched=watched)
         self.op, self.divisor = operation(group, bucket.kind, settings)
         self.gradients = self.left = len(self.views)
         self.under_way = False
