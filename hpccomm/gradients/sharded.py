@@ -29,7 +29,7 @@ from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
 from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
-from hpccomm.settings import check_bool
+from hpccomm.settings import check_bool, check_choice
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -226,6 +226,7 @@ class ShardedOptimizer:
             arrays, self._owners = read(parameters)
             if check_bool("write_back", write_back):
                 check_writable(arrays, "give a copy, or take write_back=False")
+            check_choice("op", op, Combine)
             self._settings = ReductionSettings(
                 op=op,
                 initial=initial,

@@ -64,6 +64,7 @@ WRONG: list[tuple[Callable[[Communicator], object], str]] = [
     (lambda comm: sync(comm, loss_scale=8.0), "LossScale"),
     (lambda comm: sync(comm, log=17), "give the path of a file"),
     (lambda comm: sharded(comm, op="mean"), "op is 'mean'"),
+    (lambda comm: sharded(comm, op="weighted"), "op is 'weighted'"),
     (lambda comm: sharded(comm, initial=None), "initial is None.*check, broadcast, ignore"),
     (lambda comm: ReductionSettings(order="revers"), "order"),  # type: ignore[arg-type]
     (lambda comm: ReductionSettings(bucket_bytes=0), "bucket_bytes"),
