@@ -15,8 +15,8 @@ import numpy as np
 
 from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.buckets import BucketReduction
-from hpccomm.gradients.layout import layout
-from hpccomm.gradients.parameters import Bucket, Parameter
+from hpccomm.gradients.layout import fill, padded
+from hpccomm.gradients.parameters import Parameter
 from hpccomm.gradients.settings import KIB, ReductionSettings
 from hpccomm.units import grouped, size_text
 
@@ -31,8 +31,6 @@ CLOCK = 1e-9
 
 SAME = 1e-9
 """Predictions that differ by less than this part of them are equal."""
-
-_BYTE = np.dtype(np.uint8)
 
 
 Sized = Sequence[tuple[int, float]]
@@ -122,30 +120,23 @@ def fit(wire: Sized) -> CallTime | None:
     return CallTime(*best.tolist())
 
 
-def end_of_step(buckets: Sequence[Bucket], ready: Sequence[float], time: CallTime) -> float:
-    """Return when the last bucket is reduced, in seconds from the first gradient.
+def end_of_step(gradients: Sized, settings: ReductionSettings, time: CallTime) -> float:
+    """Return when the last bucket is reduced, in seconds from the first gradient, as if all were of one dtype.
 
     Parameters
     ----------
-    buckets : sequence of Bucket
-        As `buckets_of` returns them.
-    ready : sequence of float
-        When each gradient is ready, in the order in which buckets are filled.
+    gradients : sequence of (int, float)
+        What each takes in a bucket, and when it is ready.
+    settings : ReductionSettings
+        The sizes of buckets.
     time : CallTime
         The time of a call.
     """
-    end, first = 0.0, 0
-    for bucket in buckets:
-        last = first + len(bucket.parameters)
-        end = max(end, *ready[first:last]) + time.latency + bucket.nbytes * time.seconds_per_byte
-        first = last
+    end = 0.0
+    for inside in fill([nbytes for nbytes, _ in gradients], settings):
+        nbytes, ready = zip(*(gradients[number] for number in inside), strict=True)
+        end = max(end, *ready) + time.latency + sum(nbytes) * time.seconds_per_byte
     return end
-
-
-def buckets_of(sizes: Sequence[int], settings: ReductionSettings) -> tuple[Bucket, ...]:
-    """Return the buckets of gradients of these sizes in bytes, filled in this order, as if of one dtype."""
-    parameters = [Parameter(str(n), (size,), _BYTE) for n, size in enumerate(sizes)]
-    return layout(parameters[::-1], replace(settings, order="reverse"))
 
 
 def candidates(total: int) -> list[int]:
@@ -170,19 +161,18 @@ def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> Bucket
         The present ones. The settings that are not chosen stay.
     """
     gradients, wire = measured
-    sizes = [nbytes for nbytes, _ in gradients]
+    total = sum(nbytes for nbytes, _ in gradients)
     now = (settings.bucket_bytes, settings.first_bucket_bytes)
     time = fit(wire)
-    if time is None or not settings.bucketing or not any(sizes):
-        reason = f"{_why_not(sizes, wire, settings)}; buckets of {size_text(now[0])} are kept"
+    if time is None or not settings.bucketing or not total:
+        reason = f"{_why_not(total, wire, settings)}; buckets of {size_text(now[0])} are kept"
         return BucketChoice(*now, None, None, None, None, reason)
-    ready = [seconds for _, seconds in gradients]
-    tried = candidates(sum(bucket.nbytes for bucket in buckets_of(sizes, settings)))
+    tried = candidates(total)
     pairs = {(most, first) for most in tried for first in tried if first <= most}
     seconds = {}
     for most, first in sorted(pairs | {now}, reverse=True):
         changed = replace(settings, bucket_bytes=most, first_bucket_bytes=first)
-        seconds[most, first] = end_of_step(buckets_of(sizes, changed), ready, time)
+        seconds[most, first] = end_of_step(gradients, changed, time)
     least = min(seconds.values())
     best = next(pair for pair, end in seconds.items() if end <= least * (1 + SAME))  # the largest
     speed = 1 / time.seconds_per_byte if time.seconds_per_byte else float("inf")
@@ -199,10 +189,10 @@ def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> Bucket
     )
 
 
-def _why_not(sizes: Sequence[int], wire: Sized, settings: ReductionSettings) -> str:
+def _why_not(total: int, wire: Sized, settings: ReductionSettings) -> str:
     if not settings.bucketing:
         return "each gradient has a bucket of its own by bucketing=False"
-    if not any(sizes):
+    if not total:
         return "the model has no gradients"
     known = [size_text(nbytes) for nbytes in _medians(wire)]
     if not known:
@@ -253,7 +243,7 @@ class WarmUp:
 
     def choose(self, group: RankGroup, settings: ReductionSettings) -> BucketChoice:
         """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
-        sizes = [each.nbytes for each in self._filled]
+        sizes = [padded(each) for each in self._filled]
         typical = [median(seconds) for seconds in zip(*self._ready, strict=True)]
         gradients = list(zip(sizes, typical, strict=True))
         measured = merge(group.all_gather_object((gradients, self._wire)))

@@ -6,7 +6,7 @@ expected to produce them, so that a bucket can be reduced while the pass goes on
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import isfinite, sqrt
 
 import numpy as np
@@ -73,13 +73,9 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
         counts as the last there. Of equal means, the order of the first rank that has both decides, else
         the name.
     """
-    total: dict[str, int] = {}
-    seen = list(dict.fromkeys(name for names in readiness for name in names))
-    for names in readiness:
-        place = {name: number for number, name in enumerate(names)}
-        for name in seen:
-            total[name] = total.get(name, 0) + place.get(name, len(seen))
-    return sorted(seen, key=total.__getitem__)
+    seen = list(dict.fromkeys(chain.from_iterable(readiness)))
+    places = [{name: number for number, name in enumerate(names)} for names in readiness]
+    return sorted(seen, key=lambda name: sum(place.get(name, len(seen)) for place in places))
 
 
 def urgent_buckets(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
@@ -99,6 +95,31 @@ def urgent_buckets(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -
     place = {each.name: number for number, each in enumerate(parameters)}
     first = [min(place[each.name] for each in bucket.parameters) for bucket in buckets]
     return sorted(range(len(buckets)), key=first.__getitem__)[:MOST_URGENT]
+
+
+def fill(sizes: Sequence[int], settings: ReductionSettings) -> list[list[int]]:
+    """Return which of some gradients lie in each bucket, filled one after the other.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        The bytes that each gradient takes in a bucket, see `padded`.
+    settings : ReductionSettings
+        The limits.
+    """
+    buckets: list[list[int]] = []
+    nbytes = 0  # of the last one
+    for number, size in enumerate(sizes):
+        limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
+        if not (buckets and settings.bucketing and nbytes + size <= limit):
+            buckets.append([])
+            nbytes = 0
+        buckets[-1].append(number)
+        nbytes += size
+    if settings.bucketing and nbytes < settings.min_bucket_bytes and len(buckets) > 1:
+        last = buckets.pop()
+        buckets[-1] += last
+    return buckets
 
 
 def layout(
@@ -123,19 +144,8 @@ def layout(
     order = ordered(parameters, settings.order, readiness)
     filled: list[list[Parameter]] = []
     for alike in grouped((each.kind, each) for each in order).values():
-        buckets: list[list[Parameter]] = []
-        nbytes = 0  # of the last one
-        for each in alike:
-            limit = settings.first_bucket_bytes if len(buckets) == 1 else settings.bucket_bytes
-            if not (buckets and settings.bucketing and nbytes + padded(each) <= limit):
-                buckets.append([])
-                nbytes = 0
-            buckets[-1].append(each)
-            nbytes += padded(each)
-        if settings.bucketing and nbytes < settings.min_bucket_bytes and len(buckets) > 1:
-            last = buckets.pop()
-            buckets[-1] += last
-        filled += buckets
+        buckets = fill([padded(each) for each in alike], settings)
+        filled += [[alike[number] for number in inside] for inside in buckets]
     place = {each.name: number for number, each in enumerate(order)}
     layout = []
     for index, inside in enumerate(sorted(filled, key=lambda bucket: place[bucket[-1].name])):
