@@ -4,17 +4,18 @@ A step has none if gradients are missing, were not written since the last one, o
 that say so, so that nothing more is sent where all is well.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from operator import or_
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
 from hpccomm.gradients.agreement import RankGroup
-from hpccomm.gradients.compression import Channel, Exchange
+from hpccomm.gradients.compression import Compressor, Exchange
 from hpccomm.gradients.layout import (
     FlatMemory,
     layout,
@@ -36,8 +37,6 @@ from hpccomm.gradients.parameters import (
 from hpccomm.gradients.settings import CurrentScale, Model, ReductionSettings
 from hpccomm.reductions import ReduceOp
 from hpccomm.units import few, grouped, ranks_named
-
-T = TypeVar("T", bound=Hashable)
 
 MOST = 5
 """Gradients that a message names."""
@@ -274,10 +273,10 @@ class CompressedReduction(BucketReduction):
     """
 
     def __init__(
-        self, *how: Any, channel: Channel, ranks: Exchange | None, node: RankGroup | None
+        self, *how: Any, compressor: Compressor, ranks: Exchange | None, node: RankGroup | None
     ) -> None:
         super().__init__(*how)
-        self._channel, self._ranks = channel, ranks
+        self._channel, self._ranks = compressor.channel(self.bucket), ranks
         self._node = None if node is None or node.size == 1 else node
 
     @property
@@ -330,7 +329,7 @@ class Buckets:
     regions : dict of BucketKind to ndarray
         The memory of all buckets of a kind.
     exchange : Exchange or None
-        That of a compressor, if this rank takes part in it.
+        That of a compressor, unless another rank of the node takes part in it.
     """
 
     def __init__(
@@ -347,21 +346,13 @@ class Buckets:
         urgent = urgent_buckets(self.layout, model.trained)
         flags = len(FLAGS) + len(urgent)
         memory, self.regions = registered_together(self._group, self.layout, flags)
-        places = list(zip(self.layout, memory, strict=True))
-        self.each: Sequence[BucketReduction]
-        self.exchange: Exchange | None = None
-        how = self._group, settings, flags
-        if compressor is None:
-            self.each = [BucketReduction(bucket, x, *how) for bucket, x in places]
-        else:
-            node, across = levels or (None, self._group)
-            self.exchange = ranks = None if across is None else Exchange(across)
-            self.each = [
-                CompressedReduction(
-                    bucket, x, *how, channel=compressor.channel(bucket), ranks=ranks, node=node
-                )
-                for bucket, x in places
-            ]
+        node, across = levels or (None, self._group)
+        self.exchange = ranks = None if across is None else Exchange(across)
+        make: Callable[..., BucketReduction] = BucketReduction
+        if compressor is not None:
+            make = partial(CompressedReduction, compressor=compressor, ranks=ranks, node=node)
+        places = zip(self.layout, memory, strict=True)
+        self.each = [make(bucket, x, self._group, settings, flags) for bucket, x in places]
         self.urgent = [self.each[number] for number in urgent]
         self.gradients = views_of(self.each)
         self.views = Views(self.gradients)  # the same for users
@@ -524,7 +515,7 @@ class Buckets:
     def _raise_unwritten(self) -> None:
         """Raise for gradients in buckets: their sum would silently contain old results."""
         own = self._found[ELSEWHERE] or self._found[UNCHANGED]
-        ranks_of = self._ranks_of((name, name in self._owners) for name in own)
+        ranks_of = self._ranks_of([(name, name in self._owners) for name in own])
         self._remember(())
         names = dict.fromkeys(name for name, _ in ranks_of)
         ranks = sorted({rank for ranks in ranks_of.values() for rank in ranks})
@@ -565,9 +556,9 @@ class Buckets:
             f"gradients are NaN or infinite: {_named(ranks_of)}; nonfinite='skip' leaves such steps out"
         )
 
-    def _ranks_of(self, own: Iterable[T]) -> dict[T, list[int]]:
+    def _ranks_of(self, own: list[Any]) -> dict[Any, list[int]]:
         """Return on which ranks each gradient was found. Collective; blocks."""
-        every = self._group.all_gather_object(list(own))
+        every = self._group.all_gather_object(own)
         return grouped((name, rank) for rank, names in enumerate(every) for name in names)
 
     def hand_back(self) -> None:
