@@ -16,18 +16,10 @@ from hpccomm.dtypes import BFLOAT16, FLOAT32
 from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
 from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.compression import Compressor, Exchange
-from hpccomm.gradients.layout import (
-    FlatMemory,
-    layout,
-    registered_together,
-    scale,
-    urgent_buckets,
-    views_of,
-)
+from hpccomm.gradients.layout import FlatMemory, layout, registered_together, scale, views_of
 from hpccomm.gradients.parameters import (
     Array,
     Bucket,
-    BucketKind,
     address,
     is_finite,
     is_on_device,
@@ -44,6 +36,9 @@ MOST = 5
 SAMPLE = 256
 """Elements of a bucket that are compared, but at least `LEAST` of each gradient."""
 LEAST = 8
+
+MOST_URGENT = 32
+"""Buckets that can be taken out of turn."""
 
 FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
 """Flags that are sent with each bucket: a gradient is missing or not finite; one was written since the last step, has the
@@ -167,23 +162,6 @@ def _differs(name: str, owner: Any, place: Array) -> bool:
     return not np.array_equal(view(owner.grad, f"the gradient of {name!r}"), place)
 
 
-def operation(
-    group: RankGroup, kind: BucketKind, settings: ReductionSettings
-) -> tuple[ReduceOp, int]:
-    """Return the operation that reduces gradients of a kind, and what its result has to be divided by.
-
-    NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
-    cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
-    may overflow.
-    """
-    if settings.op != "average":
-        return ReduceOp.SUM, 1
-    summed = kind.on_device and kind.dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
-    if settings.compressor is not None or (summed and not settings.deterministic):
-        return ReduceOp.SUM, group.size
-    return ReduceOp.AVG, 1
-
-
 class BucketReduction(FlatMemory):
     """One bucket: its gradients, their reduction, and how far it is in the present step.
 
@@ -219,7 +197,7 @@ class BucketReduction(FlatMemory):
         super().__init__(bucket, memory)
         watched = group.size > 1 and not bucket.kind.on_device
         self.nbytes, self.sample = bucket.nbytes, Sample(self, watched=watched)
-        self.op, self.divisor = operation(group, bucket.kind, settings)
+        self.op, self.divisor = self._operation(group, settings)
         self.gradients = self.left = len(self.views)
         self.under_way = False
         self.span: Span | None = None
@@ -232,6 +210,21 @@ class BucketReduction(FlatMemory):
         # it is under way.
         self.deferred = bucket.kind.on_device
         self._work: Any = None
+
+    def _operation(self, group: RankGroup, settings: ReductionSettings) -> tuple[ReduceOp, int]:
+        """Return the operation that reduces gradients, and what its result has to be divided by.
+
+        NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
+        cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
+        may overflow.
+        """
+        if settings.op != "average":
+            return ReduceOp.SUM, 1
+        dtype, on_device = self.bucket.kind
+        summed = on_device and dtype in (FLOAT32, np.dtype(np.float64), BFLOAT16)
+        if settings.compressor is not None or (summed and not settings.deterministic):
+            return ReduceOp.SUM, group.size
+        return ReduceOp.AVG, 1
 
     @property
     def memory_bytes(self) -> int:
@@ -325,7 +318,8 @@ class Buckets:
     each : sequence of BucketReduction
         In this order.
     urgent : list of BucketReduction
-        See `urgent_buckets`.
+        Those that can be taken out of turn, the one first that the next forward pass needs first. The list is empty if
+        gradients lie on a device, which takes calls in the order in which they are made.
     regions : dict of BucketKind to ndarray
         The memory of all buckets of a kind.
     exchange : Exchange or None
@@ -343,7 +337,7 @@ class Buckets:
         self._group, self._owners = model.group, model.owners
         settings, compressor = self.settings, self.settings.compressor
         self.layout = layout(model.trained, settings, readiness)
-        urgent = urgent_buckets(self.layout, model.trained)
+        urgent = self._urgent([each.name for each in model.trained])
         flags = len(FLAGS) + len(urgent)
         memory, self.regions = registered_together(self._group, self.layout, flags)
         node, across = levels or (None, self._group)
@@ -365,6 +359,14 @@ class Buckets:
         self.sources: dict[str, Array] = {}  # arrays that get the results
         self._in_place: set[str] = set()  # gradients that were said to lie in their buckets
         self.begin()
+
+    def _urgent(self, names: list[str]) -> list[int]:
+        """Return the numbers of the urgent buckets, from the parameters in the order of the forward pass."""
+        if len(self.layout) == 1 or any(bucket.kind.on_device for bucket in self.layout):
+            return []
+        place = {name: number for number, name in enumerate(names)}
+        first = [min(place[each.name] for each in bucket.parameters) for bucket in self.layout]
+        return sorted(range(len(first)), key=first.__getitem__)[:MOST_URGENT]
 
     def begin(self) -> None:
         """Forget the results of the last step."""

@@ -13,26 +13,12 @@ import numpy as np
 
 from hpccomm.dtypes import is_narrow
 from hpccomm.gradients.agreement import RankGroup
-from hpccomm.gradients.parameters import (
-    PASS,
-    Array,
-    Bucket,
-    BucketKind,
-    Parameter,
-    is_on_device,
-    passes,
-)
+from hpccomm.gradients.parameters import Array, Bucket, BucketKind, Parameter, parts
 from hpccomm.gradients.settings import Order, ReductionSettings
 from hpccomm.units import grouped
 
 ALIGNMENT = 64
 """Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
-
-MOST_URGENT = 32
-"""Buckets that can be taken out of turn."""
-
-DEVICE_PASS = 1 << 24
-"""Elements that are widened at once on a device, where each pass takes some launches."""
 
 
 def padded(parameter: Parameter) -> int:
@@ -76,25 +62,6 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
     seen = list(dict.fromkeys(chain.from_iterable(readiness)))
     places = [{name: number for number, name in enumerate(names)} for names in readiness]
     return sorted(seen, key=lambda name: sum(place.get(name, len(seen)) for place in places))
-
-
-def urgent_buckets(buckets: Sequence[Bucket], parameters: Sequence[Parameter]) -> list[int]:
-    """Return buckets that can be taken out of turn, the one first that the next forward pass needs first.
-
-    The list is empty if gradients lie on a device, which takes calls in the order in which they are made.
-
-    Parameters
-    ----------
-    buckets : sequence of Bucket
-        In order.
-    parameters : sequence of Parameter
-        In the order of the forward pass.
-    """
-    if len(buckets) == 1 or any(bucket.kind.on_device for bucket in buckets):
-        return []
-    place = {each.name: number for number, each in enumerate(parameters)}
-    first = [min(place[each.name] for each in bucket.parameters) for bucket in buckets]
-    return sorted(range(len(buckets)), key=first.__getitem__)[:MOST_URGENT]
 
 
 def fill(sizes: Sequence[int], settings: ReductionSettings) -> list[list[int]]:
@@ -199,7 +166,7 @@ def registered_together(
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.
     """
-    parts: dict[int, Array] = {}
+    places: dict[int, Array] = {}
     regions: dict[BucketKind, Array] = {}
     for kind, alike in grouped((each.kind, each) for each in buckets).items():
         line = ALIGNMENT // kind.dtype.itemsize
@@ -209,8 +176,8 @@ def registered_together(
         regions[kind] = memory = group.comm.empty(end, kind.dtype, device=device)
         memory[:] = 0
         for each, start in zip(alike, starts, strict=True):
-            parts[each.index] = memory[start : start + each.length + room]
-    return [parts[each.index] for each in buckets], regions
+            places[each.index] = memory[start : start + each.length + room]
+    return [places[each.index] for each in buckets], regions
 
 
 def scale(x: Array, factor: float) -> None:
@@ -218,7 +185,7 @@ def scale(x: Array, factor: float) -> None:
     if not is_narrow(x.dtype):
         np.multiply(x, x.dtype.type(factor), out=x)
         return
-    for part in _parts(x):
+    for part in parts(x):
         part[:] = (part.astype(np.float32) * np.float32(factor)).astype(x.dtype)
 
 
@@ -228,15 +195,9 @@ def clip(arrays: Sequence[Array], limit: float) -> float:
     If it is infinite or NaN, nothing is scaled.
     """
     # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
-    parts = (part for x in arrays for part in _parts(x))
-    norm = sqrt(sum(float(np.square(part.astype(np.float64)).sum()) for part in parts))
+    every = (part for x in arrays for part in parts(x))
+    norm = sqrt(sum(float(np.square(part.astype(np.float64)).sum()) for part in every))
     if isfinite(norm) and norm > limit:
         for each in arrays:
             scale(each, limit / norm)
     return norm
-
-
-def _parts(x: Array) -> list[Array]:
-    """Return a C-contiguous array in parts that are small enough to be widened."""
-    flat = x.reshape(-1)
-    return [flat[part] for part in passes(flat.size, DEVICE_PASS if is_on_device(x) else PASS)]

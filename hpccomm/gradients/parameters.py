@@ -25,6 +25,10 @@ PASS = 1 << 16
 """Elements of temporary arrays, about: they stay in the cache."""
 
 
+DEVICE_PASS = 1 << 24
+"""Elements that are widened at once on a device, where each pass takes some launches."""
+
+
 def passes(size: int, step: int = PASS) -> list[slice]:
     """Return slices of `step` elements, together all of an array of `size` elements."""
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
@@ -33,6 +37,12 @@ def passes(size: int, step: int = PASS) -> list[slice]:
 def is_on_device(x: object) -> bool:
     """Return whether an array lies in device memory. Local."""
     return hasattr(x, "__cuda_array_interface__")
+
+
+def parts(x: Array) -> list[Array]:
+    """Return a C-contiguous array in flat parts that are small enough to be widened. Local."""
+    flat = x.reshape(-1)
+    return [flat[part] for part in passes(flat.size, DEVICE_PASS if is_on_device(x) else PASS)]
 
 
 def view(x: Any, what: str, *, device: bool = False) -> Array:
@@ -211,18 +221,17 @@ class Bucket:
             for each, offset in zip(self.parameters, self.offsets, strict=True)
         }
 
+    def padding(self, length: int) -> NDArray[np.bool_]:
+        """Return which of `length` elements lie between its arrays, or behind them. Local."""
+        between = np.ones(length, np.bool_)
+        for place in self.views(between).values():
+            place[...] = False
+        return between
+
     def __str__(self) -> str:
         first, last = self.parameters[0].name, self.parameters[-1].name
         names = first if first == last else f"{first} to {last}"
         return f"bucket {self.index}: {len(self.parameters)} of {self.dtype}, {self.nbytes} bytes, {names}"
-
-
-def padding(bucket: Bucket, length: int) -> NDArray[np.bool_]:
-    """Return which of `length` elements lie between the arrays of a bucket, or behind them. Local."""
-    between = np.ones(length, np.bool_)
-    for place in bucket.views(between).values():
-        place[...] = False
-    return between
 
 
 def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str, Any]]:

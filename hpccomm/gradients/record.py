@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpccomm.errors import UsageError
 from hpccomm.gradients.buckets import Buckets, Span
 from hpccomm.results import facts as origin
-from hpccomm.results.recording import (
-    COMPLETED,
-    RecordingFacts,
-    TrainingBucket,
-    TrainingNote,
-    TrainingStep,
-)
+from hpccomm.results import recording
 
 if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
@@ -162,7 +156,7 @@ class Record:
         if comm.rank == 0:
             from hpccomm.results.recording_file import RecordingWriter  # loads h5py
 
-            facts = RecordingFacts(
+            facts = recording.RecordingFacts(
                 started=datetime.now().astimezone(),
                 user=origin.user(),
                 arguments=tuple(sys.argv),
@@ -178,11 +172,13 @@ class Record:
         self._since, self._sent = self.steps, 0
         if self._writer is not None:
             for change in changes:
-                self._writer.add_note(TrainingNote(self.steps, change))
+                self._writer.add_note(recording.TrainingNote(self.steps, change))
             names = ["\n".join(x.name for x in each.parameters) for each in buckets.layout]
             self._writer.add_layout(
                 [
-                    TrainingBucket(self.steps, each.index, str(each.dtype), each.nbytes, inside)
+                    recording.TrainingBucket(
+                        self.steps, each.index, str(each.dtype), each.nbytes, inside
+                    )
                     for each, inside in zip(buckets.layout, names, strict=True)
                 ]
             )
@@ -224,7 +220,7 @@ class Record:
         self.waited.clear()
         if self._writer is None:
             return
-        step = TrainingStep(
+        step = recording.TrainingStep(
             step=self.steps - 1,
             finished=perf_counter() - self._made,
             **counts,
@@ -258,7 +254,7 @@ class Record:
 
     def close(self, error: BaseException | None = None) -> None:
         """Write all there is to the log, and how the training ended. Idempotent."""
-        writer, self._writer, status = self._writer, None, COMPLETED
+        writer, self._writer, status = self._writer, None, recording.COMPLETED
         if error is not None:
             status = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
         if writer is not None:

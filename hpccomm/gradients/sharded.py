@@ -15,16 +15,7 @@ from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
 from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
 from hpccomm.gradients.layout import ALIGNMENT, FlatMemory, copy_arrays, layout, views_of
-from hpccomm.gradients.parameters import (
-    Array,
-    Arrays,
-    Bucket,
-    Named,
-    check_writable,
-    padding,
-    read,
-    wide,
-)
+from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
 from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp
@@ -77,7 +68,7 @@ class Shard:
         part = length // group.size
         own = slice(group.rank * part, (group.rank + 1) * part)
         self._parameters, self._gradients = self.parameters.memory[own], self.gradients.memory[own]
-        self._padding = np.flatnonzero(padding(bucket, length)[own])
+        self._padding = np.flatnonzero(bucket.padding(length)[own])
         self._masters = masters and is_narrow(bucket.dtype)
         self.values = np.zeros(part, FLOAT32) if self._masters else self._parameters
         self.state: dict[str, Array] = {}
