@@ -184,25 +184,14 @@ class TopK:
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
         """Return the reducer of a bucket. Local."""
-        count = ceil(self.ratio * bucket.length)
-        return SparseChannel(bucket, count, error_feedback=self.error_feedback)
+        return SparseChannel(bucket, self)
 
 
 class SparseChannel:
-    """One bucket that sends some of its elements, see `Channel`.
+    """One bucket that sends some of its elements, see `Channel`."""
 
-    Parameters
-    ----------
-    bucket : Bucket
-        Its bucket.
-    count : int
-        How many elements are sent at most.
-    error_feedback : bool
-        Whether what was not sent is added in the next step.
-    """
-
-    def __init__(self, bucket: Bucket, count: int, *, error_feedback: bool) -> None:
-        self._count, self._feedback = count, error_feedback
+    def __init__(self, bucket: Bucket, how: TopK) -> None:
+        self._count, self._feedback = ceil(how.ratio * bucket.length), how.error_feedback
         self._unsent = np.zeros(bucket.length, wide(bucket.dtype))
         index = np.uint32 if bucket.length < 1 << 32 else np.uint64
         self._form = np.dtype([("place", index), ("value", bucket.dtype)])
@@ -272,34 +261,24 @@ class PowerSGD:
 
     def channel(self, bucket: Bucket) -> "PowerSGDChannel":
         """Return the reducer of a bucket. Local."""
-        return PowerSGDChannel(bucket, self.rank, error_feedback=self.error_feedback)
+        return PowerSGDChannel(bucket, self)
 
 
 class PowerSGDChannel:
-    """One bucket of thin matrices, see `Channel`.
+    """One bucket of thin matrices, see `Channel`."""
 
-    Parameters
-    ----------
-    bucket : Bucket
-        Its bucket.
-    rank : int
-        Columns of the thin matrices.
-    error_feedback : bool
-        Whether what was not sent is added in the next step.
-    """
-
-    def __init__(self, bucket: Bucket, rank: int, *, error_feedback: bool) -> None:
-        self._dtype, self._bucket, self._rank = wide(bucket.dtype), bucket, rank
-        self._errors = np.zeros(bucket.length, self._dtype) if error_feedback else None
+    def __init__(self, bucket: Bucket, how: PowerSGD) -> None:
+        self._dtype, self._bucket, self._rank = wide(bucket.dtype), bucket, how.rank
+        self._errors = np.zeros(bucket.length, self._dtype) if how.error_feedback else None
         self._right: dict[str, Array] = {}
-        plain = np.ones(bucket.length, bool)
-        for each, offset in zip(bucket.parameters, bucket.offsets, strict=True):
-            rows, columns = _matrix(np.empty(each.shape, np.bool_)).shape
-            if each.size and 2 * rank * (rows + columns) <= each.size:
-                plain[offset : offset + each.size] = False
-                # The same on all ranks.
-                draw = np.random.default_rng([bucket.index, offset])
-                self._right[each.name] = draw.standard_normal((columns, rank)).astype(self._dtype)
+        plain = np.ones(bucket.length, np.bool_)
+        for number, (name, place) in enumerate(bucket.views(plain).items()):
+            rows, columns = _matrix(place).shape
+            if place.size and 2 * how.rank * (rows + columns) <= place.size:
+                place[...] = False
+                draw = np.random.default_rng([bucket.index, number])  # the same on all ranks
+                right = draw.standard_normal((columns, how.rank))
+                self._right[name] = right.astype(self._dtype)
         self._plain = np.flatnonzero(plain)
 
     def _matrices(self, x: Array) -> list[Array]:
@@ -405,7 +384,7 @@ class MixedPrecision:
 
     def channel(self, bucket: Bucket) -> "NarrowChannel":
         """Return the reducer of a bucket. Local."""
-        return NarrowChannel(bucket, _WIRE[self.wire_dtype], error_feedback=self.error_feedback)
+        return NarrowChannel(bucket, self)
 
 
 class NarrowChannel:
@@ -413,19 +392,10 @@ class NarrowChannel:
 
     With error feedback, each rank adds to its gradients what rounding took from them in the step before; and the rank
     that sums a part up does the same with the sum.
-
-    Parameters
-    ----------
-    bucket : Bucket
-        Its bucket.
-    wire : dtype
-        What is sent.
-    error_feedback : bool
-        Whether errors of rounding are added in the next step.
     """
 
-    def __init__(self, bucket: Bucket, wire: DType, *, error_feedback: bool) -> None:
-        self._wire, self._feedback = wire, error_feedback
+    def __init__(self, bucket: Bucket, how: MixedPrecision) -> None:
+        self._wire, self._feedback = _WIRE[how.wire_dtype], how.error_feedback
         self._length, self._dtype = bucket.length, wide(bucket.dtype)
         # Room for a part of each rank, and errors of this rank's gradients and of the part that it sums up: made by
         # the first reduction, which knows how many ranks there are.
