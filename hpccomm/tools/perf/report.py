@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from hpccomm.backends.bootstrap.launch import OPEN_MPI, launched
 from hpccomm.errors import ResultsError, UsageError
 from hpccomm.results import exports, table, timings
-from hpccomm.results.comparison import verdict
-from hpccomm.results.comparison.matching import LaunchRow, matched_passes
 from hpccomm.results.expectations import Judge, bound
 from hpccomm.results.facts import UNKNOWN, Others
 from hpccomm.results.files import check_output
@@ -272,7 +270,7 @@ class Report:
 class InterleavedReport(Report):
     """The report of a run of two variants: it stores their rows, and prints their comparison."""
 
-    _measured: dict[str, list[LaunchRow]]  # by the names of the variants
+    _measured: dict[str, list[MeasuredRow]]  # by the names of the variants
 
     def begin(self, tables: Sequence[TableNames]) -> None:
         """Print the header of a collective's passes."""
@@ -287,12 +285,18 @@ class InterleavedReport(Report):
         self.keep(halves)
         self.complain(wrong)
         for half in halves:
-            self._measured[half.timing.variant].append(LaunchRow(half.row, half.timing))
+            self._measured[half.timing.variant].append(half)
 
     def finish(self, others: Others = UNKNOWN) -> None:
         """Print the comparison of a collective."""
+        from hpccomm.results.comparison import matching, verdict  # by which h5py is imported
+
         self.others, (base, new) = others, self._measured
-        matched = matched_passes(*self._measured.values())
+        base_rows, new_rows = (
+            [matching.LaunchRow(each.row, each.timing) for each in rows]
+            for rows in self._measured.values()
+        )
+        matched = matching.matched_passes(base_rows, new_rows)
         comparison = verdict.compare_passes(
             matched, (base, new), verdict.Rules(busy=bool(others.busy))
         )
