@@ -201,8 +201,8 @@ class Reducer:
         """Reduce buckets as long as one may start."""
         with self._turn:
             while self._waiting and self._error is None:
-                candidates = self._ready.intersection(self._waiting)
-                bucket = next((x for x in self._urgent if x in candidates), self._waiting[0])
+                ready, waiting = self._ready, self._waiting
+                bucket = next((x for x in self._urgent if x in ready and x in waiting), waiting[0])
                 if bucket.left and not self._closing:
                     return
                 try:
