@@ -105,6 +105,9 @@ class LocalSteps:
     over the ranks, the momentum becomes ``v = outer_momentum * v + d``, and the anchor, from which all ranks go on,
     loses ``outer_lr * v``; with `nesterov`, ``outer_lr * (d + outer_momentum * v)``.
 
+    After an error in the midst of an average this object has failed, and every later step raises that error, as of
+    `GradientSync`.
+
     A model of n bytes takes 2 n more for the anchor and what is averaged, and n for the momentum, which is float32
     for narrow parameters. State of the local optimiser is not averaged.
 

@@ -343,7 +343,7 @@ class GroupCalls:
         calls.add("recv", calls.out(*calls.result), ANY, tag, return_src=True)
         return self._issue(calls, MESSAGE, ReceiveWork)
 
-    # TensorCalls together.
+    # Calls together.
 
     def start_coalescing(self, *_: Any) -> None:
         """Keep this thread's calls from now on, to issue them together."""
@@ -403,7 +403,7 @@ class GroupCalls:
         return self._duplicates[-1]
 
     def shutdown(self) -> None:
-        """End the group's communicators. Local; raises nothing. TensorCalls under way have a while to come to their end."""
+        """End the group's communicators. Local; raises nothing. Calls under way have a while to come to their end."""
         for comm in (*self._duplicates, self._comm):
             _end(comm)
 

@@ -232,7 +232,7 @@ def copy_back(outputs: Sequence[Any], parts: Sequence[Any], whole: Any) -> None:
 
 
 class TensorCalls:
-    """TensorCalls of the communicator that are issued together, on tensors as arrays.
+    """Calls of the communicator that are issued together, on tensors as arrays.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from hpccomm.backends.nccl import libnccl, variables
+from hpccomm.errors import BackendUnavailable
 from hpccomm.memory.cuda import library
 from hpccomm.memory.cuda.library import identify
 from hpccomm.units import ranks_named
@@ -117,7 +118,8 @@ def mine(rank: int, device: int | None) -> Facts:
             functions=libnccl.present(),
             host_id=variables.host_id(),
         )
-    except (runtime.CUDARuntimeError, libnccl.NcclError) as error:
+    # Of `identify` as well: a rank that raised would leave the others waiting for its facts.
+    except (runtime.CUDARuntimeError, libnccl.NcclError, BackendUnavailable, OSError) as error:
         why_not = (
             f"device {device} or NCCL does not answer ({error}); nvidia-smi shows whether "
             "the device is healthy"

@@ -357,7 +357,10 @@ def gather(sources: Collection[str], *, nccl: bool = False) -> Trees:
     nccl : bool
         Whether to let NCCL run its own diagnostics.
     """
-    news, failure, printed = _heard(["nccl"] if nccl else [], sources)
+    try:
+        news, failure, printed = _heard(["nccl"] if nccl else [], sources)
+    except OSError as error:  # as where no temporary file can be written
+        news, failure, printed = {}, f"could not be started: {error}", ""
     missing = news.get("missing", "")
     trees: Trees = news.get("trees", {})
     if not trees:

@@ -102,14 +102,12 @@ def parse(data: bytes, defaults: LogDefaults) -> ReadLog:
     """
     text, packed = decoded(data, defaults.name)
     what = foreign((text if packed else data.decode("latin-1"))[:_LOOKED_AT])
-    if what:
-        raise ResultsError(f"{defaults.name} has no table of a benchmark; it is {what}")
     form = writer = ""
     try:
         if nccl_json.is_csv(text):
             form, writer = "rccl-tests' CSV", "its -Z csv"
             tables = nccl_json.parse_records(*nccl_json.of_csv(text), defaults)
-        elif re.match(r"\s*(?:\{|\[\s*[{\]])", text):
+        elif not what and re.match(r"\s*(?:\{|\[\s*[{\]])", text):
             form, writer = "nccl-tests' JSON", "-J of its programs"
             tables = _of_json(text, defaults)
         else:
@@ -121,6 +119,8 @@ def parse(data: bytes, defaults: LogDefaults) -> ReadLog:
             f"{defaults.name} is not {form}: {type(error).__name__}: {error}; give a file that {writer} has written"
         ) from error
     log = ReadLog(f"{defaults.name} ({packed})" if packed else defaults.name, tables)
+    if what and not tables:
+        raise ResultsError(f"{log.name} has no table of a benchmark; it is {what}")
     if not tables:
         raise ResultsError(
             f"{log.name} has no table of nccl-tests, rccl-tests or OSU, and is not JSON of theirs; give "

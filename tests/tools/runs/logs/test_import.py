@@ -53,6 +53,13 @@ def test_facts_of_a_table_of_nccl_tests() -> None:
     np.testing.assert_allclose(run.rows[0].algbw, 8 / 12.34e-6 / 1e9)  # though 0.00 is printed
 
 
+def test_a_table_on_the_page_of_a_ci_job_is_read() -> None:
+    page = f"<!DOCTYPE html>\n<html><body><pre>\n{ALL_REDUCE}</pre></body></html>\n"
+    assert [len(run.rows) for run in runs_of(page)] == [len(runs_of(ALL_REDUCE)[0].rows)]
+    with pytest.raises(ResultsError, match="has no table of a benchmark; it is"):
+        runs_of("<!DOCTYPE html>\n<html><body>not found</body></html>\n")
+
+
 def info(**settings: object) -> RunInfo:
     sizes = {"maximum_bytes": 8 << 20, "step_factor": 0, "step_bytes": 64, "iterations": 7}
     made = example_info(**{**sizes, **settings})
