@@ -145,8 +145,9 @@ def asked_for(
         return asked, chosen
     if algorithm is None:
         return AUTO, None
-    known, others = KNOWN[call.collective], registered()[call.collective]
-    fitting = [each for each in others if not _misfit(call, known[each], shared)]
+    # Not looked at for an algorithm that is found but does not fit: another package may fail to be imported.
+    others = registered()[call.collective] if chosen is None else ()
+    fitting = [x for x in others if not _misfit(call, KNOWN[call.collective][x], shared)]
     advice = f"give one of {', '.join(map(repr, (AUTO, *names, *fitting)))}"
     if chosen is None and asked not in NAMES:
         advice = did_you_mean(asked, (*names, *fitting), advice)
