@@ -272,11 +272,12 @@ class PowerSGDChannel:
         self._errors = np.zeros(bucket.length, self._dtype) if how.error_feedback else None
         self._right: dict[str, Array] = {}
         plain = np.ones(bucket.length, np.bool_)
-        for number, (name, place) in enumerate(bucket.views(plain).items()):
+        views = bucket.views(plain).items()
+        for offset, (name, place) in zip(bucket.offsets, views, strict=True):
             rows, columns = _matrix(place).shape
             if place.size and 2 * how.rank * (rows + columns) <= place.size:
                 place[...] = False
-                draw = np.random.default_rng([bucket.index, number])  # the same on all ranks
+                draw = np.random.default_rng([bucket.index, offset])  # the same on all ranks
                 right = draw.standard_normal((columns, how.rank))
                 self._right[name] = right.astype(self._dtype)
         self._plain = np.flatnonzero(plain)
