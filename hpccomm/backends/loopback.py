@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,6 +60,8 @@ from hpccomm.topology import Topology, arrange
 T = TypeVar("T")
 Context = tuple[object, ...]
 _Key = tuple[Context, int, int, int]
+_Message = tuple[int, int, NDArray[Any]]
+"""A message's number among all of its world, its tag and its bytes."""
 Buffers = Sequence[NDArray[Any]]
 Exposed = dict[int, Buffers]
 """The arrays that ranks expose in one call, by rank, for the ranks that have begun the call."""
@@ -68,7 +71,7 @@ Exposed = dict[int, Buffers]
 class Mailbox:
     """Messages that wait for a receive, or receives that wait for a message; never both."""
 
-    messages: deque[tuple[int, NDArray[Any]]] = field(default_factory=deque)
+    messages: deque[_Message] = field(default_factory=deque)
     receives: "deque[_Receive]" = field(default_factory=deque)
 
 
@@ -92,6 +95,8 @@ class World:
         A name that no other world has.
     mailboxes : dict
         The messages and receives that wait, by context, sender, receiver and tag.
+    numbers : iterator of int
+        Numbers of messages, as they leave. A receive of any tag takes the first one.
     exposed : dict
         The exposed arrays of a call, by context and number of the call, until all ranks have begun the call.
     windows : dict
@@ -105,6 +110,7 @@ class World:
     topology: Topology
     token: str = field(default_factory=lambda: os.urandom(8).hex())
     mailboxes: dict[_Key, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
+    numbers: Iterator[int] = field(default_factory=count)
     exposed: dict[tuple[Context, int], Exposed] = field(default_factory=lambda: defaultdict(dict))
     windows: dict[Context, "Shared"] = field(default_factory=lambda: defaultdict(Shared))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -147,13 +153,13 @@ class _Receive:
     data: NDArray[Any]
     src: int
     tag: int
-    message: tuple[int, NDArray[Any]] | None = None
+    message: _Message | None = None
 
     def test(self) -> bool:
         """Return whether the message has arrived."""
         if self.message is None:
             return False
-        tag, message = self.message
+        _, tag, message = self.message
         if tag != self.tag:
             raise other_dtype(self.src, tag, self.tag)
         if message.nbytes != self.data.nbytes:
@@ -290,7 +296,7 @@ class LoopbackTransport:
     def irecv_packet(self, src: int, tag: int) -> Packet:
         """Begin to receive."""
         receive = self._begun(_Receive(_NO_BYTES, src, tag), ~tag)
-        return self.moving(lambda: receive.message and receive.message[1].tobytes())
+        return self.moving(lambda: receive.message and receive.message[2].tobytes())
 
     def moving(self, test: Callable[[], T]) -> Callable[[], T]:
         """Return the test of a request or a packet unchanged; subclasses may move messages on in it."""
@@ -303,7 +309,7 @@ class LoopbackTransport:
 
     def _send(self, data: Any, dst: int, tag: int, box: int, left: list[Any]) -> Request:
         def leave() -> None:
-            left.append(message := (tag, data.copy()))
+            left.append(message := (next(self._world.numbers), tag, data.copy()))
             with self._world.box((self.context, self.rank, dst, box)) as mailbox:
                 if mailbox.receives:
                     mailbox.receives.popleft().message = message
@@ -340,17 +346,25 @@ class LoopbackTransport:
         """Return a wanted message that has arrived, or None. Never waits."""
         yield from ()
         with self._world.lock:
-            for key, box in self._world.mailboxes.items():
-                context, src, dst, _ = key
-                addressed = context == self.context and dst == self.rank
-                if addressed and box.messages and wanted.src in (None, src):
-                    tag, message = box.messages[0]
-                    if wanted.fits(tag):
-                        box.messages.popleft()
-                        if not box.messages:
-                            del self._world.mailboxes[key]
-                        return Arrival(src, tag, message.nbytes, partial(_copied, message))
-        return None
+            boxes = self._world.mailboxes
+            first = min(
+                (
+                    (box.messages[0], key)
+                    for key, box in boxes.items()
+                    if (key[0], key[2]) == (self.context, self.rank)
+                    and box.messages
+                    and wanted.src in (None, key[1])
+                    and wanted.fits(box.messages[0][1])
+                ),
+                default=None,
+            )
+            if first is None:
+                return None
+            (_, tag, message), key = first
+            boxes[key].messages.popleft()
+            if not boxes[key].messages:
+                del boxes[key]
+        return Arrival(key[1], tag, message.nbytes, partial(_copied, message))
 
     def forget(self) -> None:
         """Drop the messages to this rank that were not received."""
