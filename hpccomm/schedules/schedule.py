@@ -76,6 +76,10 @@ class Group:
         rank: Column = self.members[self.which, position]
         return rank
 
+    def at_distance(self, distance: int) -> Column:
+        """Return, for each row, the rank at `distance` from it, going round the end of its group."""
+        return self.peer((self.at + distance) % self.size)
+
     def meetings(self) -> tuple[NDArray[np.int64], Column]:
         """Return the ranks of each group, of shape (groups, size), and the group of each row."""
         if self.members is None or self.which is None:

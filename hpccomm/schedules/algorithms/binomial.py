@@ -15,7 +15,7 @@ gather          ⌈log2 n⌉         the blocks of its subtree; the root none
 scatter         ⌈log2 n⌉         the blocks of its subtree but its own
 ==============  ===============  =======================================
 
-`ALGORITHMS` lists them; `hierarchical` uses ``backwards``.
+`ALGORITHMS` lists them.
 """
 
 from collections.abc import Iterator
@@ -25,13 +25,19 @@ from functools import partial
 import numpy as np
 
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, Phase, PhasePiece, doublings
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Listed,
+    Phase,
+    PhasePiece,
+    backwards,
+    doublings,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
     SEND,
     Column,
-    Copies,
     Group,
     Mask,
     Place,
@@ -58,7 +64,7 @@ class _BinomialTree:
     """
 
     def __init__(self, group: Group, root: Column | int) -> None:
-        self._group = group
+        self._size = group.size
         self.relative = (group.at - root) % group.size
         self.bits = doublings(group.size)
 
@@ -69,21 +75,18 @@ class _BinomialTree:
 
     def is_parent(self, bit: int) -> Mask:
         """Return whether each row has a child at distance `bit`."""
-        mask: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._group.size)
+        mask: Mask = (self.relative % (2 * bit) == 0) & (self.relative + bit < self._size)
         return mask
-
-    def peer(self, distance: int) -> Column:
-        """Return the rank at `distance` from each row."""
-        return self._group.peer((self._group.at + distance) % self._group.size)
 
 
 def _broadcast_rounds(piece: PhasePiece) -> Rounds:
-    tree, rank = _BinomialTree(piece.group, piece.root), piece.group.rank
+    group = piece.group
+    tree, rank = _BinomialTree(group, piece.root), group.rank
     moved = piece.target, piece.start, piece.count
     for bit in reversed(tree.bits):
         yield Round(
-            receives=(transfers(rank, tree.peer(-bit), *moved, tree.is_child(bit)),),
-            sends=(transfers(rank, tree.peer(bit), *moved, tree.is_parent(bit)),),
+            receives=(transfers(rank, group.at_distance(-bit), *moved, tree.is_child(bit)),),
+            sends=(transfers(rank, group.at_distance(bit), *moved, tree.is_parent(bit)),),
         )
 
 
@@ -97,7 +100,7 @@ def _reduce_rounds(piece: PhasePiece) -> Rounds:
     is_leaf = ~tree.is_parent(1)
     for bit in tree.bits:
         sender, receiver = tree.is_child(bit), tree.is_parent(bit)
-        parent, child = tree.peer(-bit), tree.peer(bit)
+        parent, child = group.at_distance(-bit), group.at_distance(bit)
         complete = piece.final and bit == tree.bits[-1]
         partials = own if bit == 1 else partial, landing
         at_root = own if bit == 1 else into, landing
@@ -207,7 +210,7 @@ def gather_rounds(
         yield Round(local=own)
     for bit in tree.bits:
         sender, receiver = tree.is_child(bit), tree.is_parent(bit)
-        parent, child = tree.peer(-bit), tree.peer(bit)
+        parent, child = group.at_distance(-bit), group.at_distance(bit)
         sends: list[Transfers] = []
         for relative, _, part in subtrees.parts(first, bit):
             sends += [
@@ -221,20 +224,6 @@ def gather_rounds(
                 transfers(rank, child, target, into, part, receiver & is_root),
             ]
         yield Round(tuple(receives), tuple(sends), own if bit == 1 else ())
-
-
-def backwards(rounds: Rounds) -> Rounds:
-    """Yield `rounds` in reverse order. Receives become sends, sends become receives, copies swap source and target.
-
-    The rounds have no folds.
-    """
-    for each in reversed(list(rounds)):
-        local = tuple(
-            Copies(step.rank, step.target, step.source, step.count)
-            for step in each.local
-            if isinstance(step, Copies)
-        )
-        yield Round(each.sends, each.receives, local)
 
 
 all_reduce = ALL_REDUCE.in_pieces

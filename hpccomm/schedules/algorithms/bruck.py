@@ -100,7 +100,7 @@ def all_to_all(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
             total = int(length.sum()) * count
             pack = copies(rows, Place(SCRATCH, run), Place(SCRATCH, packed + row), many)
             unpack = copies(rows, Place(SCRATCH, incoming + row), Place(SCRATCH, run), many)
-            to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+            to, of = group.at_distance(distance), group.at_distance(-distance)
             yield Round(local=(pack,))
             yield Round(
                 receives=(transfers(rank, of, SCRATCH, incoming, total),),

@@ -19,9 +19,8 @@ from hpccomm.schedules.schedule import Group, Round, Rounds, Schedule, Tuning, s
 
 def barrier_rounds(group: Group) -> Rounds:
     """Return the rounds: in round k each rank signals to the rank 2^k further on."""
-    n, at = group.size, group.at
-    for distance in doublings(n):
-        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+    for distance in doublings(group.size):
+        to, of = group.at_distance(distance), group.at_distance(-distance)
         yield Round(receives=(signals(group.rank, of),), sends=(signals(group.rank, to),))
 
 

@@ -70,7 +70,6 @@ import numpy as np
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.schedules.algorithms import chain, ordered, pairwise, shm, tree
-from hpccomm.schedules.algorithms.binomial import backwards
 from hpccomm.schedules.algorithms.dissemination import barrier_rounds
 from hpccomm.schedules.algorithms.levels import (
     BALANCED,
@@ -81,12 +80,13 @@ from hpccomm.schedules.algorithms.levels import (
     gathered_across,
     laps_of,
 )
-from hpccomm.schedules.algorithms.linear import gather_rounds, scattered, signal_rounds
+from hpccomm.schedules.algorithms.linear import gather_rounds, signal_rounds
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Listed,
     PhasePiece,
     Range,
+    backwards,
     in_channels,
     side_by_side,
 )
@@ -186,7 +186,8 @@ class ByMessages:
         home, at = self.levels.of(root)
 
         def scatter(node: Group) -> Rounds:
-            yield scattered(node, at, slices, RECV, Place(RECV, slices.at(node.at)[0]))
+            own = Place(RECV, slices.at(node.at)[0])
+            return backwards(gather_rounds(node, at, slices, 0, own, RECV))
 
         return self.levels.each_node(scatter, only=home)
 

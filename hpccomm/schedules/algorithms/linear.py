@@ -19,12 +19,19 @@ scatter              1                the root (n-1)/n of its array
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from hpccomm.contracts.collectives import NOBODY
 from hpccomm.contracts.signature import Signature
-from hpccomm.schedules.algorithms.partition import Blocks, Listed, all_gather_in_pieces, offsets
+from hpccomm.schedules.algorithms.partition import (
+    Blocks,
+    Listed,
+    all_gather_in_pieces,
+    backwards,
+    offsets,
+)
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -75,32 +82,19 @@ def signal_rounds(group: Group) -> Rounds:
 def gather_rounds(
     group: Group, root: Column | int, blocks: Blocks, _slot: int, source: Place, target: str
 ) -> Rounds:
-    """Return the round that collects each rank's own block, from `source`, in the root's buffer `target`."""
-    n, at, rank = group.size, group.at, group.rank
-    is_root = at == root
-    start, count = blocks.at(at)
-    receives = []
-    # `Blocks.at` takes one position for each row of the group, so each distance gets its own table.
-    for step in range(1, n):
-        of = (at + step) % n
-        receives.append(transfers(rank, group.peer(of), target, *blocks.at(of), is_root))
-    to = group.peer(np.broadcast_to(root, at.shape))
-    yield Round(
-        receives=tuple(receives),
-        sends=(transfers(rank, to, source.buffer, source.start, count, ~is_root),),
-        local=(copies(rank, source, Place(target, start), count, is_root),),
-    )
+    """Return the round that collects each rank's own block, from `source`, in the root's buffer `target`.
 
-
-def scattered(group: Group, root: int, blocks: Blocks, source: str, target: Place) -> Round:
-    """Return the round that sends each other rank its block of the root's buffer `source`, to `target`."""
-    is_root = group.at == root
+    If `source` is in that buffer, the root's own block is in its place before.
+    """
+    rank, is_root = group.rank, group.at == root
     roots, others = with_others(group, is_root)
-    sender = group.peer(np.full_like(group.at, root))
-    count = blocks.at(group.at)[1]
-    return Round(
-        receives=(transfers(group.rank, sender, target.buffer, target.start, count, ~is_root),),
-        sends=(transfers(roots.rank, roots.peer(others), source, *blocks.at(others)),),
+    to = group.peer(np.broadcast_to(root, group.at.shape))
+    start, count = blocks.at(group.at)
+    own = copies(rank, source, Place(target, start), count, is_root)
+    yield Round(
+        receives=(transfers(roots.rank, roots.peer(others), target, *blocks.at(others)),),
+        sends=(transfers(rank, to, source.buffer, source.start, count, ~is_root),),
+        local=() if source.buffer == target else (own,),
     )
 
 
@@ -213,10 +207,5 @@ def gather(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
 def scatter(group: Group, call: Signature, _tuning: Tuning) -> Schedule:
     """Return the schedule in which the root sends each rank its block."""
     blocks = Listed(call.counts)
-
-    def channel() -> Rounds:
-        (start, count), target = blocks.at(group.at), Place(RECV, 0)
-        own = copies(group.rank, Place(SEND, start), target, count, group.at == call.root)
-        yield scattered(group, call.root, blocks, SEND, target)._replace(local=(own,))
-
-    return Schedule((channel,))
+    gathering = partial(gather_rounds, group, call.root, blocks, 0, Place(RECV, 0), SEND)
+    return Schedule((lambda: backwards(gathering()),))

@@ -21,6 +21,7 @@ from hpccomm.schedules.schedule import (
     Build,
     Channel,
     Column,
+    Copies,
     Group,
     Place,
     Round,
@@ -206,6 +207,20 @@ def _joined(several: Sequence[Rounds]) -> Rounds:
             tuple(chain.from_iterable(each.sends for each in together)),
             tuple(chain.from_iterable(each.local for each in together)),
         )
+
+
+def backwards(rounds: Rounds) -> Rounds:
+    """Yield `rounds` in reverse order. Receives become sends, sends become receives, copies swap source and target.
+
+    The rounds have no folds.
+    """
+    for each in reversed(list(rounds)):
+        local = tuple(
+            Copies(step.rank, step.target, step.source, step.count)
+            for step in each.local
+            if isinstance(step, Copies)
+        )
+        yield Round(each.sends, each.receives, local)
 
 
 def merged(programs: Sequence[Schedule]) -> Schedule:

@@ -43,7 +43,7 @@ def reduce_scatter_rounds(
     size in scratch, from element `slot` on. `source` is only read. `final` says that the fold completes the result.
     """
     n, at, rank = group.size, group.at, group.rank
-    right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
+    right, left = group.at_distance(1), group.at_distance(-1)
     incoming, outgoing = slot, slot + blocks.largest
     for step in range(n - 1):
         out_start, out_count = blocks.at((at - step - 1) % n)
@@ -67,7 +67,7 @@ def all_gather_rounds(
     The position `but` already has all blocks and receives none.
     """
     n, at = group.size, group.at
-    right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
+    right, left = group.at_distance(1), group.at_distance(-1)
     takes = None if but is None else at != but
     gives = None if but is None else (at + 1) % n != but
     for step in range(n - 1):

@@ -52,7 +52,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     group, slot = piece.group, piece.slot
     segments = Segments(piece.start, piece.count, piece.segment)
     n, at = group.size, group.at
-    right, left = group.peer((at + 1) % n), group.peer((at - 1) % n)
+    right, left = group.at_distance(1), group.at_distance(-1)
     landing, passed = slot, slot + segments.length
     before = Place(SCRATCH, landing)
     middle = (at > 0) & (at < n - 1)
@@ -94,7 +94,7 @@ def _binomial_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     span = Place(SCRATCH, slot + count) if exclusive else result
     for distance in doublings(n):
         first = distance == 1
-        to, of = group.peer((at + distance) % n), group.peer((at - distance) % n)
+        to, of = group.at_distance(distance), group.at_distance(-distance)
         sender, receiver = at + distance < n, at >= distance
         untouched = first | (exclusive & (at == 0))  # the fold so far is the own contribution alone
         further = receiver & (at + 2 * distance < n) if exclusive else receiver

@@ -123,7 +123,7 @@ def to_others(
     Each rank begins with its right neighbor, so that not all ranks access the same memory at once.
     """
     for distance in range(1, group.size):
-        peer = group.peer((group.at + distance) % group.size)
+        peer = group.at_distance(distance)
         yield copies(group.rank, Place(RECV, start), Place(RECV, start, peer), count, peer != but)
 
 
