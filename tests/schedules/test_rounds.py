@@ -16,7 +16,7 @@ from hpccomm.errors import UsageError
 from hpccomm.reductions import ReduceOp
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Level, Network, load
-from hpccomm.schedules.cost.rounds import coefficients, price, simulate, walked
+from hpccomm.schedules.cost.rounds import linear_price, price, simulate
 from hpccomm.schedules.schedule import RECV, Round, Schedule, Tuning, transfers, whole, world
 
 FLAT = Level(latency=10.0, bandwidth=2.0, ports=1)
@@ -63,7 +63,7 @@ def test_nothing_to_move_costs_nothing():
 
 def test_what_has_no_price_is_refused():
     net, tuning = load("ib400x32"), Tuning(whole, 1)
-    with pytest.raises(UsageError, match="give one of 'ring'"):
+    with pytest.raises(UsageError, match="has no algorithm 'none'"):
         price(net, call_of("all_reduce", 256, 8), "none", tuning)
     with pytest.raises(UsageError, match="share memory"):
         price(net, call_of("all_reduce", 256, 8), "shm", tuning)
@@ -74,7 +74,9 @@ def test_channels_fill_a_link_by_hand():
         yield Round(sends=(transfers(np.array([0]), np.array([1]), RECV, 0, 100),))
 
     # One alone takes 50 + 10 seconds; the port is taken for 50 by each, one after the other.
-    assert walked(Schedule((rounds, rounds)), LINE, itemsize=1) == 110
+    call = Signature("broadcast", np.dtype(np.int8), (100,), root=0)
+    found = price(LINE, call, lambda *_: Schedule((rounds, rounds)), Tuning(whole, 2))
+    assert found == 110
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), REGISTERED)
@@ -106,9 +108,8 @@ def test_a_price_is_the_sum_of_what_it_is_made_of(collective, algorithm, pytestc
     for net, channels in in_turn(fitting, (1, 2), (collective, algorithm), everything=everything):
         tuning = Tuning(64 << 10, channels, net.topology())
         call = call_of(collective, net.ranks, 2 << 20)
-        schedule = found.build(world(net.ranks), call, tuning)
-        seconds, counts = coefficients(schedule, net, call.dtype.itemsize)
-        assert seconds == pytest.approx(walked(schedule, net, call.dtype.itemsize), rel=1e-9)
+        seconds, counts = linear_price(net, call, found, tuning)
+        assert seconds == pytest.approx(price(net, call, found, tuning), rel=1e-9)
         across = net.across or Level(0.0, math.inf, 1)
         parameters = [net.inner.latency, 1 / net.inner.bandwidth, across.latency]
         parameters += [1 / across.bandwidth, 1 / net.reduce, 1 / net.copy]
@@ -137,5 +138,5 @@ def test_it_agrees_with_a_simulation_of_steps_in_memory(collective, ranks):
 def test_the_overhead_of_a_call_is_counted_once():
     build = ALGORITHMS["all_reduce"]["ring"].build
     call, tuning = call_of("all_reduce", 3, 1 << 20), Tuning(whole, 1)
-    seconds = walked(build(world(3), call, tuning), LINE, itemsize=4)
+    seconds = price(LINE, call, build, tuning)
     assert price(replace(LINE, overhead=7.0), call, build, tuning) == seconds + 7

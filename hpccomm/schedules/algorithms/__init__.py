@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpccomm.contracts.collectives import REDUCTIONS
-from hpccomm.errors import ConfigurationError
+from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.schedules.schedule import Build
 
 
@@ -263,6 +263,30 @@ class Named(Mapping[str, Algorithm]):
 
 KNOWN: Mapping[str, Named] = {each: Named(each) for each in ALGORITHMS}
 """All algorithms, by collective and name."""
+
+
+def chosen(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
+    """Return the chosen algorithm.
+
+    Raises
+    ------
+    UsageError
+        If the collective has no such algorithm, or it is not a name and not callable.
+    """
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if isinstance(algorithm, str):
+        own = KNOWN[collective]
+        if algorithm not in own:
+            advice = did_you_mean(algorithm, own, f"there are {', '.join(own)}")
+            raise UsageError(f"{collective} has no algorithm {algorithm!r}; {advice}")
+        return own[algorithm]
+    if not callable(algorithm):
+        raise UsageError(
+            f"algorithm is {algorithm!r}; give a name, an Algorithm, or a function "
+            "build(group, call, tuning) -> Schedule"
+        )
+    return Algorithm(algorithm, ordered=algorithm)
 
 
 def names() -> tuple[str, ...]:

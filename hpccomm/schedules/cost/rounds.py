@@ -13,7 +13,7 @@ earliest on average advances by a whole round. So messages of different channels
 link in another order than if each message advanced alone.
 
 A price is linear in the network's parameters along its critical path: it is a sum of numbers of latencies, of
-bytes through ports, and of bytes folded and copied. `coefficients` carries these numbers beside
+bytes through ports, and of bytes folded and copied. `linear_price` carries these numbers beside
 each time, so that the later of two times keeps its own numbers.
 
 `simulate` takes, for all ranks at once, the channel that is ready first on average over its rows. It also takes the
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from hpccomm.contracts.signature import Signature
 from hpccomm.errors import UsageError
-from hpccomm.schedules.algorithms import KNOWN, Algorithm, AnyAlgorithm
+from hpccomm.schedules.algorithms import AnyAlgorithm, chosen
 from hpccomm.schedules.cost.links import (
     LinkRoutes,
     Links,
@@ -156,43 +156,6 @@ PARAMETERS = (
 
 _INNER, _ACROSS, _REDUCE, _COPY = 1, 3, 5, 6
 """Columns of times. A level has a column of latencies, and next to it a column of bytes."""
-
-
-def walked(schedule: Schedule, network: Network, itemsize: int) -> float:
-    """Return the seconds that a schedule takes, without the call's overhead.
-
-    Local; sends nothing. The computation takes time proportional to rounds times ranks.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule of all ranks of `network`.
-    network : Network
-        The network of the ranks.
-    itemsize : int
-        Bytes of an element.
-    """
-    walk = Walk(network, itemsize, np.zeros(network.ranks), together=False)
-    return float(walk.run(schedule).max())
-
-
-def coefficients(
-    schedule: Schedule, network: Network, itemsize: int
-) -> tuple[float, NDArray[np.float64]]:
-    """Return the seconds that `walked` returns, and their components along the critical path.
-
-    Returns
-    -------
-    float
-        Seconds.
-    ndarray of float64, shape (parameters,)
-        The amount of each of `PARAMETERS`: a number of messages for a latency, else bytes. The rest of the
-        seconds are gaps, and the time on shared links.
-    """
-    begin = np.zeros((network.ranks, 1 + len(PARAMETERS)))
-    clocks = Walk(network, itemsize, begin, together=False).run(schedule)
-    end = clocks[clocks[:, 0].argmax()]
-    return float(end[0]), end[1:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -562,14 +525,14 @@ def price(network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tu
     UsageError
         If the collective has no such algorithm, or it does not apply to such a network.
     """
-    schedule = _schedule(network, call, algorithm, tuning)
-    return network.overhead + walked(schedule, network, call.dtype.itemsize)
+    ends = _walked(network, call, algorithm, tuning, np.zeros(network.ranks))
+    return network.overhead + float(ends.max())
 
 
 def linear_price(
     network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return the seconds that `price` returns, and the amount of each parameter in them.
+    """Return the seconds that `price` returns, and their components along the critical path.
 
     Parameters and errors are those of `price`.
 
@@ -578,32 +541,24 @@ def linear_price(
     float
         Seconds.
     ndarray of float64, shape (parameters,)
-        The amounts, as in `hpccomm.schedules.cost.rounds.coefficients`.
+        The amount of each of `PARAMETERS`: a number of messages for a latency, else bytes. The rest of the
+        seconds are the call's overhead, gaps, and the time on shared links.
     """
-    schedule = _schedule(network, call, algorithm, tuning)
-    seconds, counts = coefficients(schedule, network, call.dtype.itemsize)
-    return network.overhead + seconds, counts
+    begin = np.zeros((network.ranks, 1 + len(PARAMETERS)))
+    ends = _walked(network, call, algorithm, tuning, begin)
+    latest = ends[ends[:, 0].argmax()]
+    return network.overhead + float(latest[0]), latest[1:]
 
 
-def _schedule(
-    network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning
-) -> Schedule:
-    """Return the schedule of all ranks."""
-    if isinstance(algorithm, str):
-        own = KNOWN[call.collective]
-        if algorithm not in own:
-            raise UsageError(
-                f"algorithm is {algorithm!r}, which {call.collective} does not have; "
-                f"give one of {', '.join(map(repr, own))}, or the function that builds its schedule"
-            )
-        name, chosen = algorithm, own[algorithm]
-    else:
-        chosen = algorithm if isinstance(algorithm, Algorithm) else Algorithm(algorithm)
-        name = getattr(chosen.build, "__name__", repr(chosen.build))
-    if chosen.shared and network.nodes > 1:
+def _walked(
+    network: Network, call: Signature, algorithm: AnyAlgorithm, tuning: Tuning, begin: Times
+) -> Times:
+    """Return the time at which each rank ends each channel of a call; all begin at `begin`."""
+    found = chosen(call.collective, algorithm)
+    if found.shared and network.nodes > 1:
         raise UsageError(
-            f"algorithm is {name!r}, which needs ranks that share memory, and {network.name} "
-            f"has {network.ranks} ranks on {network.nodes} nodes; give at most "
-            f"{network.ranks_per_node} ranks, or another algorithm"
+            f"{algorithm!r} needs ranks that share memory, and {network.name} has {network.ranks} ranks on "
+            f"{network.nodes} nodes; give at most {network.ranks_per_node} ranks, or another algorithm"
         )
-    return chosen.build(world(network.ranks), call, tuning)
+    schedule = found.build(world(network.ranks), call, tuning)
+    return Walk(network, call.dtype.itemsize, begin, together=False).run(schedule)

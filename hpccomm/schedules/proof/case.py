@@ -25,7 +25,7 @@ from hpccomm.contracts.signature import Signature
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.reductions import Op, ReduceOp
-from hpccomm.schedules.algorithms import KNOWN, Algorithm, AnyAlgorithm
+from hpccomm.schedules.algorithms import Algorithm, AnyAlgorithm, chosen
 from hpccomm.schedules.schedule import (
     RECV,
     SCRATCH,
@@ -91,30 +91,6 @@ def check(
         raise UsageError(
             f"in_place has {len(in_place)} values for {ranks} ranks; give one for each, or one for all"
         )
-
-
-def chosen(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
-    """Return the chosen algorithm.
-
-    Raises
-    ------
-    UsageError
-        If the collective has no such algorithm, or it is not a name and not callable.
-    """
-    if isinstance(algorithm, Algorithm):
-        return algorithm
-    if isinstance(algorithm, str):
-        own = KNOWN[collective]
-        if algorithm not in own:
-            advice = did_you_mean(algorithm, own, f"there are {', '.join(own)}")
-            raise UsageError(f"{collective} has no algorithm {algorithm!r}; {advice}")
-        return own[algorithm]
-    if not callable(algorithm):
-        raise UsageError(
-            f"algorithm is {algorithm!r}; give a name, an Algorithm, or a function "
-            "build(group, call, tuning) -> Schedule"
-        )
-    return Algorithm(algorithm, ordered=algorithm)
 
 
 def form_of(title: str, algorithm: Algorithm, form: Form, *, deterministic: bool) -> Build:
