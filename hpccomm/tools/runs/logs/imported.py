@@ -136,15 +136,15 @@ def _shape(before: str) -> str:
     return re.sub(r"<std\w+>", r"<std\\w+>", shape)
 
 
-_FAILURES = re.compile(
+_FAILED = re.compile(
     r"Test (?:CUDA|HIP|NCCL|CURAND) failure .*|Test timeout .*|(?:NCCL|CUDA|HIP|CuRAND) (?:failure|error) .*"
     r"|DATA VALIDATION ERROR.*|Invalid number of GPUs.*|Segmentation fault.*|[Oo]ut of [Mm]emory.*"
 )
-_ENDS = re.compile(
-    r"exited on signal|exited with (?:status|exit code|code) [1-9]|\bCANCELLED\b|oom-kill|Killed$|Test failure "
-    r"|(?:srun|slurmstepd|prterun|mpirun): error: |^\^C"
+_ENDED = re.compile(
+    r".*(?:exited on signal|exited with (?:status|exit code|code) [1-9]|\bCANCELLED\b|oom-kill|Killed$|Test failure "
+    r"|(?:srun|slurmstepd|prterun|mpirun): error: |^\^C).*"
 )
-_WARNING = re.compile(r"NCCL WARN .*")
+_WARNED = re.compile(r"NCCL WARN .*")
 _MOST = 200
 
 
@@ -160,23 +160,19 @@ def cause(
     log : sequence of LogLine
         All lines.
     begin, end : int
-        The first line of the program, and the one behind its last; None for the end of the log.
+        Number of the program's first line, and of the first line after it; None for the end of the log.
     last : int or None
-        The line of its last row: a warning before that was none of the cause.
+        Number of the line of its last row: an earlier warning was not the cause.
     warned : bool
         Whether warnings count.
     """
-    failure = ended = warning = ""
-    for line in log:
-        if line.number < begin or (end is not None and line.number >= end):
-            continue
-        if not failure and (match := _FAILURES.search(line.text)):
-            failure = match[0]
-        elif not ended and _ENDS.search(line.text):
-            ended = line.text
-        elif warned and not warning and line.number >= (last or begin):
-            warning = match[0] if (match := _WARNING.search(line.text)) else ""
-    return (failure or ended or warning).strip()[:_MOST]
+    own = [line for line in log if begin <= line.number and (end is None or line.number < end)]
+    late = [line for line in own if warned and line.number >= (last or begin)]
+    for pattern, lines in ((_FAILED, own), (_ENDED, own), (_WARNED, late)):
+        matches = (pattern.search(line.text) for line in lines)
+        if match := next(filter(None, matches), None):
+            return match[0].strip()[:_MOST]
+    return ""
 
 
 COMPLETED = "completed"
@@ -205,6 +201,9 @@ ITEMSIZES = {name: dtype.itemsize for name, dtype in TYPES.items()} | {
     "fp8_e5m2": 1,  # of old versions, and of rccl-tests
 }
 """Bytes of an element, by the name of its type."""
+
+_MOST_NOTES = 3
+"""Notes kept of a table without rows."""
 
 _EXACT = 1e-6
 """Error of figures that are printed in full: nccl-tests' JSON has six decimals."""
@@ -292,7 +291,9 @@ class StatedTable:
     wrong : int or None
         Values out of bounds, as its end says; None without it.
     status : str
-        How it ended, but for values out of bounds.
+        How it ended, apart from values out of bounds.
+    cause : str
+        Why it was interrupted, as the log says; else empty.
     notes : list of str
         Its incomplete rows, and what else is not stored.
     """
@@ -315,6 +316,7 @@ class StatedTable:
     ended: datetime | None = None
     wrong: int | None = None
     status: str = COMPLETED
+    cause: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -431,7 +433,11 @@ def half_unit(text: str) -> float:
 def stored(table: StatedTable, defaults: LogDefaults) -> LogTable:
     """Return the run of a table, if its figures agree with its collective and ranks; else why it is left out."""
     of = f" of {table.collective}" if table.collective else ""
-    left_out = partial(LeftOutTable, table.line, table.what or f"{len(table.rows)} rows{of}")
+    what = f"{len(table.rows)} rows{of}" if table.rows else "a table"
+    left_out = partial(LeftOutTable, table.line, table.what or what)
+    if not table.rows:
+        reasons = "; ".join(filter(None, [*table.notes[:_MOST_NOTES], table.cause]))
+        return left_out(f"has no whole row{reasons and ': ' + reasons}")
     collective, ranks = table.collective or defaults.collective, table.number or defaults.ranks
     if not collective or not ranks:
         wanted = [

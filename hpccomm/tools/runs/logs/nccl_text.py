@@ -166,9 +166,6 @@ def heading(text: str, above: str) -> Columns | None:
     return Columns(names, in_place, "cputime" in words) if len(in_place) == halves else None
 
 
-_MOST_NOTES = 3
-"""Notes kept of a table without rows."""
-
 _RANK = re.compile(
     r"Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d{1,9})\s+)?(?:Pid\s+(?P<pid>\d{1,9})\s+)?on\s+(?P<host>\S+)\s+"
     r"device\s+(?P<device>-?\d{1,9})\s+\[(?P<hex>[^\]]*)\]\s*(?P<info>.*)"
@@ -453,40 +450,36 @@ def parse(
         if len(group) > 1 or first.mixed:
             yield _interleaved(group)
             continue
-        why = ""
         if not first.closed:
             last = first.rows[-1].line if first.rows else None
-            why = cause(log, first.line, ends.get(first.line), last, warned=True)
-        yield _finished(first, why, defaults)
+            first.cause = cause(log, first.line, ends.get(first.line), last, warned=True)
+        yield _finished(first, defaults)
 
 
-def _apart(tables: Sequence[PrintedTable]) -> Iterable[list[PrintedTable]]:
-    """Return the tables in groups: one table each, but all of programs whose output is mixed.
+def _apart(tables: Sequence[PrintedTable]) -> Iterator[list[PrintedTable]]:
+    """Yield the tables in groups: one table each, but all of programs whose output is mixed.
 
-    Such programs begin before others end: their tables are one group until as many have ended as have begun.
+    Such programs begin before others end: their tables are one group until as many have ended as have begun. They
+    have printed into each other if nothing else explains a group: rows stand behind another's end, or parts of a head
+    do not begin as one.
     """
     first = min((table.began for table in tables), default=0)
-    group: list[PrintedTable] = []
-    begun = 0
+    groups: list[list[PrintedTable]] = []
+    running = 0
     for table in tables:
-        if group and begun <= 0:
-            yield from _split(group, first)
-            group, begun = [], 0
-        group.append(table)
-        begun += (table.began == first) - table.ends
-    yield from _split(group, first)
-
-
-def _split(group: list[PrintedTable], first: int) -> Iterable[list[PrintedTable]]:
-    """Return a group as one if its programs have printed into each other: nothing else explains it."""
-    begun = sum(table.began == first for table in group)
-    if any(table.mixed for table in group) or (
-        # Rows behind another's end, and parts of a head that do not begin as one.
-        begun > 1 and any(table.behind or table.began > first for table in group)
-    ):
-        yield group
-    else:
-        yield from ([table] for table in group if table.layout is not None or table.notes)
+        if running <= 0:
+            groups.append([])
+            running = 0
+        groups[-1].append(table)
+        running += (table.began == first) - table.ends
+    for group in groups:
+        several = sum(table.began == first for table in group) > 1
+        if any(
+            table.mixed or (several and (table.behind or table.began > first)) for table in group
+        ):
+            yield group
+        else:
+            yield from ([table] for table in group if table.layout is not None or table.notes)
 
 
 def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
@@ -501,16 +494,15 @@ def _interleaved(group: list[PrintedTable]) -> LeftOutTable:
     )
 
 
-def _finished(table: PrintedTable, why: str, defaults: LogDefaults) -> LogTable:
-    """Return the run of a table; `why` says why it has no end."""
+def _finished(table: PrintedTable, defaults: LogDefaults) -> LogTable:
+    """Return the run of a table."""
     columns = table.layout
     if not table.rows or columns is None:
-        reason = "; ".join([*table.notes[:_MOST_NOTES], *([why] if why else [])])
-        return LeftOutTable(table.line, "a table", f"has no whole row{reason and ': ' + reason}")
+        return stored(table, defaults)
     if not table.closed:
         last = table.rows[-1].row.bytes
         table.notes.append(f"the table is not finished: its last size is {last} B")
-        table.status = imported.INTERRUPTED + why if why else imported.CUT
+        table.status = imported.INTERRUPTED + table.cause if table.cause else imported.CUT
     listed = tuple(table.listed[rank] for rank in sorted(table.listed))
     if listed and len(listed) == listed[-1].rank + 1:
         table.ranks = listed

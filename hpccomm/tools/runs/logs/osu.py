@@ -99,10 +99,9 @@ def parse(
                 table.columns = _columns(comment)
         elif table.columns:
             _read_row(line, table)
-    return [
-        _finished(each, cause(log, each.last, end, None, warned=False), defaults)
-        for each, end in zip_longest(tables, [after.line for after in tables[1:]])
-    ]
+    for each, end in zip_longest(tables, [after.line for after in tables[1:]]):
+        each.cause = cause(log, each.last, end, None, warned=False)
+    return [_finished(each, defaults) for each in tables]
 
 
 def _next(table: _OsuTable, line: LogLine, tables: list[_OsuTable]) -> _OsuTable:
@@ -140,7 +139,7 @@ def _read_row(line: LogLine, table: _OsuTable) -> None:
     table.last = line.number
 
 
-def _finished(table: _OsuTable, why: str, defaults: LogDefaults) -> LogTable:
+def _finished(table: _OsuTable, defaults: LogDefaults) -> LogTable:
     left_out = partial(LeftOutTable, table.line, table.what)
     # No name is left of latency and bandwidth between two ranks.
     name = re.sub(r"(?i)^OSU|\b(?:latency|bandwidth|personalized exchange)\b", "", table.what)
@@ -149,8 +148,7 @@ def _finished(table: _OsuTable, why: str, defaults: LogDefaults) -> LogTable:
     if table.collective not in COLLECTIVES:
         return left_out("has no counterpart in hpccomm", unlike=True)
     if not table.cells:
-        reason = "; ".join([*table.notes, *([why] if why else [])])
-        return left_out(f"has no whole row{reason and ': ' + reason}")
+        return imported.stored(table, defaults)
     if not _TIMES.intersection(table.columns):
         lacking = "neither an average latency nor a bandwidth"
         return left_out(f"columns {', '.join(table.columns)} have {lacking}", unlike=True)
@@ -167,7 +165,8 @@ def _finished(table: _OsuTable, why: str, defaults: LogDefaults) -> LogTable:
     rows = [each.row for each in table.rows]
     most, checked = max(row.iterations for row in rows), int("Validation" in table.columns)
     table.config = imported.settings_of(rows, step_factor=2, iterations=most, validation=checked)
-    table.status = imported.INTERRUPTED + why if why else imported.COMPLETED
+    if table.cause:
+        table.status = imported.INTERRUPTED + table.cause
     return imported.stored(table, defaults)
 
 
