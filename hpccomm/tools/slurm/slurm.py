@@ -24,6 +24,7 @@ from pathlib import Path
 
 from hpccomm.errors import ConfigurationError, UsageError, did_you_mean
 from hpccomm.results import expectations
+from hpccomm.spelling import rows
 from hpccomm.tools import flags as readers
 from hpccomm.tools import output
 from hpccomm.tools.flags import Flag, FlagGroup, Parser, add_flags
@@ -37,39 +38,22 @@ from hpccomm.tools.perf.pairs import FLAGS as PAIRS
 # backslashes of its own. It takes values without these characters literally.
 
 
-def _syntax(pattern: str, fits: str) -> Callable[[str], str]:
-    """Return a reader of the values that a regular expression matches; `fits` says the same in words."""
+def _reader(row: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a reader of the values that a row's pattern matches; ``fits`` says the same in words."""
 
     def read(text: str) -> str:
-        if re.fullmatch(pattern, text, re.ASCII) is None:
-            raise ValueError(f"{text!r} does not fit; give {fits}")
+        if re.fullmatch(row["pattern"], text, re.ASCII) is None:
+            raise ValueError(f"{text!r} does not fit; give {row['fits']}")
         return text
 
     return read
 
 
-READERS = {
-    "count": _syntax(r"[1-9][0-9]{0,8}", "a whole number of 1 or more"),
-    "nodes": _syntax(r"[1-9][0-9]{0,8}(-[1-9][0-9]{0,8})?", "a number of nodes, such as 4, or 2-4"),
-    "gpus": _syntax(
-        r"([A-Za-z0-9_.-]+:)?[0-9]{1,9}", "a number, or a type and a number, such as a100:4"
-    ),
-    "time": _syntax(
-        r"[0-9]{1,6}(:[0-5]?[0-9]){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-5]?[0-9]){0,2}",
-        "minutes, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 30, 00:30:00 or 1-0",
-    ),
-    "name": _syntax(
-        r"[A-Za-z0-9_.+@:/,-]+", "a name of letters, digits and _ . + - @ : / , without blanks"
-    ),
-    # It becomes part of the name of a file.
-    "job": _syntax(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a name of letters, digits and _ . + -"),
-    "features": _syntax(
-        r"[A-Za-z0-9_.+=:,&|*()\[\]!-]+",
-        "features joined as sbatch does, such as intel&ib or [a|b]",
-    ),
-    "hosts": _syntax(r"[A-Za-z0-9_.,\[\]-]+", "names of nodes, such as n1,n7 or n[1-4,7]"),
-}
-"""Readers of the values of `DIRECTIVES`: they refuse what `sbatch` would cut, join or unquote."""
+READERS = {row["kind"]: _reader(row) for row in rows(__package__, "values.tsv")}
+"""Readers of the values of `DIRECTIVES`, by kind: they refuse what `sbatch` would cut, join or unquote.
+
+A job's name becomes part of the name of a file.
+"""
 
 _TABLE = readers.table(__package__, READERS)
 
@@ -114,21 +98,21 @@ class Request:
     verb : str
         The verb of hpccomm that the ranks run: ``"perf"`` or ``"perf pairs"``.
     arguments : tuple of str
-        Its arguments, as they were given: ``("all_reduce", "-b", "8")``.
+        Its arguments as given: ``("all_reduce", "-b", "8")``.
     python : str
         Absolute path of the interpreter that hpccomm is installed for.
     directives : mapping of str to str
-        Values of `DIRECTIVES` by name; missing ones with a default get it.
+        Values of `DIRECTIVES` by name. A missing one has its default, if there is one.
     modules : tuple of str
         Software modules to load, in order.
     starter : str
-        The protocol by which srun starts the ranks, ``pmix`` or ``pmi2``, or ``mpiexec``; empty to decide in the job.
+        How the ranks start: by srun with the protocol ``pmix`` or ``pmi2``, or by ``mpiexec``; empty to decide in the job.
     binding : str
         One of `BINDINGS`; empty to leave it to the launcher.
     output : str
         The results file that the arguments name; empty if they name none.
     folder : str
-        Where the results file goes otherwise, seen from the folder that the job is submitted in.
+        The folder of the results file otherwise, relative to the folder in which the job is submitted.
     repeats : bool
         Whether the verb starts the ranks itself (``--launches``), and needs their launcher.
     """
@@ -186,7 +170,7 @@ def _head(request: Request) -> Iterator[str]:
 
 
 def _environment(request: Request) -> Iterator[str]:
-    """Give the lines that set up what the command needs."""
+    """Yield the lines that set up what the command needs."""
     yield "# Written by hpccomm slurm, to be submitted by sbatch."
     yield "set -eo pipefail"
     if request.modules:
@@ -210,7 +194,7 @@ def _environment(request: Request) -> Iterator[str]:
 
 
 def _run(request: Request) -> Iterator[str]:
-    """Give the lines that start the ranks."""
+    """Yield the lines that start the ranks."""
     yield _part("launch.sh")
     yield f'choose_launch "$python" mpiexec {request.starter}'.rstrip()
     if request.binding:
@@ -233,12 +217,12 @@ def _run(request: Request) -> Iterator[str]:
 
 
 def _part(name: str) -> str:
-    """Return functions of the shell, which the scripts in jobs/ use too."""
+    """Return functions of the shell from a file. The scripts in jobs/ use them too."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for bash, in ASCII: what takes the script, a stream or an editor, may have any encoding.
+    """Quote a word for bash, in ASCII: the stream or editor that takes the script may have any encoding.
 
     Raises
     ------
@@ -258,7 +242,7 @@ def _quoted(word: str) -> str:
 _VERBS: Mapping[str, Sequence[Flag | FlagGroup]] = {"perf": flags.ARGUMENTS, "perf pairs": PAIRS}
 """The programs of a script, and their flags."""
 
-_OWN = tuple(FlagGroup(rows, heading) for heading, rows in _TABLE.items())
+_OWN = tuple(FlagGroup(listed, heading) for heading, listed in _TABLE.items())
 """The flags of Slurm, and of the script."""
 
 FLAGS = (*_OWN, Flag("perf", str, "the command line of perf or perf pairs", "command", values="*"))
@@ -312,7 +296,7 @@ def _verb(command: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _checked(verb: str, words: Sequence[str], folder: Path) -> argparse.Namespace:
-    """Return the verb's arguments, checked as it does when it starts."""
+    """Return the verb's arguments. They are checked as the verb checks them when it starts."""
     parser = Parser(prog=f"hpccomm slurm {verb}", text=__doc__)
     # Slurm's flags are for the help, and for the advice on a wrong flag.
     add_flags(parser, (*_OWN, *_VERBS[verb]))
