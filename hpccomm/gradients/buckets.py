@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpccomm.dtypes import BFLOAT16, FLOAT32
-from hpccomm.errors import BufferMismatch, RankMismatch, UsageError, did_you_mean
+from hpccomm.errors import BufferMismatch, RankMismatch, UsageError
 from hpccomm.gradients.agreement import RankGroup
 from hpccomm.gradients.compression import Compressor, Exchange
 from hpccomm.gradients.layout import FlatMemory, layout, registered_together, scale, views_of
@@ -21,6 +21,7 @@ from hpccomm.gradients.parameters import (
     Array,
     Bucket,
     address,
+    check_known,
     is_finite,
     is_on_device,
     overlap,
@@ -231,6 +232,12 @@ class BucketReduction(FlatMemory):
         """The state of a compressor, in bytes."""
         return 0
 
+    def nonfinite(self) -> list[str]:
+        """Return the gradients that have NaN or infinities. Local; waits for a device."""
+        if is_finite(self.elements):
+            return []
+        return [name for name, place in self.views.items() if not np.isfinite(place).all()]
+
     def plan(self, group: RankGroup, *, deterministic: bool) -> None:
         """Plan the call. Collective; blocks."""
         how = {"deterministic": deterministic, "async_op": self.deferred}
@@ -377,7 +384,7 @@ class Buckets:
         self._in_place.clear()
         self.sources.clear()
         # This rank's gradients, by the flag that they have set.
-        self._found: dict[int, list[str]] = {NONFINITE: [], UNCHANGED: [], ELSEWHERE: []}
+        self._found: dict[int, list[str]] = {flag: [] for flag in FLAGS if flag != IS_WRITTEN}
 
     def source(self, name: str, grad: object, *, written: bool = False) -> Array | None:
         """Return the array of a gradient that has to be copied; None if it lies in its bucket.
@@ -389,7 +396,8 @@ class Buckets:
         BufferMismatch
             If it has another shape or dtype than the parameter.
         """
-        place = gradient_of(name, self.gradients)
+        check_known("gradient", name, self.gradients)
+        place = self.gradients[name]
         if grad is None or grad is place:
             return None
         array = fitting(name, grad, place)
@@ -447,33 +455,25 @@ class Buckets:
 
     def prepare(self, bucket: BucketReduction) -> list[bool]:
         """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
-        found = self._found
-        missing = nonfinite = unchanged = elsewhere = False
-        written = True
+        written, found = True, dict[int, list[str]]()
         if self._in_place:
-            written, same, lost = bucket.sample.compare(
+            written, found[UNCHANGED], found[ELSEWHERE] = bucket.sample.compare(
                 self._in_place, self._owners, written=self.views.taken or self._copied
             )
-            found[UNCHANGED] += same
-            found[ELSEWHERE] += lost
-            unchanged, elsewhere = bool(same), bool(lost)
-        watch = self._watched and not is_finite(bucket.elements)
-        for name, place in bucket.views.items():
-            if not self.present[name]:
-                place[...] = 0
-                missing = True
-            elif self.factor == 0:
-                place[...] = 0  # also NaN, from no samples
-            elif watch and not np.isfinite(place).all():
-                found[NONFINITE].append(name)
-                nonfinite = True
+        found[MISSING] = [name for name in bucket.views if not self.present[name]]
+        for name in bucket.views if self.factor == 0 else found[MISSING]:
+            bucket.views[name][...] = 0  # also NaN, from no samples
+        if self._watched:
+            found[NONFINITE] = bucket.nonfinite()
+        for flag, names in found.items():
+            self._found[flag] += names
         factor = 1.0 if self.factor is None else self.factor
         if self._compressed:
             # Thresholds, and what is not sent yet, are in units that do not change.
             factor /= self.scale.value
         if factor != 1:
             scale(bucket.elements, factor)
-        return [missing, nonfinite, written, unchanged, elsewhere]
+        return [written if flag == IS_WRITTEN else bool(found.get(flag)) for flag in FLAGS]
 
     def take(self, bucket: BucketReduction, flags: Sequence[bool]) -> None:
         """Take a reduced bucket, and the flags that any rank set."""
@@ -503,13 +503,7 @@ class Buckets:
             self._find_missing()
         if settings.nonfinite == "keep" and not settings.skips:
             return True
-        bad = [
-            name
-            for bucket in self.each
-            if not is_finite(bucket.elements)
-            for name, place in bucket.views.items()
-            if not np.isfinite(place).all()
-        ]
+        bad = [name for bucket in self.each for name in bucket.nonfinite()]
         if (bad or flags[NONFINITE]) and settings.nonfinite == "raise":
             self._raise_nonfinite(bad)
         return not bad and not flags[NONFINITE]
@@ -597,21 +591,6 @@ def _named(ranks_of: Mapping[str, Sequence[int]]) -> str:
         f"{name!r} " + (f"on {ranks_named(ranks)}" if ranks else "in the result alone")
         for name, ranks in ranks_of.items()
     )
-
-
-def gradient_of(name: str, gradients: Mapping[str, Array]) -> Array:
-    """Return the place of a gradient.
-
-    Raises
-    ------
-    UsageError
-        If no gradient has this name.
-    """
-    place = gradients.get(name)
-    if place is None:
-        advice = did_you_mean(name, gradients, "give the name of a parameter")
-        raise UsageError(f"unknown gradient {name!r}; {advice}")
-    return place
 
 
 def fitting(name: str, grad: object, place: Array) -> Array:

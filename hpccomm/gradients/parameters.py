@@ -3,7 +3,7 @@
 Arrays lie in host memory, or are CuPy's on a device.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpccomm import dtypes
 from hpccomm.dtypes import FLOAT32, DType, is_narrow
-from hpccomm.errors import UnsupportedDtype, UsageError
+from hpccomm.errors import UnsupportedDtype, UsageError, did_you_mean
 from hpccomm.memory.foreign import host_array
 
 Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -283,6 +283,19 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     if not arrays:
         raise UsageError("the model has no parameters; give at least one")
     return dict(arrays.values()), owners
+
+
+def check_known(what: str, name: str, names: Collection[str]) -> None:
+    """Raise unless a parameter has this name.
+
+    Raises
+    ------
+    UsageError
+        With `what` was looked for, a parameter or its gradient, and the nearest name.
+    """
+    if name not in names:
+        advice = did_you_mean(name, names, "give the name of a parameter")
+        raise UsageError(f"unknown {what} {name!r}; {advice}")
 
 
 def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:

@@ -109,6 +109,8 @@ class Reducer:
 
     Attributes
     ----------
+    closing : bool
+        Whether no gradient becomes ready any more in this step, so that every bucket may start.
     together : int
         Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
     """
@@ -138,7 +140,7 @@ class Reducer:
                 each.left, each.span = each.gradients, None
             self._waiting = list(self._each)
             self._ready: set[BucketReduction] = set()  # on all ranks
-            self._closing = False
+            self.closing = False
 
     @property
     def started(self) -> bool:
@@ -159,14 +161,14 @@ class Reducer:
 
     def finish(self) -> None:
         """Reduce the remaining buckets, and wait for all. Blocks."""
-        self._closing = True  # no more gradients become ready: every bucket may start
+        self.closing = True
         self._go_on()
         for each in self._each:
             self._finish(each)
 
     def wait_for(self, name: str) -> None:
         """Let every bucket start, and wait until that of a gradient is reduced. Blocks."""
-        self._closing = True
+        self.closing = True
         bucket, worker = self._bucket_of[name], self._worker
         if not self._deferred and worker is not None and worker.submit(self._work):
             # Each call of the worker has its own deadline.
@@ -203,7 +205,7 @@ class Reducer:
             while self._waiting and self._error is None:
                 ready, waiting = self._ready, self._waiting
                 bucket = next((x for x in self._urgent if x in ready and x in waiting), waiting[0])
-                if bucket.left and not self._closing:
+                if bucket.left and not self.closing:
                     return
                 try:
                     self._reduce(bucket)
@@ -219,7 +221,7 @@ class Reducer:
         if buckets.exchange is not None:
             buckets.exchange.scale = buckets.scale.value
         flags = buckets.prepare(bucket)
-        closing = self._closing
+        closing = self.closing
         flags += [not closing and bool(other.left) for other in self._urgent]
         bucket.start(flags)
         bucket.under_way = True

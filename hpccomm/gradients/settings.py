@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
 from hpccomm.gradients.compression import COMPRESSORS, Compressor
-from hpccomm.gradients.parameters import Arrays, Parameter, check_writable, read
+from hpccomm.gradients.parameters import Arrays, Parameter, check_known, check_writable, read
 from hpccomm.settings import check_bool, check_choice, check_least, check_number, set_checked
 
 TINY = 2.0**-40
@@ -266,26 +266,13 @@ class ReductionSettings:
         """
         on_device = {each.name: each.on_device for each in parameters}
         for name in self.frozen:
-            check_known(name, on_device)
+            check_known("parameter", name, on_device)
         device = next((name for name in on_device if on_device[name]), None)
         for setting, what in ((self.compressor, "a compressor"), (self.adaptive, "adaptive=")):
             if device and setting:
                 raise UsageError(
                     f"{what} is for host arrays, and parameter {device!r} lies on a device; leave it out"
                 )
-
-
-def check_known(name: str, parameters: Collection[str]) -> None:
-    """Raise unless there is a parameter of a name.
-
-    Raises
-    ------
-    UsageError
-        With the nearest name.
-    """
-    if name not in parameters:
-        advice = did_you_mean(name, parameters, "give the name of a parameter")
-        raise UsageError(f"unknown parameter {name!r}; {advice}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,15 +357,9 @@ class Model:
 
     def without_parameter(self, name: str) -> "Model":
         """Return the model without a parameter."""
-        check_known(name, [each.name for each in self.arrays])
+        check_known("parameter", name, [each.name for each in self.arrays])
         arrays = {each: x for each, x in self.arrays.items() if each.name != name}
         if not arrays:
             raise UsageError(f"{name!r} is the only parameter; keep at least one")
         frozen = [each for each in self.settings.frozen if each != name]
         return replace(self, arrays=arrays).configured({"frozen": frozen})
-
-    def broadcast(self, root: int) -> None:
-        """Give all ranks the parameters of `root`. Collective; blocks."""
-        if root != self.group.rank:
-            check_writable(self.arrays, "give a copy of it")
-        self.group.broadcast_each(self.arrays.values(), root)

@@ -13,9 +13,18 @@ import numpy as np
 from hpccomm.dtypes import FLOAT32, is_narrow
 from hpccomm.errors import UsageError
 from hpccomm.gradients.agreement import RankGroup, agree, check_initial, texts
-from hpccomm.gradients.buckets import elsewhere, fitting, gradient_of
+from hpccomm.gradients.buckets import elsewhere, fitting
 from hpccomm.gradients.layout import ALIGNMENT, FlatMemory, copy_arrays, layout, views_of
-from hpccomm.gradients.parameters import Array, Arrays, Bucket, Named, check_writable, read, wide
+from hpccomm.gradients.parameters import (
+    Array,
+    Arrays,
+    Bucket,
+    Named,
+    check_known,
+    check_writable,
+    read,
+    wide,
+)
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
 from hpccomm.gradients.updates import Update
 from hpccomm.reductions import ReduceOp
@@ -332,9 +341,9 @@ class ShardedOptimizer:
         """Check all gradients, and then copy them."""
         given: dict[str, Array] = {}
         for name, grad in grads.items():
-            view = gradient_of(name, self._gradients)
+            check_known("gradient", name, self._gradients)
             if grad is not None:
-                given[name] = fitting(name, grad, view)
+                given[name] = fitting(name, grad, self._gradients[name])
         for name, view in self._gradients.items():
             array = given.get(name, 0)
             if array is not view:

@@ -16,9 +16,16 @@ import numpy as np
 from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import RankGroup, agree, check_same
-from hpccomm.gradients.buckets import Buckets, gradient_of
+from hpccomm.gradients.buckets import Buckets
 from hpccomm.gradients.layout import clip, mean_order, ordered
-from hpccomm.gradients.parameters import Array, Bucket, Named, read
+from hpccomm.gradients.parameters import (
+    Array,
+    Bucket,
+    Named,
+    check_known,
+    check_writable,
+    read,
+)
 from hpccomm.gradients.record import Record, Statistics
 from hpccomm.gradients.reducer import Reducer, Worker
 from hpccomm.gradients.settings import CurrentScale, Model, ReductionOptions, ReductionSettings
@@ -101,7 +108,6 @@ class GradientSync(Hinting):
         self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
         self._ended: BaseException | None = None  # why no step can follow
         self._open = False  # a micro-step has begun
-        self._complete = False  # no gradient can become ready any more
         self._reduced = False  # the gradients are results
         self._suspended = False  # by no_sync
         self._micro_steps = 0  # since the last reduction
@@ -204,7 +210,9 @@ class GradientSync(Hinting):
             If a call fails or its deadline passes.
         """
         entered()
-        self._model.broadcast(root)
+        if root != self._group.rank:
+            check_writable(self._model.arrays, "give a copy of it")
+        self._group.broadcast_each(self._model.arrays.values(), root)
 
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
@@ -311,7 +319,7 @@ class GradientSync(Hinting):
         """
         if name in self._model.settings.frozen:
             return
-        if self._complete:
+        if self._open and self._reducer.closing:
             raise UsageError(f"{name!r} is ready too late, after wait_for(); call wait() first")
         owner = self._model.owners.get(name)
         own = grad is not None and owner is not None and grad is owner.grad
@@ -344,14 +352,13 @@ class GradientSync(Hinting):
         CommunicationError
             If the reduction has failed or its deadline passes.
         """
-        view = gradient_of(name, self._buckets.gradients)
+        check_known("gradient", name, self._buckets.gradients)
         if not self._reducing:
             raise UsageError("this micro-step is not reduced; call wait()")
         self._begin(READY)
-        self._complete = True
         with self._reduction():
             self._reducer.wait_for(name)
-        return view
+        return self._buckets.gradients[name]
 
     def weigh(self, samples: float) -> None:
         """Give this rank's weight in the step, before its gradients, for ``op="weighted"``. Collective; blocks.
@@ -404,8 +411,7 @@ class GradientSync(Hinting):
 
     def _begin(self, way: str) -> None:
         """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
-        if self._ended is not None:
-            raise self._ended
+        self._check_alive()
         if self._open:
             return
         buckets, reducing = self._buckets, self._reducing
@@ -443,7 +449,7 @@ class GradientSync(Hinting):
             with self._reduction():
                 reduce()
         record.micro_steps += 1
-        self._open = self._complete = False
+        self._open = False
         if not reducing:
             self._micro_steps += 1
             buckets.sources.clear()
@@ -511,7 +517,7 @@ class GradientSync(Hinting):
             return any(present.values())
         if name in self._model.settings.frozen:
             return False
-        gradient_of(name, self._buckets.gradients)
+        check_known("gradient", name, present)
         return present[name]
 
     def zero(self) -> None:
