@@ -139,6 +139,21 @@ def test_algorithms_take_turns(comm: Communicator, files: tuple[Path, Path], cap
         assert ways == [due[4]["algorithm"], "ring"] * (STEPS - 1)
 
 
+def test_a_wait_for_asynchronous_calls_is_not_counted_as_a_replayed_call(comm, files) -> None:
+    large, small = np.ones(1 << 19), np.ones(2)
+
+    def make() -> None:
+        later = comm.all_reduce(large, async_op=True)
+        comm.all_reduce(small)
+        later.wait()
+
+    record(comm, files[0], make)
+    assert replay(files[0], "--output", files[1]) == 0
+    if comm.rank == 0:
+        made = [each[0] for each in sequence(files[1], 0, comm.size)]
+        assert made.count("all_reduce") == 2 * (STEPS - 1)
+
+
 def test_ranks_and_steps_may_have_no_calls(comm, files, capsys) -> None:
     alone, turns = comm.split_ranks([0]), iter(range(STEPS))
     record(comm, files[0], lambda: alone and next(turns) % 2 == 0 and alone.all_reduce(np.ones(2)))

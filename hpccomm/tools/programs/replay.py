@@ -363,13 +363,16 @@ def compared(
         Each step was played with `several` algorithms, and this is the one that is compared.
     """
     marks = replay.of_signature("marks")
+    # A call that follows asynchronous ones may have waited for them, which is recorded as a call of its own.
+    made = [not each.marks and _unfit(each, replay.groups) is None for each in replay.signatures]
+    replayable = np.array(made)[replay.calls["signature"]]
     played = np.count_nonzero(marks[replay.calls.of_rank(0)]) // several
     expected, replayed, step = list[Any](), list[Any](), list[Any]()
     for rank in range(replay.ranks):
         own, whole = score.of_rank(rank).acts, replay.calls.of_rank(rank)
         own = own[(own["kind"] != END) & (own["kind"] != WAIT)]
         segment = np.cumsum(marks[whole])
-        chosen = np.flatnonzero(~marks[whole] & (segment % several == at))
+        chosen = np.flatnonzero(replayable[whole] & (segment % several == at))
         parts = np.split(own["call"], np.searchsorted(own["step"], range(1, score.steps)))
         due = np.concatenate([parts[each % score.steps] for each in range(played)])
         if len(due) != len(chosen):
