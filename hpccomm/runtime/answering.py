@@ -72,16 +72,6 @@ def noted(fact: str) -> Any:
     return _about.get(fact)
 
 
-def note_exit() -> None:
-    """Answer from now on that the program of this process has ended."""
-    note(leaving=True)
-
-
-def note_making(making: bool) -> None:
-    """State in each answer from now on whether this process waits for others to make a communicator with it."""
-    note(making=True if making else None)
-
-
 def say(what: str) -> tuple[float, int]:
     """Return when this process first said `what`, which one rank should say for all, and the process's number.
 

@@ -274,7 +274,7 @@ def _finalize(mpi: Any) -> None:
         shutdown.leave_now(shutdown.known())
     # With a known status, the job soon ends, unless all other ranks exit too.
     if not shutdown.known():
-        answering.note_exit()
+        answering.note(leaving=True)
         for calls in everyone():
             calls.closed = calls.closed or "was left: the program of this rank has ended"
     import mpi4py
@@ -284,7 +284,8 @@ def _finalize(mpi: Any) -> None:
     # A rank that has ended already will never come to MPI_Finalize.
     failed = _failed or bool(presence.gone())
     if failed:
-        answering.note_exit()  # with any status: other ranks may be waiting to leave together
+        # With any status: other ranks may be waiting to leave together.
+        answering.note(leaving=True)
     seconds = _patience or settings.DEFAULT_TIMEOUT
     shutdown.finalize(mpi, ours=_ours, failed=failed, seconds=seconds)
 

@@ -202,12 +202,12 @@ class JobArrival:
         self._until = self._began + self._timeout + START_SECONDS
         serve()
         service.watch(self.look)
-        answering.note_making(True)
+        answering.note(making=True)
         try:
             yield
         finally:
             self._until = math.inf
-            answering.note_making(False)
+            answering.note(making=None)
 
     @contextmanager
     def apart(self) -> Iterator[None]:

@@ -59,6 +59,11 @@ class SideMessages:
     addresses : sequence of Address
         The addresses of the ranks. A rank's answer includes which ranks of its node are gone or stopped, since only
         ranks of that node can see it.
+
+    Attributes
+    ----------
+    users : set of MpiSideChannel
+        The channels of the communicators that use these messages.
     """
 
     def __init__(self, comm: Any, addresses: Sequence[Address]) -> None:
@@ -72,7 +77,7 @@ class SideMessages:
         self._receiving: list[tuple[Any, bytearray, int, int]] = []  # with sender and tag
         self._sent = np.zeros(comm.size, np.int64)  # messages, by rank
         self._received = np.zeros(comm.size, np.int64)
-        self._users: weakref.WeakSet[MpiSideChannel] = weakref.WeakSet()
+        self.users: weakref.WeakSet[MpiSideChannel] = weakref.WeakSet()
         keep(self)  # MPI may use the buffers as long as the communicator exists
         _all.add(self)
         service.watch(self.turn)
@@ -161,7 +166,7 @@ class SideMessages:
 
         If a group still uses it on any rank, the communicator stays for the life of the process.
         """
-        used = np.array([len(self._users)], np.int64)
+        used = np.array([len(self.users)], np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, [used, MPI.INT64_T])
         if used[0]:
             return
@@ -177,14 +182,6 @@ class SideMessages:
         self._comm.Free()
         _all.discard(self)
         let_go(self)
-
-    def use(self, user: "MpiSideChannel") -> None:
-        """Note that a communicator uses these messages."""
-        self._users.add(user)
-
-    def leave(self, user: "MpiSideChannel") -> None:
-        """Note that a communicator does not use these messages any more."""
-        self._users.discard(user)
 
     def disown(self) -> None:
         """Do nothing from now on, in a forked process."""
@@ -236,7 +233,7 @@ class MpiSideChannel:
         self._messages: SideMessages | None = None
         if messages is not None and apart(addresses):
             self._messages = messages
-            messages.use(self)
+            messages.users.add(self)
 
     def group(self, ranks: Sequence[int], rank: int) -> "MpiSideChannel":
         """Return the side channel of the group of `ranks`, in which this process is `rank`. Local."""
@@ -287,7 +284,7 @@ class MpiSideChannel:
     def close(self, *, root: bool) -> None:
         """Free the resources of this channel. Collective if `root`, which is the communicator that groups come from."""
         if self._messages is not None:
-            self._messages.leave(self)
+            self._messages.users.discard(self)
             if root:
                 self._messages.close()
             self._messages = None
