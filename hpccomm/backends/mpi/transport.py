@@ -448,10 +448,7 @@ class NearbyTransport(CheckedTransport):
         if src not in self.near or came.nbytes != NOTE_BYTES:
             yield from super()._taken(came, data, src, tag, turns)
             return
-        note = np.empty(NOTE_BYTES, np.uint8)
-        yield from iter(came.message.Irecv([note, *block(NOTE_BYTES)]).Test, True)
-        numbers = note[:-1].view(np.int64)
-        number, nbytes, record = int(numbers[0]), int(numbers[1]), numbers[2:].copy()
+        number, nbytes, record = yield from _read(came.message)
         fits = nbytes == data.nbytes and came.tag == tag
         if number == FOLLOWS:
             into = data if fits else np.empty(nbytes, np.uint8)  # other memory receives a misfit
@@ -493,6 +490,14 @@ def _note(number: int, nbytes: int, record: Record) -> NDArray[np.uint8]:
     numbers[:2] = number, nbytes
     numbers[2:] = record
     return note
+
+
+def _read(message: Any) -> Generator[bool, None, tuple[int, int, Record]]:
+    """Receive a matched note, as polled steps, and return its integers: number, bytes of the array, and record."""
+    note = np.empty(NOTE_BYTES, np.uint8)
+    yield from iter(message.Irecv([note, *block(NOTE_BYTES)]).Test, True)
+    numbers = note[:-1].view(np.int64)
+    return int(numbers[0]), int(numbers[1]), numbers[2:].copy()
 
 
 _start_all = MPI.Prequest.Startall
@@ -614,12 +619,9 @@ class MpiArrivals:
         """Return a matched message of a note's size; if it is a note, the message of the note's array."""
         if src not in transport.near:
             return Arrival(src, tag, NOTE_BYTES, partial(_received, message, NOTE_BYTES))
-        note = np.empty(NOTE_BYTES, np.uint8)
-        yield from iter(message.Irecv([note, *block(NOTE_BYTES)]).Test, True)
-        numbers = note[:-1].view(np.int64)
-        number, nbytes = int(numbers[0]), int(numbers[1])
+        number, nbytes, record = yield from _read(message)
         if number != FOLLOWS:
-            receive = partial(transport.copied, src, number, numbers[2:].copy())
+            receive = partial(transport.copied, src, number, record)
             return Arrival(src, tag, nbytes, receive)
         # The array is the next message. It is matched now, so that no later receive gets it.
         while (message := self._improbe(src, tag)) is None:
