@@ -68,7 +68,7 @@ def _scratch(size: int, count: int, segment: int) -> int:
     return max(around(size, count, segment), short)
 
 
-def span(size: int) -> int:
+def least_segments(size: int) -> int:
     """Return the least number of segments of an array with which latency costs little among `size` ranks."""
     return max(2, (size - 1).bit_length()) if size & (size - 1) == 0 else size
 
@@ -240,7 +240,7 @@ class Levels:
 
     def pieces(self, count: int) -> list[Range]:
         """Cut the array of `count` elements into pieces so large that each slice of a piece keeps the links busy."""
-        least = span(self.num_nodes)
+        least = least_segments(self.num_nodes)
         if self.owners == 1:
             least = max(least, self.largest)
         return ranges(count, self.segment * least * self.owners)

@@ -25,10 +25,10 @@ from hpccomm.schedules.algorithms import ring, shm
 from hpccomm.schedules.algorithms.linear import gather_rounds
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
-    Clipped,
     Even,
     Listed,
     Scattering,
+    clip,
     in_channels,
 )
 from hpccomm.schedules.schedule import (
@@ -111,8 +111,8 @@ def all_to_all(
     def run(index: int, slot: int) -> Rounds:
         # Ranks may have different numbers of pieces. So each step of each piece has a fixed index on all ranks.
         piece, step = divmod(index, steps)
-        out = Clipped(sent, piece * segment, segment)
-        into = Clipped(received, piece * segment, segment)
+        out = clip(sent, piece * segment, segment)
+        into = clip(received, piece * segment, segment)
         if step == 0:
             everything = sum(call.counts) if saved and piece == 0 else 0
             save = copies(rank, Place(SEND, 0), Place(SCRATCH, 0), everything)

@@ -101,23 +101,6 @@ class Listed:
         return self._starts[position], self._counts[position]
 
 
-class Clipped:
-    """A part of each block: at most `count` elements from the block's element `first` on."""
-
-    def __init__(self, blocks: Blocks, first: int, count: int) -> None:
-        self._blocks = blocks
-        self._first = first
-        self._count = count
-        self.largest = min(max(blocks.largest - first, 0), count)
-
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        start, count = self._blocks.at(position)
-        # np.clip takes three times as long on few elements.
-        left = np.minimum(np.maximum(count - self._first, 0), self._count)
-        return start + self._first, left
-
-
 @dataclass(slots=True, eq=False)
 class Located:
     """Blocks whose places a function gives.
@@ -134,11 +117,22 @@ class Located:
     largest: int
 
 
+def clip(blocks: Blocks, first: int, count: int) -> Blocks:
+    """Return a part of each block: at most `count` elements from the block's element `first` on."""
+
+    def at(position: Column) -> tuple[Column, Column]:
+        start, size = blocks.at(position)
+        # np.clip takes three times as long on few elements.
+        return start + first, np.minimum(np.maximum(size - first, 0), count)
+
+    return Located(at, min(max(blocks.largest - first, 0), count))
+
+
 def clipped(blocks: Blocks, segment: int) -> list[Blocks]:
     """Cut each block into segments. Return the first segments of all blocks, the second ones, and so on."""
     if blocks.largest <= segment:
         return [blocks]
-    return [Clipped(blocks, first, segment) for first in range(0, blocks.largest, segment)]
+    return [clip(blocks, first, segment) for first in range(0, blocks.largest, segment)]
 
 
 @dataclass(frozen=True, slots=True)

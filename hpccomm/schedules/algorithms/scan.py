@@ -60,7 +60,7 @@ def _linear_rounds(piece: PhasePiece, *, exclusive: bool) -> Rounds:
     receivers = SegmentRows(group, segments, at - 1, at > 0)
     passing = SegmentRows(group, segments, at - 1, middle)
     senders = SegmentRows(group, segments, at, middle)
-    first = SegmentRows(group, segments, at, at == 0).messages(right, SEND)
+    first = heads.messages(right, SEND)
     others = senders.messages(right, *((SCRATCH, passed) if exclusive else (RECV,)))
 
     def begin(rows: slice, start: Column, count: Column) -> Copies:
