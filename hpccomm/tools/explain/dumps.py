@@ -233,10 +233,6 @@ def _dump(document: object, path: Path) -> Dump:
         file=path,
         rank=rank,
         world_size=max(_value(whole, "world_size", 0), rank + 1),
-        host=_value(whole, "host", ""),
-        pid=_value(whole, "pid", 0),
-        reason=_value(whole, "reason", ""),
-        time=_value(whole, "time", 0.0),
         groups=groups,
         calls=tuple(
             _call(each, f"entry {at}") for at, each in enumerate(_value(whole, "entries", []))
@@ -244,18 +240,13 @@ def _dump(document: object, path: Path) -> Dump:
         answers=answers,
         raised=_error(whole, "raised"),
         refused=_error(whole, "refused"),
-        ended=_value(whole, "ended", ""),
-        job=_value(whole, "job", ""),
+        **_values(whole, host="", pid=0, reason="", time=0.0, ended="", job=""),
     )
 
 
 def _error(document: Facts, key: str) -> DumpedError | None:
     each = _value(document, key, {})
-    if not each:
-        return None
-    return DumpedError(
-        _value(each, "error", ""), _value(each, "site", ""), _value(each, "ago", 0.0)
-    )
+    return DumpedError(**_values(each, error="", site="", ago=0.0)) if each else None
 
 
 def _class(text: str) -> str:
@@ -297,7 +288,7 @@ def _site(frame: object = None) -> str:
 
 def _answer(answer: Facts) -> Answer:
     """Return an answer with the facts that diagnosis uses. A rank's answer about itself has no state."""
-    facts: dict[str, Any] = {name: _value(answer, name, "") for name in ("doing", "host")}
+    facts = _values(answer, doing="", host="")
     closed = _value(answer, "closed", "")
     facts["leaving"] = answer.get("leaving") is True or closed.startswith("was left")
     facts["failed"] = _value(answer, "failed", "") or closed
@@ -325,6 +316,11 @@ def _mappings(document: Facts, key: str) -> list[tuple[str, Facts]]:
     return [
         (name, _mapping(each, f"{key}: {name}")) for name, each in parts.items() if each is not None
     ]
+
+
+def _values(document: Facts, **defaults: Any) -> dict[str, Any]:
+    """Return the values of some keys; see `_value`."""
+    return {key: _value(document, key, default) for key, default in defaults.items()}
 
 
 def _value(document: Facts, key: str, default: Any) -> Any:
