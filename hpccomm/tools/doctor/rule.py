@@ -22,6 +22,8 @@ Texts = Sequence[str]
 Faults = Iterator[str]
 """The result of a rule's function: the evidence of each fault, as a sentence."""
 
+GIB = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -180,6 +182,15 @@ def _reached(value: Any, parts: list[str]) -> Iterator[Any]:
             yield from _reached(value[first], rest)
 
 
+def shown(value: Any) -> str:
+    """Return a fact as text: the different items of a list, and large numbers of bytes in GiB."""
+    if isinstance(value, list):
+        return ", ".join(dict.fromkeys(map(shown, value)))
+    if isinstance(value, int) and abs(value) >= GIB:
+        return f"{value / GIB:.1f} GiB"
+    return "none" if value is None else str(value)
+
+
 def missing(tree: Tree, path: str) -> str:
     """Return why a tree lacks a fact: the reason that its source, or its first rank, has for it or for a part around it."""
     source, *parts = path.rstrip("?").split(".")
@@ -213,11 +224,8 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
     ranks = sum(len(tree.get("ranks", "?")) for tree in trees.values())
     yield f"{counted(ranks, 'rank')} on {counted(len(trees), 'node')}: {few(trees, 4)}"
     for path in _SHOWN:
-        alike: dict[str, list[str]] = {}
-        for node, tree in trees.items():
-            if (value := at(tree, path)) not in (MISSING, []):
-                items = value if isinstance(value, list) else [value]
-                alike.setdefault(", ".join(dict.fromkeys(map(str, items))), []).append(node)
+        found = ((node, at(tree, path)) for node, tree in trees.items())
+        alike = grouped((shown(value), node) for node, value in found if value not in (MISSING, []))
         for value, nodes in alike.items():
             where = f" ({few(nodes, 4)})" if len(alike) > 1 else ""
             yield f"  {path.replace('.*', ''):14} {value}{where}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpccomm.settings import busy
 from hpccomm.tools.doctor.reading import rows
-from hpccomm.tools.doctor.rule import Facts, Faults, List, Rule, Texts, rules
+from hpccomm.tools.doctor.rule import GIB, Facts, Faults, List, Rule, Texts, rules, shown
 from hpccomm.tools.doctor.rules.network import serves
 from hpccomm.units import counted, grouped, numbers
 
@@ -108,8 +108,6 @@ def _mapped(address_space: int | None, data: int | None, memory: int, gpus: int 
         if soft is not None and (soft < memory or gpus):
             yield f"a process may map {soft / MIB:,.0f} MiB of {what}, and the node has {memory / MIB:,.0f} MiB"
 
-
-GIB = 1 << 30
 
 _SAVING = {"powersave", "conservative", "power", "balance_power"}
 _OWN_GOVERNOR = {"intel_pstate", "amd-pstate-epp"}
@@ -212,7 +210,7 @@ def _odd(values: Facts) -> Faults:
     sizes = [value for value in values.values() if isinstance(value, int) and value >= GIB]
     if len(sizes) == len(values) and min(sizes) > (1 - SAME) * max(sizes):
         return
-    alike = grouped((_shown(value), node) for node, value in values.items())
+    alike = grouped((shown(value), node) for node, value in values.items())
     if len(alike) > 1:
         groups = sorted(alike.items(), key=lambda group: -len(group[1]))
         yield "; ".join(f"{_named(nodes, len(values))}: {value}" for value, nodes in groups)
@@ -220,15 +218,6 @@ def _odd(values: Facts) -> Faults:
 
 def _named(nodes: Texts, of: int) -> str:
     return f"{len(nodes)} of {of} nodes" if len(nodes) > max(2, of / 2) else ", ".join(nodes)
-
-
-def _shown(value: Any) -> str:
-    """Return a value as text, bytes in GiB."""
-    if isinstance(value, list):
-        return ", ".join(dict.fromkeys(map(_shown, value)))
-    if isinstance(value, int) and abs(value) >= GIB:
-        return f"{value / GIB:.1f} GiB"
-    return "none" if value is None else str(value)
 
 
 ALIKE = tuple(
