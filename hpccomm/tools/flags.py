@@ -330,20 +330,6 @@ def one_of(names: Sequence[str], what: str) -> Callable[[str], str]:
     return lambda text: _known(text, names, f"is not a {what}", "one of")
 
 
-def choice(
-    name: str,
-    names: Sequence[str],
-    what: str,
-    meaning: str,
-    default: str = "",
-    *,
-    required: bool = False,
-) -> Flag:
-    """Return a flag that takes one of some names."""
-    usage = f"{name} {{{','.join(names)}}} {default}"
-    return Flag(usage, one_of(names, what), meaning, required=required)
-
-
 def root(text: str) -> int:
     """Read a rank, or ``all``, which is -1 to nccl-tests."""
     return ALL_ROOTS if text in (ALL, str(ALL_ROOTS)) else integer(0)(text)
