@@ -103,11 +103,6 @@ def sizes(args: argparse.Namespace) -> Sizes:
     UsageError
         If they contradict each other.
     """
-    if args.minimum_bytes > args.maximum_bytes:
-        raise UsageError(
-            f"-b/--minbytes {args.minimum_bytes} is above -e/--maxbytes {args.maximum_bytes} (32M "
-            "each if not given); give a range from small to large"
-        )
     # As in nccl-tests, a factor of 1 means that sizes grow by the step.
     factor = args.step_factor if args.step_factor is not None and args.step_factor > 1 else 0
     if factor and args.step_bytes is not None:
@@ -129,7 +124,7 @@ def options(args: argparse.Namespace) -> Options:
     swept = sizes(args)
     for message in _contradictions(args):
         raise UsageError(message)
-    values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step, "sizes": swept}
+    values = vars(args) | {"step_factor": swept.factor, "step_bytes": swept.step}
     values |= _derived(args)
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))

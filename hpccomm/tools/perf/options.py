@@ -111,12 +111,24 @@ class Sizes:
         Factor between a size and the next; 0 if they grow by `step`.
     step : int
         Bytes between a size and the next; 0 if they grow by `factor`.
+
+    Raises
+    ------
+    UsageError
+        If the smallest size is above the largest.
     """
 
     smallest: int
     largest: int
     factor: int
     step: int
+
+    def __post_init__(self) -> None:
+        if self.smallest > self.largest:
+            raise UsageError(
+                f"-b/--minbytes {self.smallest} is above -e/--maxbytes {self.largest}, each as given or by "
+                "default; give sizes that ascend"
+            )
 
     def measured(self, itemsize: int) -> Iterator[int]:
         """Yield the sizes to measure, ascending.
@@ -292,10 +304,8 @@ class Options:
         Names of `TYPES` and `OPS`.
     root : int
         The root, or `ALL_ROOTS`.
-    sizes : Sizes
-        The sizes to measure.
     config : Config
-        The flags that are recorded with the results.
+        The flags that are recorded with the results, among them the sizes.
     timeout : int
         Deadline of calls in seconds; 0 for the communicator's default.
     memory : bool
@@ -332,7 +342,6 @@ class Options:
     types: tuple[str, ...]
     ops: tuple[str, ...]
     root: int
-    sizes: Sizes
     config: Config
     timeout: int = 0
     memory: bool = False
@@ -354,6 +363,13 @@ class Options:
     def of_variant(self, variant: Variant) -> "Options":
         """Return the options with a variant's algorithm."""
         return replace(self, algorithms=(variant.algorithm,)) if variant.algorithm else self
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes to measure."""
+        config = self.config
+        limits = config.minimum_bytes, config.maximum_bytes
+        return Sizes(*limits, config.step_factor, config.step_bytes)
 
     @property
     def groups(self) -> list[tuple[Variant, ...]]:

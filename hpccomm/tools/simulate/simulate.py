@@ -553,7 +553,6 @@ def _request(args: argparse.Namespace, network: Network) -> SimulationRequest:
         types=args.types,
         ops=args.ops,
         root=args.root,
-        sizes=sizes,
         config=config,
         output=args.output,
     )

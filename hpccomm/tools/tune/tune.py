@@ -229,11 +229,6 @@ FLAGS = (
 def run(args: argparse.Namespace) -> int:
     """Measure this machine; return the exit status. Collective: every rank of the job runs it."""
     sizes = Sizes(args.minimum_bytes, args.maximum_bytes, args.stepfactor, 0)
-    if sizes.smallest > sizes.largest:
-        raise UsageError(
-            f"-b/--minbytes {sizes.smallest} is above -e/--maxbytes {sizes.largest}; "
-            "give sizes that ascend"
-        )
     request = TuneRequest(
         collectives=args.collectives,
         sizes=sizes,
