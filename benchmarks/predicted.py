@@ -34,8 +34,8 @@ from contest.rounds import duration
 from hpccomm.results.recording import Recording, collectives
 from hpccomm.results.recording_file import read_recordings
 from hpccomm.schedules.cost.network import load
-from hpccomm.tools.programs.elsewhere import on_network
-from hpccomm.tools.programs.program import ProgramModel, model, predict
+from hpccomm.tools.programs.model import ProgramModel, model, predict
+from hpccomm.tools.programs.pricing import on_network
 from hpccomm.tools.programs.steps import steps
 
 ROUNDS = 3

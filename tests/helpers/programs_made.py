@@ -5,7 +5,7 @@ from recordings_made import all_reduce, repeated
 from hpccomm.results import recording as lateness
 from hpccomm.results.recording import ASYNC, POLLED, CallSignature, Recording
 from hpccomm.tools.programs import steps
-from hpccomm.tools.programs.program import ProgramModel, model, predict
+from hpccomm.tools.programs.model import ProgramModel, model, predict
 
 
 def of(recording: Recording) -> ProgramModel:

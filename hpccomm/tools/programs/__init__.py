@@ -2,7 +2,7 @@
 
 - `record`, `advise` and `replay` are the verbs.
 - `steps` finds the steps of a program, and the parts of their time.
-- `program` makes a model of the steps, and predicts it in virtual time. `elsewhere` predicts it on another machine.
+- `model` makes a model of the steps, and predicts it in virtual time. `pricing` gives it the prices of another network.
 - `advice` says what costs time, and tries in the model what would help.
 
 `hpccomm.results.recording` has a recording's columns, and `hpccomm.communicator.recording` makes them.

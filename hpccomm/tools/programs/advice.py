@@ -1,5 +1,7 @@
 """What would make a recorded program faster, and by how much: each rule changes the program's model.
 
+`predicted_on` says what it would take on another network.
+
 A rule is a pure function of an `Analysis`. It returns the changed `ProgramModel` and words. The predicted step is the recorded
 one times the prediction of the changed program over that of the program as it was, so that what both have wrong cancels.
 """
@@ -18,9 +20,19 @@ from numpy.typing import NDArray
 from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
 from hpccomm.results.recording import DEVICE, CallSignature, Lateness, Recording, lateness, waits
 from hpccomm.schedules.algorithms import ALGORITHMS
-from hpccomm.schedules.cost.network import typical
-from hpccomm.tools.programs.elsewhere import collective
-from hpccomm.tools.programs.program import BLOCK, END, ProgramModel, error, model, predict
+from hpccomm.schedules.cost.network import Network, typical
+from hpccomm.tools.programs.model import (
+    BLOCK,
+    END,
+    MOST_ACTS,
+    Prediction,
+    ProgramModel,
+    error,
+    five_numbers,
+    model,
+    predict,
+)
+from hpccomm.tools.programs.pricing import collective, fixed, grown, on_network
 from hpccomm.tools.programs.steps import (
     BETWEEN,
     COMPUTE,
@@ -34,13 +46,16 @@ from hpccomm.tools.programs.steps import (
     shares,
     steps,
 )
-from hpccomm.units import few, ranks_named, rounded_size
+from hpccomm.units import counted, few, ranks_named, rounded_size
 
 LEAST = 0.03
 """The least part of a step that advice must gain."""
 
 MOST = 5
 """The most pieces of advice."""
+
+MOST_GROWN = 1_000_000
+"""The most acts of several steps on the ranks of another network."""
 
 PIECES = 8
 """Parts in which gradients are reduced while others are computed."""
@@ -81,6 +96,8 @@ class Analysis:
     ----------
     recording : Recording
         With one call at least.
+    most : int
+        The most acts of a model of several steps.
 
     Attributes
     ----------
@@ -92,12 +109,12 @@ class Analysis:
         That of predicting the recorded steps, as a part of a step. NaN: it is not known.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, most: int = MOST_ACTS) -> None:
         self.recording = recording
         self.waits = waits(recording)
         self.steps = steps(recording, self.waits.collectives)
         self.shares = shares(recording, self.steps, self.waits)
-        self.model = model(recording, self.steps)
+        self.model = model(recording, self.steps, most)
         self.predicted = predict(self.model)
         self.error = error(self.predicted.seconds, self.steps)
 
@@ -189,6 +206,61 @@ def bound(analysis: Analysis) -> str:
         return "its steps take no time"
     largest = int(np.argmax(mean))
     return f"{mean[largest] / mean.sum():.0%} of a step is {PARTS[largest]}"
+
+
+def predicted_on(network: Network, recording: Recording, algorithm: str = "") -> str:
+    """Return what a recorded program would take on a network, beside what was recorded, as lines of comment.
+
+    Parameters
+    ----------
+    network : Network
+        The network. Its ranks take part; further ones do what `grown` says.
+    recording : Recording
+        The recording.
+    algorithm : str, optional
+        As of `on_network`.
+    """
+    ranks = network.ranks
+    analysis = Analysis(recording, min(MOST_ACTS, MOST_GROWN * recording.ranks // ranks))
+    priced = on_network(grown(analysis.model, ranks), network, algorithm)
+    predicted = predict(priced)
+    here = analysis.shares.mean * 1e-9
+    there = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
+    expected = "not known of one step" if math.isnan(analysis.error) else f"{analysis.error:.1%}"
+    lines = [
+        f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {analysis.steps.how}",
+        f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"
+        + f", each with the work of rank r modulo {recording.ranks}" * (ranks > recording.ranks),
+        f"{'':>26}  {'recorded':>24}  {'predicted':>24}",
+    ]
+    totals = here.sum(), there.sum()
+    for name, *both in [*zip(PARTS, here, there, strict=True), ("step", *totals)]:
+        cells = (
+            f"{part * 1e3:>12.3f} ms  {part / total if total else 0:>6.1%}"
+            for part, total in zip(both, totals, strict=True)
+        )
+        lines.append(f"{name:>26}  {'  '.join(cells)}")
+    lines += [
+        f"Expected error: {expected}, that of predicting the recorded steps, and what {network.name} "
+        "leaves out of the network",
+        f"Bound by {_bound_of(predicted, there)}",
+    ]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def _bound_of(predicted: Prediction, five: Floats) -> str:
+    """Return in words what takes most of a predicted step."""
+    program, acts = predicted.program, predicted.program.acts
+    most = int(np.argmax(five))
+    event = acts["event"][acts["kind"] >= BLOCK]
+    if most in (COMPUTE, HIDDEN) or not len(event):
+        return PARTS[most]
+    if most == WAITING:
+        late = np.bincount(program.rank(), acts["compute"], minlength=program.ranks)
+        return f"{PARTS[most]}: rank {int(np.argmax(late))} computes for longest"
+    taken = np.bincount(program.events["signature"][event], program.events["seconds"][event])
+    one = program.signatures[int(np.argmax(taken))]
+    return f"{PARTS[most]}, most of all {one.operation} of {rounded_size(one.nbytes)}"
 
 
 def balance(analysis: Analysis) -> Iterator[Change]:

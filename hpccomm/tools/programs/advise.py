@@ -29,8 +29,8 @@ from hpccomm.errors import UsageError
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import JSON, Flag, refuse
 from hpccomm.tools.programs.advice import LEAST, Advice, Analysis, advise, bound
-from hpccomm.tools.programs.elsewhere import what_if
-from hpccomm.tools.programs.program import gradients
+from hpccomm.tools.programs.model import gradients
+from hpccomm.tools.programs.pricing import what_if
 from hpccomm.tools.programs.steps import PARTS
 from hpccomm.units import counted, rounded_size, seconds, size
 

@@ -54,7 +54,7 @@ from hpccomm.results.recording_file import read_recordings
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import Flag
 from hpccomm.tools.perf.facts import on_root
-from hpccomm.tools.programs.program import BESIDE, END, WAIT, ProgramModel, modelled
+from hpccomm.tools.programs.model import BESIDE, END, WAIT, ProgramModel, modelled
 from hpccomm.tools.programs.steps import Bools, ProgramSteps, steps
 from hpccomm.units import counted, ranges, rounded_size
 

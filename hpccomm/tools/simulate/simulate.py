@@ -494,7 +494,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from hpccomm.tools.programs.elsewhere import elsewhere
+    from hpccomm.tools.programs.advice import predicted_on
 
     if len(args.algorithm or ()) > 1 or args.output or args.skew:
         raise UsageError("--trace takes one --algorithm, and no --output or --skew")
@@ -503,7 +503,7 @@ def _predict(args: argparse.Namespace) -> int:
     for name in set(args.algorithm or ()).difference(known):
         raise UsageError(f"no call has --algorithm {name}; give one of {', '.join(known)}, or none")
     network, unread = _network(args, args.ranks or recording.ranks)
-    output.write(elsewhere(recording, network, *(args.algorithm or ())))
+    output.write(predicted_on(network, recording, *(args.algorithm or ())))
     return max(status, unread)
 
 

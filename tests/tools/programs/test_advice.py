@@ -14,7 +14,7 @@ from recordings_made import MICRO, MadeCall, all_reduce, in_turn, made, repeated
 from hpccomm.results import recording_file
 from hpccomm.results.recording import CallSignature, Recording
 from hpccomm.tools.programs.advice import Analysis, advise, bound
-from hpccomm.tools.programs.program import predict
+from hpccomm.tools.programs.model import predict
 
 FIXED, BYTE = 20 * MICRO, 0.01 * MICRO
 """Nanoseconds of a call, and of a byte."""
@@ -88,7 +88,7 @@ def test_pieces_of_a_recording_without_steps_have_the_advice_of_all_of_it(
     recording = in_turn(2, 4000, compute, lambda _: 20 * MICRO, signature, marks=0)
     whole = Analysis(recording)
     # A step of more than 100,000 acts would be made and advised in a minute.
-    monkeypatch.setattr("hpccomm.tools.programs.program.WHOLE", 3000)
+    monkeypatch.setattr("hpccomm.tools.programs.model.WHOLE", 3000)
     pieces = Analysis(recording)
     assert len(whole.model.acts) == 8002
     assert len(pieces.model.acts) == pytest.approx(3000, rel=0.2)

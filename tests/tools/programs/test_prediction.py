@@ -8,7 +8,7 @@ from programs_made import error, message, of, overlapped
 from recordings_made import all_reduce, repeated
 
 from hpccomm.results.recording import ASYNC
-from hpccomm.tools.programs.program import (
+from hpccomm.tools.programs.model import (
     ACT,
     BLOCK,
     END,

@@ -7,7 +7,7 @@ import numpy as np
 from recordings_made import all_reduce, repeated
 
 from hpccomm.results.recording import ASYNC, Recording, collectives
-from hpccomm.tools.programs.program import BESIDE, BLOCK, START, WAIT
+from hpccomm.tools.programs.model import BESIDE, BLOCK, START, WAIT
 from hpccomm.tools.programs.replay import score
 from hpccomm.tools.programs.steps import steps
 

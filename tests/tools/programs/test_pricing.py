@@ -12,8 +12,8 @@ from hpccomm.contracts.collectives import CALLS
 from hpccomm.results.recording import waits
 from hpccomm.results.recording_file import write
 from hpccomm.schedules.cost.network import load
-from hpccomm.tools.programs.elsewhere import collective, grown, on_network
-from hpccomm.tools.programs.program import BLOCK, START, five_numbers, gradients, predict
+from hpccomm.tools.programs.model import BLOCK, START, five_numbers, gradients, predict
+from hpccomm.tools.programs.pricing import collective, grown, on_network
 from hpccomm.tools.programs.steps import HIDDEN, PARTS, shares, steps
 
 

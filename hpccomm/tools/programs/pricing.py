@@ -1,8 +1,6 @@
-"""A recorded program elsewhere: on a described network, and with other ranks.
+"""The prices of a program's calls on a described network, also with another number of ranks.
 
-Calls have the prices of their algorithms there.
-
-``hpccomm simulate --trace`` and ``hpccomm advise --what-if`` print it.
+``hpccomm simulate --trace`` and ``hpccomm advise --what-if`` predict with them.
 """
 
 from dataclasses import replace
@@ -15,25 +13,13 @@ from hpccomm.calls.policy import applicable, fastest
 from hpccomm.contracts.collectives import CALLS, Collective
 from hpccomm.contracts.signature import Signature
 from hpccomm.reductions import ReduceOp
-from hpccomm.results.recording import Recording, waits
 from hpccomm.schedules.cost.network import Network, load, typical
 from hpccomm.schedules.cost.rounds import price
 from hpccomm.schedules.cost.terms import Estimated, rounds_of
 from hpccomm.schedules.schedule import Tuning
 from hpccomm.settings import DEFAULT_SEGMENT
-from hpccomm.tools.programs.program import (
-    BLOCK,
-    END,
-    MOST_ACTS,
-    Prediction,
-    ProgramModel,
-    error,
-    five_numbers,
-    model,
-    predict,
-)
-from hpccomm.tools.programs.steps import COMPUTE, HIDDEN, PARTS, WAITING, shares, steps
-from hpccomm.units import counted, rounded_size
+from hpccomm.tools.programs.model import END, ProgramModel, five_numbers, predict
+from hpccomm.tools.programs.steps import WAITING
 
 MOST_ROUNDS = 1 << 17
 """Rounds times ranks of a schedule that is priced exactly; more are estimated."""
@@ -133,9 +119,6 @@ LINKS = (
 )
 """What is compared: a kind of link, and a network of it."""
 
-MOST_GROWN = 1_000_000
-"""The most acts of several steps on other ranks."""
-
 
 def grown(program: ProgramModel, ranks: int) -> ProgramModel:
     """Return a program of another number of ranks, each with as much to do: weak scaling.
@@ -160,63 +143,6 @@ def grown(program: ProgramModel, ranks: int) -> ProgramModel:
     many = replace(program, starts=starts, acts=acts[: starts[-1]], events=events, begins=begins)
     events["seconds"][(many.members() < 2) & (np.tile(number, len(copies)) > 1)] = 0
     return many
-
-
-def elsewhere(recording: Recording, network: Network, algorithm: str = "") -> str:
-    """Return what a recorded program would take on a network, beside what was recorded, as lines of comment.
-
-    Parameters
-    ----------
-    recording : Recording
-        The recording.
-    network : Network
-        The network. Its ranks take part; further ones do what `grown` says.
-    algorithm : str, optional
-        As of `hpccomm.tools.programs.elsewhere.on_network`.
-    """
-    waiting = waits(recording)
-    divided = steps(recording, waiting.collectives)
-    ranks = network.ranks
-    program = model(recording, divided, min(MOST_ACTS, MOST_GROWN * recording.ranks // ranks))
-    priced = on_network(grown(program, ranks), network, algorithm)
-    predicted = predict(priced)
-    here = shares(recording, divided, waiting).mean * 1e-9
-    then = five_numbers(predicted, fixed(priced, network, algorithm)).mean(axis=0)
-    off = error(predict(program).seconds, divided)
-    expected = "not known of one step" if np.isnan(off) else f"{off:.1%}"
-    lines = [
-        f"{recording.path.name}: {counted(recording.ranks, 'rank')}, {divided.how}",
-        f"Predicted on {network.name} for {counted(ranks, 'rank')} on {counted(network.nodes, 'node')}"
-        + f", each with the work of rank r modulo {recording.ranks}" * (ranks > recording.ranks),
-        f"{'':>26}  {'recorded':>24}  {'predicted':>24}",
-    ]
-    for name, *two in [*zip(PARTS, here, then, strict=True), ("step", here.sum(), then.sum())]:
-        cells = (
-            f"{part * 1e3:>12.3f} ms  {part / all_of if all_of else 0:>6.1%}"
-            for part, all_of in zip(two, (here.sum(), then.sum()), strict=True)
-        )
-        lines.append(f"{name:>26}  {'  '.join(cells)}")
-    lines += [
-        f"Expected error: {expected}, that of predicting the recorded steps, and what {network.name} "
-        "leaves out of the network",
-        f"Bound by {_bound(predicted, then)}",
-    ]
-    return "".join(f"# {line}\n" for line in lines)
-
-
-def _bound(predicted: Prediction, five: NDArray[np.float64]) -> str:
-    """Return in words what takes most of a predicted step."""
-    program, acts = predicted.program, predicted.program.acts
-    most = PARTS[int(np.argmax(five))]
-    event = acts["event"][(acts["kind"] >= BLOCK)]
-    if most == PARTS[COMPUTE] or most == PARTS[HIDDEN] or not len(event):
-        return most
-    if most == PARTS[WAITING]:
-        late = np.bincount(program.rank(), acts["compute"], minlength=program.ranks)
-        return f"{most}: rank {int(np.argmax(late))} computes for longest"
-    taken = np.bincount(program.events["signature"][event], program.events["seconds"][event])
-    one = program.signatures[int(np.argmax(taken))]
-    return f"{most}, most of all {one.operation} of {rounded_size(one.nbytes)}"
 
 
 def what_if(program: ProgramModel) -> str:
