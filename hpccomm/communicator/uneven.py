@@ -6,6 +6,7 @@ The exchange also tells all ranks whether their arrays fit each other.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from struct import Struct
 from typing import Any, NamedTuple
@@ -219,7 +220,7 @@ class CountExchange:
         way = "all_to_all" if what.individual else "all_gather"
         prepared, _ = core.prepared_calls.find(way, sent, self._came)
         label = compared(name, {"operation": name, "counts": "exchanged"}, self._came.nbytes)
-        self._call = prepared.lane.named(prepared, label)
+        self._call = replace(prepared, label=label, apart=label, agreed=0)
         self._arguments = prepared.arguments(sent.reshape(-1), self._came.reshape(-1))
 
     def exchange(

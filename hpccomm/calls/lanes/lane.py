@@ -7,7 +7,7 @@ The module also has the messages between two ranks: their arguments, their tags 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -338,10 +338,6 @@ class Lane(ABC):
             made = prepared.kind, prepared.call, prepared.choice, prepared.shape
             named = prepared.apart = self._label(*made, async_op=True)
         return named
-
-    def named(self, of: PreparedCall, label: CallFingerprint) -> PreparedCall:
-        """Return a copy of a prepared call with another identity."""
-        return replace(of, label=label, apart=label, agreed=0)
 
     def carried_by(self, of: PreparedCall, choice: Choice, found: Any) -> PreparedCall:
         """Return a copy of a prepared call with another implementation."""
