@@ -170,8 +170,8 @@ def each_examined(
 ) -> Iterator[tuple[Path, bool, Examined | ResultsError]]:
     """Read each file of files and folders; yield its name, whether it was named itself, and its contents.
 
-    Of a file of a folder that cannot be read, it yields the error. `recordings` reads the parts beside a
-    named file, too: a program that was killed may have left only these.
+    For an unreadable file of a folder, it yields the error. With `recordings`, the parts beside a named
+    file are read too: a program that was killed may have left only these.
     """
     for path in paths:
         named = not path.is_dir()
@@ -186,10 +186,7 @@ def each_examined(
 
 
 def listing(searched: SearchResult, query: Query) -> str:
-    """Return a line for each run, and where rows were looked for, below it one for each of these.
-
-    A line for each recording follows.
-    """
+    """Return a line for each run, with its rows below if rows were looked for, and a line for each recording."""
     lines = []
     for run, part in searched.found:
         info = run.info

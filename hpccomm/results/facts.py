@@ -127,7 +127,7 @@ ENTRY = "others"
 
 
 class Others(NamedTuple):
-    """What other processes took, as far as it is known: nothing is of runs of older versions.
+    """What other processes took of the cores, if that is known. Nothing is known of runs of older versions.
 
     Attributes
     ----------
@@ -247,7 +247,7 @@ def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str
 def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
     """Return a sentence for each other fact that differs: hosts and their ranks, versions, environment, launcher, kernel.
 
-    Such a difference is often what a comparison is about: a new library, another setting.
+    Such a difference is often the subject of a comparison: a new library, another setting.
     """
     return _different(_circumstances(one), _circumstances(other), absent="not set")
 

@@ -1,8 +1,8 @@
 """Opens files: any that users name, with care; results files by HDF5; and their JSON records with checksums.
 
 Only regular files are opened: a FIFO would wait for a writer, a device may do anything, and a directory fails only when it
-is read. A file is opened without waiting, and its kind is checked before its first byte is read. What the operating system
-refuses becomes an error with advice. All of hpccomm opens files that users name by it.
+is read. A file is opened without waiting, and its kind is checked before its first byte is read. Errors of the operating
+system become errors with advice. All of hpccomm opens the files that users name by this module.
 
 HDF5 checks its own structures: a results file is written in the form in which all of them carry checksums. hpccomm reads
 nothing from structures without a checksum, such as the heap of strings of variable length. So a damaged file gives an
@@ -86,7 +86,7 @@ def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> Fil
 
 
 def as_utf8(text: str) -> str:
-    """Return a text as UTF-8 can hold it: other bytes of a path or a variable are escaped."""
+    """Return a text that UTF-8 can hold: other bytes of a path or a variable are escaped."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
     except UnicodeEncodeError:  # half a surrogate pair, which no bytes mean
@@ -144,7 +144,7 @@ def damaged(path: Path, why: object, remedy: str = "choose another path") -> Dam
 
 
 def no_folder(file: Path) -> str:
-    """Return why a file cannot be made, as its folder is not one, with the remedy; empty if it is."""
+    """Return why a file cannot be made in its folder, with the remedy; empty if the folder is there."""
     folder = file.parent
     if folder.is_dir():
         return ""
@@ -154,7 +154,7 @@ def no_folder(file: Path) -> str:
 
 @contextlib.contextmanager
 def os_errors_as(path: Path, doing: str) -> Iterator[None]:
-    """Turn what the operating system refuses into a `ResultsError` with path and remedy."""
+    """Turn errors of the operating system into a `ResultsError` with path and remedy."""
     try:
         yield
     except OSError as error:
@@ -203,9 +203,9 @@ _HEAD = 1 << 16
 
 
 def why(error: Exception) -> str:
-    """Return what one of `HDF5_ERRORS` says of a damaged file, without what h5py puts around it.
+    """Return what one of `HDF5_ERRORS` says about a damaged file, without the words that h5py puts around it.
 
-    What the operating system refuses says nothing of the file's content, and is raised.
+    An error of the operating system says nothing about the file's content, and is raised.
     """
     # A damaged file may point to an impossible place.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
@@ -217,7 +217,7 @@ def why(error: Exception) -> str:
 def checksum(data: bytes | memoryview, *place: object) -> int:
     """Return the CRC-32 of bytes after the words of their place, joined by spaces.
 
-    What stands in the place of something else is then found damaged too.
+    So bytes that lie in the place of others are found damaged too.
     """
     return crc32(data, crc32(" ".join(map(str, place)).encode()))
 
@@ -325,7 +325,7 @@ def as_json(value: Any) -> Any:
 
 
 def of_json(kind: Any, value: Any) -> Any:
-    """Return the fact of a type that `as_json` has made this of. A field that lacks has its default.
+    """Return the fact of a type from the JSON that `as_json` has made of it. A missing field has its default.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Lines of stored tables and their arrays: as bytes, each with its checksum, and back.
 
 A line has a CRC-32 over its bytes, and holds the CRC-32 of its part of each array. Checksums begin
-with the name of the run, the name of the checked part, and the line's number: a line in the place
-of another is found damaged too. `store` writes lines, and `reader` checks them.
+with the name of the run, the name of the checked part, and the line's number: so a line that lies in
+the place of another is found damaged too. `store` writes lines, and `reader` checks them.
 """
 
 import functools
@@ -205,7 +205,7 @@ class StoredLines:
             self.damage += [f"{each}: {DIFFERS}" for each in spans(form.name[:-1], lost)]
 
     def read(self, name: str, first: int, count: int) -> bytes:
-        """Read entries of array `name` again, whose line was whole.
+        """Read entries of array `name` again. Their line was whole.
 
         Raises
         ------
@@ -299,7 +299,7 @@ def decode_count(kind: SectionKind, section: str, form: TableForm, state: bytes)
 
 
 def decode_end(kind: SectionKind, section: str, state: bytes) -> tuple[float, str] | None:
-    """Return the end in seconds and the status, 0 and empty without an end; None if damaged."""
+    """Return the end in seconds, and the status; 0 and an empty one without an end; None if that is damaged."""
     at = offset(kind, "ended")
     ended = float(np.frombuffer(state, "<f8", 1, at)[0])
     # An end that was not written whole may have its status already.

@@ -117,8 +117,8 @@ class Thresholds:
     Attributes
     ----------
     bandwidth, latency : float
-        Part of the healthy or expected level below which a pair is slow. Of a latency that is the
-        inverse: 0.5 is twice the time.
+        Part of the healthy or expected level below which a pair is slow. For a latency it is the part of the speed:
+        0.5 is twice the time.
     expected_bandwidth, expected_latency : float or None
         Bytes a second, and seconds, that pairs of different nodes should have (of all pairs, where
         there is one node). Without it, the best quarter is the healthy level. Inside of nodes the
@@ -270,7 +270,7 @@ def _culprits(
     ends: Callable[[tuple[int, int]], tuple[int, ...]],
     least: int = 2,
 ) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Return whom most pairs are slow of, the worst first, each with its pairs; their pairs leave `left`."""
+    """Return the nodes or ranks with mostly slow pairs, the worst first, each with its pairs; remove these from `left`."""
     culprits: list[tuple[int, list[tuple[int, int]]]] = []
     pairs = dict.fromkeys(parts)
     while True:

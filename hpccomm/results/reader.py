@@ -379,7 +379,7 @@ def _each(
     kind: SectionKind,
     make: Callable[[Path, _Section], _Stored],
 ) -> tuple[list[_Stored], list[str]]:
-    """Return the runs or recordings of a file, and what of them is damaged."""
+    """Return the runs or recordings of a file, and their damaged parts."""
     sections, damage = [], []
     try:
         # `get` returns None for an unreadable attribute.
@@ -515,8 +515,8 @@ def _recording(path: Path, section: _Section) -> Recording:
 def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:
     """Read a file as `examine`, and as its last recording the parts that ranks have left beside it.
 
-    There are such while the ranks of a program record, and when they were killed. The file itself may
-    not exist yet. Parts of a program before the last one are left out.
+    Ranks leave such parts while their program records, and when they are killed. The file itself may
+    not exist yet. Parts of earlier programs are left out.
     """
     file = Path(path)
     parts, lost = beside(file)
@@ -529,7 +529,7 @@ def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Exam
 
 
 def beside(file: Path) -> tuple[list[Recording], list[str]]:
-    """Return the recording that the parts beside a file are of, if they are of one, and what of them is damaged."""
+    """Return the recording that the parts beside a file make up, if there are any, and their damaged parts."""
     start = file.name + PART
     ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
     parts: dict[int, Recording] = {}

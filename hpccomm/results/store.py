@@ -9,7 +9,7 @@ of the arrays, then the line, and last, in one aligned write of sixteen bytes, t
 that write the line does not exist; after it, it is whole.
 
 Written lines are in the kernel's page cache: they survive the process, not a power cut. The file is flushed to the disk
-when it is made and when the run ends. A flush after each line would cost more than many a measurement.
+when it is made and when the run ends. A flush after each line would take longer than many measurements.
 
 A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other programs' HDF5 libraries
 may read but not change the file. The kernel drops the lock with the process. A lock of another kind tells readers that the
@@ -54,10 +54,10 @@ from hpccomm.results.schema import STATUS, SectionKind, TableForm
 _log = logging.getLogger(__name__)
 
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
-"""What file systems answer that lack locks, reservations or flushes of folders."""
+"""The errors of file systems without locks, reservations or flushes of folders."""
 
 _LOOKED_AT = 1 << 16
-"""Bytes of a partial file that tell whose it is: the root of a results file is written first."""
+"""Bytes of a partial file that show whether hpccomm left it: the root of a results file is written first."""
 
 _BLOCK = 1 << 20
 
@@ -92,7 +92,7 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
 
 
 def _claimed(path: Path, opened: Callable[[], FileIO]) -> FileIO:
-    """Open and lock the file that a path names; again while it names another one by then."""
+    """Open and lock the file that a path names; again if the path names another file once it is locked."""
     while True:
         with ExitStack() as stack:
             file = stack.enter_context(opened())
@@ -316,13 +316,13 @@ class Section:
             self._write([*writes, (count, counted)])
             self.used |= used
         except BaseException:
-            # What a signal's handler raises may come when the lines are in the file already.
+            # A signal's handler may raise when the lines are in the file already.
             if self._open and os.pread(self._open.fileno(), len(count), counted) == count:
                 self.used |= used
             raise
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
-        """Record how it ended. From any thread, also while another adds a line.
+        """Record how it ended. Any thread may call it, also while another thread adds a line.
 
         Parameters
         ----------
@@ -429,7 +429,7 @@ class Section:
         size = 0 if before is None else os.fstat(before.fileno()).st_size
         with ExitStack() as stack:
             old = stack.enter_context(files.opened(path))[0] if size else None
-            # What others may read of it, `_adopt` says.
+            # `_adopt` says who may read it.
             file = _claim_partial(partial, 0o666 if before is None else 0o600)
             try:
                 # Only who holds the partial file replaces the path. Another run may have just done so.
@@ -444,7 +444,7 @@ class Section:
                             self._copy_others(old, new)
                         yield old, new
                 except files.HDF5_ERRORS as error:
-                    # h5py says some refusals of the operating system in words alone.
+                    # h5py gives the number of some errors of the operating system only in its words.
                     if number := re.search(r"errno = (\d+)", str(error)):
                         raise OSError(int(number[1]), str(error)) from error
                     if isinstance(error, OSError):
@@ -539,7 +539,7 @@ class Section:
 def _without_interrupts() -> Iterator[None]:
     """Hold back Ctrl-C: the path names the new file before the section has it.
 
-    Only the main thread meets it, whichever thread the signal comes to.
+    Python raises it in the main thread, whichever thread the signal comes to.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

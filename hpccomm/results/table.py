@@ -162,8 +162,8 @@ def heading(config: Config) -> str:
 
 
 Half = tuple[Row, np.ndarray | None]
-"""Half a line: the measurement, and the seconds of its repetitions, shape ``(repetitions, ranks)``, which
-only statistics need."""
+"""Half a line: the measurement, and the seconds of its repetitions, shape ``(repetitions, ranks)``. Only statistics
+need these."""
 
 
 def body(half: Half | None, config: Config) -> str:
@@ -282,12 +282,12 @@ def footer(
         Name of the collective.
     most : float, optional
         The bound of bus bandwidth in 1e9 B/s, if known: the best one is compared with it.
-    least : float, optional
-        The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
     interrupted : bool
         Whether the table ends before its last line; the text says so.
+    least : float, optional
+        The least average bus bandwidth, in 1e9 B/s: the text says whether it is reached.
     failed : str
-        The word for less than that.
+        The word for a bandwidth below the least one.
     """
     peak = ""
     if most is not None and tally.rows:
@@ -339,9 +339,9 @@ def run_text(
     finished : bool
         Whether the last block came to its end; else it has no footer.
     whole : bool
-        Whether these are all rows; else no block has a footer, which would sum up others.
+        Whether these are all rows of the run; else no block has a footer, since that sums up all rows.
     statistics : bool
-        Whether what `repetitions_text` gives stands behind each block.
+        Whether statistics (`repetitions_text`) follow each block.
     timings : sequence of Timing or None
         How each row was timed, if that is known.
     """

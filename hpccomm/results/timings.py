@@ -1,4 +1,4 @@
-"""What the times of rows say: statistics over repetitions, and the sizes at which one curve overtakes another.
+"""The times of rows: statistics over repetitions, and the sizes at which one curve overtakes another.
 
 Samples are the seconds of each repetition on each rank; a repetition takes the time of its slowest rank.
 """
@@ -31,7 +31,7 @@ def iteration_times(samples: np.ndarray) -> np.ndarray:
 
 
 def iteration_statistics(samples: np.ndarray | None, skip: int) -> dict[str, float]:
-    """Summarise repetitions the way nccl-tests does (nearest-rank percentiles).
+    """Summarise repetitions as nccl-tests does (nearest-rank percentiles).
 
     Parameters
     ----------
@@ -154,8 +154,8 @@ def median_interval(times: np.ndarray) -> tuple[float, float]:
     ordered = np.sort(times)
     # The rank of the lower end: the most that leaves at most 2.5 % below it.
     factorials = np.array([math.lgamma(number + 1) for number in range(count + 1)])
-    ways = factorials[-1] - factorials - factorials[::-1]
-    below = np.cumsum(np.exp(ways - count * math.log(2)))
+    arrangements = factorials[-1] - factorials - factorials[::-1]
+    below = np.cumsum(np.exp(arrangements - count * math.log(2)))
     rank = int(np.searchsorted(below, 0.025, side="right"))
     if rank == 0:
         return math.nan, math.nan
@@ -197,7 +197,7 @@ class Crossover(NamedTuple):
 def crossovers(curves: Mapping[str, Times]) -> list[Crossover]:
     """Return where the fastest curve changes, by size.
 
-    Only sizes that all curves have are looked at. Curves that are the fastest at none of them have no part in it.
+    Only sizes that all curves have are compared. Curves that are the fastest at none of them do not matter.
     Between two sizes, the logarithm of times is taken as linear in that of the size.
     """
     crossings: list[Crossover] = []

@@ -1,7 +1,7 @@
 """Writes a run: every row is in the file when `Writer.append` returns.
 
 A job that is killed later does not lose the row. All benchmarks write through it, on rank 0.
-`add_runs` adds runs that have ended already, as those of logs.
+`add_runs` adds runs that have ended already, such as those of logs.
 """
 
 import logging
@@ -180,7 +180,7 @@ class Writer:
     def note_end(self, status: str, ended: datetime | None = None) -> None:
         """Record how the run ended, and leave the file as it is.
 
-        From any thread, also while another adds a row: these bytes are of nothing else.
+        Any thread may call it, also while another thread adds a row: the row is in other bytes of the file.
 
         Parameters
         ----------

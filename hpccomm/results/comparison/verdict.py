@@ -450,7 +450,7 @@ def _closing(comparison: Comparison) -> list[str]:
 
 
 VERSION = 1
-"""Of the JSON document."""
+"""The version of the JSON document."""
 
 _SAME = ("failed", "decided", "across", "unit", "circumstances", "machines", "left_out", "others")
 """The fields with the same name in the document and in `Comparison`."""
