@@ -89,15 +89,6 @@ def clock_slice(array: Times, indices: Sequence[Column]) -> ClockSlice:
     return ClockSlice(array, slice(None) if mask.all() else np.flatnonzero(mask))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _WorkedOut:
-    """A computed round: the clocks before it and after it, and its additions to the totals."""
-
-    before: tuple[Times, ...]
-    after: tuple[Times, ...]
-    added: tuple[Times, ...]
-
-
 class Repeats:
     """A round that repeats, and its effect when it was last computed.
 
@@ -112,24 +103,24 @@ class Repeats:
     def __init__(self, clocks: Sequence[ClockSlice], totals: Sequence[ClockSlice]) -> None:
         self._clocks = clocks
         self._totals = totals
-        self._taken: _WorkedOut | None = None
+        # The clocks before and after the round was last computed, and its additions to the totals.
+        self._before: tuple[Times, ...] | None = None
+        self._after: list[Times] = []
+        self._added: list[Times] = []
 
     def take(self, work_out: Callable[[], None]) -> None:
         """Run the round once more. `work_out` computes it, unless all clocks are shifted alike since the last time."""
         now = tuple(part.now() for part in self._clocks)
-        shift = None if self._taken is None else _shift(self._taken.before, now)
-        if self._taken is None or shift is None:
-            sums = tuple(part.now() for part in self._totals)
+        shift = None if self._before is None else _shift(self._before, now)
+        if shift is None:
+            sums = [part.now() for part in self._totals]
             work_out()
-            self._taken = _WorkedOut(
-                now,
-                tuple(part.now() for part in self._clocks),
-                tuple(part.now() - old for part, old in zip(self._totals, sums, strict=True)),
-            )
+            self._before, self._after = now, [part.now() for part in self._clocks]
+            self._added = [part.now() - old for part, old in zip(self._totals, sums, strict=True)]
             return
-        for part, after in zip(self._clocks, self._taken.after, strict=True):
+        for part, after in zip(self._clocks, self._after, strict=True):
             part.array[part.index] = after + shift
-        for part, added in zip(self._totals, self._taken.added, strict=True):
+        for part, added in zip(self._totals, self._added, strict=True):
             part.array[part.index] += added
 
 
