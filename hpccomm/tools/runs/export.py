@@ -45,7 +45,8 @@ from hpccomm.tools.programs.steps import steps
 #
 # Each rank is a process, with a number greater by 1, since 0 is the kernel's. Its threads are tracks: the steps; the
 # calls that block the program, the waits for asynchronous calls, and in both the part before the awaited rank arrived;
-# the asynchronous calls; and calls on streams. An arrow leads from each send to its receive, and from the arrival that a call waited for to the call.
+# the asynchronous calls; and calls on streams. An arrow leads from each send to its receive, and from an arrival to the
+# call that waited for it.
 #
 # The format: "Trace Event Format", by Nat Duca and Dan Sinclair. Times are in microseconds with three decimals, and
 # begin at the first call: Perfetto keeps nanoseconds.
@@ -76,7 +77,7 @@ def write(recording: Recording, path: Path) -> None:
 def _opened(path: Path) -> TextIO:
     if path.suffix != ".gz":
         return path.open("x", encoding="ascii")
-    # More work would make it a third smaller.
+    # A higher level would make the file a third smaller, for more work.
     return gzip.open(path, "xt", compresslevel=1, encoding="ascii")
 
 
@@ -148,8 +149,8 @@ def _of_rank(
         args += f', "stream": {stream}, "failed": {failed}'
         yield _slice("call", rank, thread, begin - first, end - first, name, args)
         if 0 < wait < end - begin:
-            came = begin + wait - first
-            yield _slice("transfer", rank, thread, came, end - first, "transfer", "")
+            arrived = begin + wait - first
+            yield _slice("transfer", rank, thread, arrived, end - first, "transfer", "")
         if host not in (thread, -1):
             start = asked - first
             yield _slice("wait", rank, host, start, start + waited, f"wait for {name}", args)
@@ -241,7 +242,7 @@ def _expect(run: Run, _samples: WholeSamples) -> str:
 
 
 def _refusal(chosen: Run | Recording, name: str) -> str:
-    """Return why a format has no place for a run or a recording, and what to do; empty if it has a place for it."""
+    """Return why a format cannot hold a run or a recording, and what to do; empty if it can."""
     place = f"which --format {name} has no place for; take --format csv"
     if isinstance(chosen, Recording):
         if name not in ("csv", "perfetto"):

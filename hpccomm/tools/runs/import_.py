@@ -53,10 +53,10 @@ from hpccomm.tools.runs.logs.imported import (
     streams,
 )
 
-# The program that wrote a log is recognised, and the runs in it are returned.
+# Logs of all programs, and the runs in them.
 
 _LOOKED_AT = 1 << 16
-"""First bytes of a file that tell whether it is no log."""
+"""Number of the first bytes of a file, which tell whether it is a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ReadLog:
     name : str
         The log, with its packing or encoding if it is not plain text.
     tables : list of ImportedRun or LeftOutTable
-        What becomes of each table, in their order; at least one is a run.
+        The outcome of each table, in order; at least one is a run.
     """
 
     name: str
@@ -91,14 +91,14 @@ def parse(data: bytes, defaults: LogDefaults) -> ReadLog:
     Parameters
     ----------
     data : bytes
-        What the program printed or wrote.
+        The output of the program.
     defaults : LogDefaults
-        What the log may not say.
+        Facts that the log may lack.
 
     Raises
     ------
     ResultsError
-        If it is of no program that is known, or no table of it can be stored, with the reason of each.
+        If no known program wrote it, or none of its tables can be stored. The message has the reason for each.
     """
     text, packed = decoded(data, defaults.name)
     what = foreign((text if packed else data.decode("latin-1"))[:_LOOKED_AT])
@@ -144,7 +144,7 @@ def _of_lines(text: str, defaults: LogDefaults) -> list[LogTable]:
     log = sorted(chain(*separate), key=lambda line: line.number)
     tables = _tables(separate, log, defaults)
     if len(separate) > 1 and not any(isinstance(each, ImportedRun) for each in tables):
-        # What stands before each line does not say who printed it.
+        # The prefixes do not tell who printed a line.
         merged = _tables([log], log, defaults)
         if any(isinstance(each, ImportedRun) for each in merged) or not tables:
             tables = merged
@@ -159,7 +159,7 @@ def _tables(
 
 
 def known_runs(path: Path | None) -> dict[Hashable, str]:
-    """Return the names of the runs of a results file, which need not be there, by their identity.
+    """Return the names of the runs of a results file by their identity; none if there is no file.
 
     Raises
     ------
@@ -183,7 +183,7 @@ _MARKS = {
 """Marks of an encoding, the longer first; Windows puts them before the first line."""
 
 _OF_A_LINE = ("log", "msg", "message", "MESSAGE")
-"""Keys of the printed text in logs of one JSON object a line: Docker's, loggers', journald's."""
+"""Keys of the text in logs with a JSON object in each line: those of Docker, loggers and journald."""
 
 
 def decoded(data: bytes, name: str) -> tuple[str, str]:
@@ -218,7 +218,7 @@ def decoded(data: bytes, name: str) -> tuple[str, str]:
 
 
 def _within(line: str) -> str | None:
-    """Return the printed text of a line that is such an object; None for a damaged one."""
+    """Return the text in a line that is such an object; None for any other line."""
     try:
         value = json.loads(line, strict=False)
     except (ValueError, RecursionError):
@@ -239,7 +239,7 @@ def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
     notes: list[str] = []
     rows: list[tuple[int, nccl_json.Record]] = []
     for line, value in _values(text, notes):
-        # What HDF5 cannot hold: half a surrogate pair is an error here, too.
+        # HDF5 cannot hold a null character. Half a surrogate pair is an error here, too.
         if b"\\u0000" in json.dumps(value, ensure_ascii=False).encode():
             raise ValueError("text has a null character")
         if nccl_json.is_record(value):
@@ -252,7 +252,7 @@ def _of_json(text: str, defaults: LogDefaults) -> list[LogTable]:
 
 
 _MOST_OPEN = 8
-"""Objects that may have ended behind the last whole result."""
+"""Most objects that may have ended behind the last whole result."""
 
 
 def _values(text: str, notes: list[str]) -> list[tuple[int, Any]]:
@@ -284,7 +284,7 @@ def _of_cut(text: str, decoder: json.JSONDecoder) -> Any:
     """Return a document that was cut off, up to its last whole result."""
     ends = [brace.end() for brace in re.finditer("}", text)]
     for end in reversed(ends[-_MOST_OPEN:]):
-        with suppress(json.JSONDecodeError):  # something else ends there
+        with suppress(json.JSONDecodeError):  # another object ends there
             return decoder.decode(text[:end] + "]}")
     return decoder.decode(text)
 
@@ -307,7 +307,7 @@ def run(args: argparse.Namespace) -> int:
     """Read and store; return the exit status."""
     if args.output is None and not args.dry_run:
         raise UsageError("--output is missing; name the results file, or give --dry-run")
-    # All logs are read before the first is stored.
+    # All logs are read before the first one is stored.
     logs, unreadable = [], []
     with output.watched("reading logs", len(args.logs)) as progress:
         for log in args.logs:
@@ -354,7 +354,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(log: Path, args: argparse.Namespace) -> tuple[bytes, LogDefaults]:
-    """Return a log's bytes, and what else is known of it."""
+    """Return the bytes of a log, and other facts about it."""
     asked = {"collective": args.collective, "ranks": args.ranks}
     if str(log) == "-":
         data, now = sys.stdin.buffer.read(), datetime.now().astimezone()

@@ -1,12 +1,12 @@
 """A run that another program measured: its lines, its printed rows, and the facts that a results file stores of it.
 
-- `streams` returns the lines of a log without the prefixes of launchers and loggers, a stream for each origin. A prefix is
-  known by what it stands before, whatever its form is.
+- `streams` returns the lines of a log without the prefixes of launchers and loggers, a stream for each origin. A
+  prefix of any form is found by the text behind it.
 - `cause` says why a program ended.
-- `StatedTable` is a table as a log states it. `stored` checks it, and returns the run to store (`ImportedRun`) or the reason
-  why not (`LeftOutTable`). The log names collective and number of ranks, or the caller does. A printed figure stands
-  for all numbers that round to it: the bus bandwidth has to be one that size, time and ranks can give (``GetBw`` of
-  each of nccl-tests' programs).
+- `StatedTable` is a table as a log states it. `stored` checks it, and returns the run to store (`ImportedRun`) or the
+  reason why not (`LeftOutTable`). The log names collective and number of ranks, or the caller does. A printed figure
+  stands for all numbers that round to it, and size, time and ranks must be able to give the bus bandwidth (``GetBw``
+  of each of nccl-tests' programs).
 """
 
 import re
@@ -39,21 +39,21 @@ _STAMP = rf"(?:(?:{_DATE})?{_TIME}(?: ?(?:Z|[+-]\d\d:?\d\d)| \d{{4}}(?=[\[\]<]))
 """A time: with a date, or in seconds since 1970 or since the system began."""
 
 _ROW = re.compile(r"\d+$|[\d.]+\s+[\d.]")
-"""How a row begins, which may have a comment behind it."""
+"""The beginning of a row. A comment may follow the row."""
 
 _LONGEST = 200
-"""Characters of a prefix."""
+"""Most characters of a prefix."""
 
 _MOST_SHAPES = 100
-"""Prefixes of a log, without times and numbers."""
+"""Most prefixes of a log. Prefixes that differ in times and numbers alone count once."""
 
 _TAG = r"\[(?:\d+,)*\d+\](?:<std\w+>)?:?"
 _LAST_TAG = re.compile(rf"{_TAG}\s*$")
 _AMID = re.compile(rf"(?<=\S)({_TAG})")
-"""A tag amid a row, of a launcher that tags each write."""
+"""A tag inside a row, by a launcher that tags each write."""
 
 _UNSTABLE = re.compile(rf"{_STAMP}|\d+|<std\w+>|[:\s]+$")
-"""Parts of a prefix that do not say who printed the line; of its numbers, some do."""
+"""Parts of a prefix that do not tell who printed the line. Some of its numbers do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class LogLine:
     Attributes
     ----------
     number : int
-        Of the line in the log where it begins, from 1.
+        Number of the line of the log in which it begins, from 1.
     text : str
-        Without what stands before it.
+        Its text without the prefix.
     """
 
     number: int
@@ -89,12 +89,12 @@ def streams(text: str) -> list[list[LogLine]]:
 
 
 class Prefixes:
-    """What launchers and loggers print before the lines of a log: what stands before ``#`` more than once.
+    """The prefixes of launchers and loggers in a log: the texts that stand before ``#`` more than once.
 
     Parameters
     ----------
     lines : list of str
-        The log.
+        The lines of the log.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -106,11 +106,11 @@ class Prefixes:
         self._pattern = re.compile(rf"\s*(?:{'|'.join(common) or '(?!)'}) ?")
         found = [match.groups() for match in map(self._pattern.match, lines) if match]
         columns = [Counter(filter(None, column)) for column in zip(*found, strict=True)]
-        # A number of few values says who printed a line; of many it is a time, or counts.
+        # A number with few values tells who printed a line. One with many values is a time or a count.
         self._tells = [4 * len(values) <= values.total() for values in columns]
 
     def without(self, line: str) -> Iterator[tuple[str, str]]:
-        """Yield the pieces of a line, each with who has printed it."""
+        """Yield the pieces of a line, each with its source."""
         match = self._pattern.match(line)
         if match is None:
             yield "", line
@@ -177,16 +177,16 @@ def cause(
 
 COMPLETED = "completed"
 INTERRUPTED = "failed: interrupted: "
-"""Beginning of the status of a run that did not come to its end; the cause follows."""
+"""Beginning of the status of a run that was interrupted; the cause follows."""
 
 CUT = INTERRUPTED + "the log ends before the run does"
-"""Status of a run whose log has no end, and no cause of it."""
+"""Status of a run that the log does not finish, and for which it has no cause."""
 
 SLOW = "failed: the average bus bandwidth is below what was asked for"
 """Status of a run that nccl-tests has found too slow."""
 
 LIMIT = 1 << 63
-"""Of the integers of a results file."""
+"""The integers of a results file are below this."""
 
 NAMES = {name.replace("_", ""): name for name in OF_NCCL_TESTS} | {
     "reducescatterblock": "reduce_scatter",
@@ -216,15 +216,15 @@ class LogDefaults:
     Attributes
     ----------
     name : str
-        Of the log, for messages.
+        Name of the log, for messages.
     started : datetime
         When the run started, if the log does not say: the time of the file.
     user : str
-        Who owns the file.
+        Owner of the file.
     collective : str or None
-        What was measured, if the log does not say.
+        The collective, if the log does not say it.
     ranks : int or None
-        How many ranks there were, if the log does not say.
+        Number of ranks, if the log does not say it.
     """
 
     name: str
@@ -241,9 +241,9 @@ class PrintedRow:
     Attributes
     ----------
     line : int
-        Of the log, from 1.
+        Number of its line in the log, from 1.
     row : Row
-        What is printed: it lacks collective, backend and algorithm, perhaps the reduction, and decimals of its figures.
+        The printed values. It lacks collective, backend, algorithm, decimals of its figures, and perhaps the reduction.
     halves : tuple of float
         Half a unit of the last digit of time, algorithm and bus bandwidth; 0 for those that are printed in full.
     samples : ndarray or None
@@ -263,21 +263,21 @@ class StatedTable:
     Attributes
     ----------
     line : int
-        Where it begins in the log, from 1.
+        Number of its first line in the log, from 1.
     what : str
-        The table in messages; empty for the number of its rows.
+        Its name in messages. Without a name they give the number of its rows.
     collective : str
-        What it measures; empty if the log does not say.
+        The collective that it measures; empty if the log does not say it.
     number : int
-        How many ranks took part in a call: those of a group; 0 if the log does not say.
+        Number of ranks in a call, which are those of a group; 0 if the log does not say it.
     rows : list of PrintedRow
         The halves of its whole rows.
     backend, algorithm : str
-        Of all rows.
+        Those of all rows.
     host_time : bool
-        Whether the time is the host's, of which the bandwidth is not.
+        Whether the time is the host's. The bandwidth does not follow from that time.
     own : bool
-        Whether counts and roots are not those of nccl-tests, as where hpccomm has printed them.
+        Whether counts and roots may differ from those of nccl-tests, as in tables that hpccomm has printed.
     program : list of str
         The command line, or the program's name; empty if the log does not say.
     config : Config or None
@@ -285,17 +285,17 @@ class StatedTable:
     ranks : sequence of RankInfo
         All ranks; empty if the log does not list all.
     versions, environment : dict of str to str
-        Of programs and libraries; variables.
+        Versions of programs and libraries; environment variables.
     started, ended : datetime or None
-        When it began and ended, if the log says so.
+        When it began and ended, if the log says it.
     wrong : int or None
-        Values out of bounds, as its end says; None without it.
+        Number of values out of bounds, from the line at its end; None without that line.
     status : str
         How it ended, apart from values out of bounds.
     cause : str
         Why it was interrupted, as the log says; else empty.
     notes : list of str
-        Its incomplete rows, and what else is not stored.
+        Sentences about incomplete rows, and about other parts that are not stored.
     """
 
     line: int
@@ -335,11 +335,11 @@ class ImportedRun:
     status : str
         ``"completed"``, or ``"failed: "`` and why.
     ended : datetime or None
-        When it ended, if the log says so.
+        When it ended, if the log says it.
     line : int
-        Where it begins in the log, from 1.
+        Number of its first line in the log, from 1.
     notes : list of str
-        What is not stored.
+        Sentences about parts that are not stored.
     """
 
     info: RunInfo
@@ -358,13 +358,13 @@ class LeftOutTable:
     Attributes
     ----------
     line : int
-        Where it begins in the log, from 1.
+        Number of its first line in the log, from 1.
     what : str
-        The table.
+        The table in words.
     why : str
         The reason, and what to do.
     unlike : bool
-        Whether the table is whole, but measures something that hpccomm has no counterpart of.
+        Whether the table is whole, but measures something without a counterpart in hpccomm.
     """
 
     line: int
@@ -393,14 +393,14 @@ def nccl_version(code: int) -> str:
 
 
 def ranks_of(listed: Sequence[RankInfo], share: int = 1) -> int:
-    """Return how many ranks took part in a call, by what a log lists: those of the first one's group.
+    """Return the number of ranks in a call, from the ranks that a log lists: those of the first one's group.
 
     Parameters
     ----------
     listed : sequence of RankInfo
-        The listed ranks, in their order; of one group some may be missing.
+        The listed ranks, in order. If there is one group, some may be missing.
     share : int
-        How many ranks each stands for.
+        Number of ranks that each stands for.
     """
     if not listed:
         return 0
@@ -411,7 +411,7 @@ def ranks_of(listed: Sequence[RankInfo], share: int = 1) -> int:
 
 
 def settings_of(rows: Sequence[Row], **known: Any) -> Config:
-    """Return the settings of rows, where the log says no more."""
+    """Return the settings of rows; those that are not `known`, and do not follow from the rows, are 0."""
     sizes = [row.bytes for row in rows] or [0]
     unknown = dict.fromkeys(("step_factor", "step_bytes", "iterations", "warmup_iters"), 0)
     sized = {"minimum_bytes": min(sizes), "maximum_bytes": max(sizes)}
@@ -481,7 +481,7 @@ def stored(table: StatedTable, defaults: LogDefaults) -> LogTable:
 
 
 class _Group:
-    """The ranks of a call, and what a printed row of theirs may be."""
+    """The ranks of a call. It checks and completes the printed rows."""
 
     def __init__(self, collective: str, ranks: int) -> None:
         self._collective, self._ranks = collective, ranks
@@ -491,7 +491,7 @@ class _Group:
         """Algorithm bandwidth over size / time."""
 
     def objection(self, printed: PrintedRow, table: StatedTable) -> str:
-        """Return why a row is not of this collective on so many ranks; empty if it may be."""
+        """Return why a row cannot be of this collective on so many ranks; empty if it can."""
         row = printed.row
         numbers = row.root, row.bytes, row.count, row.wrong
         if max(len(row.dtype), len(row.op)) > 32 or max(map(abs, numbers)) >= LIMIT:
@@ -507,9 +507,9 @@ class _Group:
         )
 
     def _fits(self, printed: PrintedRow, *, host_time: bool) -> bool:
-        """Whether the bus bandwidth may be that of size and time, or else of the algorithm bandwidth."""
+        """Whether the bus bandwidth can follow from size and time, or else from the algorithm bandwidth."""
         row, (time, algbw, busbw) = printed.row, printed.halves
-        # nccl-tests' all-to-all-v counts what the busiest rank has.
+        # nccl-tests' all-to-all-v counts the elements of the busiest rank.
         if host_time or self._collective == "all_to_all_v":
             low, high = (each * self._bus_factor for each in _bounds(row.algbw, algbw))
         else:
@@ -533,7 +533,7 @@ class _Group:
         return row.bytes == row.count * itemsize * (self._ranks if benchmark.what.blockwise else 1)
 
     def completed(self, printed: PrintedRow, table: StatedTable) -> Row:
-        """Return the row of a results file: with all its names, and with the decimals that follow from the time."""
+        """Return a row for a results file: with all names, and with the decimals that follow from the time."""
         row = printed.row
         algbw, busbw = row.algbw, row.busbw
         if row.time and not table.host_time:
@@ -553,6 +553,6 @@ class _Group:
 
 
 def _bounds(value: float, half: float) -> tuple[float, float]:
-    """Return the least and the largest number that may print as a value."""
+    """Return the least and the largest number that can be printed as a value."""
     slack = half + _EXACT * (1 + abs(value))
     return value - slack, value + slack

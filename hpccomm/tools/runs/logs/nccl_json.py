@@ -1,7 +1,7 @@
 """JSON of nccl-tests and rccl-tests, and rccl-tests' CSV, as runs.
 
-nccl-tests' ``-J`` writes a document a run, versions 2 and 3, as `hpccomm perf -J` does: `parse` reads it. rccl-tests'
-``-Z csv`` and ``-Z json`` write a record for each measurement, as lines or as a list: `parse_records` reads them.
+nccl-tests' ``-J`` and `hpccomm perf -J` write a document for each run, in version 2 or 3; `parse` reads it. rccl-tests'
+``-Z csv`` and ``-Z json`` write a record for each measurement, as lines or as a list; `parse_records` reads them.
 """
 
 import csv
@@ -60,7 +60,7 @@ def of_csv(text: str) -> tuple[list[tuple[int, Record]], list[str]]:
 def parse_records(
     records: list[tuple[int, Record]], notes: list[str], defaults: LogDefaults
 ) -> list[LogTable]:
-    """Return records as runs, or with the reason why not: consecutive ones of a collective are a run.
+    """Return records as runs, or with the reason why not. Consecutive records of a collective are a run.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def parse_records(
     lowered = [(line, {k.lower(): v for k, v in each.items()}) for line, each in records]
     for (name, ranks), members in groupby(lowered, key=lambda each: _of(each[1])):
         part = list(members)
-        # It has neither root nor count.
+        # A record has neither root nor count.
         blockwise = name in COLLECTIVES and COLLECTIVES[name].what.blockwise
         blocks = max(ranks, 1) if blockwise else 1
         rows = [_record_row(*each, blocks) for each in part]
@@ -126,7 +126,7 @@ def parse(document: dict[str, Any], defaults: LogDefaults, line: int) -> list[Lo
             f"{' and '.join(map(str, VERSIONS))} can be read"
         )
     settings = dict(document["config"])
-    # It names the first device of each process.
+    # The document names the first device of each process.
     share = _plain(settings.get("nthreads", 1)) * _plain(settings.get("ngpus", 1))
     named = [_rank(each) for each in settings.pop("devices", document.get("devices", []))]
     ranks = _ranks(named, share)
@@ -208,7 +208,7 @@ _PLACES = ("out_of_place", "in_place")
 def _halves(
     result: dict[str, Any], number: int, iterations: int, ranks: int
 ) -> Iterator[PrintedRow]:
-    """Yield the rows of a result; their line is its number."""
+    """Yield the rows of a result. Their line is the number of the result."""
     for place in _PLACES:
         half = result.get(place)
         if half is None:
@@ -228,7 +228,7 @@ def _halves(
 
 
 def _block(result: dict[str, Any], document: dict[str, Any]) -> tuple[str, str, str, bool]:
-    """Return collective, backend and algorithm, and whether hpccomm has written them; nccl-tests mostly does not."""
+    """Return collective, backend, algorithm, and whether hpccomm has written them; nccl-tests mostly does not."""
     words = str(result.get("experiment_name") or "").split()
     if len(words) == 3:
         return words[0], words[1], words[2], True
@@ -264,7 +264,7 @@ def _either(half: dict[str, Any], *names: str) -> Any:
 def _samples(repetitions: dict[str, Any] | None, ranks: int) -> np.ndarray | None:
     """Return the seconds of repetitions, shape ``(repetitions, ranks)``.
 
-    Of a process with several ranks, and where the log has only the slowest process, all have the time of the slowest.
+    All ranks of a process have its time. If the log has the slowest process alone, all ranks have the time of that.
     """
     if repetitions is None:
         return None

@@ -33,7 +33,7 @@ from hpccomm.tools.runs.logs.imported import (
 
 _HEADING = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b.*")
 _NAMES = {"op": "redop", "cputime": "time", "wrong": "#wrong"}
-"""Names of columns in some versions, and where ``#`` is lost; and the usual ones."""
+"""The usual names of columns, by those of some versions, and by one that has lost its ``#``."""
 
 _ABSENT = "N/A"
 _NUMBER = r"(?:N/A|nan|inf|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\d.])"
@@ -47,7 +47,7 @@ _CELLS = {
     "timestamp": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
 }
 _BLANK_HALF = r"[ ]{32}"
-"""What nccl-tests prints where it has measured in place only (``writeBenchMarkLineNullBody``)."""
+"""The half of a row that nccl-tests has not measured (``writeBenchMarkLineNullBody``)."""
 
 _PLACES = re.compile(r"out-of-place|in-place")
 
@@ -59,7 +59,7 @@ class Columns:
     Attributes
     ----------
     names : tuple of str
-        In their order.
+        Their names, in order.
     in_place : tuple of bool
         Whether each half is of arrays in place.
     host_time : bool
@@ -72,14 +72,14 @@ class Columns:
 
     @cached_property
     def _row(self) -> re.Pattern[str]:
-        """The pattern of a row, of which the last writes may be missing."""
+        """The pattern of a row. Its last writes may be missing."""
         writes = [r"(?<![\w.-])"]
         for number, name in enumerate(self.names):
             if name in ("time", "i_min", "timestamp"):
                 writes.append("")
             between = r"\s{1,20}" if number else ""
             cell = f"{between}({_CELLS.get(name, _NUMBER)})"
-            # Some leave it blank.
+            # Some versions leave it blank.
             writes[-1] += f"(?:{cell})?" if name == "redop" else cell
         further = "(?P<end>)"
         for write in reversed(writes[1:]):
@@ -89,8 +89,8 @@ class Columns:
     def read(self, text: str) -> re.Match[str] | None:
         """Return the match of a row, or of its beginning; None for any other line.
 
-        Its groups are the cells, None for a blank one. The last group, ``end``, is None if the row is not whole. Words
-        of others may stand before the row and behind it.
+        Its groups are the cells, None for a blank one. The last group, ``end``, is None if the row is not whole.
+        Other programs' words may stand before the row and behind it.
         """
         row = self._row.search(text)
         return None if row is None or "#" in text[: row.start()] else row
@@ -118,7 +118,7 @@ class Columns:
             figures = [half[name] for name in ("time", "algbw", "busbw")]
             if _ABSENT in figures:
                 continue
-            # An error's size, as old versions print, is not a count.
+            # Old versions print the size of an error, which is not a count.
             wrong = half.get("#wrong", _ABSENT)
             wrong_values = UNCHECKED if wrong == _ABSENT else int(float(wrong))
             time, algbw, busbw = map(float, figures)
@@ -197,7 +197,7 @@ _SETTINGS = {
     "unalign": "unalign",
 }
 _VERSIONS, _NAMED, _SET, _LISTED, _HEADED, _FILLED, _CLOSED = range(7)
-"""How far a table has come; its lines come in this order."""
+"""The stages of a table, in the order of its lines."""
 
 
 @dataclass(slots=True)
@@ -209,21 +209,21 @@ class PrintedTable(StatedTable):
     listed : dict of int to RankInfo
         The listed ranks.
     folded : int
-        How many there were, where `hpccomm show` has folded them.
+        Number of ranks, if `hpccomm show` has folded their list.
     layout : Columns or None
         Its columns; None before its heading.
     mixed : bool
         Whether lines of several programs are in it.
     behind : list of int
-        Lines of rows and ends behind its own end, which may be another program's.
+        Lines with rows and ends behind its own end. They may be another program's.
     ends : int
-        How many ends have come.
+        Number of ends that were read.
     began : int
         The stage of its first line.
     stage : int
-        How far it has come.
+        The stage of the last line of its head, its rows or its end.
     begun : tuple of int and Match, or None
-        A row that has not come to its end, and its line.
+        A row that is not whole yet: its line, and its match.
     cycled : bool
         Whether sizes begin again with the next row.
     """
@@ -241,11 +241,11 @@ class PrintedTable(StatedTable):
 
     @property
     def closed(self) -> bool:
-        """Whether its end has come."""
+        """Whether its end was read."""
         return self.wrong is not None
 
     def cut(self) -> None:
-        """Name the row that was begun, and has not come to its end."""
+        """Note that the last row is not whole, if it is not."""
         if self.begun is not None:
             line, row = self.begun
             texts, behind = " ".join(filter(None, row.groups())), _behind(row)
@@ -255,7 +255,7 @@ class PrintedTable(StatedTable):
 
 
 def read(lines: Sequence[LogLine]) -> list[PrintedTable]:
-    """Return the tables of one stream of a log, in their order, and heads without a table."""
+    """Return the tables of one stream of a log, in order; a head without a table is one, too."""
     tables: list[PrintedTable] = []
     above = command = ""
     for line in lines:
@@ -318,7 +318,7 @@ def _read(line: LogLine, tables: list[PrintedTable], above: str) -> None:
 def _reached(
     stage: int, line: LogLine, tables: list[PrintedTable], *, again: bool = False
 ) -> PrintedTable:
-    """Return the table that a line of its head belongs to: another one where the last is that far already."""
+    """Return the table of a head's line: a new one if the last table has passed that stage."""
     last = tables[-1].stage if tables else _CLOSED
     if last > stage or (last == stage and not again):
         tables.append(PrintedTable(line.number, began=stage))
@@ -328,7 +328,7 @@ def _reached(
 
 
 def _read_row(line: LogLine, tables: list[PrintedTable]) -> None:
-    """Take a line that is a row, part of one, or of no table."""
+    """Read a line that may be a row or a part of one."""
     columns = tables[-1].layout if tables else None
     if columns is None:
         if MODERN.read(line.text) is None:
@@ -385,14 +385,14 @@ def _steps_back(table: PrintedTable, rows: list[PrintedRow]) -> bool:
     cycled, table.cycled = table.cycled, False
     if cycled or (one.dtype, one.op, one.root) != (other.dtype, other.op, other.root):
         return False
-    # Blocks are rounded down: sizes that grow by few bytes may be equal, and those below the first block.
+    # Blocks are rounded down: sizes that grow by few bytes may be equal, as those below the first block are.
     in_full = other.bytes == other.count * ITEMSIZES.get(other.dtype, 0)
     doubles = table.config is not None and table.config.step_factor > 1
     return other.bytes < one.bytes or (0 < other.bytes == one.bytes and (in_full or doubles))
 
 
 def _others(text: str) -> dict[str, str]:
-    """Return versions such as ``nccl-library=22907``, where it is 2.29.7, and ``numpy=2.4.1``."""
+    """Return the versions of a text such as ``nccl-library=22907 numpy=2.4.1``; 22907 is 2.29.7."""
     versions = dict(word.split("=", 1) for word in text.split() if "=" in word)
     code = versions.pop("nccl-library", "")
     versions.pop("nccl-headers", None)
@@ -432,7 +432,7 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, where the cause of a failure is searched.
+        All lines of the log; the cause of a failure may be in any of them.
     defaults : LogDefaults
         Facts that the log may lack.
     """
@@ -440,7 +440,7 @@ def parse(
     if not any(heading(line.text, "") for line in lines) and not any(
         row and row["end"] is not None for row in whole
     ):
-        return  # a head or part of a row may be anything
+        return  # a head, or part of a row, may be anything
     tables = read(lines)
     ends = {one.line: other.line for one, other in pairwise(tables)}
     for group in _apart(tables):

@@ -51,7 +51,7 @@ _OTHERS = re.compile(r"nThread\W|nccl-tests version|algbw\s+busbw")
 """A line of another program, behind the last row."""
 
 _VERDICTS = {"Pass": 0, "Fail": 1}
-"""Values of the column Validation, with wrong elements: one at least."""
+"""The number of wrong elements, by the value of the column Validation; a failure has at least one."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _OsuTable(StatedTable):
     """A table that is being read."""
 
     last: int = 0
-    """Its last row, or its first line."""
+    """The line of its last row; without rows, its first line."""
     dtype: str = ""
     columns: list[str] = field(default_factory=list)
     cells: list[tuple[int, dict[str, float]]] = field(default_factory=list)
@@ -75,7 +75,7 @@ def parse(
     lines : sequence of LogLine
         The stream.
     log : sequence of LogLine
-        All lines of the log, where the cause of a failure is searched.
+        All lines of the log; the cause of a failure may be in any of them.
     defaults : LogDefaults
         Facts that the log may lack.
     """
@@ -105,7 +105,7 @@ def parse(
 
 
 def _next(table: _OsuTable, line: LogLine, tables: list[_OsuTable]) -> _OsuTable:
-    """Return the table of this title that a line of its head begins: another one if it has rows."""
+    """Return the table of a head's line: another one of the same title if this one has rows."""
     if table.cells:
         number = line.number
         table = replace(table, line=number, last=number, columns=[], cells=[], notes=[])
@@ -141,7 +141,7 @@ def _read_row(line: LogLine, table: _OsuTable) -> None:
 
 def _finished(table: _OsuTable, defaults: LogDefaults) -> LogTable:
     left_out = partial(LeftOutTable, table.line, table.what)
-    # No name is left of latency and bandwidth between two ranks.
+    # Latency and bandwidth between two ranks leave no name.
     name = re.sub(r"(?i)^OSU|\b(?:latency|bandwidth|personalized exchange)\b", "", table.what)
     name = re.sub(r"[\s-]+", "_", name.strip(" _-"))
     table.collective = imported.collective_of(name) if name else "send_recv"
