@@ -202,7 +202,7 @@ class BucketReduction(FlatMemory):
         self.gradients = self.left = len(self.views)
         self.under_way = False
         self.span: Span | None = None
-        self.wire_nbytes = 0
+        self.wire_nbytes, self._given_nbytes = 0, memory.nbytes  # in all, and in a reduction
         self.seconds = self.hidden_seconds = 0.0
         self._flags: Any = memory[bucket.length :][:flags]
         # An average of narrow floats over many ranks must not become 0.
@@ -244,17 +244,15 @@ class BucketReduction(FlatMemory):
         self._call = group.plan("all_reduce", self.memory, self.op, **how)
 
     def set_flags(self, flags: Sequence[bool]) -> None:
-        """Write this rank's flags behind the gradients, which a planned call is going to reduce."""
+        """Write this rank's flags behind the gradients, with which they are reduced."""
         marks = [self._mark if flag else 0.0 for flag in flags]
         if self.deferred:
             self._flags.set(np.array(marks, self._flags.dtype))  # one copy
         else:
             self._flags[:] = marks
-        self.wire_nbytes += self.memory.nbytes
 
-    def start(self, flags: Sequence[bool]) -> None:
+    def start(self) -> None:
         """Reduce gradients and flags. Collective; blocks, if it is not deferred."""
-        self.set_flags(flags)
         work = self._call()
         self._work = work if self.deferred else None
 
@@ -263,6 +261,7 @@ class BucketReduction(FlatMemory):
         if self._work is not None:
             self._work.wait()
             self._work = None
+        self.wire_nbytes += self._given_nbytes
         return list((self._flags != 0).tolist())
 
 
@@ -287,9 +286,10 @@ class CompressedReduction(BucketReduction):
     def plan(self, group: RankGroup, *, deterministic: bool) -> None:
         """Do nothing: a channel plans no calls."""
 
-    def start(self, flags: Sequence[bool]) -> None:
+    def start(self) -> None:
         """Sum gradients up, and flags. Collective; blocks."""
-        node, gradients, marks = self._node, self.elements, np.array(flags, np.uint8)
+        node, gradients, marks = self._node, self.elements, (self._flags != 0).astype(np.uint8)
+        self._given_nbytes = 0 if node is None else gradients.nbytes
         if node is not None:
             node.reduce(gradients)
             node.reduce(marks, op=ReduceOp.MAX)
@@ -297,10 +297,9 @@ class CompressedReduction(BucketReduction):
             before = self._ranks.wire_nbytes
             self._channel.reduce(gradients, self._ranks)
             self._ranks.max(marks)
-            self.wire_nbytes += self._ranks.wire_nbytes - before
+            self._given_nbytes += self._ranks.wire_nbytes - before
         if node is not None:
             node.broadcast_each([gradients, marks], 0)
-            self.wire_nbytes += gradients.nbytes
         self._flags[:] = marks
 
 
@@ -329,8 +328,6 @@ class Buckets:
         gradients lie on a device, which takes calls in the order in which they are made.
     regions : dict of BucketKind to ndarray
         The memory of all buckets of a kind.
-    exchange : Exchange or None
-        That of a compressor, unless another rank of the node takes part in it.
     """
 
     def __init__(
@@ -340,7 +337,7 @@ class Buckets:
         levels: tuple[RankGroup, RankGroup | None] | None = None,
         readiness: Sequence[str] | None = None,
     ) -> None:
-        self.settings, self.scale = model.settings, scale
+        self.settings, self._scale = model.settings, scale
         self._group, self._owners = model.group, model.owners
         settings, compressor = self.settings, self.settings.compressor
         self.layout = layout(model.trained, settings, readiness)
@@ -348,9 +345,10 @@ class Buckets:
         flags = len(FLAGS) + len(urgent)
         memory, self.regions = registered_together(self._group, self.layout, flags)
         node, across = levels or (None, self._group)
-        self.exchange = ranks = None if across is None else Exchange(across)
+        self._exchange = Exchange(self._group if across is None else across)
         make: Callable[..., BucketReduction] = BucketReduction
         if compressor is not None:
+            ranks = None if across is None else self._exchange
             make = partial(CompressedReduction, compressor=compressor, ranks=ranks, node=node)
         places = zip(self.layout, memory, strict=True)
         self.each = [make(bucket, x, self._group, settings, flags) for bucket, x in places]
@@ -453,8 +451,8 @@ class Buckets:
         self.marked = dict.fromkeys(self.gradients, perf_counter())
         self.present = dict.fromkeys(self.gradients, True)
 
-    def prepare(self, bucket: BucketReduction) -> list[bool]:
-        """Make a bucket ready to be reduced, and return this rank's `FLAGS`."""
+    def prepare(self, bucket: BucketReduction, unready: Sequence[bool]) -> None:
+        """Make a bucket ready to be reduced, with this rank's flags, also of the urgent buckets that are `unready`."""
         written, found = True, dict[int, list[str]]()
         if self._in_place:
             written, found[UNCHANGED], found[ELSEWHERE] = bucket.sample.compare(
@@ -470,17 +468,21 @@ class Buckets:
         factor = 1.0 if self.factor is None else self.factor
         if self._compressed:
             # Thresholds, and what is not sent yet, are in units that do not change.
-            factor /= self.scale.value
+            factor /= self._scale.value
+            self._exchange.scale = self._scale.value
         if factor != 1:
             scale(bucket.elements, factor)
-        return [written if flag == IS_WRITTEN else bool(found.get(flag)) for flag in FLAGS]
+        own = [written if flag == IS_WRITTEN else bool(found.get(flag)) for flag in FLAGS]
+        bucket.set_flags([*own, *unready])
 
-    def take(self, bucket: BucketReduction, flags: Sequence[bool]) -> None:
-        """Take a reduced bucket, and the flags that any rank set."""
+    def take(self, bucket: BucketReduction) -> list[bool]:
+        """Take a reduced bucket, and return which urgent ones any rank lacks. Blocks, if the reduction is deferred."""
+        flags = bucket.finish()
         self._flags = list(map(or_, self._flags, flags))
-        factor = 1 / (bucket.divisor if self._compressed else bucket.divisor * self.scale.value)
+        factor = 1 / (bucket.divisor if self._compressed else bucket.divisor * self._scale.value)
         if factor != 1:
             scale(bucket.elements, factor)
+        return flags[len(FLAGS) :]
 
     def check(self) -> bool:
         """Check a reduced step, and return whether it has results: False if they are not finite.

@@ -14,7 +14,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from hpccomm.gradients.agreement import RankGroup
-from hpccomm.gradients.buckets import FLAGS, BucketReduction, Buckets
+from hpccomm.gradients.buckets import BucketReduction, Buckets
 from hpccomm.runtime.service import ExitStep, after_fork, at_exit, leaving
 from hpccomm.runtime.waiting import Gate, wait
 
@@ -189,11 +189,11 @@ class Reducer:
             return
         others = [False] * len(self._urgent)
         for each in self._each:
-            each.set_flags(self._buckets.prepare(each) + others)
+            self._buckets.prepare(each, others)
         for call in self._plans:
             call()
         for each in self._each:
-            self._buckets.take(each, each.finish()[: len(FLAGS)])
+            self._buckets.take(each)
 
     def _work(self) -> None:
         with suppress(BaseException):  # the caller's thread raises it
@@ -218,12 +218,9 @@ class Reducer:
     def _reduce(self, bucket: BucketReduction) -> None:
         begun, buckets = perf_counter(), self._buckets
         self._waiting.remove(bucket)
-        if buckets.exchange is not None:
-            buckets.exchange.scale = buckets.scale.value
-        flags = buckets.prepare(bucket)
         closing = self.closing
-        flags += [not closing and bool(other.left) for other in self._urgent]
-        bucket.start(flags)
+        buckets.prepare(bucket, [not closing and bool(other.left) for other in self._urgent])
+        bucket.start()
         bucket.under_way = True
         if not bucket.deferred:
             self._finish(bucket)
@@ -233,7 +230,5 @@ class Reducer:
         """Take a bucket that is under way, unless that was done before. Blocks, if it is deferred."""
         if bucket.under_way:
             bucket.under_way = False
-            flags = bucket.finish()
-            self._buckets.take(bucket, flags[: len(FLAGS)])
-            unready = flags[len(FLAGS) :]
+            unready = self._buckets.take(bucket)
             self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
