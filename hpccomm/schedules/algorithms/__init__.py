@@ -315,5 +315,5 @@ def _loaded(point: EntryPoint) -> Algorithm:
 
 def _place(point: EntryPoint) -> str:
     """Return an entry point in words, with the package that has it."""
-    whose = f" of {point.dist.name}" if point.dist is not None else ""
-    return f"entry point {point.name} = {point.value}{whose}"
+    package = f" of {point.dist.name}" if point.dist is not None else ""
+    return f"entry point {point.name} = {point.value}{package}"

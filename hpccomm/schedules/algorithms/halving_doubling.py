@@ -108,10 +108,10 @@ def halving_rounds(
         last = final and distance == 1
         result = Place(work.buffer, own + shift)
         sends, local = [], []
-        for buffer, by, whose in so_far:
-            sends.append(transfers(rank, partner, buffer, theirs + by, their_count, whose))
+        for buffer, by, where in so_far:
+            sends.append(transfers(rank, partner, buffer, theirs + by, their_count, where))
             pair = (Place(buffer, own + by), incoming)
-            local.append(folds(rank, pair, result, count, final=last, where=whose))
+            local.append(folds(rank, pair, result, count, final=last, where=where))
         receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
         yield Round((receive,), tuple(sends), tuple(local))
         so_far = [(work.buffer, shift, core.active)]

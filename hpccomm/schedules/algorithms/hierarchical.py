@@ -223,8 +223,8 @@ class ByMessages:
         owner, further = self._owner()
         own = transfers(levels.rank, owner, RECV, *blocks.at(levels.rank), further)
         theirs = tuple(
-            transfers(owners.rank, whose, RECV, start, count)
-            for whose, start, count in (lap.own(levels) for lap in laps[1:])
+            transfers(owners.rank, peer, RECV, start, count)
+            for peer, start, count in (lap.own(levels) for lap in laps[1:])
         )
         yield Round(receives=theirs, sends=(own,))
 
@@ -295,8 +295,8 @@ class ByMessages:
         start, count = blocks.at(levels.rank)
         begin = start - whole.at(levels.rank)[0]
         sends = tuple(
-            transfers(owners.rank, whose, SCRATCH, start, count)
-            for whose, start, count in (lap.own(levels) for lap in lying[1:])
+            transfers(owners.rank, peer, SCRATCH, start, count)
+            for peer, start, count in (lap.own(levels) for lap in lying[1:])
         )
         _, here, many = lying[0].own(levels)
         keep = copies(owners.rank, Place(SCRATCH, here), Place(RECV, begin[~further]), many)
@@ -395,8 +395,8 @@ class InMemory:
         own = Place(SEND, start - whole.at(rank)[0])
         steps = [copies(rank, own, Place(RECV, start), count)]
         for lap in laps[1:]:
-            whose, start, count = lap.own(self.levels)
-            theirs = Place(SEND, start - whole.at(whose)[0], whose)
+            ranks, start, count = lap.own(self.levels)
+            theirs = Place(SEND, start - whole.at(ranks)[0], ranks)
             steps.append(copies(owners.rank, theirs, Place(RECV, start), count))
         yield Round(local=tuple(steps))
 
@@ -443,9 +443,9 @@ class InMemory:
         """
         steps = []
         for lap in lying:
-            whose, here, count = lap.own(self.levels)
-            begin = blocks.at(whose)[0] - whole.at(whose)[0]
-            target = Place(RECV, begin, whose if lap.number else None)
+            ranks, here, count = lap.own(self.levels)
+            begin = blocks.at(ranks)[0] - whole.at(ranks)[0]
+            target = Place(RECV, begin, ranks if lap.number else None)
             steps.append(copies(self.levels.slices.rank, Place(SCRATCH, here), target, count))
         yield Round(local=tuple(steps))
 

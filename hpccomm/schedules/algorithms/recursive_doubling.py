@@ -139,10 +139,10 @@ def _all_reduce_rounds(piece: PhasePiece) -> Rounds:
         lower = core.number & distance == 0
         last = piece.final and 2 * distance == core.size
         sends, local = [], []
-        for part, whose in so_far:
-            sends.append(transfers(rank, partner, part.buffer, start, count, whose))
+        for part, where in so_far:
+            sends.append(transfers(rank, partner, part.buffer, start, count, where))
             for pair, side in (((part, theirs), lower), ((theirs, part), ~lower)):
-                local.append(folds(rank, pair, result, count, final=last, where=whose & side))
+                local.append(folds(rank, pair, result, count, final=last, where=where & side))
         receive = transfers(rank, partner, SCRATCH, slot, count, core.active)
         yield Round((receive,), tuple(sends), tuple(local))
         so_far = [(result, core.active)]

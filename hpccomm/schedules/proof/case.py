@@ -149,8 +149,8 @@ def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | N
     UsageError
         If `count` holds other values than integers of at least 0, or has the wrong length.
     """
-    what = DESCRIPTIONS[collective]
-    if what.sends == "nothing":
+    description = DESCRIPTIONS[collective]
+    if description.sends == "nothing":
         if count is not None and count != 0:
             raise UsageError(
                 f"count is {count!r}, and a {collective} moves no elements; leave it out"
@@ -158,25 +158,25 @@ def elements(collective: str, ranks: int, count: Counts | None, peers: Peers | N
         return 0
     if count is None:
         return 2 * ranks + 1
-    fits = "an integer of at least 0"
+    wanted = "an integer of at least 0"
     shapes: list[tuple[int, ...]] = [()]
-    if what.blockwise:
+    if description.blockwise:
         shapes.append((ranks,))
-        fits += f", or {ranks} of them, one for each rank's block"
+        wanted += f", or {ranks} of them, one for each rank's block"
     rows = [ranks] * ranks
-    if what.peers:
+    if description.peers:
         rows = [len(own) for own in peers_of(ranks, peers)]
-        fits += f", or {ranks} rows, what each rank sends to each of its peers"
-    elif what.individual:
-        fits += f", or {ranks} rows of {ranks}, what each rank sends to each"
-    if what.individual and _is_table(count, rows):
+        wanted += f", or {ranks} rows, what each rank sends to each of its peers"
+    elif description.individual:
+        wanted += f", or {ranks} rows of {ranks}, what each rank sends to each"
+    if description.individual and _is_table(count, rows):
         return count
     try:
         array = np.array(count)
     except ValueError:  # rows of different lengths
         array = np.array(None)
     if array.dtype.kind not in "iu" or array.shape not in shapes or array.min() < 0:
-        raise UsageError(f"count is {count!r}, for {collective} of {ranks} ranks; give {fits}")
+        raise UsageError(f"count is {count!r}, for {collective} of {ranks} ranks; give {wanted}")
     return count
 
 
@@ -301,10 +301,10 @@ def case(
         If the arguments do not fit, as in `hpccomm.testing.prove`; before anything is built.
     """
     check(collective, ranks, root, segment, channels, topology, in_place, room, peers)
-    known = chosen(collective, algorithm)
+    found = chosen(collective, algorithm)
     unnamed = getattr(algorithm, "__name__", "an algorithm")
     name = algorithm if isinstance(algorithm, str) else unnamed
-    build = form_of(f"{name} {collective}", known, form, deterministic=deterministic)
+    build = form_of(f"{name} {collective}", found, form, deterministic=deterministic)
     count = elements(collective, ranks, count, peers)
     calls = signatures(
         collective,
@@ -334,8 +334,8 @@ def case(
     }
     details = "".join(f", {key}={value}" for key, value in described.items() if value)
     title = f"{name} {collective}, {ranks} ranks{details}"
-    in_order = deterministic or (form == "staged" and known.shared)
-    return ProofCase(title, build, calls, tuning, in_order, reached(known, form), solo)
+    in_order = deterministic or (form == "staged" and found.shared)
+    return ProofCase(title, build, calls, tuning, in_order, reached(found, form), solo)
 
 
 def signatures(
@@ -355,14 +355,14 @@ def signatures(
     A call is in place only if that is possible. If only the root has both arrays, only the root's call can be in
     place. If ranks give different counts, a call can be in place if both of its arrays have the same size.
     """
-    what = DESCRIPTIONS[collective]
+    description = DESCRIPTIONS[collective]
     wanted = [in_place] * ranks if isinstance(in_place, bool) else list(in_place)
     signatures: dict[tuple[bool, CallLists], Signature] = {}
     calls = []
-    for rank, lists in enumerate(_lists(what, ranks, count, peers)):
-        same = wanted[rank] and what.in_place not in ("never", "always")
-        same = same and (rank == root or not what.rooted)
-        same = same and (not what.individual or sum(lists.sent) == sum(lists.received))
+    for rank, lists in enumerate(_lists(description, ranks, count, peers)):
+        same = wanted[rank] and description.in_place not in ("never", "always")
+        same = same and (rank == root or not description.rooted)
+        same = same and (not description.individual or sum(lists.sent) == sum(lists.received))
         key = bool(same), lists
         if key not in signatures:
             signatures[key] = Signature(
@@ -372,8 +372,8 @@ def signatures(
                 lists.received,
                 lists.peers,
                 uniform=lists.uniform,
-                op=op if what.reduces else None,
-                root=root if what.rooted else -1,
+                op=op if description.reduces else None,
+                root=root if description.rooted else -1,
                 exclusive=exclusive,
                 in_place=bool(same),
             )
@@ -390,18 +390,20 @@ class CallLists(NamedTuple):
     uniform: bool = True
 
 
-def _lists(what: Collective, ranks: int, count: Counts, peers: Peers | None) -> Iterator[CallLists]:
+def _lists(
+    description: Collective, ranks: int, count: Counts, peers: Peers | None
+) -> Iterator[CallLists]:
     """Yield the lists of each rank."""
-    if what.peers:
+    if description.peers:
         yield from _with_peers(peers_of(ranks, peers), count)
         return
     blocks = np.array(count, np.int64)
-    if not what.blockwise:
+    if not description.blockwise:
         blocks = blocks.reshape(1)
     elif blocks.ndim < 2:
         blocks = np.broadcast_to(blocks, ranks)
     uniform = bool((blocks == blocks.flat[0]).all())
-    if not what.individual:
+    if not description.individual:
         yield from [CallLists(tuple(blocks.tolist()), uniform=uniform)] * ranks
         return
     blocks = np.broadcast_to(blocks, (ranks, ranks))
@@ -452,22 +454,22 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     one = np.ones(len(rank), np.int64)
     if not len(rank):
         return Expected(one, one, one)
-    what = DESCRIPTIONS[call.collective]
+    description = DESCRIPTIONS[call.collective]
     counts = np.array(call.counts, np.int64)
     starts = np.cumsum(counts) - counts
-    origin = inside + starts[rank] if what.receives == "block" else inside
-    if what.prefix:
+    origin = inside + starts[rank] if description.receives == "block" else inside
+    if description.prefix:
         number = rank + (0 if call.exclusive else 1)
         if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
             number = np.maximum(number, 1)
         return Expected(0 * one, number, origin)
-    if what.reduces:
+    if description.reduces:
         return Expected(0 * one, case.size * one, origin)
-    if what.root_sends:
+    if description.root_sends:
         return Expected(call.root * one, one, origin)
-    if what.peers:
+    if description.peers:
         return _from_peers(case, call, ranks)
-    if what.sends == "block":
+    if description.sends == "block":
         holders = len(rank) // max(int(counts.sum()), 1)
         owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
         return Expected(owner, one, np.tile(within(counts), holders))

@@ -183,10 +183,10 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
     for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
         for local, call, _ in its:
             want = expected(case, call, local)
-            what = call.description
-            folded = case.size > 1 and what.reduces
+            description = call.description
+            folded = case.size > 1 and description.reduces
             demanded = WRITTEN
-            demanded |= FINAL if folded and not what.prefix else 0
+            demanded |= FINAL if folded and not description.prefix else 0
             demanded |= ORDERED if folded and case.in_rank_order else 0
             rank = local + begins
             cells = spread(memory.base[CODES[RECV], rank], memory.length[CODES[RECV], rank])
@@ -209,11 +209,11 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
     missing = int(flags[row] & ~has[row])
     problem = f"{memory.name(cell)} holds {memory.holding(cell)} in the end"
     last = int(first[row] + number[row]) - 1
-    whose = f"rank {last}" if number[row] == 1 else f"each of ranks {int(first[row])} to {last}"
+    ranks = f"rank {last}" if number[row] == 1 else f"each of ranks {int(first[row])} to {last}"
     if empty[row]:
         problem += ", and must be left as it was"
     elif not (state[row, BITS:] == bits[row]).all() or state[row, ORIGIN] != origin[row]:
-        problem += f", and must hold element {int(origin[row])} of {whose}"
+        problem += f", and must hold element {int(origin[row])} of {ranks}"
     elif missing & FINAL:
         problem += ", which passed no final fold"
     else:

@@ -70,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
     """Draw it; return the exit status."""
     if args.output is not None:
         drawing.check_place(args.output)  # before the work
-    ways = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
-    kind = next(name for name in ways if getattr(args, name) is not None)
+    draw = {"training": _training, "pairs": _pairs, "runs": _runs, "schedule": _schedule}
+    kind = next(name for name in draw if getattr(args, name) is not None)
     _refuse_others(args, kind)
-    drawn = ways[kind](args)
+    drawn = draw[kind](args)
     said = f"{drawn.said}\n"
     if drawn.picture:
         file = args.output or Path(drawn.name)

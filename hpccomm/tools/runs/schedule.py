@@ -39,11 +39,11 @@ def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
     for move in step.moves:
         arrow = "→" if move.how == "message" else "⇢"
         what = slices(move.data, subject)
-        whose = contributed(move.data)
+        origin = contributed(move.data)
         moves.append(
             f"{move.source}{arrow}{move.target}"
             + (f" {what}" if what else "")
-            + (f" of {whose}" if whose else "")
+            + (f" of {origin}" if origin else "")
         )
     if moves:
         yield ", ".join(moves)
@@ -115,7 +115,7 @@ MOST_LABELS = 3
 MOST_RUNS = 2
 """The most slices that a label names. With more it counts the elements."""
 
-MOST_WHOSE = 7
+MOST_ORIGIN = 7
 """The most letters for the ranks whose contributions a message holds. With more it counts the ranks."""
 
 MOST_ROUTES = 11
@@ -144,25 +144,25 @@ class Caption:
     ----------
     text : str
         The elements or blocks that move; empty for a message without data.
-    whose : str
+    origin : str
         The ranks whose contributions were folded in it; for several blocks, the ranks that sent them.
     color : tuple of float
         Red, green, blue, from 0 to 1.
     """
 
     text: str
-    whose: str
+    origin: str
     color: Color
 
     @property
     def width(self) -> float:
         """Inches."""
-        return GLYPH * max(len(self.text), 0.85 * len(self.whose)) + 0.11
+        return GLYPH * max(len(self.text), 0.85 * len(self.origin)) + 0.11
 
     @property
     def height(self) -> float:
         """Inches."""
-        return 1.75 * LINE if self.whose else LINE
+        return 1.75 * LINE if self.origin else LINE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,13 +216,13 @@ def label(data: Data, subject: Subject) -> Caption:
     text = " ".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in slices)
     if len(slices) > MOST_RUNS:
         text = f"{len(data.elements)} in {len(slices)}"
-    whose = contributed(data)
-    if whose == ranges(range(subject.size)):
-        whose = "all"
-    elif len(whose) > MOST_WHOSE:
-        whose = f"{len(members(data.contributions[0]))} ranks"
+    origin = contributed(data)
+    if origin == ranges(range(subject.size)):
+        origin = "all"
+    elif len(origin) > MOST_ORIGIN:
+        origin = f"{len(members(data.contributions[0]))} ranks"
     place = float(np.mean(data.elements)) / max(subject.call.elements - 1, 1)
-    return Caption(text, f"Σ {whose}" if whose else "", shade(place))
+    return Caption(text, f"Σ {origin}" if origin else "", shade(place))
 
 
 def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
@@ -231,10 +231,10 @@ def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
     if len(blocks) == 1:
         return Caption("→".join(map(str, blocks[0])), "", color)
     senders, receivers = ({block[end] for block in blocks} for end in (0, 1))
-    text, whose = f"→{ranges(receivers)}", f"of {ranges(senders)}"
-    if max(len(text), len(whose)) > MOST_ROUTES:
+    text, origin = f"→{ranges(receivers)}", f"of {ranges(senders)}"
+    if max(len(text), len(origin)) > MOST_ROUTES:
         return Caption(f"{len(blocks)} blocks", "", color)
-    return Caption(text, whose, color)
+    return Caption(text, origin, color)
 
 
 def shade(place: float) -> Color:
@@ -425,10 +425,10 @@ class _Panel:
         self.canvas.box(corner, size, shown.color, level=4, rounded=0.03)
         red, green, blue = shown.color
         color = INK if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
-        above, below = (0.33 * LINE, 0.38 * LINE) if shown.whose else (0.0, 0.0)
+        above, below = (0.33 * LINE, 0.38 * LINE) if shown.origin else (0.0, 0.0)
         self.canvas.text((x, y - above), shown.text, TYPE, color, bold=True, centred=True)
-        if shown.whose:
-            self.canvas.text((x, y + below), shown.whose, TYPE - 1, color, centred=True)
+        if shown.origin:
+            self.canvas.text((x, y + below), shown.origin, TYPE - 1, color, centred=True)
 
     def _rule(self, y: float) -> None:
         self.canvas.line([(self.left, y), (self.at[-1] + 0.2, y)], FAINT, 0.6, level=1)

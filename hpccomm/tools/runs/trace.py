@@ -136,18 +136,18 @@ class _Trace(SymbolicMachine):
         owner, moves = self._memory.owner, []
         for row in np.flatnonzero(count).tolist():
             rank, where = int(table.rank[row]), np.arange(count[row])
-            whose = [*owner[sources[:, row]].tolist(), int(owner[target[row]])]
-            if whose == [rank] * len(whose):
+            owners = [*owner[sources[:, row]].tolist(), int(owner[target[row]])]
+            if owners == [rank] * len(owners):
                 continue
             read = [self._data(first + where) for first in sources[:, row]]
             moves += [
                 Move(other, rank, data, "read")
-                for other, data in zip(whose[:-1], read, strict=True)
+                for other, data in zip(owners[:-1], read, strict=True)
                 if other != rank
             ]
-            if whose[-1] != rank:
+            if owners[-1] != rank:
                 folded = np.bitwise_or.reduce([data.contributions for data in read], axis=0)
-                moves.append(Move(rank, whose[-1], Data(read[0].elements, folded), "write"))
+                moves.append(Move(rank, owners[-1], Data(read[0].elements, folded), "write"))
         self._steps.append(([Mark(rank, what) for rank in table.rank.tolist()], moves))
 
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
@@ -233,10 +233,10 @@ def _extent(each: Round) -> tuple[int, int]:
 def _begins(case: ProofCase) -> Column:
     """Return which element of the collective's array each rank's contribution begins with."""
     call, size = case.calls[0], case.size
-    what = DESCRIPTIONS[call.collective]
-    if what.sends == "block":
+    description = DESCRIPTIONS[call.collective]
+    if description.sends == "block":
         return np.array(offsets(call.counts), np.int64)
-    if what.individual:
+    if description.individual:
         return sum(call.counts) * np.arange(size, dtype=np.int64)
     return np.zeros(size, np.int64)
 
@@ -369,13 +369,13 @@ def subject(
     )
     size = _within("ranks", ranks, 1, MOST_RANKS)
     _within("nodes", nodes, 1, size)
-    what = DESCRIPTIONS[collective]
-    blocks = len(ring(0, size)) if what.peers else size if what.blockwise else 1
-    fits = blocks if what.peers else size
-    elements = _within("count", fits if count is None else count, 0, MOST_ELEMENTS)
-    if count is not None and what.sends == "nothing":
+    description = DESCRIPTIONS[collective]
+    blocks = len(ring(0, size)) if description.peers else size if description.blockwise else 1
+    usual = blocks if description.peers else size
+    elements = _within("count", usual if count is None else count, 0, MOST_ELEMENTS)
+    if count is not None and description.sends == "nothing":
         raise UsageError(f"{collective} moves no elements; leave count out")
-    if root is not None and not what.rooted:
+    if root is not None and not description.rooted:
         raise UsageError(f"{collective} has no root; leave it out")
     if deterministic and chosen.ordered is None:
         raise UsageError(
@@ -385,9 +385,9 @@ def subject(
         raise UsageError(
             f"{algorithm} takes ranks that share memory, and {nodes} nodes do not; give 1 node"
         )
-    counts = (0,) if what.sends == "nothing" else even(elements, blocks)
+    counts = (0,) if description.sends == "nothing" else even(elements, blocks)
     uniform = len(set(counts)) <= 1
-    if not uniform and (chosen.uniform or what.individual):
+    if not uniform and (chosen.uniform or description.individual):
         raise UsageError(
             f"{algorithm} {collective} is drawn with blocks of one size, and {elements} elements are "
             f"not {blocks} of them; give a count that is a multiple of {blocks}"
