@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal
 
 from hpccomm.contracts.backend import STOPPED, Answer
@@ -452,33 +451,14 @@ def _waiting_for_each_other(job: Job, ring: Sequence[Waiting]) -> Fault:
 
 def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
     """Return a shortest cycle of ranks that wait for each other; empty without one."""
-    awaited = {rank: [*chain(*(each.awaited for each in waits))] for rank, waits in waiting.items()}
-    rounds = (_shortest_round(start, awaited) for start in sorted(waiting))
-    ring = min(filter(None, rounds), key=len, default=())
-    return [
-        next(each for each in waiting[rank] if peer in each.awaited)
-        for rank, peer in zip(ring, (*ring[1:], *ring[:1]), strict=True)
-    ]
-
-
-def _shortest_round(start: int, awaited: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
-    """Return the ranks of a shortest cycle of waits that begins with `start`; none if that rank is in no cycle.
-
-    Parameters
-    ----------
-    start : int
-        The rank with which the cycle begins and ends.
-    awaited : mapping of int to sequence of int
-        The ranks for which each rank waits.
-    """
-    reached: dict[int, tuple[int, ...]] = {start: (start,)}
-    front = [start]
-    while front:
-        rank = front.pop(0)
-        for peer in awaited.get(rank, ()):
-            if peer == start and rank != start:
-                return reached[rank]
-            if peer not in reached:
-                reached[peer] = (*reached[rank], peer)
-                front.append(peer)
-    return ()
+    chains = [[each] for rank in sorted(waiting) for each in waiting[rank]]
+    reached = set[tuple[int, int]]()
+    for chain in chains:  # the list grows meanwhile: longer chains come after shorter ones
+        first, awaited = chain[0].rank, chain[-1].awaited
+        if first in awaited and len(chain) > 1:
+            return chain
+        for peer in awaited:
+            if peer in waiting and (first, peer) not in reached:
+                reached.add((first, peer))
+                chains += [[*chain, each] for each in waiting[peer]]
+    return []
